@@ -1,0 +1,2 @@
+//! The `flash-indexer` command.
+fn main() {}

@@ -1,0 +1,243 @@
+//! The hashing contract: tokens to local hashes, local hashes to our own sequence hashes.
+//!
+//! All hashes are XXH3 (64 bits) over little-endian bytes. Frontends that compute local hashes
+//! themselves must follow it to the bit; the figures in the tests are the contract's.
+
+use std::num::NonZeroU32;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{LocalHash, SequenceHash};
+
+/// Seed of local hashes without adapter or salt, and of sequence hashes.
+const SEED: u64 = 1337;
+const LORA_SEED: u64 = 0;
+const SALT_SEED: u64 = 1;
+
+/// Tokens in a block. At least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockSize(NonZeroU32);
+
+impl BlockSize {
+    /// A block size in tokens; none if zero.
+    #[must_use]
+    pub const fn new(tokens: u32) -> Option<Self> {
+        match NonZeroU32::new(tokens) {
+            Some(tokens) => Some(Self(tokens)),
+            None => None,
+        }
+    }
+
+    /// Tokens in a block.
+    #[must_use]
+    pub const fn tokens(self) -> u32 {
+        self.0.get()
+    }
+
+    /// Tokens in a block, as a count of elements.
+    #[must_use]
+    pub const fn token_count(self) -> usize {
+        self.0.get() as usize
+    }
+}
+
+/// What keeps equal tokens apart: the LoRA adapter and the cache salt (or namespace).
+///
+/// Content hashed in different spaces never matches. An empty name counts as absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HashSpace {
+    seed: u64,
+}
+
+impl HashSpace {
+    /// The space of one adapter and one salt.
+    #[must_use]
+    pub fn new(lora: Option<&str>, salt: Option<&str>) -> Self {
+        let part = |name: Option<&str>, seed| {
+            name.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), seed))
+        };
+        Self { seed: SEED.wrapping_add(part(lora, LORA_SEED)).wrapping_add(part(salt, SALT_SEED)) }
+    }
+}
+
+impl Default for HashSpace {
+    fn default() -> Self {
+        Self::new(None, None)
+    }
+}
+
+/// Which tokens a block's hash covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TokenWindow {
+    /// The block's own tokens.
+    #[default]
+    Block,
+    /// The block's tokens and the one that follows: EAGLE-style speculative pages.
+    BlockAndNext,
+}
+
+impl TokenWindow {
+    /// Tokens under one hash.
+    #[must_use]
+    pub const fn token_count(self, block_size: BlockSize) -> usize {
+        match self {
+            Self::Block => block_size.token_count(),
+            Self::BlockAndNext => block_size.token_count() + 1,
+        }
+    }
+}
+
+/// An image, sound or other item whose placeholder tokens lie in a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MultimodalItem {
+    /// Where the item starts, in tokens; negative when it starts before the block.
+    pub offset: i64,
+    /// Hash of the item's content.
+    pub hash: u64,
+}
+
+/// Computes local hashes, keeping its byte buffer between blocks.
+#[derive(Debug, Default)]
+pub struct LocalHasher {
+    bytes: Vec<u8>,
+}
+
+impl LocalHasher {
+    /// The local hash of one block's (or window's) tokens.
+    pub fn tokens(&mut self, space: HashSpace, tokens: &[u32]) -> LocalHash {
+        self.load(tokens);
+        self.finish(space)
+    }
+
+    /// The local hash of a block that multimodal items touch.
+    ///
+    /// One item appends its hash. Several append hash and offset each, in order of offset, so that
+    /// two images swapped inside one block are told apart.
+    pub fn multimodal(&mut self, space: HashSpace, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
+        if items.len() < 2 {
+            return self.multimodal_unordered(space, tokens, items.iter().map(|item| item.hash));
+        }
+        let mut items = items.to_vec();
+        items.sort_unstable();
+        self.load(tokens);
+        for item in items {
+            self.bytes.extend_from_slice(&item.hash.to_le_bytes());
+            self.bytes.extend_from_slice(&item.offset.to_le_bytes());
+        }
+        self.finish(space)
+    }
+
+    /// The form that other indexers' clients compute: the items' hashes appended in ascending
+    /// order. It cannot tell swapped items of one block apart.
+    pub fn multimodal_unordered(
+        &mut self,
+        space: HashSpace,
+        tokens: &[u32],
+        hashes: impl IntoIterator<Item = u64>,
+    ) -> LocalHash {
+        let mut hashes: Vec<u64> = hashes.into_iter().collect();
+        hashes.sort_unstable();
+        self.load(tokens);
+        for hash in hashes {
+            self.bytes.extend_from_slice(&hash.to_le_bytes());
+        }
+        self.finish(space)
+    }
+
+    fn load(&mut self, tokens: &[u32]) {
+        self.bytes.clear();
+        self.bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    }
+
+    fn finish(&self, space: HashSpace) -> LocalHash {
+        LocalHash(xxh3_64_with_seed(&self.bytes, space.seed))
+    }
+}
+
+/// Local hashes of every complete block of `tokens`; a partial last block has none.
+#[must_use]
+pub fn local_hashes(space: HashSpace, tokens: &[u32], block_size: BlockSize, window: TokenWindow) -> Vec<LocalHash> {
+    let length = window.token_count(block_size);
+    let mut hasher = LocalHasher::default();
+    let starts = (0..tokens.len()).step_by(block_size.token_count());
+    starts.map_while(|at| tokens.get(at..at + length)).map(|window| hasher.tokens(space, window)).collect()
+}
+
+/// Our own sequence hashes: each is the hash of the one before it and the block's local hash, the
+/// first is the local hash itself.
+pub fn sequence_hashes(locals: &[LocalHash]) -> impl Iterator<Item = SequenceHash> {
+    locals.iter().scan(None, |previous: &mut Option<u64>, local| {
+        let hash = match previous {
+            None => local.0,
+            Some(previous) => {
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&previous.to_le_bytes());
+                bytes[8..].copy_from_slice(&local.0.to_le_bytes());
+                xxh3_64_with_seed(&bytes, SEED)
+            }
+        };
+        *previous = Some(hash);
+        Some(SequenceHash(hash))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn four() -> BlockSize {
+        BlockSize::new(4).expect("not zero")
+    }
+
+    fn local(space: HashSpace, tokens: &[u32]) -> u64 {
+        LocalHasher::default().tokens(space, tokens).0
+    }
+
+    #[test]
+    fn local_and_sequence_hashes_match_the_contract() {
+        assert_eq!(xxh3_64_with_seed(b"test data", SEED), 13226331709069118873);
+        let tokens: Vec<u32> = (1..=14).collect();
+        let locals = local_hashes(HashSpace::default(), &tokens, four(), TokenWindow::Block);
+        assert_eq!(
+            locals,
+            [14643705804678351452, 16777012769546811212, 483935686894639516].map(LocalHash),
+            "three complete blocks, the partial fourth has no hash"
+        );
+        assert_eq!(
+            sequence_hashes(&locals).collect::<Vec<_>>(),
+            [14643705804678351452, 4945711292740353085, 12583592247330656132].map(SequenceHash)
+        );
+    }
+
+    #[test]
+    fn adapters_and_salts_keep_content_apart() {
+        let tokens = [1, 2, 3, 4];
+        assert_eq!(local(HashSpace::new(Some("adapter-a"), None), &tokens), 11381080598872079209);
+        assert_eq!(local(HashSpace::new(None, Some("tenant-a")), &tokens), 5738685477468498325);
+        assert_eq!(local(HashSpace::new(Some("adapter-a"), Some("tenant-a")), &tokens), 9967753091837871098);
+        assert_eq!(HashSpace::new(Some(""), Some("")), HashSpace::default());
+    }
+
+    #[test]
+    fn one_multimodal_item_matches_the_contract_and_swapped_items_differ() {
+        let (space, tokens, mut hasher) = (HashSpace::default(), [1, 2, 3, 4], LocalHasher::default());
+        let one = [MultimodalItem { offset: 1, hash: 42 }];
+        assert_eq!(hasher.multimodal(space, &tokens, &one).0, 14000361058806882387);
+        assert_eq!(hasher.multimodal_unordered(space, &tokens, [42]).0, 14000361058806882387);
+        let pair =
+            |first, second| [MultimodalItem { offset: 0, hash: first }, MultimodalItem { offset: 2, hash: second }];
+        assert_ne!(hasher.multimodal(space, &tokens, &pair(42, 43)), hasher.multimodal(space, &tokens, &pair(43, 42)));
+        assert_eq!(
+            hasher.multimodal_unordered(space, &tokens, [42, 43]),
+            hasher.multimodal_unordered(space, &tokens, [43, 42])
+        );
+    }
+
+    #[test]
+    fn a_speculative_window_covers_the_next_token() {
+        let hashes = |tokens: &[u32]| local_hashes(HashSpace::default(), tokens, four(), TokenWindow::BlockAndNext);
+        assert_eq!(hashes(&[1, 2, 3, 4, 5]), [LocalHash(1914873892905420881)]);
+        assert!(hashes(&[1, 2, 3, 4]).is_empty(), "the window reaches past the last token");
+        assert_eq!(hashes(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).len(), 2);
+    }
+}

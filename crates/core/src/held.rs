@@ -1,0 +1,124 @@
+//! What a rank holds, as a list, and the events that say it again.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{Block, BlockEvent, LocalHash, PerTier, SequenceHash};
+
+/// One block that a rank holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldBlock {
+    /// The engine's name of the block.
+    pub sequence: SequenceHash,
+    /// The block before it; none at the start of a sequence.
+    pub parent: Option<SequenceHash>,
+    /// What it contains.
+    pub local: LocalHash,
+    /// Copies in each tier; at least one is not zero.
+    pub copies: PerTier<u32>,
+}
+
+impl HeldBlock {
+    fn block(&self) -> Block {
+        Block { sequence: self.sequence, local: self.local }
+    }
+}
+
+/// Stored events that recreate `held` in an empty index.
+///
+/// Parents come before children, consecutive blocks with the same copies share an event, and a
+/// block held *n* times in a tier is stored *n* times in it. Blocks whose parent is not held come
+/// last, with the parent they wait for. Linear in the number of blocks and copies.
+#[must_use]
+pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
+    held.sort_unstable_by_key(|block| block.sequence);
+    let chain = Chain::new(&held);
+    let mut events = Vec::new();
+    let mut seen = vec![false; held.len()];
+    let roots = (0..held.len()).filter(|&at| held[at].parent.is_none());
+    let waiting = (0..held.len()).filter(|&at| held[at].parent.is_some_and(|parent| !chain.holds(parent)));
+    for start in roots.chain(waiting) {
+        chain.emit_from(start, &mut seen, &mut events);
+    }
+    // Blocks that follow each other in a circle, and what follows them, are reached from neither.
+    for block in 0..held.len() {
+        if !seen[block] {
+            chain.emit_from(chain.start_of(block), &mut seen, &mut events);
+        }
+    }
+    events
+}
+
+fn push_run(events: &mut Vec<BlockEvent>, held: &[HeldBlock], run: &[usize]) {
+    let first = &held[run[0]];
+    for (tier, &copies) in first.copies.iter() {
+        for _ in 0..copies {
+            let blocks = run.iter().map(|&at| held[at].block()).collect();
+            events.push(BlockEvent::Stored { tier, parent: first.parent, blocks });
+        }
+    }
+}
+
+/// Which held blocks follow which.
+struct Chain<'a> {
+    held: &'a [HeldBlock],
+    position: FxHashMap<SequenceHash, usize>,
+    followers: FxHashMap<SequenceHash, Vec<usize>>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(held: &'a [HeldBlock]) -> Self {
+        let position = held.iter().enumerate().map(|(at, block)| (block.sequence, at)).collect();
+        let mut followers: FxHashMap<SequenceHash, Vec<usize>> = FxHashMap::default();
+        for (at, block) in held.iter().enumerate() {
+            if let Some(parent) = block.parent {
+                followers.entry(parent).or_default().push(at);
+            }
+        }
+        Self { held, position, followers }
+    }
+
+    fn holds(&self, sequence: SequenceHash) -> bool {
+        self.position.contains_key(&sequence)
+    }
+
+    /// Events for all blocks that follow from `start`.
+    fn emit_from(&self, start: usize, seen: &mut [bool], events: &mut Vec<BlockEvent>) {
+        let mut pending = vec![start];
+        while let Some(first) = pending.pop() {
+            if !seen[first] {
+                let run = self.run_from(first, seen, &mut pending);
+                push_run(events, self.held, &run);
+            }
+        }
+    }
+
+    /// Where the parents of a block lead: a block without held parent, or one of a circle.
+    fn start_of(&self, block: usize) -> usize {
+        let mut visited = FxHashSet::default();
+        let mut at = block;
+        while visited.insert(at)
+            && let Some(parent) = self.held[at].parent
+            && let Some(&above) = self.position.get(&parent)
+        {
+            at = above;
+        }
+        at
+    }
+
+    /// The blocks from `first` on that one event can carry; what else follows them goes to `pending`.
+    fn run_from(&self, first: usize, seen: &mut [bool], pending: &mut Vec<usize>) -> Vec<usize> {
+        let mut run = vec![first];
+        seen[first] = true;
+        let mut last = first;
+        while let Some(followers) = self.followers.get(&self.held[last].sequence) {
+            let alike = |&&at: &&usize| !seen[at] && self.held[at].copies == self.held[first].copies;
+            let next = followers.iter().find(alike).copied();
+            pending.extend(followers.iter().filter(|&&at| Some(at) != next && !seen[at]));
+            let Some(next) = next else { break };
+            seen[next] = true;
+            run.push(next);
+            last = next;
+        }
+        run
+    }
+}

@@ -1,0 +1,102 @@
+//! Who holds what: identities of blocks, of workers and of the memory that a block lies in.
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// Hash of one block's content: its tokens, adapter, salt and multimodal items, without its prefix.
+///
+/// Two blocks with the same content have the same local hash wherever they stand in a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocalHash(pub u64);
+
+/// An engine's name for a block at the end of one particular prefix.
+///
+/// Opaque: engines choose the recipe and the seed, so two engines may name the same prefix
+/// differently. Within one worker rank a sequence hash means one prefix at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceHash(pub u64);
+
+/// One engine instance, as numbered by whoever owns the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(pub u64);
+
+/// Data-parallel rank inside one worker; each rank has a cache of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct DpRank(pub u32);
+
+impl fmt::Display for DpRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One cache: a data-parallel rank of a worker. The unit in which events arrive and matches are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerRank {
+    /// The engine instance.
+    pub worker: WorkerId,
+    /// The rank inside it.
+    pub dp_rank: DpRank,
+}
+
+/// The memory that a block lies in, from fastest to slowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Tier {
+    /// The accelerator's own memory.
+    Device,
+    /// Host memory, pinned or not.
+    Host,
+    /// A local disk or file system.
+    Disk,
+    /// A store outside the worker, shared or remote.
+    External,
+}
+
+impl Tier {
+    /// Every tier, fastest first.
+    pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::External];
+
+    /// The name used in dumps and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Host => "host_pinned",
+            Self::Disk => "disk",
+            Self::External => "external",
+        }
+    }
+}
+
+/// One value for each [`Tier`], indexed by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct PerTier<T>(pub [T; Tier::ALL.len()]);
+
+impl<T> PerTier<T> {
+    /// Tiers with their values, fastest first.
+    pub fn iter(&self) -> impl Iterator<Item = (Tier, &T)> {
+        Tier::ALL.into_iter().zip(&self.0)
+    }
+}
+
+impl PerTier<u32> {
+    /// Whether every tier has zero.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.0 == [0; Tier::ALL.len()]
+    }
+}
+
+impl<T> Index<Tier> for PerTier<T> {
+    type Output = T;
+    fn index(&self, tier: Tier) -> &T {
+        &self.0[tier as usize]
+    }
+}
+
+impl<T> IndexMut<Tier> for PerTier<T> {
+    fn index_mut(&mut self, tier: Tier) -> &mut T {
+        &mut self.0[tier as usize]
+    }
+}

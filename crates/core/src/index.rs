@@ -1,0 +1,104 @@
+//! What every index design offers.
+
+use std::ops::AddAssign;
+
+use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, WorkerRank, stored_events};
+
+/// An index of the blocks held by many worker ranks.
+///
+/// # What a rank holds
+///
+/// For each rank an index knows a set of sequence hashes, each with its parent, its local hash and
+/// how many copies lie in each tier. A rank holds the first *d* blocks of a query when there is a
+/// chain of held blocks from the start of a sequence, linked by parent, whose local hashes are the
+/// first *d* of the query. Nothing else counts: not the order in which blocks arrived, not blocks
+/// removed in between. So
+///
+/// * a block whose parent is missing **waits** and counts from the moment its parent is held;
+/// * a block removed from the middle of a chain hides what follows it until it is stored again;
+/// * a sequence hash means one thing at a time: stored again with another parent or content it
+///   **moves**, every earlier copy is forgotten, and blocks that follow it follow it there.
+///
+/// [`oracle::Oracle`](crate::oracle::Oracle) says exactly this, without any shortcut; every design
+/// must give its answers.
+///
+/// # Consistency
+///
+/// One writer (`&mut self`), any number of readers between writes; every answer is exact.
+pub trait PrefixIndex: Send + Sync {
+    /// Applies one event of `rank` and says what it changed.
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied;
+
+    /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
+    fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Every rank that the index holds something of, in no particular order.
+    fn ranks(&self) -> Vec<WorkerRank>;
+
+    /// Everything that `rank` holds, in no particular order.
+    fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
+
+    /// Forgets everything that `rank` holds.
+    fn clear_rank(&mut self, rank: WorkerRank);
+
+    /// How much `rank` holds. Cheap: called once a rank on every query of the service.
+    fn size(&self, rank: WorkerRank) -> RankSize;
+
+    /// Events that make an empty index answer for `rank` as this one does, now and after any
+    /// further event: parents before children, copies as often as they are held.
+    fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
+        stored_events(self.held(rank))
+    }
+
+    /// Forgets every rank of `worker`.
+    fn remove_worker(&mut self, worker: WorkerId) {
+        for rank in self.ranks() {
+            if rank.worker == worker {
+                self.clear_rank(rank);
+            }
+        }
+    }
+}
+
+/// What one event changed, in blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Newly held in the event's tier.
+    pub stored: u64,
+    /// One more copy of a block already held in the event's tier.
+    pub duplicate: u64,
+    /// Of `stored`, those set aside because their parent is not known: held, but not counted in
+    /// any match until it is. A design that sets nothing aside reports none.
+    pub waiting: u64,
+    /// Of `stored`, those that contradicted what their sequence hash meant to the rank.
+    pub moved: u64,
+    /// Stored blocks refused because too many were waiting for a parent already.
+    pub refused: u64,
+    /// Copies removed, also by a clear.
+    pub removed: u64,
+    /// Removals or tier copies of blocks that the rank does not hold.
+    pub unknown: u64,
+}
+
+impl AddAssign for Applied {
+    fn add_assign(&mut self, other: Self) {
+        self.stored += other.stored;
+        self.duplicate += other.duplicate;
+        self.waiting += other.waiting;
+        self.moved += other.moved;
+        self.refused += other.refused;
+        self.removed += other.removed;
+        self.unknown += other.unknown;
+    }
+}
+
+/// How much one rank holds, in distinct blocks (copies of one block count once).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RankSize {
+    /// Held in at least one tier.
+    pub blocks: usize,
+    /// Held in each tier.
+    pub by_tier: PerTier<usize>,
+    /// Of `blocks`, those set aside until their parent is known.
+    pub waiting: usize,
+}

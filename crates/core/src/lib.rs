@@ -1,0 +1,40 @@
+//! The pure heart of Flash Indexer: block identities, hashes, events, scores and index designs.
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or logs. An index is a value that takes
+//! [`BlockEvent`]s of one [`WorkerRank`] at a time and answers, for the local hashes of a prompt's
+//! blocks, how deep each rank holds that prefix.
+//!
+//! ```
+//! use flash_indexer_core::designs::RadixTree;
+//! use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+//! use flash_indexer_core::{Block, BlockEvent, DpRank, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
+//!
+//! let block_size = BlockSize::new(2).expect("two is not zero");
+//! let locals = local_hashes(HashSpace::default(), &[7, 8, 9, 10], block_size, TokenWindow::Block);
+//! let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
+//!
+//! let mut index = RadixTree::default();
+//! index.apply(rank, &BlockEvent::Stored {
+//!     tier: Tier::Device,
+//!     parent: None,
+//!     blocks: vec![Block { sequence: SequenceHash(11), local: locals[0] }],
+//! });
+//! let scores = index.find(&locals);
+//! assert_eq!(scores.get(rank).expect("it holds the first block").blocks[Tier::Device], 1);
+//! ```
+
+pub mod designs;
+pub mod hashing;
+pub mod oracle;
+
+mod event;
+mod held;
+mod ids;
+mod index;
+mod scores;
+
+pub use event::{Block, BlockEvent};
+pub use held::{HeldBlock, stored_events};
+pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
+pub use index::{Applied, PrefixIndex, RankSize};
+pub use scores::{MatchScores, RankMatch};

@@ -1,0 +1,90 @@
+//! Random event streams in a small world, so that everything that can meet does.
+
+use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Tier, WorkerId, WorkerRank};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// One step of a stream.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Event(WorkerRank, BlockEvent),
+    ClearRank(WorkerRank),
+    RemoveWorker(WorkerId),
+}
+
+/// Paths of a query or a chain: local hashes over a tiny alphabet repeat in many places.
+pub(crate) fn path() -> impl Strategy<Value = Vec<LocalHash>> {
+    vec((0..3u64).prop_map(LocalHash), 1..7)
+}
+
+/// Streams of up to `steps_max` steps.
+pub(crate) fn stream(steps_max: usize) -> impl Strategy<Value = Vec<Step>> {
+    vec(step(), 1..steps_max)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let event = |strategy: BoxedStrategy<BlockEvent>| {
+        (rank(), strategy).prop_map(|(rank, event)| Step::Event(rank, event)).boxed()
+    };
+    prop_oneof![
+        12 => chained(),
+        6 => event(contradicting().boxed()),
+        10 => removed_from_a_chain(),
+        4 => event((tier(), vec(any_hash(), 1..4)).prop_map(|(tier, blocks)| BlockEvent::Removed { tier, blocks }).boxed()),
+        4 => event((tier(), vec(any_hash(), 1..4)).prop_map(|(tier, blocks)| BlockEvent::Copied { tier, blocks }).boxed()),
+        1 => event(Just(BlockEvent::Cleared).boxed()),
+        1 => rank().prop_map(Step::ClearRank),
+        1 => rank().prop_map(|rank| Step::RemoveWorker(rank.worker)),
+    ]
+}
+
+fn rank() -> impl Strategy<Value = WorkerRank> {
+    (0..2u64, 0..2u32).prop_map(|(worker, dp_rank)| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank) })
+}
+
+fn tier() -> impl Strategy<Value = Tier> {
+    prop_oneof![4 => Just(Tier::Device), 2 => Just(Tier::Host), 1 => Just(Tier::Disk), 1 => Just(Tier::External)]
+}
+
+/// Names of a path's blocks: one worker has a hash seed of its own, the others share one.
+fn names(rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHash> {
+    let seed = rank.worker.0;
+    sequence_hashes(path).map(|hash| SequenceHash(hash.0.wrapping_add(seed * 1000))).collect()
+}
+
+/// What a real engine sends: part of a chain, hashes following from content. Starting in the middle
+/// it makes holes and unknown parents.
+fn chained() -> impl Strategy<Value = Step> {
+    (rank(), tier(), path(), 0..3usize).prop_map(|(rank, tier, path, from)| {
+        let names = names(rank, &path);
+        let from = from.min(path.len() - 1);
+        let parent = from.checked_sub(1).map(|at| names[at]);
+        let blocks = (from..path.len()).map(|at| Block { sequence: names[at], local: path[at] }).collect();
+        Step::Event(rank, BlockEvent::Stored { tier, parent, blocks })
+    })
+}
+
+fn removed_from_a_chain() -> impl Strategy<Value = Step> {
+    (rank(), tier(), path(), 0..6usize).prop_map(|(rank, tier, path, from)| {
+        let names = names(rank, &path);
+        let blocks = names[from.min(path.len() - 1)..].iter().rev().copied().collect();
+        Step::Event(rank, BlockEvent::Removed { tier, blocks })
+    })
+}
+
+/// What no sane engine sends: few hashes, so that they change their meaning, follow each other in
+/// circles, and name one place twice.
+fn contradicting() -> impl Strategy<Value = BlockEvent> {
+    let block = (any_hash(), 0..3u64).prop_map(|(sequence, local)| Block { sequence, local: LocalHash(local) });
+    (tier(), proptest::option::of(any_hash()), vec(block, 1..4)).prop_map(|(tier, parent, blocks)| BlockEvent::Stored {
+        tier,
+        parent,
+        blocks,
+    })
+}
+
+/// One of a few hashes; small ones are also names of single-block chains.
+fn any_hash() -> impl Strategy<Value = SequenceHash> {
+    (0..8u64).prop_map(SequenceHash)
+}

@@ -1,0 +1,1 @@
+#![doc = "The indexing service: ZeroMQ in, HTTP out."]

@@ -1,0 +1,1 @@
+#![doc = "Simulated inference engines and recorded streams."]

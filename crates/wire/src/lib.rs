@@ -1,0 +1,1 @@
+#![doc = "Engine event formats, decoded and encoded. No I/O."]
