@@ -111,11 +111,13 @@ impl LocalHasher {
 
     /// The local hash of a block that multimodal items touch.
     ///
-    /// One item appends its hash. Several append hash and offset each, in order of offset, so that
+    /// Without items it is [`LocalHasher::tokens`]. One item appends its hash. Several append hash and offset each, in order of offset, so that
     /// two images swapped inside one block are told apart.
     pub fn multimodal(&mut self, space: HashSpace, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
-        if items.len() < 2 {
-            return self.multimodal_unordered(space, tokens, items.iter().map(|item| item.hash));
+        match items {
+            [] => return self.tokens(space, tokens),
+            [one] => return self.multimodal_unordered(space, tokens, [one.hash]),
+            _ => {}
         }
         let mut items = items.to_vec();
         items.sort_unstable();

@@ -1,1 +1,25 @@
-#![doc = "Engine event formats, decoded and encoded. No I/O."]
+//! What inference engines publish about their caches: decoded, encoded and translated.
+//!
+//! The path of a message: [`LiveMessage`] splits the frames, [`SequenceTracker`] says whether one
+//! was missed, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
+//! for each rank turns engine events into the [`BlockEvent`](flash_indexer_core::BlockEvent)s of an
+//! index. Nothing here does I/O; no input panics, allocates more than its own length in elements,
+//! or costs more than the event it is in.
+
+mod chain_hash;
+mod decode;
+mod encode;
+mod event;
+mod fields;
+mod frames;
+mod msgpack;
+mod sequence;
+mod translate;
+
+pub use chain_hash::{EngineBlockHash, Sha256CborChain};
+pub use decode::{Batch, BatchError, EventError, decode_batch};
+pub use encode::{Encoding, encode_batch};
+pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
+pub use frames::{FrameError, LiveMessage};
+pub use sequence::{Arrival, SequenceTracker};
+pub use translate::{Translator, TranslatorOptions, Unusable};

@@ -1,0 +1,387 @@
+//! A batch of events from its MessagePack payload.
+
+use flash_indexer_core::DpRank;
+
+use crate::event::{BlockRemoved, BlockStored, EngineEvent};
+use crate::fields;
+use crate::msgpack::{Malformed, Reader, Token};
+
+/// What one message carries.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch<'a> {
+    /// When the engine made the batch, in seconds since the Unix epoch.
+    pub timestamp: f64,
+    /// The data-parallel rank that made it, if it says.
+    pub dp_rank: Option<DpRank>,
+    /// Its events in order, those that cannot be used as the reason why.
+    pub events: Vec<Result<EngineEvent<'a>, EventError>>,
+}
+
+/// The payload as a whole cannot be read: no event of it is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// Not MessagePack, or cut short.
+    #[error("failed to read the batch: {0}")]
+    Malformed(#[from] Malformed),
+    /// MessagePack, but not `[timestamp, [event…], rank]`.
+    #[error("not an event batch: expected [timestamp, [event, …], data_parallel_rank]")]
+    NotABatch,
+}
+
+impl BatchError {
+    /// A short name for counting.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed_batch",
+            Self::NotABatch => "not_a_batch",
+        }
+    }
+}
+
+/// One event cannot be used; the rest of its batch can.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// Neither a tagged array nor a map with `type`.
+    #[error("not an event: expected [\"BlockStored\", …] or {{\"type\": \"BlockStored\", …}}")]
+    NotAnEvent,
+    /// A type that is none of the known three.
+    #[error("unknown event type {kind:?}")]
+    UnknownType {
+        /// The type as sent, at most 64 characters of it.
+        kind: String,
+    },
+    /// A field that the event cannot do without is absent.
+    #[error("field {field} is missing")]
+    MissingField {
+        /// Its name.
+        field: &'static str,
+    },
+    /// A field has another type than every known engine sends.
+    #[error("field {field} has the wrong type")]
+    WrongType {
+        /// Its name.
+        field: &'static str,
+    },
+    /// A field's value cannot be what it claims to be.
+    #[error("field {field} has a value out of range")]
+    OutOfRange {
+        /// Its name.
+        field: &'static str,
+    },
+    /// The event's own MessagePack is broken.
+    #[error("failed to read the event: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+impl EventError {
+    /// A short name for counting.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NotAnEvent => "not_an_event",
+            Self::UnknownType { .. } => "unknown_event_type",
+            Self::MissingField { .. } => "missing_field",
+            Self::WrongType { .. } => "wrong_type",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Malformed(_) => "malformed_event",
+        }
+    }
+}
+
+/// Reads a batch: an array of two to four elements, or a map with `ts`, `events` and
+/// `data_parallel_rank`. Linear in the payload; allocates no more elements than it has bytes.
+///
+/// # Errors
+///
+/// When the payload is not a batch or is cut short. An unusable event is an `Err` inside the batch.
+pub fn decode_batch(payload: &[u8]) -> Result<Batch<'_>, BatchError> {
+    let mut reader = Reader::new(payload);
+    let mut batch = Parts::default();
+    match reader.next()? {
+        Token::Array(len @ 2..=4) => {
+            batch.timestamp(&mut reader)?;
+            batch.events(&mut reader)?;
+            if len > 2 {
+                batch.dp_rank(&mut reader)?;
+            }
+            if len > 3 {
+                reader.skip()?;
+            }
+        }
+        Token::Map(len) => {
+            for _ in 0..len {
+                let Token::Text(key) = reader.next()? else { return Err(BatchError::NotABatch) };
+                match key {
+                    b"ts" | b"timestamp" => batch.timestamp(&mut reader)?,
+                    b"events" => batch.events(&mut reader)?,
+                    b"data_parallel_rank" => batch.dp_rank(&mut reader)?,
+                    _ => reader.skip()?,
+                }
+            }
+        }
+        _ => return Err(BatchError::NotABatch),
+    }
+    let events = batch.events.ok_or(BatchError::NotABatch)?;
+    Ok(Batch { timestamp: batch.timestamp, dp_rank: batch.dp_rank, events })
+}
+
+#[derive(Default)]
+struct Parts<'a> {
+    timestamp: f64,
+    dp_rank: Option<DpRank>,
+    events: Option<Vec<Result<EngineEvent<'a>, EventError>>>,
+}
+
+impl<'a> Parts<'a> {
+    fn timestamp(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
+        self.timestamp = match reader.next()? {
+            Token::Float(seconds) => seconds,
+            Token::Unsigned(seconds) => seconds as f64,
+            _ => return Err(BatchError::NotABatch),
+        };
+        Ok(())
+    }
+
+    fn dp_rank(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
+        self.dp_rank = match reader.next()? {
+            Token::Nil => None,
+            Token::Unsigned(rank) => Some(DpRank(u32::try_from(rank).map_err(|_| BatchError::NotABatch)?)),
+            _ => return Err(BatchError::NotABatch),
+        };
+        Ok(())
+    }
+
+    fn events(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
+        let Token::Array(len) = reader.next()? else { return Err(BatchError::NotABatch) };
+        let mut events = Vec::with_capacity(reader.capacity_for(len).min(EVENTS_RESERVED_MAX));
+        for _ in 0..len {
+            let mut inside = reader.clone();
+            match event(&mut inside) {
+                Ok(event) => {
+                    *reader = inside;
+                    events.push(Ok(event));
+                }
+                Err(error) => {
+                    reader.skip()?;
+                    events.push(Err(error));
+                }
+            }
+        }
+        self.events = Some(events);
+        Ok(())
+    }
+}
+
+/// An event takes far more memory than the byte that announces it, so a claimed length reserves
+/// only this many.
+const EVENTS_RESERVED_MAX: usize = 1024;
+
+/// Longest unknown event type that an error repeats, in characters.
+const KIND_CHARS_MAX: usize = 64;
+
+/// Reads one event and leaves the reader behind it.
+fn event<'a>(reader: &mut Reader<'a>) -> Result<EngineEvent<'a>, EventError> {
+    match reader.next()? {
+        Token::Array(len) if len > 0 => {
+            let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
+            from_array(reader, kind, len - 1)
+        }
+        Token::Map(len) => {
+            let kind = kind_of_map(&mut reader.clone(), len)?;
+            from_map(reader, kind, len)
+        }
+        _ => Err(EventError::NotAnEvent),
+    }
+}
+
+fn kind_of_map<'a>(reader: &mut Reader<'a>, len: u32) -> Result<&'a [u8], EventError> {
+    for _ in 0..len {
+        if reader.next()? == Token::Text(b"type") {
+            let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
+            return Ok(kind);
+        }
+        reader.skip()?;
+    }
+    Err(EventError::NotAnEvent)
+}
+
+fn unknown(kind: &[u8]) -> EventError {
+    EventError::UnknownType { kind: String::from_utf8_lossy(kind).chars().take(KIND_CHARS_MAX).collect() }
+}
+
+/// Fields of an array event in order; what follows the known ones is skipped.
+const STORED_FIELDS: [&str; 15] = [
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+    "locality",
+    "ownership",
+    "session_id",
+    "lookahead_token_ids",
+];
+const REMOVED_FIELDS: [&str; 5] = ["block_hashes", "medium", "group_idx", "locality", "ownership"];
+
+/// The first fields of `BlockStored` have been in every release.
+const STORED_FIELDS_MIN: u32 = 4;
+const REMOVED_FIELDS_MIN: u32 = 1;
+
+fn from_array<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<EngineEvent<'a>, EventError> {
+    let fields = |known: &'static [&'static str], fewest: u32| {
+        let missing = known.get(len as usize).filter(|_| len < fewest);
+        match missing {
+            Some(field) => Err(EventError::MissingField { field }),
+            None => Ok(known.iter().take(len as usize)),
+        }
+    };
+    let (event, read) = match kind {
+        b"BlockStored" => {
+            let mut stored = BlockStored::default();
+            for field in fields(&STORED_FIELDS, STORED_FIELDS_MIN)? {
+                stored_field(&mut stored, field, reader)?;
+            }
+            (EngineEvent::Stored(stored), STORED_FIELDS.len())
+        }
+        b"BlockRemoved" => {
+            let mut removed = BlockRemoved::default();
+            for field in fields(&REMOVED_FIELDS, REMOVED_FIELDS_MIN)? {
+                removed_field(&mut removed, field, reader)?;
+            }
+            (EngineEvent::Removed(removed), REMOVED_FIELDS.len())
+        }
+        b"AllBlocksCleared" => (EngineEvent::Cleared, 0),
+        kind => return Err(unknown(kind)),
+    };
+    for _ in read..len as usize {
+        reader.skip()?;
+    }
+    Ok(event)
+}
+
+fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<EngineEvent<'a>, EventError> {
+    let mut seen = 0u32;
+    let mut event = match kind {
+        b"BlockStored" => EngineEvent::Stored(BlockStored::default()),
+        b"BlockRemoved" => EngineEvent::Removed(BlockRemoved::default()),
+        b"AllBlocksCleared" => EngineEvent::Cleared,
+        kind => return Err(unknown(kind)),
+    };
+    for _ in 0..len {
+        let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
+        let known = str::from_utf8(key).unwrap_or_default();
+        match &mut event {
+            EngineEvent::Stored(stored) => {
+                if let Some(at) = STORED_FIELDS.iter().position(|&field| field == known) {
+                    seen |= 1 << at;
+                }
+                stored_field(stored, known, reader)?;
+            }
+            EngineEvent::Removed(removed) => {
+                if let Some(at) = REMOVED_FIELDS.iter().position(|&field| field == known) {
+                    seen |= 1 << at;
+                }
+                removed_field(removed, known, reader)?;
+            }
+            EngineEvent::Cleared => reader.skip()?,
+        }
+    }
+    // A parent that is left out is a start of a sequence, as nil is.
+    let required: &[&'static str] = match event {
+        EngineEvent::Stored(_) => &["block_hashes", "token_ids", "block_size"],
+        EngineEvent::Removed(_) => &["block_hashes"],
+        EngineEvent::Cleared => &[],
+    };
+    let order: &[&'static str] = if matches!(event, EngineEvent::Stored(_)) { &STORED_FIELDS } else { &REMOVED_FIELDS };
+    for field in required {
+        let at = order.iter().position(|known| known == field).expect("required fields are known");
+        if seen & 1 << at == 0 {
+            return Err(EventError::MissingField { field });
+        }
+    }
+    Ok(event)
+}
+
+fn stored_field<'a>(event: &mut BlockStored<'a>, field: &str, reader: &mut Reader<'a>) -> Result<(), EventError> {
+    match field {
+        "block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
+        "parent_block_hash" => event.parent_block_hash = fields::optional_hash(reader, "parent_block_hash")?,
+        "token_ids" => event.token_ids = fields::token_ids(reader, "token_ids")?,
+        "block_size" => {
+            event.block_size =
+                fields::optional_u32(reader, "block_size")?.ok_or_else(|| fields::wrong("block_size"))?;
+        }
+        "lora_id" => event.lora_id = fields::optional_integer(reader, "lora_id")?,
+        "medium" => event.medium = fields::optional_text(reader, "medium")?,
+        // Two SGLang releases put a map with the salt after the medium.
+        "lora_name" | "extra_keys" if matches!(reader.clone().next()?, Token::Map(_)) => {
+            event.cache_salt = salt_in_map(reader)?;
+        }
+        "lora_name" => event.lora_name = fields::optional_text(reader, "lora_name")?,
+        "extra_keys" => add_keys(&mut event.extra_keys, fields::extra_keys(reader, "extra_keys")?),
+        "mm_keys" => add_keys(&mut event.extra_keys, fields::mm_keys(reader, "mm_keys")?),
+        "cache_salt" => event.cache_salt = fields::optional_text(reader, "cache_salt")?,
+        "group_idx" => event.group.idx = fields::optional_u32(reader, "group_idx")?,
+        "kv_cache_spec_kind" => event.group.kind = fields::optional_text(reader, "kv_cache_spec_kind")?,
+        "kv_cache_spec_sliding_window" => {
+            event.group.sliding_window = fields::optional_u32(reader, "kv_cache_spec_sliding_window")?;
+        }
+        "locality" => event.locality = fields::optional_text(reader, "locality")?,
+        "ownership" => event.ownership = fields::optional_text(reader, "ownership")?,
+        "session_id" => event.session_id = fields::optional_text(reader, "session_id")?,
+        "lookahead_token_ids" => event.lookahead_token_ids = fields::lookahead(reader, "lookahead_token_ids")?,
+        _ => reader.skip()?,
+    }
+    Ok(())
+}
+
+fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &str, reader: &mut Reader<'a>) -> Result<(), EventError> {
+    match field {
+        "block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
+        "medium" => event.medium = fields::optional_text(reader, "medium")?,
+        "group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
+        "locality" => event.locality = fields::optional_text(reader, "locality")?,
+        "ownership" => event.ownership = fields::optional_text(reader, "ownership")?,
+        _ => reader.skip()?,
+    }
+    Ok(())
+}
+
+fn salt_in_map<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, EventError> {
+    let Token::Map(len) = reader.next()? else { return Err(fields::wrong("extra_keys")) };
+    let mut salt = None;
+    for _ in 0..len {
+        match reader.next()? {
+            Token::Text(b"cache_salt") => salt = fields::optional_text(reader, "cache_salt")?,
+            Token::Text(_) => reader.skip()?,
+            _ => return Err(fields::wrong("extra_keys")),
+        }
+    }
+    Ok(salt)
+}
+
+type BlockKeys<'a> = Vec<Option<Vec<crate::event::ExtraKey<'a>>>>;
+
+/// `extra_keys` and `mm_keys` speak of the same blocks; both count.
+fn add_keys<'a>(keys: &mut Option<BlockKeys<'a>>, more: Option<BlockKeys<'a>>) {
+    let Some(more) = more else { return };
+    let Some(keys) = keys else {
+        *keys = Some(more);
+        return;
+    };
+    if keys.len() < more.len() {
+        keys.resize(more.len(), None);
+    }
+    for (block, more) in keys.iter_mut().zip(more) {
+        if let Some(more) = more {
+            block.get_or_insert_default().extend(more);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Batches as vLLM writes them, byte for byte.
+
+use flash_indexer_core::{DpRank, SequenceHash};
+use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint};
+
+use crate::event::{BlockRemoved, BlockStored, EngineEvent, ExtraKey, TokenIds};
+
+/// How a vLLM release writes events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// vLLM 0.24 and later: maps that leave out fields at their default.
+    Map,
+    /// vLLM 0.22 and 0.23: arrays with every field that those releases have.
+    Array,
+}
+
+/// Writes a batch. Encoding a decoded vLLM batch gives its bytes again.
+#[must_use]
+pub fn encode_batch(
+    timestamp: f64,
+    events: &[EngineEvent<'_>],
+    dp_rank: Option<DpRank>,
+    encoding: Encoding,
+) -> Vec<u8> {
+    let mut writer = Writer { out: Vec::new() };
+    writer.array(3);
+    infallible(write_f64(&mut writer.out, timestamp));
+    writer.array(events.len());
+    for event in events {
+        match (event, encoding) {
+            (EngineEvent::Stored(event), Encoding::Map) => writer.stored_map(event),
+            (EngineEvent::Stored(event), Encoding::Array) => writer.stored_array(event),
+            (EngineEvent::Removed(event), Encoding::Map) => writer.removed_map(event),
+            (EngineEvent::Removed(event), Encoding::Array) => writer.removed_array(event),
+            (EngineEvent::Cleared, Encoding::Map) => {
+                writer.map(1);
+                writer.text("type");
+                writer.text("AllBlocksCleared");
+            }
+            (EngineEvent::Cleared, Encoding::Array) => {
+                writer.array(1);
+                writer.text("AllBlocksCleared");
+            }
+        }
+    }
+    writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0.into()));
+    writer.out
+}
+
+struct Writer {
+    out: Vec<u8>,
+}
+
+/// Fields of a map event that was counted before it is written.
+struct MapFields<'w> {
+    writer: &'w mut Writer,
+}
+
+impl MapFields<'_> {
+    fn always(&mut self, name: &str, write: impl FnOnce(&mut Writer)) {
+        self.writer.text(name);
+        write(self.writer);
+    }
+
+    fn unless_absent<T>(&mut self, name: &str, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
+        if let Some(value) = value {
+            self.writer.text(name);
+            write(self.writer, value);
+        }
+    }
+}
+
+impl Writer {
+    fn stored_map(&mut self, event: &BlockStored<'_>) {
+        let optional = [
+            event.extra_keys.is_some(),
+            event.group.idx.is_some(),
+            event.group.kind.is_some(),
+            event.group.sliding_window.is_some(),
+            event.locality.is_some(),
+            event.ownership.is_some(),
+            event.session_id.is_some(),
+            event.lookahead_token_ids.is_some(),
+        ];
+        self.map(8 + optional.iter().filter(|&&present| present).count());
+        let mut fields = MapFields { writer: self };
+        fields.always("type", |w| w.text("BlockStored"));
+        fields.always("block_hashes", |w| w.hashes(&event.block_hashes));
+        fields.always("parent_block_hash", |w| w.optional(event.parent_block_hash, Self::hash));
+        fields.always("token_ids", |w| w.token_ids(&event.token_ids));
+        fields.always("block_size", |w| w.unsigned(event.block_size.into()));
+        fields.always("lora_id", |w| w.optional(event.lora_id, Self::signed));
+        fields.always("medium", |w| w.optional(event.medium, Self::text));
+        fields.always("lora_name", |w| w.optional(event.lora_name, Self::text));
+        fields.unless_absent("extra_keys", event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
+        fields.unless_absent("group_idx", event.group.idx, |w, idx| w.unsigned(idx.into()));
+        fields.unless_absent("kv_cache_spec_kind", event.group.kind, Self::text);
+        fields.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, |w, window| {
+            w.unsigned(window.into());
+        });
+        fields.unless_absent("locality", event.locality, Self::text);
+        fields.unless_absent("ownership", event.ownership, Self::text);
+        fields.unless_absent("session_id", event.session_id, Self::text);
+        fields.unless_absent("lookahead_token_ids", event.lookahead_token_ids.as_ref(), |w, blocks| {
+            w.array(blocks.len());
+            for tokens in blocks {
+                w.tokens(tokens);
+            }
+        });
+    }
+
+    fn stored_array(&mut self, event: &BlockStored<'_>) {
+        self.array(12);
+        self.text("BlockStored");
+        self.hashes(&event.block_hashes);
+        self.optional(event.parent_block_hash, Self::hash);
+        self.token_ids(&event.token_ids);
+        self.unsigned(event.block_size.into());
+        self.optional(event.lora_id, Self::signed);
+        self.optional(event.medium, Self::text);
+        self.optional(event.lora_name, Self::text);
+        self.optional(event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
+        self.optional(event.group.idx, |w, idx| w.unsigned(idx.into()));
+        self.optional(event.group.kind, Self::text);
+        self.optional(event.group.sliding_window, |w, window| w.unsigned(window.into()));
+    }
+
+    fn removed_map(&mut self, event: &BlockRemoved<'_>) {
+        let optional = [event.group_idx.is_some(), event.locality.is_some(), event.ownership.is_some()];
+        self.map(3 + optional.iter().filter(|&&present| present).count());
+        let mut fields = MapFields { writer: self };
+        fields.always("type", |w| w.text("BlockRemoved"));
+        fields.always("block_hashes", |w| w.hashes(&event.block_hashes));
+        fields.always("medium", |w| w.optional(event.medium, Self::text));
+        fields.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
+        fields.unless_absent("locality", event.locality, Self::text);
+        fields.unless_absent("ownership", event.ownership, Self::text);
+    }
+
+    fn removed_array(&mut self, event: &BlockRemoved<'_>) {
+        self.array(4);
+        self.text("BlockRemoved");
+        self.hashes(&event.block_hashes);
+        self.optional(event.medium, Self::text);
+        self.optional(event.group_idx, |w, idx| w.unsigned(idx.into()));
+    }
+
+    fn extra_keys(&mut self, blocks: &[Option<Vec<ExtraKey<'_>>>]) {
+        self.array(blocks.len());
+        for keys in blocks {
+            self.optional(keys.as_ref(), |w, keys| {
+                w.array(keys.len());
+                for key in keys {
+                    w.extra_key(key);
+                }
+            });
+        }
+    }
+
+    fn extra_key(&mut self, key: &ExtraKey<'_>) {
+        match *key {
+            ExtraKey::Text(text) => self.text(text),
+            ExtraKey::Item { id, offset } => {
+                self.array(2);
+                self.text(id);
+                self.signed(offset);
+            }
+            ExtraKey::Lora(name) => self.tagged("lora", name),
+            ExtraKey::Salt(salt) => self.tagged("cache_salt", salt),
+            ExtraKey::Opaque(encoded) => self.out.extend_from_slice(encoded),
+        }
+    }
+
+    fn tagged(&mut self, tag: &str, text: &str) {
+        self.array(2);
+        self.text(tag);
+        self.text(text);
+    }
+
+    fn hashes(&mut self, hashes: &[SequenceHash]) {
+        self.array(hashes.len());
+        for &hash in hashes {
+            self.hash(hash);
+        }
+    }
+
+    fn hash(&mut self, hash: SequenceHash) {
+        self.unsigned(hash.0);
+    }
+
+    fn token_ids(&mut self, tokens: &TokenIds) {
+        match tokens {
+            TokenIds::Plain(tokens) => self.tokens(tokens),
+            TokenIds::Bigrams(pairs) => {
+                self.array(pairs.len());
+                for pair in pairs {
+                    self.tokens(pair);
+                }
+            }
+        }
+    }
+
+    fn tokens(&mut self, tokens: &[u32]) {
+        self.array(tokens.len());
+        for &token in tokens {
+            self.unsigned(token.into());
+        }
+    }
+
+    fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        match value {
+            Some(value) => write(self, value),
+            None => infallible(write_nil(&mut self.out)),
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        infallible(write_str(&mut self.out, text));
+    }
+
+    fn unsigned(&mut self, value: u64) {
+        infallible(write_uint(&mut self.out, value));
+    }
+
+    fn signed(&mut self, value: i64) {
+        infallible(write_sint(&mut self.out, value));
+    }
+
+    fn array(&mut self, len: usize) {
+        infallible(write_array_len(&mut self.out, len as u32));
+    }
+
+    fn map(&mut self, len: usize) {
+        infallible(write_map_len(&mut self.out, len as u32));
+    }
+}
+
+fn infallible<T, E: std::fmt::Debug>(written: Result<T, E>) {
+    written.expect("writing to a Vec cannot fail");
+}

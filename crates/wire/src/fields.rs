@@ -1,0 +1,225 @@
+//! Readers of single fields, tolerant where engines differ and strict where content is at stake.
+
+use flash_indexer_core::SequenceHash;
+
+use crate::decode::EventError;
+use crate::event::{ExtraKey, TokenIds};
+use crate::msgpack::{Reader, Token};
+
+/// Reads one field; the reader stands before its value and must stand behind it afterwards.
+pub(crate) type Field<'r, 'a> = &'r mut Reader<'a>;
+
+pub(crate) fn wrong(field: &'static str) -> EventError {
+    EventError::WrongType { field }
+}
+
+/// A hash of any integer width or sign, or bytes of which the last eight count.
+fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventError> {
+    match token {
+        Token::Unsigned(value) => Ok(SequenceHash(value)),
+        Token::Negative(value) => Ok(SequenceHash(value.cast_unsigned())),
+        Token::Bytes(bytes) => {
+            let tail = bytes.last_chunk::<8>().ok_or(EventError::OutOfRange { field })?;
+            Ok(SequenceHash(u64::from_be_bytes(*tail)))
+        }
+        _ => Err(wrong(field)),
+    }
+}
+
+pub(crate) fn hashes(reader: Field<'_, '_>, field: &'static str) -> Result<Vec<SequenceHash>, EventError> {
+    let Token::Array(len) = reader.next()? else { return Err(wrong(field)) };
+    let mut hashes = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        hashes.push(hash_of(reader.next()?, field)?);
+    }
+    Ok(hashes)
+}
+
+pub(crate) fn optional_hash(reader: Field<'_, '_>, field: &'static str) -> Result<Option<SequenceHash>, EventError> {
+    match reader.next()? {
+        Token::Nil => Ok(None),
+        token => hash_of(token, field).map(Some),
+    }
+}
+
+fn token_of(token: Token<'_>, field: &'static str) -> Result<u32, EventError> {
+    match token {
+        Token::Unsigned(value) => u32::try_from(value).map_err(|_| EventError::OutOfRange { field }),
+        Token::Negative(_) => Err(EventError::OutOfRange { field }),
+        _ => Err(wrong(field)),
+    }
+}
+
+/// Tokens, or pairs of tokens; never both in one list.
+pub(crate) fn token_ids(reader: Field<'_, '_>, field: &'static str) -> Result<TokenIds, EventError> {
+    let Token::Array(len) = reader.next()? else { return Err(wrong(field)) };
+    let is_pair = |token: &Result<Token<'_>, _>| matches!(token, Ok(Token::Array(2)));
+    if len > 0 && is_pair(&reader.clone().next()) {
+        let mut pairs = Vec::with_capacity(reader.capacity_for(len));
+        for _ in 0..len {
+            let Token::Array(2) = reader.next()? else { return Err(wrong(field)) };
+            pairs.push([token_of(reader.next()?, field)?, token_of(reader.next()?, field)?]);
+        }
+        return Ok(TokenIds::Bigrams(pairs));
+    }
+    plain_tokens(reader, len, field).map(TokenIds::Plain)
+}
+
+fn plain_tokens(reader: Field<'_, '_>, len: u32, field: &'static str) -> Result<Vec<u32>, EventError> {
+    let mut tokens = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        tokens.push(token_of(reader.next()?, field)?);
+    }
+    Ok(tokens)
+}
+
+pub(crate) fn lookahead(reader: Field<'_, '_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {
+    let len = match reader.next()? {
+        Token::Nil => return Ok(None),
+        Token::Array(len) => len,
+        _ => return Err(wrong(field)),
+    };
+    let mut blocks = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        match reader.next()? {
+            Token::Nil => blocks.push(Vec::new()),
+            Token::Array(len) => blocks.push(plain_tokens(reader, len, field)?),
+            _ => return Err(wrong(field)),
+        }
+    }
+    Ok(Some(blocks))
+}
+
+pub(crate) fn text<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, EventError> {
+    str::from_utf8(bytes).map_err(|_| EventError::OutOfRange { field })
+}
+
+pub(crate) fn optional_text<'a>(reader: Field<'_, 'a>, field: &'static str) -> Result<Option<&'a str>, EventError> {
+    match reader.next()? {
+        Token::Nil => Ok(None),
+        Token::Text(bytes) => text(bytes, field).map(Some),
+        _ => Err(wrong(field)),
+    }
+}
+
+pub(crate) fn optional_integer(reader: Field<'_, '_>, field: &'static str) -> Result<Option<i64>, EventError> {
+    match reader.next()? {
+        Token::Nil => Ok(None),
+        Token::Unsigned(value) => i64::try_from(value).map(Some).map_err(|_| EventError::OutOfRange { field }),
+        Token::Negative(value) => Ok(Some(value)),
+        _ => Err(wrong(field)),
+    }
+}
+
+pub(crate) fn optional_u32(reader: Field<'_, '_>, field: &'static str) -> Result<Option<u32>, EventError> {
+    let value = optional_integer(reader, field)?;
+    value.map(|value| u32::try_from(value).map_err(|_| EventError::OutOfRange { field })).transpose()
+}
+
+/// `extra_keys`: for each block nil, a text, or a list of keys.
+pub(crate) fn extra_keys<'a>(
+    reader: Field<'_, 'a>,
+    field: &'static str,
+) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
+    let len = match reader.next()? {
+        Token::Nil => return Ok(None),
+        Token::Array(len) => len,
+        _ => return Err(wrong(field)),
+    };
+    let mut blocks = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        blocks.push(match reader.next()? {
+            Token::Nil => None,
+            Token::Text(bytes) => Some(vec![ExtraKey::Text(text(bytes, field)?)]),
+            Token::Array(len) => Some(key_list(reader, len, field)?),
+            _ => return Err(wrong(field)),
+        });
+    }
+    Ok(Some(blocks))
+}
+
+fn key_list<'a>(reader: Field<'_, 'a>, len: u32, field: &'static str) -> Result<Vec<ExtraKey<'a>>, EventError> {
+    let mut keys = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        let start = reader.position();
+        let mut inside = reader.clone();
+        reader.skip()?;
+        let opaque = ExtraKey::Opaque(reader.since(start));
+        keys.push(match inside.next()? {
+            Token::Text(bytes) => ExtraKey::Text(text(bytes, field)?),
+            Token::Array(len) => tuple(&mut inside, len)?.unwrap_or(opaque),
+            _ => opaque,
+        });
+    }
+    Ok(keys)
+}
+
+/// The tuples that engines are known to send; none for any other.
+fn tuple<'a>(reader: &mut Reader<'a>, len: u32) -> Result<Option<ExtraKey<'a>>, EventError> {
+    if !(2..=3).contains(&len) {
+        return Ok(None);
+    }
+    let Token::Text(first) = reader.next()? else { return Ok(None) };
+    let second = reader.next()?;
+    let third = if len == 3 { Some(reader.next()?) } else { None };
+    Ok(match (str::from_utf8(first), second, third) {
+        (Ok(id), Token::Unsigned(offset), None) => {
+            i64::try_from(offset).ok().map(|offset| ExtraKey::Item { id, offset })
+        }
+        (Ok(id), Token::Negative(offset), None) => Some(ExtraKey::Item { id, offset }),
+        (Ok("cache_salt"), Token::Text(salt), None) => str::from_utf8(salt).ok().map(ExtraKey::Salt),
+        (Ok("lora"), Token::Text(name), _) => str::from_utf8(name).ok().map(ExtraKey::Lora),
+        (Ok("mm"), Token::Text(id), Some(offset)) => {
+            let offset = match offset {
+                Token::Unsigned(offset) => i64::try_from(offset).ok(),
+                Token::Negative(offset) => Some(offset),
+                _ => None,
+            };
+            str::from_utf8(id).ok().zip(offset).map(|(id, offset)| ExtraKey::Item { id, offset })
+        }
+        _ => None,
+    })
+}
+
+/// `mm_keys` of TensorRT-LLM: for each block nil, or a list of maps with `hash` and `start_offset`.
+pub(crate) fn mm_keys<'a>(
+    reader: Field<'_, 'a>,
+    field: &'static str,
+) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
+    let len = match reader.next()? {
+        Token::Nil => return Ok(None),
+        Token::Array(len) => len,
+        _ => return Err(wrong(field)),
+    };
+    let mut blocks = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        blocks.push(match reader.next()? {
+            Token::Nil => None,
+            Token::Map(len) => Some(vec![mm_key(reader, len, field)?]),
+            Token::Array(len) => {
+                let mut keys = Vec::with_capacity(reader.capacity_for(len));
+                for _ in 0..len {
+                    let Token::Map(len) = reader.next()? else { return Err(wrong(field)) };
+                    keys.push(mm_key(reader, len, field)?);
+                }
+                Some(keys)
+            }
+            _ => return Err(wrong(field)),
+        });
+    }
+    Ok(Some(blocks))
+}
+
+fn mm_key<'a>(reader: Field<'_, 'a>, len: u32, field: &'static str) -> Result<ExtraKey<'a>, EventError> {
+    let (mut id, mut offset) = (None, 0);
+    for _ in 0..len {
+        let Token::Text(key) = reader.next()? else { return Err(wrong(field)) };
+        match key {
+            b"hash" => id = optional_text(reader, field)?,
+            b"start_offset" => offset = optional_integer(reader, field)?.unwrap_or(0),
+            _ => reader.skip()?,
+        }
+    }
+    let id = id.ok_or(EventError::MissingField { field })?;
+    Ok(ExtraKey::Item { id, offset })
+}

@@ -1,0 +1,163 @@
+//! A cursor over MessagePack that borrows from its input and never trusts a length.
+
+use rmp::Marker;
+
+/// The bytes are not MessagePack, or end too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed MessagePack at byte {at}")]
+pub struct Malformed {
+    /// Offset of the value that could not be read.
+    pub at: usize,
+}
+
+/// One value, or the head of a container whose elements follow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Token<'a> {
+    Nil,
+    Bool,
+    Unsigned(u64),
+    Negative(i64),
+    Float(f64),
+    Text(&'a [u8]),
+    Bytes(&'a [u8]),
+    /// Elements that follow.
+    Array(u32),
+    /// Key-value pairs that follow.
+    Map(u32),
+    Extension,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// What was read since `start`.
+    pub(crate) fn since(&self, start: usize) -> &'a [u8] {
+        &self.bytes[start..self.at]
+    }
+
+    /// How many elements of a container that claims `len` can really follow: each takes a byte.
+    pub(crate) fn capacity_for(&self, len: u32) -> usize {
+        (len as usize).min(self.bytes.len() - self.at)
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Token<'a>, Malformed> {
+        let start = self.at;
+        self.read().ok_or(Malformed { at: start })
+    }
+
+    /// Passes over one whole value without recursion.
+    pub(crate) fn skip(&mut self) -> Result<(), Malformed> {
+        let mut pending = 1u64;
+        while pending > 0 {
+            pending -= 1;
+            match self.next()? {
+                Token::Array(len) => pending = pending.saturating_add(u64::from(len)),
+                Token::Map(len) => pending = pending.saturating_add(2 * u64::from(len)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> Option<Token<'a>> {
+        let [marker] = self.array()?;
+        Some(match Marker::from_u8(marker) {
+            Marker::Null => Token::Nil,
+            Marker::True | Marker::False => Token::Bool,
+            Marker::FixPos(value) => Token::Unsigned(value.into()),
+            Marker::U8 => Token::Unsigned(u8::from_be_bytes(self.array()?).into()),
+            Marker::U16 => Token::Unsigned(u16::from_be_bytes(self.array()?).into()),
+            Marker::U32 => Token::Unsigned(u32::from_be_bytes(self.array()?).into()),
+            Marker::U64 => Token::Unsigned(u64::from_be_bytes(self.array()?)),
+            Marker::FixNeg(value) => signed(value.into()),
+            Marker::I8 => signed(i8::from_be_bytes(self.array()?).into()),
+            Marker::I16 => signed(i16::from_be_bytes(self.array()?).into()),
+            Marker::I32 => signed(i32::from_be_bytes(self.array()?).into()),
+            Marker::I64 => signed(i64::from_be_bytes(self.array()?)),
+            Marker::F32 => Token::Float(f32::from_be_bytes(self.array()?).into()),
+            Marker::F64 => Token::Float(f64::from_be_bytes(self.array()?)),
+            Marker::FixStr(len) => Token::Text(self.take(len.into())?),
+            Marker::Str8 => Token::Text(self.take_u8()?),
+            Marker::Str16 => Token::Text(self.take_u16()?),
+            Marker::Str32 => Token::Text(self.take_u32()?),
+            Marker::Bin8 => Token::Bytes(self.take_u8()?),
+            Marker::Bin16 => Token::Bytes(self.take_u16()?),
+            Marker::Bin32 => Token::Bytes(self.take_u32()?),
+            Marker::FixArray(len) => Token::Array(len.into()),
+            Marker::Array16 => Token::Array(u16::from_be_bytes(self.array()?).into()),
+            Marker::Array32 => Token::Array(u32::from_be_bytes(self.array()?)),
+            Marker::FixMap(len) => Token::Map(len.into()),
+            Marker::Map16 => Token::Map(u16::from_be_bytes(self.array()?).into()),
+            Marker::Map32 => Token::Map(u32::from_be_bytes(self.array()?)),
+            Marker::FixExt1 => self.extension(1)?,
+            Marker::FixExt2 => self.extension(2)?,
+            Marker::FixExt4 => self.extension(4)?,
+            Marker::FixExt8 => self.extension(8)?,
+            Marker::FixExt16 => self.extension(16)?,
+            Marker::Ext8 => {
+                let len = u8::from_be_bytes(self.array()?);
+                self.extension(len.into())?
+            }
+            Marker::Ext16 => {
+                let len = u16::from_be_bytes(self.array()?);
+                self.extension(len.into())?
+            }
+            Marker::Ext32 => {
+                let len = u32::from_be_bytes(self.array()?);
+                self.extension(len as usize)?
+            }
+            Marker::Reserved => return None,
+        })
+    }
+
+    fn extension(&mut self, len: usize) -> Option<Token<'a>> {
+        self.take(1)?; // the extension's type
+        self.take(len)?;
+        Some(Token::Extension)
+    }
+
+    fn take_u8(&mut self) -> Option<&'a [u8]> {
+        let len = u8::from_be_bytes(self.array()?);
+        self.take(len.into())
+    }
+
+    fn take_u16(&mut self) -> Option<&'a [u8]> {
+        let len = u16::from_be_bytes(self.array()?);
+        self.take(len.into())
+    }
+
+    fn take_u32(&mut self) -> Option<&'a [u8]> {
+        let len = u32::from_be_bytes(self.array()?);
+        self.take(len as usize)
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let end = self.at.checked_add(len)?;
+        let taken = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+}
+
+fn signed(value: i64) -> Token<'static> {
+    match u64::try_from(value) {
+        Ok(value) => Token::Unsigned(value),
+        Err(_) => Token::Negative(value),
+    }
+}

@@ -1,0 +1,174 @@
+//! Every recorded or published message decodes to what an independent MessagePack reader says it
+//! holds, and what vLLM wrote is written again byte for byte.
+
+use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_test_support::{from_hex, json_lines, shared_dir};
+use flash_indexer_wire::{Encoding, EngineEvent, LiveMessage, TokenIds, decode_batch, encode_batch};
+use rmpv::Value;
+
+/// The positions of the fields in array events.
+const STORED: [&str; 11] = [
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+];
+const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
+
+/// A field of an event by the independent reader; nil where it is absent.
+fn field(event: &Value, name: &str) -> Value {
+    let found = match event {
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value),
+        Value::Array(items) => {
+            let names: &[&str] = if items[0].as_str() == Some("BlockStored") { &STORED } else { &REMOVED };
+            names.iter().position(|&known| known == name).and_then(|at| items.get(at + 1))
+        }
+        other => panic!("not an event: {other}"),
+    };
+    found.cloned().unwrap_or(Value::Nil)
+}
+
+fn hash(value: &Value) -> Option<SequenceHash> {
+    match value {
+        Value::Nil => None,
+        Value::Binary(bytes) => {
+            Some(SequenceHash(u64::from_be_bytes(bytes[bytes.len() - 8..].try_into().expect("8 bytes"))))
+        }
+        Value::Integer(number) => Some(SequenceHash(
+            number.as_u64().unwrap_or_else(|| number.as_i64().expect("an integer of 64 bits").cast_unsigned()),
+        )),
+        other => panic!("not a hash: {other}"),
+    }
+}
+
+fn hashes(event: &Value) -> Vec<SequenceHash> {
+    let list = field(event, "block_hashes");
+    list.as_array().expect("a list of hashes").iter().map(|value| hash(value).expect("a hash")).collect()
+}
+
+fn text(event: &Value, name: &str) -> Option<String> {
+    field(event, name).as_str().map(str::to_owned)
+}
+
+fn number(event: &Value, name: &str) -> Option<u32> {
+    field(event, name).as_u64().map(|value| u32::try_from(value).expect("a small number"))
+}
+
+/// Decodes one payload and compares every field that matters; returns the number of events.
+fn check_payload(payload: &[u8]) -> usize {
+    let batch = decode_batch(payload).expect("a real engine's batch");
+    let expected = rmpv::decode::read_value(&mut &payload[..]).expect("MessagePack");
+    let parts = expected.as_array().expect("an array batch");
+    assert_eq!(batch.timestamp, parts[0].as_f64().expect("a timestamp"));
+    let rank = parts.get(2).and_then(Value::as_u64).map(|rank| DpRank(rank as u32));
+    assert_eq!(batch.dp_rank, rank);
+
+    let expected = parts[1].as_array().expect("a list of events");
+    assert_eq!(batch.events.len(), expected.len());
+    for (event, expected) in batch.events.iter().zip(expected) {
+        match event.as_ref().unwrap_or_else(|error| panic!("{error}: {expected}")) {
+            EngineEvent::Stored(event) => {
+                assert_eq!(event.block_hashes, hashes(expected));
+                assert_eq!(event.parent_block_hash, hash(&field(expected, "parent_block_hash")));
+                let tokens = field(expected, "token_ids");
+                let tokens = tokens.as_array().expect("a list of tokens").iter();
+                let tokens: Vec<u32> = tokens.map(|token| token.as_u64().expect("a token") as u32).collect();
+                assert_eq!(event.token_ids, TokenIds::Plain(tokens));
+                assert_eq!(Some(event.block_size), number(expected, "block_size"));
+                assert_eq!(event.lora_id, field(expected, "lora_id").as_i64());
+                assert_eq!(event.medium.map(str::to_owned), text(expected, "medium"));
+                assert_eq!(event.lora_name.map(str::to_owned), text(expected, "lora_name"));
+                assert_eq!(event.group.idx, number(expected, "group_idx"));
+                assert_eq!(event.group.kind.map(str::to_owned), text(expected, "kv_cache_spec_kind"));
+                assert_eq!(event.group.sliding_window, number(expected, "kv_cache_spec_sliding_window"));
+                assert_eq!(event.session_id.map(str::to_owned), text(expected, "session_id"));
+                let salt = match field(expected, "lora_name") {
+                    Value::Map(pairs) => pairs[0].1.as_str().map(str::to_owned),
+                    _ => text(expected, "cache_salt"),
+                };
+                let keys = field(expected, "extra_keys");
+                assert_eq!(event.extra_keys.as_ref().map(Vec::len), keys.as_array().map(Vec::len));
+                assert_eq!(event.cache_salt.map(str::to_owned), salt);
+            }
+            EngineEvent::Removed(event) => {
+                assert_eq!(event.block_hashes, hashes(expected));
+                assert_eq!(event.medium.map(str::to_owned), text(expected, "medium"));
+                assert_eq!(event.group_idx, number(expected, "group_idx"));
+            }
+            EngineEvent::Cleared => assert!(expected.to_string().contains("AllBlocksCleared")),
+        }
+    }
+    batch.events.len()
+}
+
+fn frames(message: &serde_json::Value) -> Vec<Vec<u8>> {
+    message.as_array().expect("frames").iter().map(|frame| from_hex(frame.as_str().expect("hex"))).collect()
+}
+
+#[test]
+fn every_recorded_stream_decodes_completely() {
+    let Some(shared) = shared_dir() else { return };
+    let mut streams = 0;
+    for entry in std::fs::read_dir(shared.join("data/engines")).expect("the folder of streams") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "jsonl") {
+            continue;
+        }
+        let (mut messages, mut events) = (0, 0);
+        for line in json_lines(&path).iter().filter(|line| line["kind"] == "msg") {
+            let frames = frames(&line["frames"]);
+            let message = LiveMessage::from_frames(&frames).expect("live frames");
+            events += check_payload(message.payload);
+            messages += 1;
+        }
+        println!("{}: {messages} messages, {events} events", path.display());
+        assert!(messages > 0 && events >= messages);
+        streams += 1;
+    }
+    assert!(streams >= 6, "the recorded streams are there");
+}
+
+#[test]
+fn what_vllm_wrote_is_written_again_byte_for_byte() {
+    let Some(shared) = shared_dir() else { return };
+    let streams = [
+        ("vllm-0.23.0-llama-lora-arrayform", Encoding::Array),
+        ("vllm-0.32.0-llama-lora", Encoding::Map),
+        ("vllm-0.32.0-dp2", Encoding::Map),
+        ("vllm-0.32.0-gemma3-hybrid", Encoding::Map),
+    ];
+    for (stream, encoding) in streams {
+        for line in json_lines(&shared.join(format!("data/engines/{stream}.jsonl"))) {
+            if line["kind"] != "msg" {
+                continue;
+            }
+            let frames = frames(&line["frames"]);
+            let batch = decode_batch(&frames[2]).expect("a batch");
+            let events: Vec<_> = batch.events.into_iter().map(|event| event.expect("a good event")).collect();
+            assert!(encode_batch(batch.timestamp, &events, batch.dp_rank, encoding) == frames[2], "{stream}: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_release_of_the_published_frames_decodes() {
+    let Some(shared) = shared_dir() else { return };
+    let text = std::fs::read_to_string(shared.join("data/vectors/golden-frames.json")).expect("the vectors");
+    let releases: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+    assert!(releases.len() >= 20);
+    for release in &releases {
+        for message in release["live"].as_array().expect("live messages") {
+            let frames = frames(message);
+            let message = LiveMessage::from_frames(&frames).expect("live frames");
+            assert_eq!(message.topic, b"kv@host@model");
+            assert!(check_payload(message.payload) > 0, "{} {}", release["engine"], release["version"]);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What engines may send besides the recorded forms, and what must not hurt.
+
+use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_wire::{
+    BatchError, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, TokenIds, decode_batch,
+};
+use proptest::prelude::*;
+use rmpv::Value;
+
+fn list(items: impl IntoIterator<Item = Value>) -> Value {
+    Value::Array(items.into_iter().collect())
+}
+
+fn map<'a>(pairs: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    Value::Map(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
+}
+
+fn encoded(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    rmpv::encode::write_value(&mut out, value).expect("a Vec takes bytes");
+    out
+}
+
+fn batch_of(events: impl IntoIterator<Item = Value>) -> Vec<u8> {
+    encoded(&list([Value::F64(1.5), list(events), Value::from(3)]))
+}
+
+fn stored(fields: impl IntoIterator<Item = Value>) -> Value {
+    list([Value::from("BlockStored")].into_iter().chain(fields))
+}
+
+/// A small good event.
+fn good() -> Value {
+    stored([list([7.into()]), Value::Nil, list([1.into(), 2.into()]), 2.into()])
+}
+
+/// Decodes one event out of a batch that also has a good one on either side.
+fn one(event: Value) -> Result<String, EventError> {
+    let payload = batch_of([good(), event, good()]);
+    let batch = decode_batch(&payload).expect("the batch stands whatever the event is");
+    assert_eq!(batch.events.len(), 3);
+    assert_eq!(batch.dp_rank, Some(DpRank(3)));
+    assert!(batch.events[0].is_ok() && batch.events[2].is_ok(), "a neighbour was lost");
+    batch.events[1].clone().map(|event| format!("{event:?}"))
+}
+
+#[test]
+fn a_bad_event_costs_only_itself() {
+    let pair = || list([1.into(), 2.into()]);
+    let cases = [
+        (Value::Nil, "not_an_event"),
+        (Value::from(5), "not_an_event"),
+        (list([]), "not_an_event"),
+        (list([Value::from(5)]), "not_an_event"),
+        (map([("kind", "BlockStored".into())]), "not_an_event"),
+        (list([Value::from("BlockMoved"), 1.into()]), "unknown_event_type"),
+        (map([("type", "Tick".into())]), "unknown_event_type"),
+        (stored([]), "missing_field"),
+        (stored([list([7.into()]), Value::Nil, pair()]), "missing_field"),
+        (map([("type", "BlockStored".into()), ("token_ids", pair())]), "missing_field"),
+        (map([("type", "BlockRemoved".into())]), "missing_field"),
+        (stored([7.into(), Value::Nil, pair(), 2.into()]), "wrong_type"),
+        (stored([list(["x".into()]), Value::Nil, pair(), 2.into()]), "wrong_type"),
+        (stored([list([7.into()]), Value::Nil, pair(), Value::Nil]), "wrong_type"),
+        (stored([list([7.into()]), Value::Nil, list([1.into(), pair()]), 2.into()]), "wrong_type"),
+        (stored([list([7.into()]), Value::Nil, list([pair(), 1.into()]), 2.into()]), "wrong_type"),
+        (stored([list([7.into()]), Value::Nil, list([(-1).into()]), 2.into()]), "out_of_range"),
+        (stored([list([7.into()]), Value::Nil, list([(1u64 << 32).into()]), 2.into()]), "out_of_range"),
+        (stored([list([Value::Binary(vec![1; 7])]), Value::Nil, pair(), 2.into()]), "out_of_range"),
+        (list([Value::from("BlockRemoved"), list([1.into()]), 5.into()]), "wrong_type"),
+    ];
+    for (event, reason) in cases {
+        let shown = event.to_string();
+        let error = one(event).expect_err(&shown);
+        assert_eq!(error.reason(), reason, "{shown}: {error}");
+    }
+}
+
+#[test]
+fn hashes_of_every_width_and_sign_are_the_same_64_bits() {
+    let hashes = [
+        Value::from(1),
+        Value::from(-1),
+        Value::from(u64::MAX),
+        Value::from(i64::MIN),
+        Value::Binary({
+            let mut bytes = vec![0xaa; 24];
+            bytes.extend(5u64.to_be_bytes());
+            bytes
+        }),
+    ];
+    let payload = batch_of([list([Value::from("BlockRemoved"), list(hashes)])]);
+    let batch = decode_batch(&payload).expect("a batch");
+    let Ok(EngineEvent::Removed(removed)) = &batch.events[0] else { panic!("a removal") };
+    assert_eq!(removed.block_hashes, [1, u64::MAX, u64::MAX, 1 << 63, 5].map(SequenceHash));
+}
+
+#[test]
+fn pages_of_token_pairs_are_read() {
+    let pair = |a: u32, b: u32| list([a.into(), b.into()]);
+    let event = stored([list([7.into()]), Value::Nil, list([pair(1, 2), pair(2, 3)]), 2.into()]);
+    let payload = batch_of([event]);
+    let batch = decode_batch(&payload).expect("a batch");
+    let Ok(EngineEvent::Stored(stored)) = &batch.events[0] else { panic!("a store") };
+    assert_eq!(stored.token_ids, TokenIds::Bigrams(vec![[1, 2], [2, 3]]));
+}
+
+#[test]
+fn extra_keys_of_every_form_are_read() {
+    let keys = list([
+        Value::Nil,
+        "salt".into(),
+        list([
+            "adapter".into(),
+            list(["image".into(), (-3).into()]),
+            list(["cache_salt".into(), "s".into()]),
+            list(["lora".into(), "name".into(), "/path".into()]),
+            list(["mm".into(), "image".into(), 4.into()]),
+            Value::Binary(vec![1, 2]),
+            list(["new".into(), Value::Nil, 1.into()]),
+        ]),
+    ]);
+    let event = map([
+        ("type", "BlockStored".into()),
+        ("block_hashes", list([1.into(), 2.into(), 3.into()])),
+        ("token_ids", list([])),
+        ("block_size", 2.into()),
+        ("extra_keys", keys),
+        (
+            "mm_keys",
+            list([
+                list([map([("type", "mm_key".into()), ("hash", "ab".into()), ("start_offset", 9.into())])]),
+                Value::Nil,
+            ]),
+        ),
+    ]);
+    let payload = batch_of([event]);
+    let batch = decode_batch(&payload).expect("a batch");
+    let Ok(EngineEvent::Stored(stored)) = &batch.events[0] else { panic!("{:?}", batch.events[0]) };
+    let keys = stored.extra_keys.as_ref().expect("keys");
+    assert_eq!(keys[0], Some(vec![ExtraKey::Item { id: "ab", offset: 9 }]));
+    assert_eq!(keys[1], Some(vec![ExtraKey::Text("salt")]));
+    let third = keys[2].as_ref().expect("keys of the third block");
+    assert_eq!(
+        third[..5],
+        [
+            ExtraKey::Text("adapter"),
+            ExtraKey::Item { id: "image", offset: -3 },
+            ExtraKey::Salt("s"),
+            ExtraKey::Lora("name"),
+            ExtraKey::Item { id: "image", offset: 4 },
+        ]
+    );
+    assert!(third[5..].iter().all(|key| matches!(key, ExtraKey::Opaque(_))), "{third:?}");
+}
+
+#[test]
+fn a_batch_may_be_short_long_or_a_map() {
+    let events = || list([good()]);
+    let short = encoded(&list([Value::F64(1.0), events()]));
+    let long = encoded(&list([Value::F64(1.0), events(), Value::Nil, "later".into()]));
+    let as_map = encoded(&map([
+        ("ts", Value::F64(1.0)),
+        ("new", list([])),
+        ("events", events()),
+        ("data_parallel_rank", 1.into()),
+    ]));
+    for (payload, rank) in [(short, None), (long, None), (as_map, Some(DpRank(1)))] {
+        let batch = decode_batch(&payload).expect("a batch");
+        assert_eq!((batch.events.len(), batch.dp_rank, batch.timestamp), (1, rank, 1.0));
+    }
+    for payload in [encoded(&Value::Nil), encoded(&list([])), encoded(&map([("ts", Value::F64(1.0))]))] {
+        assert_eq!(decode_batch(&payload), Err(BatchError::NotABatch));
+    }
+    assert!(matches!(decode_batch(b""), Err(BatchError::Malformed(_))));
+}
+
+#[test]
+fn a_claimed_length_allocates_nothing() {
+    // An array that claims 2^32 - 1 hashes, tokens or events, and ends.
+    for head in [&[0x93, 0x00][..], &[0x93, 0x00, 0x91, 0x92, 0xac]] {
+        let mut payload = head.to_vec();
+        if head.len() > 2 {
+            payload.extend(b"BlockRemoved");
+        }
+        payload.extend([0xdd, 0xff, 0xff, 0xff, 0xff]);
+        assert!(matches!(decode_batch(&payload), Err(BatchError::Malformed(_))));
+    }
+}
+
+#[test]
+fn frames_are_three_with_a_number_of_eight_bytes() {
+    let frames = [b"kv".to_vec(), 9u64.to_be_bytes().to_vec(), b"x".to_vec()];
+    let message = LiveMessage::from_frames(&frames).expect("a message");
+    assert_eq!((message.topic, message.sequence, message.payload), (&b"kv"[..], 9, &b"x"[..]));
+    assert_eq!(LiveMessage::from_frames(&frames[..2]), Err(FrameError::Count { count: 2 }));
+    let short = [b"kv".to_vec(), vec![0; 4], vec![]];
+    assert_eq!(LiveMessage::from_frames(&short), Err(FrameError::SequenceLength { len: 4 }));
+}
+
+/// Deep and wide values of every MessagePack kind.
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Nil),
+        any::<bool>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-zA-Z]{0,6}".prop_map(Value::from),
+        prop_oneof![Just("BlockStored"), Just("BlockRemoved"), Just("type"), Just("token_ids"), Just("extra_keys")]
+            .prop_map(Value::from),
+        prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::Binary),
+        prop::collection::vec(any::<u8>(), 0..20).prop_map(|bytes| Value::Ext(1, bytes)),
+    ];
+    leaf.prop_recursive(5, 40, 8, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..8).prop_map(Value::Array),
+            prop::collection::vec((inner.clone(), inner), 0..6).prop_map(Value::Map),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = decode_batch(&bytes);
+    }
+
+    #[test]
+    fn any_event_costs_only_itself(event in any_value()) {
+        let _ = one(event);
+    }
+
+    #[test]
+    fn a_damaged_batch_is_survived(event in any_value(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        let mut payload = batch_of([good(), event, good()]);
+        let at = at.index(payload.len());
+        payload[at] = byte;
+        let _ = decode_batch(&payload);
+        let cut = cut.index(payload.len());
+        let _ = decode_batch(&payload[..cut]);
+    }
+}
