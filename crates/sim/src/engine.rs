@@ -1,0 +1,175 @@
+//! A simulated engine: a prefix cache that publishes what vLLM would.
+
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_wire::{
+    BlockRemoved, BlockStored, CacheGroup, Encoding, EngineEvent, Sha256CborChain, TokenIds, encode_batch,
+};
+
+use crate::cache::{CacheChange, PrefixCache, TooLong};
+use crate::workload::Request;
+
+/// What a simulated engine is made with.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Tokens in a block.
+    pub block_size: BlockSize,
+    /// Physical blocks of the cache.
+    pub blocks: usize,
+    /// Rank named in every batch.
+    pub dp_rank: DpRank,
+    /// Seed of block hashes: engines with equal seeds name equal prefixes alike.
+    pub hash_seed: String,
+    /// How events are written.
+    pub encoding: Encoding,
+}
+
+/// A batch ready to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedBatch {
+    /// Its number in the engine's life.
+    pub sequence: u64,
+    /// Its MessagePack.
+    pub payload: Vec<u8>,
+    /// Events in it.
+    pub events: usize,
+    /// Blocks stored or removed by them.
+    pub blocks: usize,
+}
+
+/// What serving one request came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// Prompt tokens that the cache had, as vLLM reports them: at least one token is always computed.
+    pub cached_tokens: usize,
+    /// What was published, a batch for each scheduling step that changed the cache.
+    pub batches: Vec<PublishedBatch>,
+}
+
+/// One engine rank. Pure: it is told the time, and hands back what to publish.
+#[derive(Debug)]
+pub struct SimulatedEngine {
+    options: EngineOptions,
+    cache: PrefixCache,
+    chain: Sha256CborChain,
+    next_sequence: u64,
+}
+
+impl SimulatedEngine {
+    /// An engine with an empty cache.
+    #[must_use]
+    pub fn new(options: EngineOptions) -> Self {
+        let cache = PrefixCache::new(options.blocks);
+        let chain = Sha256CborChain::new(&options.hash_seed);
+        Self { options, cache, chain, next_sequence: 0 }
+    }
+
+    /// The engine's cache.
+    #[must_use]
+    pub fn cache(&self) -> &PrefixCache {
+        &self.cache
+    }
+
+    /// Number of the last batch, if any was made.
+    #[must_use]
+    pub fn last_sequence(&self) -> Option<u64> {
+        self.next_sequence.checked_sub(1)
+    }
+
+    /// Serves a request to its end: prefill in one step, then a token a step.
+    ///
+    /// `now_s` is the time put into the batches, in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    ///
+    /// When prompt and output do not fit into the cache; nothing has changed then.
+    pub fn serve(&mut self, request: &Request, now_s: f64) -> Result<Served, TooLong> {
+        let block_size = self.options.block_size.token_count();
+        // The last output token is sampled but never computed.
+        let computed = (request.prompt.len() + request.output.len()).saturating_sub(1).max(request.prompt.len());
+        let needed = computed.div_ceil(block_size);
+        if needed > self.cache.capacity() {
+            return Err(TooLong { needed, capacity: self.cache.capacity() });
+        }
+        let tokens: Vec<u32> = request.prompt.iter().chain(&request.output).take(computed).copied().collect();
+        let hashes = self.hashes(&tokens);
+        let prompt = request.prompt.len();
+        let hit = self.cache.hit(&hashes[..prompt.saturating_sub(1) / block_size]);
+
+        let mut batches = Vec::new();
+        let mut step = |engine: &mut Self, changes: &mut Vec<CacheChange>| {
+            if !changes.is_empty() {
+                batches.push(engine.publish(changes, &hashes, &tokens, now_s));
+                changes.clear();
+            }
+        };
+        let mut changes = Vec::new();
+        let mut running = self.cache.start(&hashes, hit);
+        self.cache.grow(&mut running, prompt.div_ceil(block_size), &mut changes);
+        self.cache.fill(&mut running, &hashes, prompt / block_size, &mut changes);
+        step(self, &mut changes);
+        for length in prompt + 1..=computed {
+            self.cache.grow(&mut running, length.div_ceil(block_size), &mut changes);
+            self.cache.fill(&mut running, &hashes, length / block_size, &mut changes);
+            step(self, &mut changes);
+        }
+        self.cache.finish(running);
+        Ok(Served { cached_tokens: hit * block_size, batches })
+    }
+
+    /// The engine's names of all complete blocks.
+    fn hashes(&mut self, tokens: &[u32]) -> Vec<SequenceHash> {
+        let blocks = tokens.chunks_exact(self.options.block_size.token_count());
+        let mut parent = None;
+        let hashes = blocks.map(|tokens| {
+            let hash = self.chain.next(parent.as_ref(), tokens);
+            parent = Some(hash);
+            hash.sequence_hash()
+        });
+        hashes.collect()
+    }
+
+    fn publish(
+        &mut self,
+        changes: &[CacheChange],
+        hashes: &[SequenceHash],
+        tokens: &[u32],
+        now_s: f64,
+    ) -> PublishedBatch {
+        let block_size = self.options.block_size.token_count();
+        let mut blocks = 0;
+        let mut events = Vec::with_capacity(changes.len());
+        for change in changes {
+            events.push(match *change {
+                CacheChange::Removed(hash) => {
+                    blocks += 1;
+                    EngineEvent::Removed(BlockRemoved {
+                        block_hashes: vec![hash],
+                        medium: Some(DEVICE),
+                        group_idx: Some(0),
+                        ..BlockRemoved::default()
+                    })
+                }
+                CacheChange::Stored { first, last } => {
+                    blocks += last - first;
+                    EngineEvent::Stored(BlockStored {
+                        block_hashes: hashes[first..last].to_vec(),
+                        parent_block_hash: first.checked_sub(1).map(|parent| hashes[parent]),
+                        token_ids: TokenIds::Plain(tokens[first * block_size..last * block_size].to_vec()),
+                        block_size: self.options.block_size.tokens(),
+                        medium: Some(DEVICE),
+                        group: CacheGroup { idx: Some(0), kind: Some("full_attention"), sliding_window: None },
+                        ..BlockStored::default()
+                    })
+                }
+            });
+        }
+        let payload = encode_batch(now_s, &events, Some(self.options.dp_rank), self.options.encoding);
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        PublishedBatch { sequence, payload, events: events.len(), blocks }
+    }
+}
+
+/// vLLM's name of an accelerator's memory.
+const DEVICE: &str = "GPU";

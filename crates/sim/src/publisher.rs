@@ -1,0 +1,254 @@
+//! The sockets of an engine: a PUB for live batches and a ROUTER that replays recent ones. The only
+//! module of this crate that knows ZeroMQ.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Messages that a slow subscriber may be behind before it loses some, as in vLLM.
+const SEND_QUEUE_MAX: i32 = 100_000;
+/// How often the replaying thread looks whether it should stop, in milliseconds.
+const STOP_CHECK_MS: i64 = 50;
+/// Number of the message that ends a replay.
+const REPLAY_END: [u8; 8] = [0xff; 8];
+
+/// A socket could not be set up or used.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// An address cannot be bound.
+    #[error("failed to bind {endpoint}: {source}; is another engine using it?")]
+    Bind {
+        /// The address.
+        endpoint: String,
+        /// Why.
+        source: zmq::Error,
+    },
+    /// Any other failure of a socket.
+    #[error("failed to use an engine's socket: {0}")]
+    Socket(#[from] zmq::Error),
+}
+
+/// How replayed messages are framed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayFraming {
+    /// `["", topic, sequence, payload]`: vLLM 0.26 and SGLang 0.5.22, and later.
+    WithTopic,
+    /// `["", sequence, payload]`: before them.
+    WithoutTopic,
+}
+
+/// What a publisher is made with.
+#[derive(Debug, Clone)]
+pub struct PublisherOptions {
+    /// Where live batches are published; port `*` takes a free one.
+    pub endpoint: String,
+    /// Where batches are replayed from; port `*` takes a free one.
+    pub replay_endpoint: String,
+    /// First frame of every message.
+    pub topic: String,
+    /// Batches kept for replay.
+    pub buffer_batches: usize,
+    /// How replayed messages are framed.
+    pub framing: ReplayFraming,
+}
+
+impl PublisherOptions {
+    /// Free ports on loopback and vLLM's defaults.
+    #[must_use]
+    pub fn on_loopback() -> Self {
+        Self {
+            endpoint: "tcp://127.0.0.1:*".to_owned(),
+            replay_endpoint: "tcp://127.0.0.1:*".to_owned(),
+            topic: "kv-events".to_owned(),
+            buffer_batches: 10_000,
+            framing: ReplayFraming::WithTopic,
+        }
+    }
+}
+
+type Buffer = Arc<Mutex<VecDeque<(u64, Vec<u8>)>>>;
+
+/// The sockets of one engine rank. Sockets close and the replaying thread ends on drop.
+pub struct Publisher {
+    live: zmq::Socket,
+    endpoint: String,
+    replay_endpoint: String,
+    topic: String,
+    buffer: Buffer,
+    buffer_batches: usize,
+    stop: Arc<AtomicBool>,
+    replaying: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// Binds both sockets.
+    ///
+    /// # Errors
+    ///
+    /// When an address is taken or not one.
+    pub fn bind(options: PublisherOptions) -> Result<Self, PublishError> {
+        let context = zmq::Context::new();
+        // An XPUB is a PUB that can tell when somebody subscribes.
+        let live = context.socket(zmq::XPUB)?;
+        live.set_sndhwm(SEND_QUEUE_MAX)?;
+        live.set_linger(LINGER_MS)?;
+        let endpoint = bind(&live, &options.endpoint)?;
+        let router = context.socket(zmq::ROUTER)?;
+        router.set_sndhwm(0)?;
+        router.set_linger(0)?;
+        let replay_endpoint = bind(&router, &options.replay_endpoint)?;
+        let buffer = Buffer::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let replay = Replay {
+            router,
+            buffer: Arc::clone(&buffer),
+            stop: Arc::clone(&stop),
+            topic: options.topic.clone(),
+            framing: options.framing,
+        };
+        Ok(Self {
+            live,
+            endpoint,
+            replay_endpoint,
+            topic: options.topic,
+            buffer,
+            buffer_batches: options.buffer_batches,
+            stop,
+            replaying: Some(std::thread::spawn(move || replay.run())),
+        })
+    }
+
+    /// Where live batches are published, with its real port.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Where batches are replayed from, with its real port.
+    #[must_use]
+    pub fn replay_endpoint(&self) -> &str {
+        &self.replay_endpoint
+    }
+
+    /// Waits until somebody has subscribed; false if nobody has within `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// When the socket fails.
+    pub fn wait_for_subscriber(&self, deadline: Duration) -> Result<bool, PublishError> {
+        let start = Instant::now();
+        loop {
+            let left = deadline.saturating_sub(start.elapsed());
+            if self.live.poll(zmq::POLLIN, i64::try_from(left.as_millis()).unwrap_or(i64::MAX))? == 0 {
+                return Ok(false);
+            }
+            let subscription = self.live.recv_bytes(0)?;
+            if subscription.first() == Some(&1) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Publishes one batch, and keeps it for replay.
+    ///
+    /// # Errors
+    ///
+    /// When the socket fails.
+    pub fn publish(&self, sequence: u64, payload: &[u8]) -> Result<(), PublishError> {
+        self.publish_frames(&[self.topic.as_bytes(), &sequence.to_be_bytes(), payload])?;
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        buffer.push_back((sequence, payload.to_vec()));
+        while buffer.len() > self.buffer_batches {
+            buffer.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Publishes frames as they are, without keeping them.
+    ///
+    /// # Errors
+    ///
+    /// When the socket fails.
+    pub fn publish_frames<F: AsRef<[u8]>>(&self, frames: &[F]) -> Result<(), PublishError> {
+        self.live.send_multipart(frames.iter().map(AsRef::as_ref), 0)?;
+        Ok(())
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(replaying) = self.replaying.take() {
+            // It only ends early by a panic, which has been reported already.
+            let _ = replaying.join();
+        }
+    }
+}
+
+/// How long a closing publisher keeps trying to deliver, in milliseconds.
+const LINGER_MS: i32 = 1_000;
+
+fn bind(socket: &zmq::Socket, endpoint: &str) -> Result<String, PublishError> {
+    socket.bind(endpoint).map_err(|source| PublishError::Bind { endpoint: endpoint.to_owned(), source })?;
+    let bound = socket.get_last_endpoint()?;
+    Ok(bound.unwrap_or_else(|_| endpoint.to_owned()))
+}
+
+/// The thread that answers replay requests.
+struct Replay {
+    router: zmq::Socket,
+    buffer: Buffer,
+    stop: Arc<AtomicBool>,
+    topic: String,
+    framing: ReplayFraming,
+}
+
+impl Replay {
+    fn run(self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let ready = self.router.poll(zmq::POLLIN, STOP_CHECK_MS);
+            let Ok(frames) = ready.and_then(|ready| match ready {
+                0 => Ok(Vec::new()),
+                _ => self.router.recv_multipart(zmq::DONTWAIT),
+            }) else {
+                continue;
+            };
+            // Without the empty frame a real engine does not answer either.
+            if let [asker, empty, start] = frames.as_slice()
+                && empty.is_empty()
+                && let Ok(start) = <[u8; 8]>::try_from(start.as_slice())
+            {
+                self.answer(asker, u64::from_be_bytes(start));
+            }
+        }
+    }
+
+    fn answer(&self, asker: &[u8], start: u64) {
+        let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked: Vec<_> = buffer.iter().filter(|(sequence, _)| *sequence >= start).cloned().collect();
+        drop(buffer);
+        for (sequence, payload) in asked {
+            self.reply(asker, &sequence.to_be_bytes(), &payload);
+        }
+        self.reply(asker, &REPLAY_END, b"");
+    }
+
+    fn reply(&self, asker: &[u8], sequence: &[u8], payload: &[u8]) {
+        let with_topic = [asker, b"", self.topic.as_bytes(), sequence, payload];
+        let without_topic = [asker, b"", sequence, payload];
+        let frames: &[&[u8]] = match self.framing {
+            ReplayFraming::WithTopic => &with_topic,
+            ReplayFraming::WithoutTopic => &without_topic,
+        };
+        // An asker that has gone away is not an error of the engine.
+        let _ = self.router.send_multipart(frames, 0);
+    }
+}

@@ -1,0 +1,43 @@
+//! Numbers that look random and are the same in every run and on every machine.
+
+/// SplitMix64: one multiplication chain, good enough for workloads.
+#[derive(Debug, Clone)]
+pub(crate) struct Random {
+    state: u64,
+}
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
+    }
+
+    /// A number in `range`, which must not be empty.
+    pub(crate) fn within(&mut self, range: std::ops::Range<usize>) -> usize {
+        range.start + (self.next() % (range.end - range.start) as u64) as usize
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+}
+
+/// Spreads a number over 64 bits.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Tokens of the simulated model's vocabulary.
+const VOCABULARY: u64 = 128_000;
+
+/// The token at one place of a stream of tokens.
+pub(crate) fn token(stream: u64, position: u64) -> u32 {
+    (mix(mix(stream) ^ position) % VOCABULARY) as u32
+}

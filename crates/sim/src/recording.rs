@@ -1,0 +1,210 @@
+//! Streams recorded from real engines: JSON lines, in order of observation.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_wire::{EngineEvent, LiveMessage, decode_batch};
+use serde::Deserialize;
+
+/// A recording cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// The file cannot be opened or read.
+    #[error("failed to read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is not one of a recording.
+    #[error("line {line} of {path} is not a line of a recording: {reason}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Counted from one.
+        line: usize,
+        /// Why.
+        reason: String,
+    },
+    /// No message stores a block, so the block size is unknown.
+    #[error("{path} stores no block")]
+    NoBlocks {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The base model of recordings; any other model name is an adapter's.
+const BASE_MODEL: &str = "tiny";
+
+/// A published message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedMessage {
+    /// When it was received, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Topic, sequence and payload.
+    pub frames: Vec<Vec<u8>>,
+    /// Its number in its publisher's life.
+    pub sequence: u64,
+    /// The rank that published it.
+    pub dp_rank: DpRank,
+}
+
+/// A request that the engine finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedRequest {
+    /// Its name in the recording.
+    pub id: String,
+    /// What the recorder was trying at the time.
+    pub phase: String,
+    /// Whether other requests ran beside it, so that the cache's state at its start is unknown.
+    pub concurrent: bool,
+    /// The adapter it used.
+    pub lora_name: Option<String>,
+    /// The salt it was sent with.
+    pub cache_salt: Option<String>,
+    /// The rank it was sent to, where the recorder chose one.
+    pub dp_rank: Option<DpRank>,
+    /// Tokens of its prompt.
+    pub prompt: Vec<u32>,
+    /// Prompt tokens that the engine said it had cached.
+    pub cached_tokens: usize,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordedLine {
+    /// A published message.
+    Message(RecordedMessage),
+    /// A finished request.
+    Request(RecordedRequest),
+    /// The cache was reset.
+    Reset,
+    /// Anything else that was observed.
+    Other,
+}
+
+/// A whole recording.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    /// What the engine was.
+    pub engine: String,
+    /// Tokens in its blocks.
+    pub block_size: BlockSize,
+    /// Ranks that published, ascending.
+    pub dp_ranks: Vec<DpRank>,
+    /// Its lines in order.
+    pub lines: Vec<RecordedLine>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum RawLine {
+    Meta {
+        engine: String,
+    },
+    Msg {
+        t: f64,
+        frames: Vec<String>,
+    },
+    Req {
+        id: String,
+        phase: String,
+        concurrent: bool,
+        model: String,
+        cache_salt: Option<String>,
+        dp_rank: Option<u32>,
+        prompt: Vec<u32>,
+        cached_tokens: usize,
+    },
+    Admin {},
+    #[serde(other)]
+    Other,
+}
+
+impl Recording {
+    /// Reads a whole recording.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, a line is not one of a recording, or nothing is stored in it.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let io = |source| RecordingError::Io { path: path.to_owned(), source };
+        let file = BufReader::new(File::open(path).map_err(io)?);
+        let mut recording = Self {
+            engine: String::new(),
+            block_size: BlockSize::new(1).expect("one is not zero"),
+            dp_ranks: Vec::new(),
+            lines: Vec::new(),
+        };
+        let mut block_size = None;
+        for (at, text) in file.lines().enumerate() {
+            let bad = |reason: String| RecordingError::Line { path: path.to_owned(), line: at + 1, reason };
+            let raw = serde_json::from_str(&text.map_err(io)?).map_err(|error| bad(error.to_string()))?;
+            let line = match raw {
+                RawLine::Meta { engine } => {
+                    recording.engine = engine;
+                    continue;
+                }
+                RawLine::Msg { t, frames } => {
+                    let (message, stored) = message(t, &frames).map_err(bad)?;
+                    block_size = block_size.or(stored);
+                    if !recording.dp_ranks.contains(&message.dp_rank) {
+                        recording.dp_ranks.push(message.dp_rank);
+                    }
+                    RecordedLine::Message(message)
+                }
+                RawLine::Req { id, phase, concurrent, model, cache_salt, dp_rank, prompt, cached_tokens } => {
+                    RecordedLine::Request(RecordedRequest {
+                        id,
+                        phase,
+                        concurrent,
+                        lora_name: Some(model).filter(|model| model != BASE_MODEL),
+                        cache_salt,
+                        dp_rank: dp_rank.map(DpRank),
+                        prompt,
+                        cached_tokens,
+                    })
+                }
+                RawLine::Admin {} => RecordedLine::Reset,
+                RawLine::Other => RecordedLine::Other,
+            };
+            recording.lines.push(line);
+        }
+        recording.dp_ranks.sort_unstable();
+        recording.block_size = block_size.ok_or_else(|| RecordingError::NoBlocks { path: path.to_owned() })?;
+        Ok(recording)
+    }
+
+    /// Messages in the recording.
+    pub fn messages(&self) -> impl Iterator<Item = &RecordedMessage> {
+        self.lines.iter().filter_map(|line| match line {
+            RecordedLine::Message(message) => Some(message),
+            _ => None,
+        })
+    }
+}
+
+/// A message, and the size of the blocks that it stores if it stores any.
+fn message(received_s: f64, frames: &[String]) -> Result<(RecordedMessage, Option<BlockSize>), String> {
+    let frames = frames.iter().map(|frame| from_hex(frame)).collect::<Option<Vec<_>>>();
+    let frames = frames.ok_or("a frame is not hexadecimal")?;
+    let live = LiveMessage::from_frames(&frames).map_err(|error| error.to_string())?;
+    let batch = decode_batch(live.payload).map_err(|error| error.to_string())?;
+    let block_size = batch.events.iter().find_map(|event| match event {
+        Ok(EngineEvent::Stored(stored)) => BlockSize::new(stored.block_size),
+        _ => None,
+    });
+    let (sequence, dp_rank) = (live.sequence, batch.dp_rank.unwrap_or_default());
+    Ok((RecordedMessage { at_ms: (received_s * 1e3) as u64, sequence, dp_rank, frames }, block_size))
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8)).collect()
+}

@@ -1,0 +1,18 @@
+//! Streams of requests.
+
+mod conversations;
+mod mooncake;
+
+pub use conversations::{ConversationOptions, Conversations};
+pub use mooncake::{MooncakeTrace, TraceError};
+
+/// One request as an engine sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// When it arrives, in milliseconds since the workload's start.
+    pub at_ms: u64,
+    /// Tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// Tokens that the engine will answer with.
+    pub output: Vec<u32>,
+}
