@@ -1,1 +1,24 @@
-#![doc = "The indexing service: ZeroMQ in, HTTP out."]
+//! The indexing service: engines' event streams in over ZeroMQ, answers out over HTTP.
+//!
+//! ```text
+//!  engine ──SUB──▶ sockets (one thread for many) ──bounded queue──▶ writer (owns the index's write side)
+//!                                                                      │
+//!  client ──HTTP──▶ handlers ──▶ Indexer::query ──────read lock──────▶ index
+//! ```
+//!
+//! [`Indexer`] is the whole service without HTTP; [`Server`] puts HTTP in front of it.
+
+mod answer;
+mod http;
+mod indexer;
+mod ingest;
+mod instance;
+mod metrics;
+mod model;
+mod server;
+
+pub use answer::{Answer, QueryOptions, RankAnswer};
+pub use indexer::{Indexer, IndexerOptions, QueryError, Registered, Registration, RegistrationError, Unregistered};
+pub use ingest::{Connection, ListenerReport, Trust};
+pub use instance::{InstanceId, InstanceIdError, ModelKey};
+pub use server::{Server, ServerOptions, StartError};

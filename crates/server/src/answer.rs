@@ -1,0 +1,63 @@
+//! Answers to queries, in tokens and in the users' names.
+
+use std::num::NonZeroUsize;
+
+use flash_indexer_core::{DpRank, PerTier, Tier};
+
+use crate::ingest::Trust;
+use crate::instance::InstanceId;
+
+/// Which ranks an answer has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QueryOptions {
+    /// Only so many ranks with the deepest matches, none without a match.
+    pub top_k: Option<NonZeroUsize>,
+    /// Only ranks that match at least so many tokens in device memory.
+    pub min_score: Option<u64>,
+}
+
+/// One rank's part of an answer.
+#[derive(Debug, Clone)]
+pub struct RankAnswer {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its rank.
+    pub dp_rank: DpRank,
+    /// Leading tokens held when a tier and the faster ones are used together.
+    pub tokens: PerTier<u64>,
+    /// Blocks that the rank holds of anything.
+    pub blocks_held: usize,
+    /// How far the index can be believed about this rank.
+    pub trust: Trust,
+}
+
+impl RankAnswer {
+    /// Deeper in device memory first; then deeper in any tier.
+    fn depth(&self) -> (u64, u64) {
+        (self.tokens[Tier::Device], self.tokens[Tier::External])
+    }
+}
+
+/// What the fleet holds of a prompt, ordered by instance and rank.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    /// A part for each rank.
+    pub ranks: Vec<RankAnswer>,
+}
+
+impl Answer {
+    /// The answer to a query with these options, from the parts of all ranks.
+    pub(crate) fn of(mut ranks: Vec<RankAnswer>, options: QueryOptions) -> Self {
+        if let Some(min_score) = options.min_score {
+            ranks.retain(|rank| rank.tokens[Tier::Device] >= min_score);
+        }
+        let by_name = |a: &RankAnswer, b: &RankAnswer| (&a.instance, a.dp_rank).cmp(&(&b.instance, b.dp_rank));
+        if let Some(top_k) = options.top_k {
+            ranks.retain(|rank| rank.depth() > (0, 0));
+            ranks.sort_by(|a, b| b.depth().cmp(&a.depth()).then_with(|| by_name(a, b)));
+            ranks.truncate(top_k.get());
+        }
+        ranks.sort_by(by_name);
+        Self { ranks }
+    }
+}

@@ -1,0 +1,227 @@
+//! Everything that the index knows, as events that make another index know it.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{Block, BlockEvent, SequenceHash};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::Parameters;
+use super::fields::{self, HashForm, ShownHash};
+use crate::indexer::{Indexer, RankDump};
+use crate::instance::{InstanceId, ModelKey};
+
+/// Bytes gathered before they are sent.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks that may wait for a slow reader.
+const CHUNKS_WAITING_MAX: usize = 4;
+const NDJSON: &str = "application/x-ndjson";
+
+#[derive(Deserialize)]
+pub(super) struct DumpParameters {
+    #[serde(alias = "modelname", alias = "model")]
+    model_name: Option<String>,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+    #[serde(default)]
+    hashes: HashForm,
+}
+
+/// Streams the dump: at no time is more than one rank of it in memory, and no lock is held while
+/// the reader is slow.
+pub(super) async fn dump(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    Parameters(parameters): Parameters<DumpParameters>,
+) -> Result<Response, ApiError> {
+    let permit = Arc::clone(&api.dumps)
+        .try_acquire_owned()
+        .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
+    let DumpParameters { model_name, tenant_id, routing_group, hashes } = parameters;
+    let tenant_id = fields::tenant(tenant_id, routing_group)?;
+    let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
+    let as_lines = headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|text| text.contains(NDJSON)));
+    let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);
+    let indexer = Arc::clone(&api.indexer);
+    tokio::task::spawn_blocking(move || {
+        let dump = Dump { indexer, hashes, next_event_id: 0 };
+        let mut out = ChunkWriter { chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
+        let written = if as_lines { dump.lines(&models, &mut out) } else { dump.object(&models, &mut out) };
+        // An error means that the reader has gone away.
+        let _ = written.and_then(|()| out.flush());
+        drop(permit);
+    });
+    let content_type = if as_lines { NDJSON } else { "application/json" };
+    Ok(([(CONTENT_TYPE, content_type)], Body::from_stream(Received(received))).into_response())
+}
+
+struct Dump {
+    indexer: Arc<Indexer>,
+    hashes: HashForm,
+    next_event_id: u64,
+}
+
+impl Dump {
+    /// `{"model:tenant": {"block_size": …, "events": […]}, …}`
+    fn object(mut self, models: &[(ModelKey, BlockSize)], out: &mut impl Write) -> io::Result<()> {
+        out.write_all(b"{")?;
+        for (at, (key, block_size)) in models.iter().enumerate() {
+            out.write_all(if at == 0 { b"" } else { b"," })?;
+            serde_json::to_writer(&mut *out, &key.to_string())?;
+            write!(out, ":{{\"block_size\":{},\"events\":[", block_size.tokens())?;
+            let mut separator = "";
+            for rank in self.indexer.dump(key) {
+                for event in &rank.events {
+                    out.write_all(separator.as_bytes())?;
+                    separator = ",";
+                    self.router_event(&rank, event, None, out)?;
+                }
+            }
+            out.write_all(b"]}")?;
+        }
+        out.write_all(b"}")
+    }
+
+    /// One event a line, each with the model that it belongs to.
+    fn lines(mut self, models: &[(ModelKey, BlockSize)], out: &mut impl Write) -> io::Result<()> {
+        for (key, block_size) in models {
+            for rank in self.indexer.dump(key) {
+                for event in &rank.events {
+                    self.router_event(&rank, event, Some((key, *block_size)), out)?;
+                    out.write_all(b"\n")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn router_event(
+        &mut self,
+        rank: &RankDump,
+        event: &BlockEvent,
+        model: Option<(&ModelKey, BlockSize)>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let BlockEvent::Stored { tier, parent, blocks } = event else { unreachable!("a dump consists of stores") };
+        let event = RouterEvent {
+            worker_id: &rank.instance,
+            storage_tier: tier.as_str(),
+            event: CacheEvent {
+                event_id: self.next_event_id,
+                dp_rank: rank.dp_rank.0,
+                data: CacheEventData { stored: self.stored(*parent, blocks) },
+            },
+            model: model.map(|(key, block_size)| ModelFields {
+                model_name: &key.model_name,
+                tenant_id: &key.tenant_id,
+                block_size: block_size.tokens(),
+            }),
+        };
+        self.next_event_id += 1;
+        Ok(serde_json::to_writer(out, &event)?)
+    }
+
+    fn stored(&self, parent: Option<SequenceHash>, blocks: &[Block]) -> Stored {
+        let shown = |hash| ShownHash(hash, self.hashes);
+        Stored {
+            parent_hash: parent.map(|parent| shown(parent.0)),
+            start_position: None,
+            blocks: blocks
+                .iter()
+                .map(|block| StoredBlock {
+                    block_hash: shown(block.sequence.0),
+                    tokens_hash: shown(block.local.0),
+                    mm_extra_info: None,
+                })
+                .collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RouterEvent<'a> {
+    worker_id: &'a InstanceId,
+    storage_tier: &'static str,
+    event: CacheEvent,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    model: Option<ModelFields<'a>>,
+}
+
+#[derive(Serialize)]
+struct ModelFields<'a> {
+    model_name: &'a str,
+    tenant_id: &'a str,
+    block_size: u32,
+}
+
+#[derive(Serialize)]
+struct CacheEvent {
+    event_id: u64,
+    dp_rank: u32,
+    data: CacheEventData,
+}
+
+#[derive(Serialize)]
+struct CacheEventData {
+    stored: Stored,
+}
+
+#[derive(Serialize)]
+struct Stored {
+    parent_hash: Option<ShownHash>,
+    /// Positions follow from parents.
+    start_position: Option<u32>,
+    blocks: Vec<StoredBlock>,
+}
+
+#[derive(Serialize)]
+struct StoredBlock {
+    block_hash: ShownHash,
+    tokens_hash: ShownHash,
+    /// Multimodal items are part of `tokens_hash`.
+    mm_extra_info: Option<()>,
+}
+
+/// Gathers bytes and hands them over in chunks; waits while the reader is behind.
+struct ChunkWriter {
+    chunks: mpsc::Sender<Bytes>,
+    gathered: Vec<u8>,
+}
+
+impl Write for ChunkWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.gathered.extend_from_slice(bytes);
+        if self.gathered.len() >= CHUNK_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let chunk = Bytes::from(std::mem::replace(&mut self.gathered, Vec::with_capacity(CHUNK_BYTES)));
+        self.chunks.blocking_send(chunk).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// The receiving end as a stream.
+struct Received(mpsc::Receiver<Bytes>);
+
+impl futures_core::Stream for Received {
+    type Item = Result<Bytes, io::Error>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|chunk| chunk.map(Ok))
+    }
+}

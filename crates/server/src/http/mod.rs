@@ -1,0 +1,86 @@
+//! The HTTP API: thin handlers over [`Indexer`].
+
+mod dump;
+mod error;
+mod extract;
+mod fields;
+mod probes;
+mod query;
+mod workers;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use flash_indexer_core::DpRank;
+use tokio::sync::Semaphore;
+
+use self::error::ApiError;
+use crate::indexer::Indexer;
+use crate::instance::{InstanceId, ModelKey};
+
+/// Dumps that may run at the same time.
+const DUMPS_MAX: usize = 4;
+
+/// What every handler shares.
+pub(crate) struct Api {
+    pub(crate) indexer: Arc<Indexer>,
+    /// Listeners asked for at the start, which readiness waits for.
+    pub(crate) asked: Vec<(ModelKey, InstanceId, DpRank)>,
+    /// Once ready, a server stays ready: an engine that restarts later is not its fault.
+    pub(crate) was_ready: AtomicBool,
+    pub(crate) dumps: Arc<Semaphore>,
+}
+
+impl Api {
+    pub(crate) fn new(indexer: Arc<Indexer>, asked: Vec<(ModelKey, InstanceId, DpRank)>) -> Self {
+        Self { indexer, asked, was_ready: AtomicBool::new(false), dumps: Arc::new(Semaphore::new(DUMPS_MAX)) }
+    }
+}
+
+/// All routes. Whatever fails answers with a JSON error.
+pub(crate) fn router(api: Api, body_bytes_max: usize) -> Router {
+    let api = Arc::new(api);
+    Router::new()
+        .route("/health", get(probes::health))
+        .route("/ready", get(probes::ready))
+        .route("/metrics", get(probes::metrics))
+        .route("/register", post(workers::register))
+        .route("/unregister", post(workers::unregister))
+        .route("/workers", get(workers::list))
+        .route("/query", post(query::by_tokens))
+        .route("/query_by_hash", post(query::by_hashes))
+        .route("/dump", get(dump::dump))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), count_request))
+        .with_state(api)
+}
+
+async fn unknown_path(request: Request) -> ApiError {
+    ApiError::not_found(format!(
+        "there is nothing at {}: see the list of endpoints in the README",
+        request.uri().path()
+    ))
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    ApiError::wrong_method(format!("{} does not take {}", request.uri().path(), request.method()))
+}
+
+/// Paths that are counted by name; anything else is counted together.
+const COUNTED: [&str; 9] =
+    ["/health", "/ready", "/metrics", "/register", "/unregister", "/workers", "/query", "/query_by_hash", "/dump"];
+
+async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
+    let endpoint = COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other");
+    let response = next.run(request).await;
+    api.indexer.metrics().request(endpoint, response.status().as_u16());
+    response
+}

@@ -1,0 +1,35 @@
+//! Whether the service lives, is ready, and how it fares.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+
+pub(super) async fn health() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// Ready once every listener asked for at the start has been connected at the same time.
+pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
+    if !api.was_ready.load(Ordering::Relaxed) {
+        let missing = api.indexer.unconnected(&api.asked);
+        if !missing.is_empty() {
+            return Err(ApiError::unavailable(format!("not connected yet: {}", missing.join(", "))));
+        }
+        api.was_ready.store(true, Ordering::Relaxed);
+    }
+    Ok(Json(json!({ "status": "ready" })))
+}
+
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
+    let totals = api.indexer.totals();
+    let text = api.indexer.metrics().encode(totals.models, totals.instances, totals.held_blocks);
+    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+}

@@ -1,0 +1,113 @@
+//! Questions: which instances hold the longest prefix, and how deep.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use flash_indexer_core::{LocalHash, Tier};
+use serde::{Deserialize, Serialize};
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::Body;
+use super::fields;
+use crate::answer::{Answer, QueryOptions};
+use crate::ingest::Trust;
+use crate::instance::ModelKey;
+
+#[derive(Deserialize)]
+pub(super) struct TokenQuery {
+    token_ids: Vec<u32>,
+    #[serde(alias = "modelname", alias = "model")]
+    model_name: String,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+    lora_name: Option<String>,
+    cache_salt: Option<String>,
+    top_k: Option<NonZeroUsize>,
+    min_score: Option<u64>,
+}
+
+pub(super) async fn by_tokens(
+    State(api): State<Arc<Api>>,
+    Body(query): Body<TokenQuery>,
+) -> Result<Json<QueryResponse>, ApiError> {
+    let key = ModelKey::new(query.model_name, fields::tenant(query.tenant_id, query.routing_group)?);
+    let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
+    let (lora, salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
+    let answer = api.indexer.query_tokens(&key, &query.token_ids, lora, salt, options)?;
+    Ok(Json(QueryResponse::of(&answer)))
+}
+
+#[derive(Deserialize)]
+pub(super) struct HashQuery {
+    #[serde(deserialize_with = "fields::local_hashes")]
+    block_hashes: Vec<LocalHash>,
+    #[serde(alias = "modelname", alias = "model")]
+    model_name: String,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+    top_k: Option<NonZeroUsize>,
+    min_score: Option<u64>,
+}
+
+pub(super) async fn by_hashes(
+    State(api): State<Arc<Api>>,
+    Body(query): Body<HashQuery>,
+) -> Result<Json<QueryResponse>, ApiError> {
+    let key = ModelKey::new(query.model_name, fields::tenant(query.tenant_id, query.routing_group)?);
+    let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
+    let answer = api.indexer.query_hashes(&key, &query.block_hashes, options)?;
+    Ok(Json(QueryResponse::of(&answer)))
+}
+
+type ByRank<T> = BTreeMap<u32, T>;
+
+/// An answer by instance and then by rank; scores in tokens.
+#[derive(Serialize, Default)]
+pub(super) struct QueryResponse {
+    scores: BTreeMap<String, ByRank<u64>>,
+    /// Queries that reached each matched block; empty, because frequencies are not tracked.
+    frequencies: Vec<u64>,
+    tree_sizes: BTreeMap<String, ByRank<usize>>,
+    instances: BTreeMap<String, InstanceScores>,
+}
+
+#[derive(Serialize)]
+struct InstanceScores {
+    longest_matched: u64,
+    gpu: u64,
+    dp: ByRank<u64>,
+    cpu: u64,
+    disk: u64,
+    trust: Trust,
+}
+
+impl QueryResponse {
+    fn of(answer: &Answer) -> Self {
+        let mut response = Self::default();
+        for rank in &answer.ranks {
+            let (key, tokens) = (rank.instance.as_key(), rank.tokens);
+            let device = tokens[Tier::Device];
+            response.scores.entry(key.to_owned()).or_default().insert(rank.dp_rank.0, device);
+            response.tree_sizes.entry(key.to_owned()).or_default().insert(rank.dp_rank.0, rank.blocks_held);
+            let instance = response.instances.entry(key.to_owned()).or_insert_with(|| InstanceScores {
+                longest_matched: 0,
+                gpu: 0,
+                dp: ByRank::new(),
+                cpu: 0,
+                disk: 0,
+                trust: rank.trust,
+            });
+            instance.longest_matched = instance.longest_matched.max(tokens[Tier::External]);
+            instance.gpu = instance.gpu.max(device);
+            instance.dp.insert(rank.dp_rank.0, device);
+            instance.cpu = instance.cpu.max(tokens[Tier::Host]);
+            instance.disk = instance.disk.max(tokens[Tier::Disk]);
+            instance.trust = instance.trust.max(rank.trust);
+        }
+        response
+    }
+}

@@ -1,0 +1,155 @@
+//! Registering engines and looking at them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::{Body, Parameters};
+use super::fields;
+use crate::indexer::{Registered, Registration};
+use crate::ingest::{Connection, ListenerReport};
+use crate::instance::{InstanceId, ModelKey};
+
+#[derive(Deserialize)]
+pub(super) struct RegisterRequest {
+    instance_id: InstanceId,
+    endpoint: String,
+    #[serde(alias = "modelname", alias = "model")]
+    model_name: String,
+    block_size: u32,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+    #[serde(default)]
+    dp_rank: u32,
+    replay_endpoint: Option<String>,
+    lora_name: Option<String>,
+    engine: Option<Engine>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Engine {
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+impl Engine {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Trtllm => "trtllm",
+        }
+    }
+}
+
+pub(super) async fn register(
+    State(api): State<Arc<Api>>,
+    Body(request): Body<RegisterRequest>,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
+        ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
+    })?;
+    let registration = Registration {
+        instance: request.instance_id,
+        dp_rank: DpRank(request.dp_rank),
+        endpoint: request.endpoint,
+        replay_endpoint: request.replay_endpoint,
+        model: ModelKey::new(request.model_name, fields::tenant(request.tenant_id, request.routing_group)?),
+        block_size,
+        lora_name: request.lora_name,
+        engine: request.engine.map(Engine::name),
+    };
+    let indexer = Arc::clone(&api.indexer);
+    let registered = blocking(move || indexer.register(registration)).await??;
+    let status = match registered {
+        Registered::New => StatusCode::CREATED,
+        Registered::Already => StatusCode::OK,
+    };
+    Ok((status, Json(json!({ "status": "ok" }))))
+}
+
+#[derive(Deserialize)]
+pub(super) struct UnregisterRequest {
+    instance_id: InstanceId,
+    #[serde(alias = "modelname", alias = "model")]
+    model_name: String,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+    dp_rank: Option<u32>,
+}
+
+pub(super) async fn unregister(
+    State(api): State<Arc<Api>>,
+    Body(request): Body<UnregisterRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let tenant_id = fields::tenant(request.tenant_id, request.routing_group)?;
+    let shown = format!("instance {} of model {:?}", request.instance_id, request.model_name);
+    let indexer = Arc::clone(&api.indexer);
+    let unregistered = blocking(move || {
+        let dp_rank = request.dp_rank.map(DpRank);
+        indexer.unregister(&request.instance_id, &request.model_name, tenant_id.as_deref(), dp_rank)
+    })
+    .await?;
+    if unregistered.ranks == 0 {
+        return Err(ApiError::not_found(format!("{shown} is not registered so: see GET /workers")));
+    }
+    Ok(Json(json!({ "status": "ok" })))
+}
+
+/// Runs what waits for other threads where it holds nobody up.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::unavailable("the service is stopping"))
+}
+
+#[derive(Deserialize)]
+pub(super) struct ListParameters {
+    #[serde(alias = "modelname", alias = "model")]
+    model_name: Option<String>,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Worker {
+    instance_id: InstanceId,
+    endpoints: BTreeMap<u32, String>,
+    model_name: String,
+    tenant_id: String,
+    block_size: u32,
+    status: Connection,
+    listeners: BTreeMap<u32, ListenerReport>,
+}
+
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Parameters(filter): Parameters<ListParameters>,
+) -> Result<Json<Vec<Worker>>, ApiError> {
+    let tenant_id = fields::tenant(filter.tenant_id, filter.routing_group)?;
+    let model_name = filter.model_name;
+    let reports = api.indexer.instances(model_name.as_deref(), tenant_id.as_deref());
+    let workers = reports.into_iter().map(|report| {
+        let unconnected = report.listeners.values().map(|listener| listener.status);
+        let unconnected = unconnected.into_iter().find(|&status| status != Connection::Connected);
+        Worker {
+            instance_id: report.instance,
+            endpoints: report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect(),
+            model_name: report.model.model_name,
+            tenant_id: report.model.tenant_id,
+            block_size: report.block_size.tokens(),
+            status: unconnected.unwrap_or(Connection::Connected),
+            listeners: report.listeners.into_iter().map(|(rank, listener)| (rank.0, listener)).collect(),
+        }
+    });
+    Ok(Json(workers.collect()))
+}

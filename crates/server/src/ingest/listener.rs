@@ -1,0 +1,166 @@
+//! One subscription to one registered rank, and what it has been through.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use flash_indexer_core::{DpRank, WorkerId};
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::model::Model;
+
+/// How far the index can be believed about a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    /// Every change since a known empty cache was taken in.
+    Exact,
+    /// Registered, and nothing received yet.
+    Cold,
+    /// Changes were missed, or the cache was not empty when the first one came.
+    Degraded,
+}
+
+/// State of a subscription's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connection {
+    /// Not connected yet.
+    Connecting,
+    /// The engine answers.
+    Connected,
+    /// It was connected, and reconnects.
+    Disconnected,
+}
+
+/// What a listener was registered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListenerOptions {
+    pub(crate) endpoint: String,
+    pub(crate) replay_endpoint: Option<String>,
+    pub(crate) lora_name: Option<String>,
+    pub(crate) engine: Option<&'static str>,
+}
+
+/// A subscription: shared by the thread that owns its socket, the writer and whoever asks.
+pub(crate) struct Listener {
+    /// Unique in the process.
+    pub(crate) id: u64,
+    pub(crate) model: Arc<Model>,
+    pub(crate) worker: WorkerId,
+    /// The rank it was registered for; a batch may name another.
+    pub(crate) dp_rank: DpRank,
+    pub(crate) options: ListenerOptions,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug)]
+struct Status {
+    connection: Connection,
+    trust: Trust,
+    last_sequence: Option<u64>,
+    last_message: Option<Instant>,
+    gaps: u64,
+    rejected: BTreeMap<&'static str, u64>,
+    last_error: Option<String>,
+}
+
+/// A listener's state at one moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListenerReport {
+    /// Where it listens.
+    pub endpoint: String,
+    /// Where missed messages could be asked for.
+    pub replay_endpoint: Option<String>,
+    /// The engine's kind, if it was registered.
+    pub engine: Option<&'static str>,
+    /// State of the connection.
+    pub status: Connection,
+    /// Number of the last message taken in.
+    pub last_seq: Option<u64>,
+    /// Milliseconds since it was.
+    pub last_event_ms_ago: Option<u64>,
+    /// How often messages were missed.
+    pub gaps: u64,
+    /// How far the index can be believed about the rank.
+    pub trust: Trust,
+    /// Messages and events that could not be used, by reason.
+    pub rejected: BTreeMap<&'static str, u64>,
+    /// The last thing that went wrong.
+    pub last_error: Option<String>,
+}
+
+impl Listener {
+    pub(crate) fn new(id: u64, model: Arc<Model>, worker: WorkerId, dp_rank: DpRank, options: ListenerOptions) -> Self {
+        let status = Status {
+            connection: Connection::Connecting,
+            trust: Trust::Cold,
+            last_sequence: None,
+            last_message: None,
+            gaps: 0,
+            rejected: BTreeMap::new(),
+            last_error: None,
+        };
+        Self { id, model, worker, dp_rank, options, status: Mutex::new(status) }
+    }
+
+    pub(crate) fn report(&self) -> ListenerReport {
+        let status = self.status.lock();
+        let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
+        ListenerReport {
+            endpoint: self.options.endpoint.clone(),
+            replay_endpoint: self.options.replay_endpoint.clone(),
+            engine: self.options.engine,
+            status: status.connection,
+            last_seq: status.last_sequence,
+            last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
+            gaps: status.gaps,
+            trust: status.trust,
+            rejected: status.rejected.clone(),
+            last_error: status.last_error.clone(),
+        }
+    }
+
+    pub(crate) fn trust(&self) -> Trust {
+        self.status.lock().trust
+    }
+
+    pub(crate) fn connection(&self) -> Connection {
+        self.status.lock().connection
+    }
+
+    pub(crate) fn set_connection(&self, connection: Connection) {
+        self.status.lock().connection = connection;
+    }
+
+    pub(crate) fn set_trust(&self, trust: Trust) {
+        self.status.lock().trust = trust;
+    }
+
+    /// Something was missed or lost: the rank is no longer what the index says.
+    pub(crate) fn degrade(&self, why: String) {
+        let mut status = self.status.lock();
+        status.trust = Trust::Degraded;
+        status.last_error = Some(why);
+    }
+
+    pub(crate) fn gap(&self, why: String) {
+        self.status.lock().gaps += 1;
+        self.degrade(why);
+    }
+
+    /// A message or event could not be used.
+    pub(crate) fn reject(&self, reason: &'static str, why: String) {
+        let mut status = self.status.lock();
+        *status.rejected.entry(reason).or_default() += 1;
+        status.last_error = Some(why);
+    }
+
+    /// A message was taken in completely; queries see it.
+    pub(crate) fn taken_in(&self, sequence: u64, at: Instant) {
+        let mut status = self.status.lock();
+        status.last_sequence = Some(sequence);
+        status.last_message = Some(at);
+    }
+}

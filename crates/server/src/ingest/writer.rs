@@ -1,0 +1,256 @@
+//! Writers: threads that each own the write side of some models' indexes.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use flash_indexer_core::{BlockEvent, DpRank, WorkerRank};
+use flash_indexer_wire::{
+    Arrival, Batch, EventError, LiveMessage, SequenceTracker, Translator, TranslatorOptions, Unusable, decode_batch,
+};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tracing::{info, warn};
+
+use super::listener::{Listener, Trust};
+use crate::metrics::Metrics;
+
+/// Messages that may wait for one writer; a full queue makes the sockets wait.
+const QUEUE_MAX: usize = 4096;
+/// Ranks that the batches of one listener may name.
+const RANKS_PER_LISTENER_MAX: usize = 1024;
+
+/// What a writer is told, in order.
+pub(crate) enum Delivery {
+    /// A listener's message, as frames.
+    Message(Arc<Listener>, Vec<Vec<u8>>),
+    /// The listener's socket is closed: forget all that it told, and say so.
+    Retire(Arc<Listener>, Sender<()>),
+}
+
+enum Work {
+    Delivery(Delivery),
+    Stop,
+}
+
+/// A fixed number of writers; each model belongs to one.
+pub(crate) struct Writers {
+    queues: Vec<Sender<Work>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Writers {
+    pub(crate) fn start(count: usize, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+        let mut queues = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..count {
+            let (queue, work) = bounded(QUEUE_MAX);
+            let writer = Writer { work, intakes: FxHashMap::default(), metrics: Arc::clone(metrics) };
+            let builder = std::thread::Builder::new().name(format!("index-writer-{number}"));
+            threads.push(builder.spawn(move || writer.run())?);
+            queues.push(queue);
+        }
+        Ok(Self { queues, threads: Mutex::new(threads), metrics: Arc::clone(metrics) })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Hands a delivery to the writer of its model; waits while the queue is full.
+    pub(crate) fn deliver(&self, delivery: Delivery) {
+        let (Delivery::Message(listener, _) | Delivery::Retire(listener, _)) = &delivery;
+        let queue = &self.queues[listener.model.writer];
+        if let Err(TrySendError::Full(work)) = queue.try_send(Work::Delivery(delivery)) {
+            self.metrics.queue_full();
+            // It fails only when the writer has been stopped, and with it everything.
+            let _ = queue.send(work);
+        }
+    }
+
+    /// Lets every writer finish what is queued and ends it.
+    pub(crate) fn stop(&self) {
+        for queue in &self.queues {
+            // A writer that has ended already needs no telling.
+            let _ = queue.send(Work::Stop);
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                warn!("an index writer had panicked");
+            }
+        }
+    }
+}
+
+struct Writer {
+    work: Receiver<Work>,
+    intakes: FxHashMap<u64, Intake>,
+    metrics: Arc<Metrics>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        while let Ok(Work::Delivery(delivery)) = self.work.recv() {
+            match delivery {
+                Delivery::Message(listener, frames) => {
+                    let intake = self.intakes.entry(listener.id).or_insert_with(|| Intake::new(listener));
+                    intake.take(&frames, &self.metrics);
+                }
+                Delivery::Retire(listener, done) => {
+                    let intake = self.intakes.remove(&listener.id).unwrap_or_else(|| Intake::new(listener));
+                    intake.forget_ranks();
+                    // Whoever asked may have stopped waiting.
+                    let _ = done.send(());
+                }
+            }
+        }
+    }
+}
+
+/// What a writer knows of one listener between its messages.
+struct Intake {
+    listener: Arc<Listener>,
+    sequence: SequenceTracker,
+    translators: FxHashMap<DpRank, Translator>,
+    hybrid_reported: bool,
+}
+
+impl Intake {
+    fn new(listener: Arc<Listener>) -> Self {
+        Self {
+            listener,
+            sequence: SequenceTracker::default(),
+            translators: FxHashMap::default(),
+            hybrid_reported: false,
+        }
+    }
+
+    /// Takes in one message: counts what cannot be used, applies the rest.
+    fn take(&mut self, frames: &[Vec<u8>], metrics: &Metrics) {
+        metrics.message();
+        let message = match LiveMessage::from_frames(frames) {
+            Ok(message) => message,
+            Err(error) => {
+                metrics.rejected(error.reason());
+                self.listener.reject(error.reason(), error.to_string());
+                return;
+            }
+        };
+        let batch = match decode_batch(message.payload) {
+            Ok(batch) => batch,
+            Err(error) => {
+                // Its number is not believed: if it was the engine's, the next one shows a gap.
+                metrics.rejected(error.reason());
+                self.listener.reject(error.reason(), error.to_string());
+                return;
+            }
+        };
+        let arrival = self.sequence.take(message.sequence);
+        self.arrived(arrival, metrics);
+        self.apply(batch, metrics);
+        self.listener.taken_in(message.sequence, Instant::now());
+    }
+
+    /// Draws the conclusions from a message's number.
+    fn arrived(&mut self, arrival: Arrival, metrics: &Metrics) {
+        metrics.missed(arrival.missed());
+        let name = &self.listener.options.endpoint;
+        match arrival {
+            Arrival::Next => {}
+            Arrival::First { missed: 0 } => self.listener.set_trust(Trust::Exact),
+            Arrival::First { missed } => {
+                self.listener.degrade(format!("{missed} messages were published before the first one received"));
+            }
+            Arrival::Gap { missed } => {
+                warn!(endpoint = %name, missed, "messages were lost");
+                self.listener.gap(format!("{missed} messages were lost before {:?}", self.sequence.last()));
+            }
+            Arrival::Restart { missed } => {
+                info!(endpoint = %name, "the engine has started again: its blocks are forgotten");
+                metrics.restart();
+                self.forget_ranks();
+                self.translators.clear();
+                if missed == 0 {
+                    self.listener.set_trust(Trust::Exact);
+                } else {
+                    self.listener.gap(format!("{missed} messages were lost after the engine started again"));
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, batch: Batch<'_>, metrics: &Metrics) {
+        let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
+        if !self.translators.contains_key(&dp_rank) && self.translators.len() >= RANKS_PER_LISTENER_MAX {
+            metrics.rejected("too_many_ranks");
+            self.listener.reject("too_many_ranks", format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream"));
+            return;
+        }
+        let rank = WorkerRank { worker: self.listener.worker, dp_rank };
+        for event in batch.events {
+            let listener = &self.listener;
+            let translator = self.translators.entry(dp_rank).or_insert_with(|| {
+                Translator::new(TranslatorOptions {
+                    block_size: listener.model.block_size,
+                    lora_name: listener.options.lora_name.clone(),
+                })
+            });
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    self.reject_event(&error, metrics);
+                    continue;
+                }
+            };
+            match translator.translate(&event) {
+                Ok(event) => {
+                    let window = translator.window();
+                    self.listener.model.windows.note(window);
+                    let applied = self.listener.model.index.write().apply(rank, &event);
+                    metrics.applied(&applied);
+                    if event == BlockEvent::Cleared && !self.translators.values().any(Translator::is_hybrid) {
+                        // Whatever was missed before, the cache is empty now.
+                        self.listener.set_trust(Trust::Exact);
+                    }
+                }
+                Err(unusable) => self.reject_unusable(&unusable, metrics),
+            }
+        }
+    }
+
+    fn reject_event(&self, error: &EventError, metrics: &Metrics) {
+        metrics.rejected(error.reason());
+        self.listener.reject(error.reason(), error.to_string());
+        // An event of a new kind may be harmless; a broken one was a change of the cache.
+        if !matches!(error, EventError::UnknownType { .. }) {
+            self.listener.degrade(error.to_string());
+        }
+    }
+
+    fn reject_unusable(&mut self, unusable: &Unusable, metrics: &Metrics) {
+        let reason = unusable.reason();
+        metrics.rejected(reason);
+        self.listener.reject(reason, unusable.to_string());
+        match unusable {
+            // Other memory than the tiers that are asked for: the tiers stay exact.
+            Unusable::UnknownMedium { .. } => {}
+            Unusable::HybridGroup { .. } => {
+                if !std::mem::replace(&mut self.hybrid_reported, true) {
+                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}: matches can be too long");
+                }
+                self.listener.degrade(unusable.to_string());
+            }
+            Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => self.listener.degrade(unusable.to_string()),
+        }
+    }
+
+    /// Clears every rank that the listener has fed.
+    fn forget_ranks(&self) {
+        let mut index = self.listener.model.index.write();
+        for &dp_rank in self.translators.keys() {
+            index.clear_rank(WorkerRank { worker: self.listener.worker, dp_rank });
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Names that users give: of engine instances, models and tenants.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Name of an engine instance: an unsigned integer or a text, shown as it was given.
+///
+/// The number 7 and the text "7" are the same instance, because both are "7" as a key of a JSON object.
+#[derive(Debug, Clone)]
+pub struct InstanceId {
+    text: String,
+    is_number: bool,
+}
+
+/// An instance id that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InstanceIdError {
+    /// There is nothing in it.
+    #[error("instance_id must not be empty")]
+    Empty,
+    /// It is too long.
+    #[error("instance_id has {len} bytes; at most {INSTANCE_ID_BYTES_MAX} are allowed")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+}
+
+/// Longest instance id, in bytes.
+const INSTANCE_ID_BYTES_MAX: usize = 256;
+
+impl InstanceId {
+    /// An instance named by a number.
+    #[must_use]
+    pub fn number(number: u64) -> Self {
+        Self { text: number.to_string(), is_number: true }
+    }
+
+    /// An instance named by a text; what reads as a number is one.
+    ///
+    /// # Errors
+    ///
+    /// When the text is empty or too long.
+    pub fn parse(text: &str) -> Result<Self, InstanceIdError> {
+        match text.parse::<u64>() {
+            Ok(number) if number.to_string() == text => Ok(Self::number(number)),
+            _ => Self::text(text.to_owned()),
+        }
+    }
+
+    fn text(text: String) -> Result<Self, InstanceIdError> {
+        match text.len() {
+            0 => Err(InstanceIdError::Empty),
+            len if len > INSTANCE_ID_BYTES_MAX => Err(InstanceIdError::TooLong { len }),
+            _ => Ok(Self { text, is_number: false }),
+        }
+    }
+
+    /// The id as the key of a JSON object.
+    #[must_use]
+    pub fn as_key(&self) -> &str {
+        &self.text
+    }
+
+    /// Order in which people expect ids: numbers by value, before texts.
+    pub(crate) fn sort_key(&self) -> (u64, &str) {
+        (self.text.parse().unwrap_or(u64::MAX), &self.text)
+    }
+}
+
+impl PartialEq for InstanceId {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for InstanceId {}
+
+impl Hash for InstanceId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl PartialOrd for InstanceId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for InstanceId {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.sort_key().cmp(&other.sort_key())
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for InstanceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.text.parse::<u64>() {
+            Ok(number) if self.is_number => serializer.serialize_u64(number),
+            _ => serializer.serialize_str(&self.text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for InstanceId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = InstanceId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an unsigned integer or a string as instance_id")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<InstanceId, E> {
+                Ok(InstanceId::number(number))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<InstanceId, E> {
+                InstanceId::text(text.to_owned()).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// What has an index of its own: a model for a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelKey {
+    /// The model.
+    pub model_name: String,
+    /// Whose it is.
+    pub tenant_id: String,
+}
+
+impl ModelKey {
+    /// Tenant of those who name none.
+    pub const DEFAULT_TENANT: &str = "default";
+
+    /// A model of a tenant, the default tenant if none is named.
+    #[must_use]
+    pub fn new(model_name: impl Into<String>, tenant_id: Option<String>) -> Self {
+        let tenant_id = tenant_id.unwrap_or_else(|| Self::DEFAULT_TENANT.to_owned());
+        Self { model_name: model_name.into(), tenant_id }
+    }
+}
+
+impl fmt::Display for ModelKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.model_name, self.tenant_id)
+    }
+}

@@ -1,0 +1,146 @@
+//! The service behind an address.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+use crate::http::{self, Api};
+use crate::indexer::{Indexer, IndexerOptions, Registration, RegistrationError};
+
+/// What a server is made with.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Address to listen on; the default is loopback only.
+    pub host: String,
+    /// Port to listen on; 0 takes a free one.
+    pub port: u16,
+    /// Largest body of a request, in bytes.
+    pub body_bytes_max: usize,
+    /// The indexer behind it.
+    pub indexer: IndexerOptions,
+    /// Ranks to listen to from the start; readiness waits for them.
+    pub registrations: Vec<Registration>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 8090,
+            body_bytes_max: 8 << 20,
+            indexer: IndexerOptions::default(),
+            registrations: Vec::new(),
+        }
+    }
+}
+
+/// A server cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is taken or not one of this machine.
+    #[error("failed to listen on {host}:{port}: {source}; choose another --port or --host")]
+    Bind {
+        /// The address.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why.
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("failed to start a thread: {0}")]
+    Thread(io::Error),
+    /// A rank asked for at the start cannot be listened to.
+    #[error("failed to register instance {instance}: {source}")]
+    Registration {
+        /// The instance.
+        instance: String,
+        /// Why.
+        source: RegistrationError,
+    },
+}
+
+/// How long requests may still run after a server is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    indexer: Arc<Indexer>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+impl Server {
+    /// Listens, registers what was asked for, and serves until [`Server::stop`].
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be bound or a registration is refused.
+    pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
+        let ServerOptions { host, port, body_bytes_max, indexer, registrations } = options;
+        let listener = TcpListener::bind((host.as_str(), port)).await;
+        let listener = listener.map_err(|source| StartError::Bind { host, port, source })?;
+        let address = listener.local_addr().map_err(StartError::Thread)?;
+        let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
+        let mut asked = Vec::new();
+        for registration in registrations {
+            let instance = registration.instance.clone();
+            asked.push((registration.model.clone(), instance.clone(), registration.dp_rank));
+            indexer
+                .register(registration)
+                .map_err(|source| StartError::Registration { instance: instance.to_string(), source })?;
+        }
+        let router = http::router(Api::new(Arc::clone(&indexer), asked), body_bytes_max);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(serve(listener, router, async {
+            // A dropped server stops as well.
+            let _ = stopped.await;
+        }));
+        Ok(Self { address, indexer, stop, serving })
+    }
+
+    /// Where it listens, with its real port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The indexer behind it.
+    #[must_use]
+    pub fn indexer(&self) -> &Arc<Indexer> {
+        &self.indexer
+    }
+
+    /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
+    /// have sent, and closes every socket.
+    pub async fn stop(self) {
+        // The task that serves may have ended by itself.
+        let _ = self.stop.send(());
+        let mut serving = self.serving;
+        if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
+            warn!("requests were still running after {DRAIN:?}: they are cut off");
+            serving.abort();
+        }
+        let indexer = self.indexer;
+        if tokio::task::spawn_blocking(move || indexer.stop()).await.is_err() {
+            warn!("stopping the index threads failed");
+        }
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    router: axum::Router,
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, router).with_graceful_shutdown(stopped).await
+}
