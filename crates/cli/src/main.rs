@@ -1,2 +1,50 @@
 //! The `flash-indexer` command.
-fn main() {}
+
+mod client;
+mod demo;
+mod query;
+mod serve;
+mod simulate;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// A global index of the KV blocks that a fleet of LLM inference engines has cached.
+///
+/// Start with `flash-indexer serve --demo`, which shows the whole at work without any engine.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the service: listen to engines, answer queries over HTTP.
+    Serve(serve::ServeArguments),
+    /// Be one or more engines: play a recorded stream, or simulate caches under a workload.
+    Simulate(simulate::SimulateArguments),
+    /// Ask a running service which instances hold a prompt's prefix.
+    Query(query::QueryArguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = EnvFilter::try_from_env("FLASH_INDEXER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let result = match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Query(arguments) => query::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flash-indexer: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A client of the service's HTTP API.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// A service at a URL; connections are kept open between requests.
+pub(crate) struct IndexerClient {
+    url: String,
+    agent: ureq::Agent,
+}
+
+/// What a query may say besides its tokens.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Query<'a> {
+    pub(crate) token_ids: &'a [u32],
+    pub(crate) model_name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lora_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache_salt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) top_k: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min_score: Option<u64>,
+}
+
+type ByRank<T> = BTreeMap<u32, T>;
+
+/// The parts of an answer that this program uses.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) scores: BTreeMap<String, ByRank<u64>>,
+    pub(crate) tree_sizes: BTreeMap<String, ByRank<u64>>,
+    pub(crate) instances: BTreeMap<String, InstanceAnswer>,
+}
+
+/// One instance's part of an answer, in tokens.
+#[derive(Debug, Deserialize)]
+pub(crate) struct InstanceAnswer {
+    pub(crate) longest_matched: u64,
+    pub(crate) cpu: u64,
+    pub(crate) disk: u64,
+    pub(crate) trust: String,
+}
+
+/// The parts of `/workers` that this program uses.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Worker {
+    pub(crate) instance_id: Value,
+    pub(crate) listeners: ByRank<Listener>,
+}
+
+/// One listener of a worker.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Listener {
+    pub(crate) last_seq: Option<u64>,
+}
+
+/// A rank to be registered.
+#[derive(Debug, Serialize)]
+pub(crate) struct Registration<'a> {
+    pub(crate) instance_id: u64,
+    pub(crate) endpoint: &'a str,
+    pub(crate) replay_endpoint: Option<&'a str>,
+    pub(crate) model_name: &'a str,
+    pub(crate) tenant_id: &'a str,
+    pub(crate) block_size: u32,
+    pub(crate) dp_rank: u32,
+}
+
+impl IndexerClient {
+    pub(crate) fn new(url: &str) -> Self {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build();
+        Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
+    }
+
+    pub(crate) fn register(&self, registration: &Registration<'_>) -> Result<()> {
+        self.post("/register", registration).map(|_: Value| ())
+    }
+
+    pub(crate) fn unregister(&self, instance_id: u64, model_name: &str, tenant_id: &str) -> Result<()> {
+        let request = json!({ "instance_id": instance_id, "model_name": model_name, "tenant_id": tenant_id });
+        self.post("/unregister", &request).map(|_: Value| ())
+    }
+
+    pub(crate) fn query(&self, query: &Query<'_>) -> Result<Answer> {
+        self.post("/query", query)
+    }
+
+    /// The answer as the service gave it.
+    pub(crate) fn query_json(&self, query: &Query<'_>) -> Result<Value> {
+        self.post("/query", query)
+    }
+
+    pub(crate) fn workers(&self, model_name: &str, tenant_id: &str) -> Result<Vec<Worker>> {
+        let request = self.agent.get(format!("{}/workers", self.url));
+        self.read(request.query("model_name", model_name).query("tenant_id", tenant_id).call())
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        self.read(self.agent.post(format!("{}{path}", self.url)).send_json(body))
+    }
+
+    fn read<T: DeserializeOwned>(&self, response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<T> {
+        let mut response = response
+            .with_context(|| format!("no answer from {}: is `flash-indexer serve` running there?", self.url))?;
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        if status.is_success() {
+            return serde_json::from_slice(&body)
+                .with_context(|| format!("{} does not answer as a Flash Indexer does", self.url));
+        }
+        let error = serde_json::from_slice::<Value>(&body).ok();
+        match error.as_ref().and_then(|error| error["error"].as_str()) {
+            Some(error) => Err(anyhow!("{error}")),
+            None => bail!("{} answered {status}", self.url),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `flash-indexer serve --demo`: simulated engines and clients around a real service.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, Tier};
+use flash_indexer_server::{Indexer, InstanceId, ModelKey, QueryOptions, Registration, Server};
+use flash_indexer_sim::workload::{ConversationOptions, Conversations};
+use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
+use flash_indexer_wire::Encoding;
+use hdrhistogram::Histogram;
+
+const MODEL: &str = "demo";
+const BLOCK_TOKENS: u32 = 16;
+const BLOCKS_PER_ENGINE: usize = 8_192;
+/// Time between requests that engines serve.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
+/// Time between queries beside them.
+const QUERY_INTERVAL: Duration = Duration::from_micros(200);
+/// Prompts that the queries choose from.
+const RECENT_PROMPTS_MAX: usize = 64;
+/// Longest wait for the service to listen to an engine.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+const HEADER_EVERY_ROWS: u32 = 20;
+
+/// Flags of the demo.
+#[derive(Args)]
+pub(crate) struct DemoArguments {
+    /// Simulate engines and clients inside this process and show live figures; needs nothing else.
+    #[arg(long)]
+    demo: bool,
+
+    /// Engines that the demo simulates.
+    #[arg(long, default_value_t = 4, requires = "demo", value_parser = clap::value_parser!(u64).range(1..=64))]
+    demo_engines: u64,
+
+    /// Ends the demo after so many seconds [default: at Ctrl-C].
+    #[arg(long, requires = "demo")]
+    demo_seconds: Option<u64>,
+}
+
+impl DemoArguments {
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.demo
+    }
+}
+
+/// A simulated engine and the sockets it publishes on.
+struct DemoEngine {
+    instance: InstanceId,
+    engine: SimulatedEngine,
+    publisher: Publisher,
+}
+
+/// What the demo's threads have counted since the last row.
+#[derive(Default)]
+struct Counted {
+    prompt_tokens: AtomicU64,
+    predicted_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
+    query_ns: Mutex<Vec<u64>>,
+}
+
+impl Counted {
+    fn query(&self, took: Duration) {
+        let mut query_ns = self.query_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        query_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+/// Runs until `stopped` or the time asked for.
+pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: impl Future<Output = ()>) -> Result<()> {
+    let indexer = Arc::clone(server.indexer());
+    let engine_count = arguments.demo_engines;
+    let engines = {
+        let indexer = Arc::clone(&indexer);
+        tokio::task::spawn_blocking(move || start_engines(&indexer, engine_count)).await??
+    };
+    println!(
+        "{engine_count} simulated engines, {BLOCKS_PER_ENGINE} blocks of {BLOCK_TOKENS} tokens each; model {MODEL:?}"
+    );
+    println!("try: curl -s http://{}/workers\n", server.address());
+
+    let counted = Arc::new(Counted::default());
+    let recent = Arc::new(Mutex::new(VecDeque::new()));
+    let ended = Arc::new(AtomicBool::new(false));
+    let serving = std::thread::spawn({
+        let (indexer, counted, recent, ended) =
+            (Arc::clone(&indexer), Arc::clone(&counted), Arc::clone(&recent), Arc::clone(&ended));
+        move || serve_requests(&indexer, engines, &counted, &recent, &ended)
+    });
+    let querying = std::thread::spawn({
+        let (indexer, counted, ended) = (Arc::clone(&indexer), Arc::clone(&counted), Arc::clone(&ended));
+        move || ask_queries(&indexer, &counted, &recent, &ended)
+    });
+
+    tokio::pin!(stopped);
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.tick().await;
+    let mut table = LiveTable::new(&indexer, engine_count);
+    let ends = arguments.demo_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut result = Ok(());
+    while result.is_ok() && !serving.is_finished() && ends.is_none_or(|ends| Instant::now() < ends) {
+        tokio::select! {
+            () = &mut stopped => break,
+            _ = second.tick() => result = table.print_row(&indexer, &counted),
+        }
+    }
+    ended.store(true, Ordering::Relaxed);
+    let joined = tokio::task::spawn_blocking(move || (serving.join(), querying.join())).await?;
+    joined.1.map_err(|_| anyhow::anyhow!("the querying thread panicked"))?;
+    joined.0.map_err(|_| anyhow::anyhow!("the engines' thread panicked"))?.and(result)
+}
+
+fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
+    let block_size = BlockSize::new(BLOCK_TOKENS).expect("not zero");
+    let mut engines = Vec::new();
+    for number in 1..=count {
+        let publisher = Publisher::bind(PublisherOptions::on_loopback())?;
+        let instance = InstanceId::number(number);
+        indexer.register(Registration {
+            instance: instance.clone(),
+            dp_rank: DpRank(0),
+            endpoint: publisher.endpoint().to_owned(),
+            replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
+            model: ModelKey::new(MODEL, None),
+            block_size,
+            lora_name: None,
+            engine: Some("vllm"),
+        })?;
+        anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
+        let engine = SimulatedEngine::new(EngineOptions {
+            block_size,
+            blocks: BLOCKS_PER_ENGINE,
+            dp_rank: DpRank(0),
+            hash_seed: "0".to_owned(),
+            encoding: Encoding::Map,
+        });
+        engines.push(DemoEngine { instance, engine, publisher });
+    }
+    Ok(engines)
+}
+
+/// Sends each request to the engine with the longest prefix, as a router would, and compares what
+/// the index said with what the engine had.
+fn serve_requests(
+    indexer: &Indexer,
+    mut engines: Vec<DemoEngine>,
+    counted: &Counted,
+    recent: &Mutex<VecDeque<Vec<u32>>>,
+    ended: &AtomicBool,
+) -> Result<()> {
+    let key = ModelKey::new(MODEL, None);
+    let options = ConversationOptions { open_conversations: 192, ..ConversationOptions::default() };
+    let mut due = Instant::now();
+    for (number, request) in Conversations::new(options, 1).enumerate() {
+        if ended.load(Ordering::Relaxed) {
+            break;
+        }
+        wait_until(&mut due, REQUEST_INTERVAL);
+        let start = Instant::now();
+        let answer = indexer.query_tokens(&key, &request.prompt, None, None, QueryOptions::default())?;
+        counted.query(start.elapsed());
+        // Engines that match equally deep take turns.
+        let turn = number % engines.len();
+        let matched = |at: usize| {
+            let rank = answer.ranks.iter().find(|rank| rank.instance == engines[at].instance);
+            rank.map_or(0, |rank| rank.tokens[Tier::Device])
+        };
+        let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
+        let chosen = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
+        let usable = (request.prompt.len() as u64 - 1) / u64::from(BLOCK_TOKENS) * u64::from(BLOCK_TOKENS);
+        let predicted = matched(chosen).min(usable);
+        let cached = engines[chosen].serve(&request)?;
+        counted.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
+        counted.predicted_tokens.fetch_add(predicted, Ordering::Relaxed);
+        counted.cached_tokens.fetch_add(cached, Ordering::Relaxed);
+        let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.push_back(request.prompt);
+        if recent.len() > RECENT_PROMPTS_MAX {
+            recent.pop_front();
+        }
+    }
+    Ok(())
+}
+
+impl DemoEngine {
+    /// Serves a request, publishes what changed, and says how many prompt tokens were cached.
+    fn serve(&mut self, request: &Request) -> Result<u64> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+        let served = self.engine.serve(request, now.as_secs_f64())?;
+        for batch in &served.batches {
+            self.publisher.publish(batch.sequence, &batch.payload)?;
+        }
+        Ok(served.cached_tokens as u64)
+    }
+}
+
+/// Asks about recent prompts all the time.
+fn ask_queries(indexer: &Indexer, counted: &Counted, recent: &Mutex<VecDeque<Vec<u32>>>, ended: &AtomicBool) {
+    let key = ModelKey::new(MODEL, None);
+    let mut due = Instant::now();
+    for number in 0usize.. {
+        if ended.load(Ordering::Relaxed) {
+            return;
+        }
+        wait_until(&mut due, QUERY_INTERVAL);
+        let prompt = {
+            let recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
+            if recent.is_empty() {
+                continue;
+            }
+            recent[number % recent.len()].clone()
+        };
+        let start = Instant::now();
+        if indexer.query_tokens(&key, &prompt, None, None, QueryOptions::default()).is_ok() {
+            counted.query(start.elapsed());
+        }
+    }
+}
+
+/// Sleeps until `due`, which moves on by `interval`; a late caller does not catch up.
+fn wait_until(due: &mut Instant, interval: Duration) {
+    let now = Instant::now();
+    if let Some(left) = due.checked_duration_since(now) {
+        std::thread::sleep(left);
+        *due += interval;
+    } else {
+        *due = now + interval;
+    }
+}
+
+/// A row of figures a second.
+struct LiveTable {
+    engines: u64,
+    rows: u32,
+    since: Instant,
+    events: u64,
+}
+
+impl LiveTable {
+    fn new(indexer: &Indexer, engines: u64) -> Self {
+        Self { engines, rows: 0, since: Instant::now(), events: indexer.events_applied() }
+    }
+
+    fn print_row(&mut self, indexer: &Indexer, counted: &Counted) -> Result<()> {
+        let seconds = self.since.elapsed().as_secs_f64();
+        self.since = Instant::now();
+        let events = indexer.events_applied();
+        let new_events = events - std::mem::replace(&mut self.events, events);
+        let taken = std::mem::take(&mut *counted.query_ns.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut query_ns = Histogram::<u64>::new(3)?;
+        for &nanoseconds in &taken {
+            query_ns.record(nanoseconds)?;
+        }
+        let microseconds = |quantile| query_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed) as f64;
+        let prompt = take(&counted.prompt_tokens).max(1.0);
+        let percent = |tokens: f64| 100.0 * tokens / prompt;
+        let (predicted, cached) = (take(&counted.predicted_tokens), take(&counted.cached_tokens));
+
+        let mut out = std::io::stdout().lock();
+        if self.rows.is_multiple_of(HEADER_EVERY_ROWS) {
+            let title = "workers  blocks held  events/s  queries/s  query p50 µs  p99 µs  hit predicted  hit real";
+            writeln!(out, "{title}")?;
+        }
+        self.rows += 1;
+        writeln!(
+            out,
+            "{:>7}  {:>11}  {:>8.0}  {:>9.0}  {:>12.1}  {:>6.1}  {:>12.2}%  {:>7.2}%",
+            self.engines,
+            indexer.held_blocks(),
+            new_events as f64 / seconds,
+            taken.len() as f64 / seconds,
+            microseconds(0.5),
+            microseconds(0.99),
+            percent(predicted),
+            percent(cached),
+        )?;
+        Ok(out.flush()?)
+    }
+}

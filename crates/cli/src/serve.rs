@@ -1,0 +1,126 @@
+//! `flash-indexer serve`: the service.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
+use tracing::info;
+
+use crate::demo::{self, DemoArguments};
+
+/// Run the service: listen to engines, answer queries over HTTP.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  flash-indexer serve --demo
+  flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
+
+Engines can also be registered while it runs: POST /register.")]
+pub(crate) struct ServeArguments {
+    /// Address to listen on; 0.0.0.0 for all. There is no authentication: mind who can reach it.
+    #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
+    host: String,
+
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, env = "FLASH_INDEXER_PORT", default_value_t = 8090)]
+    port: u16,
+
+    /// Threads that write to indexes; the indexes of several models are spread over them.
+    #[arg(long, env = "FLASH_INDEXER_THREADS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+
+    /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_WORKERS",
+        value_delimiter = ',',
+        value_name = "ID[:RANK]=ADDRESS",
+        requires = "block_size"
+    )]
+    workers: Vec<String>,
+
+    /// Tokens in a block of --workers' engines; must be what the engines use.
+    #[arg(long, env = "FLASH_INDEXER_BLOCK_SIZE", value_parser = clap::value_parser!(u32).range(1..))]
+    block_size: Option<u32>,
+
+    /// Model of --workers.
+    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default")]
+    model_name: String,
+
+    /// Tenant of --workers.
+    #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
+    tenant_id: String,
+
+    /// Largest body of a request, in bytes.
+    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value_t = 8 << 20)]
+    body_bytes_max: usize,
+
+    #[command(flatten)]
+    demo: DemoArguments,
+}
+
+pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
+    let registrations = arguments.workers.iter().map(|worker| arguments.registration(worker));
+    let options = ServerOptions {
+        host: arguments.host.clone(),
+        port: arguments.port,
+        body_bytes_max: arguments.body_bytes_max,
+        indexer: IndexerOptions { writer_threads: arguments.threads.into(), ..IndexerOptions::default() },
+        registrations: registrations.collect::<Result<_>>()?,
+    };
+    let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
+    runtime.block_on(async {
+        let stopped = stop_signal()?;
+        let server = Server::start(options).await?;
+        info!("listening on http://{}", server.address());
+        if arguments.demo.is_asked_for() {
+            demo::run(&arguments.demo, &server, stopped).await?;
+        } else {
+            stopped.await;
+        }
+        info!("stopping");
+        server.stop().await;
+        Ok(())
+    })
+}
+
+impl ServeArguments {
+    /// One of `--workers`.
+    fn registration(&self, worker: &str) -> Result<Registration> {
+        let form = "expected instance_id[:dp_rank]=zmq_address, such as 1=tcp://gpu-1:5557 or 2:1=tcp://gpu-2:5558";
+        let (name, endpoint) = worker.split_once('=').ok_or_else(|| anyhow!("--workers {worker:?}: {form}"))?;
+        let (instance, dp_rank) = match name.rsplit_once(':') {
+            None => (name, 0),
+            Some((instance, rank)) => (
+                instance,
+                rank.parse().with_context(|| format!("--workers {worker:?}: {rank:?} is not a rank; {form}"))?,
+            ),
+        };
+        let Some(block_size) = self.block_size.and_then(BlockSize::new) else {
+            bail!("--workers needs --block-size: give the engines' block size in tokens");
+        };
+        Ok(Registration {
+            instance: InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?,
+            dp_rank: DpRank(dp_rank),
+            endpoint: endpoint.to_owned(),
+            replay_endpoint: None,
+            model: ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone())),
+            block_size,
+            lora_name: None,
+            engine: None,
+        })
+    }
+}
+
+/// Resolves at the first Ctrl-C or SIGTERM.
+fn stop_signal() -> Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupted = signal(SignalKind::interrupt()).context("failed to listen for Ctrl-C")?;
+    let mut terminated = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,200 @@
+//! A recorded stream, played as the engine published it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use flash_indexer_core::DpRank;
+use flash_indexer_sim::{Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording, ReplayFraming};
+use flash_indexer_wire::{EngineEvent, LiveMessage, decode_batch};
+
+use super::service::{EngineRank, Service};
+use super::workload::usable_tokens;
+use super::{Pace, SimulateArguments, progress};
+
+/// The instance that a recording is registered as.
+const INSTANCE: u64 = 1;
+
+pub(super) fn run(arguments: &SimulateArguments, path: &Path) -> Result<()> {
+    let recording = Recording::open(path)?;
+    println!("{}: {}, blocks of {} tokens", path.display(), recording.engine, recording.block_size.tokens());
+    let mut publishers = BTreeMap::new();
+    for (number, &dp_rank) in (0..).zip(&recording.dp_ranks) {
+        publishers.insert(dp_rank, arguments.publisher(number, ReplayFraming::WithTopic)?);
+    }
+    let mut service = arguments.service();
+    if let Some(service) = &mut service {
+        for (&dp_rank, publisher) in &publishers {
+            service.register(EngineRank { instance: INSTANCE, dp_rank }, publisher, recording.block_size)?;
+        }
+    }
+    arguments.wait_for_listeners(publishers.values())?;
+
+    let player = Player {
+        recording: &recording,
+        publishers,
+        service: service.as_ref(),
+        verify: arguments.verify,
+        published: BTreeMap::new(),
+        report: Report::default(),
+        groups: CacheGroups::default(),
+    };
+    let report = player.play(&mut Pace::new(arguments.speed))?;
+    if arguments.verify {
+        report.print();
+    }
+    arguments.stay()?;
+    if let Some(service) = &mut service {
+        service.unregister_all()?;
+    }
+    match report.unexplained.len() {
+        0 => Ok(()),
+        count => bail!("{count} predictions differed from what the engine reported"),
+    }
+}
+
+struct Player<'a> {
+    recording: &'a Recording,
+    publishers: BTreeMap<DpRank, Publisher>,
+    service: Option<&'a Service>,
+    verify: bool,
+    published: BTreeMap<EngineRank, u64>,
+    report: Report,
+    groups: CacheGroups,
+}
+
+/// How predictions compare with what the engine reported.
+#[derive(Default)]
+struct Report {
+    /// Requests that ran beside others: the cache's state at their start is not known.
+    concurrent: usize,
+    checked: usize,
+    equal: usize,
+    explained: BTreeMap<&'static str, Vec<String>>,
+    unexplained: Vec<String>,
+}
+
+/// Why a prediction may differ.
+const LATE_CLEAR: &str = "the first request after a cache reset: the engine tells of the reset only with its next step";
+const HYBRID: &str = "a hybrid model: the index follows the full-attention group only, and another group of the engine \
+                      no longer has what its window needs";
+
+impl Player<'_> {
+    /// Plays everything. A request is compared before its own messages are published: what the
+    /// engine had when it started is what was published before the request's predecessor ended.
+    fn play(mut self, pace: &mut Pace) -> Result<Report> {
+        let bar = progress(self.recording.messages().count(), "messages");
+        let mut own_messages: Vec<&RecordedMessage> = Vec::new();
+        let mut after_reset = false;
+        for line in &self.recording.lines {
+            match line {
+                RecordedLine::Message(message) => {
+                    own_messages.push(message);
+                    continue;
+                }
+                RecordedLine::Request(request) if request.concurrent => self.report.concurrent += 1,
+                RecordedLine::Request(request) if self.verify => self.check(request, &own_messages, after_reset)?,
+                _ => {}
+            }
+            after_reset = matches!(line, RecordedLine::Reset);
+            for message in own_messages.drain(..) {
+                pace.wait_for(message.at_ms);
+                self.publish(message)?;
+                bar.inc(1);
+            }
+        }
+        for message in own_messages {
+            self.publish(message)?;
+            bar.inc(1);
+        }
+        if let Some(service) = self.service {
+            service.catch_up(&self.published)?;
+        }
+        bar.finish_and_clear();
+        Ok(self.report)
+    }
+
+    fn publish(&mut self, message: &RecordedMessage) -> Result<()> {
+        self.groups.learn(message);
+        self.publishers[&message.dp_rank].publish_frames(&message.frames)?;
+        let rank = EngineRank { instance: INSTANCE, dp_rank: message.dp_rank };
+        self.published.insert(rank, message.sequence);
+        Ok(())
+    }
+
+    fn check(&mut self, request: &RecordedRequest, own_messages: &[&RecordedMessage], after_reset: bool) -> Result<()> {
+        let service = self.service.expect("the argument parser asks for a service to verify with");
+        service.catch_up(&self.published)?;
+        let dp_rank = self.rank_of(request, own_messages);
+        let predicted =
+            service.predict(&request.prompt, request.lora_name.as_deref(), request.cache_salt.as_deref())?;
+        let matched = predicted.get(&EngineRank { instance: INSTANCE, dp_rank }).copied();
+        let matched = matched.with_context(|| format!("rank {dp_rank} is not in the answer"))?;
+        let predicted = matched.min(usable_tokens(request.prompt.len(), self.recording.block_size));
+        let actual = request.cached_tokens as u64;
+        self.report.checked += 1;
+        let difference = || {
+            let RecordedRequest { id, phase, .. } = request;
+            format!("{id} ({phase}): {predicted} tokens predicted, {actual} cached")
+        };
+        if predicted == actual {
+            self.report.equal += 1;
+        } else if after_reset {
+            self.report.explained.entry(LATE_CLEAR).or_default().push(difference());
+        } else if self.groups.are_hybrid() && predicted > actual {
+            self.report.explained.entry(HYBRID).or_default().push(difference());
+        } else {
+            self.report.unexplained.push(difference());
+        }
+        Ok(())
+    }
+
+    /// The rank that served a request: the recorder's choice, or else the one that published what
+    /// the request changed, or else the only one.
+    fn rank_of(&self, request: &RecordedRequest, own_messages: &[&RecordedMessage]) -> DpRank {
+        let publishers: BTreeSet<DpRank> = own_messages.iter().map(|message| message.dp_rank).collect();
+        let publisher = publishers.first().filter(|_| publishers.len() == 1).copied();
+        request.dp_rank.or(publisher).unwrap_or(self.recording.dp_ranks[0])
+    }
+}
+
+/// Cache groups that the stream has shown.
+#[derive(Default)]
+struct CacheGroups(BTreeSet<Option<u32>>);
+
+impl CacheGroups {
+    fn learn(&mut self, message: &RecordedMessage) {
+        let Ok(live) = LiveMessage::from_frames(&message.frames) else { return };
+        for event in decode_batch(live.payload).into_iter().flat_map(|batch| batch.events) {
+            if let Ok(EngineEvent::Stored(stored)) = event {
+                self.0.insert(stored.group.idx);
+            }
+        }
+    }
+
+    fn are_hybrid(&self) -> bool {
+        self.0.len() > 1
+    }
+}
+
+impl Report {
+    fn print(&self) {
+        let explained: usize = self.explained.values().map(Vec::len).sum();
+        println!(
+            "requests checked {}, equal {}, explained {explained}, unexplained {}; {} ran beside others and cannot be checked",
+            self.checked,
+            self.equal,
+            self.unexplained.len(),
+            self.concurrent
+        );
+        for (reason, differences) in &self.explained {
+            println!("{} differ because of {reason}:", differences.len());
+            for difference in differences {
+                println!("  {difference}");
+            }
+        }
+        for difference in &self.unexplained {
+            println!("unexplained: {difference}");
+        }
+    }
+}
