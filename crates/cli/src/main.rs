@@ -6,6 +6,7 @@ mod query;
 mod serve;
 mod simulate;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -34,7 +35,12 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_env("FLASH_INDEXER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),

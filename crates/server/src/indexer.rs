@@ -232,7 +232,11 @@ impl Indexer {
             if listener.options == options {
                 return Ok(Registered::Already);
             }
-            let existing = format!("{:?}", listener.options);
+            let existing = if listener.options.endpoint == options.endpoint {
+                format!("{} but another replay_endpoint, lora_name or engine", listener.options.endpoint)
+            } else {
+                listener.options.endpoint.clone()
+            };
             return Err(RegistrationError::Rank { instance: registration.instance, dp_rank, existing });
         }
         if self.listener_count() >= self.options.listeners_max {

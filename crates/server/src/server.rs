@@ -99,7 +99,7 @@ impl Server {
                 .register(registration)
                 .map_err(|source| StartError::Registration { instance: instance.to_string(), source })?;
         }
-        let router = http::router(Api::new(Arc::clone(&indexer), asked), body_bytes_max);
+        let router = http::router(Api::new(Arc::clone(&indexer), body_bytes_max, asked));
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve(listener, router, async {
             // A dropped server stops as well.

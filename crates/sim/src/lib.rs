@@ -5,12 +5,14 @@ pub mod workload;
 
 mod cache;
 mod engine;
+mod groups;
 mod publisher;
 mod random;
 mod recording;
 
 pub use cache::{CacheChange, PrefixCache, TooLong};
 pub use engine::{EngineOptions, PublishedBatch, Served, SimulatedEngine};
+pub use groups::CacheGroups;
 pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming};
 pub use recording::{RecordedLine, RecordedMessage, RecordedRequest, Recording, RecordingError};
 pub use workload::Request;

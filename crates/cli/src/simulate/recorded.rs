@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use flash_indexer_core::DpRank;
-use flash_indexer_sim::{Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording, ReplayFraming};
-use flash_indexer_wire::{EngineEvent, LiveMessage, decode_batch};
+use flash_indexer_sim::{
+    CacheGroups, Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording, ReplayFraming,
+};
 
 use super::service::{EngineRank, Service};
 use super::workload::usable_tokens;
@@ -37,7 +38,7 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path) -> Result<()> {
         verify: arguments.verify,
         published: BTreeMap::new(),
         report: Report::default(),
-        groups: CacheGroups::default(),
+        groups: CacheGroups::new(recording.block_size),
     };
     let report = player.play(&mut Pace::new(arguments.speed))?;
     if arguments.verify {
@@ -76,8 +77,8 @@ struct Report {
 
 /// Why a prediction may differ.
 const LATE_CLEAR: &str = "the first request after a cache reset: the engine tells of the reset only with its next step";
-const HYBRID: &str = "a hybrid model: the index follows the full-attention group only, and another group of the engine \
-                      no longer has what its window needs";
+const HYBRID: &str = "a hybrid model: the index follows its full-attention group only, and the rule for all of its cache \
+                      groups, worked out from the same messages, gives what the engine reported";
 
 impl Player<'_> {
     /// Plays everything. A request is compared before its own messages are published: what the
@@ -141,7 +142,7 @@ impl Player<'_> {
             self.report.equal += 1;
         } else if after_reset {
             self.report.explained.entry(LATE_CLEAR).or_default().push(difference());
-        } else if self.groups.are_hybrid() && predicted > actual {
+        } else if self.groups.is_hybrid() && self.groups.usable_tokens(request, dp_rank) == request.cached_tokens {
             self.report.explained.entry(HYBRID).or_default().push(difference());
         } else {
             self.report.unexplained.push(difference());
@@ -155,25 +156,6 @@ impl Player<'_> {
         let publishers: BTreeSet<DpRank> = own_messages.iter().map(|message| message.dp_rank).collect();
         let publisher = publishers.first().filter(|_| publishers.len() == 1).copied();
         request.dp_rank.or(publisher).unwrap_or(self.recording.dp_ranks[0])
-    }
-}
-
-/// Cache groups that the stream has shown.
-#[derive(Default)]
-struct CacheGroups(BTreeSet<Option<u32>>);
-
-impl CacheGroups {
-    fn learn(&mut self, message: &RecordedMessage) {
-        let Ok(live) = LiveMessage::from_frames(&message.frames) else { return };
-        for event in decode_batch(live.payload).into_iter().flat_map(|batch| batch.events) {
-            if let Ok(EngineEvent::Stored(stored)) = event {
-                self.0.insert(stored.group.idx);
-            }
-        }
-    }
-
-    fn are_hybrid(&self) -> bool {
-        self.0.len() > 1
     }
 }
 

@@ -39,8 +39,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    pub(crate) fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
-        Self::new(status, message)
+    pub(crate) fn too_large(bytes: usize, bytes_max: usize) -> Self {
+        let message = format!(
+            "the body has at least {bytes} bytes, and at most {bytes_max} are taken: send less, or raise --body-bytes-max"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 }
 

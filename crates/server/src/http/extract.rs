@@ -1,23 +1,34 @@
 //! Bodies and query strings, with errors in the API's own form.
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
-use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
+use futures_core::Stream;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
+use super::Api;
 use super::error::ApiError;
+
+/// Of a body that is too large, so much is read and thrown away, so that a client that sends
+/// everything before it reads an answer gets to read it.
+const DISCARDED_BYTES_MAX: usize = 256 << 20;
+const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A JSON body, whatever the content type says.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let bytes = read(request, api.body_bytes_max).await?;
         let parsed = serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
             Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
             Category::Syntax | Category::Eof | Category::Io => {
@@ -28,14 +39,44 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-fn unreadable(rejection: BytesRejection) -> ApiError {
-    match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::with_status(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "the body is too large: send less, or raise --body-bytes-max",
-        ),
-        _ => ApiError::bad_request(format!("failed to read the body: {rejection}")),
+async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+    let headers = request.headers();
+    let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
+    let waits = headers.contains_key(EXPECT);
+    let mut body = request.into_body().into_data_stream();
+    if claimed > bytes_max {
+        if !waits {
+            discard(&mut body).await;
+        }
+        return Err(ApiError::too_large(claimed, bytes_max));
     }
+    let mut bytes = Vec::with_capacity(claimed);
+    while let Some(chunk) = next(&mut body).await {
+        let chunk = chunk.map_err(|error| ApiError::bad_request(format!("failed to read the body: {error}")))?;
+        if bytes.len() + chunk.len() > bytes_max {
+            discard(&mut body).await;
+            return Err(ApiError::too_large(bytes.len() + chunk.len(), bytes_max));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+async fn discard(body: &mut BodyDataStream) {
+    let everything = async {
+        let mut discarded = 0;
+        while let Some(Ok(chunk)) = next(body).await
+            && discarded < DISCARDED_BYTES_MAX
+        {
+            discarded += chunk.len();
+        }
+    };
+    // Too slow or too much: the client sees a closed connection instead of the answer.
+    let _ = tokio::time::timeout(DISCARD_DEADLINE, everything).await;
+}
+
+async fn next(body: &mut BodyDataStream) -> Option<Result<Bytes, axum::Error>> {
+    poll_fn(|context| Pin::new(&mut *body).poll_next(context)).await
 }
 
 /// Parameters of the query string.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -29,6 +29,8 @@ const DUMPS_MAX: usize = 4;
 /// What every handler shares.
 pub(crate) struct Api {
     pub(crate) indexer: Arc<Indexer>,
+    /// Largest body of a request, in bytes.
+    pub(crate) body_bytes_max: usize,
     /// Listeners asked for at the start, which readiness waits for.
     pub(crate) asked: Vec<(ModelKey, InstanceId, DpRank)>,
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
@@ -37,13 +39,18 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub(crate) fn new(indexer: Arc<Indexer>, asked: Vec<(ModelKey, InstanceId, DpRank)>) -> Self {
-        Self { indexer, asked, was_ready: AtomicBool::new(false), dumps: Arc::new(Semaphore::new(DUMPS_MAX)) }
+    pub(crate) fn new(
+        indexer: Arc<Indexer>,
+        body_bytes_max: usize,
+        asked: Vec<(ModelKey, InstanceId, DpRank)>,
+    ) -> Self {
+        let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
+        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps }
     }
 }
 
 /// All routes. Whatever fails answers with a JSON error.
-pub(crate) fn router(api: Api, body_bytes_max: usize) -> Router {
+pub(crate) fn router(api: Api) -> Router {
     let api = Arc::new(api);
     Router::new()
         .route("/health", get(probes::health))
@@ -57,16 +64,12 @@ pub(crate) fn router(api: Api, body_bytes_max: usize) -> Router {
         .route("/dump", get(dump::dump))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(body_bytes_max))
         .layer(middleware::from_fn_with_state(Arc::clone(&api), count_request))
         .with_state(api)
 }
 
 async fn unknown_path(request: Request) -> ApiError {
-    ApiError::not_found(format!(
-        "there is nothing at {}: see the list of endpoints in the README",
-        request.uri().path()
-    ))
+    ApiError::not_found(format!("there is nothing at {}: see docs/http-api.md for what there is", request.uri().path()))
 }
 
 async fn wrong_method(request: Request) -> ApiError {

@@ -18,6 +18,7 @@ use crate::ingest::Trust;
 use crate::instance::ModelKey;
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct TokenQuery {
     token_ids: Vec<u32>,
     #[serde(alias = "modelname", alias = "model")]
@@ -42,6 +43,7 @@ pub(super) async fn by_tokens(
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct HashQuery {
     #[serde(deserialize_with = "fields::local_hashes")]
     block_hashes: Vec<LocalHash>,

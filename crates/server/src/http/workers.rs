@@ -20,6 +20,7 @@ use crate::ingest::{Connection, ListenerReport};
 use crate::instance::{InstanceId, ModelKey};
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct RegisterRequest {
     instance_id: InstanceId,
     endpoint: String,
@@ -80,6 +81,7 @@ pub(super) async fn register(
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct UnregisterRequest {
     instance_id: InstanceId,
     #[serde(alias = "modelname", alias = "model")]

@@ -1,0 +1,162 @@
+//! A service under test, engines that say what a test wants, and a client.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::time::Duration;
+
+use flash_indexer_core::SequenceHash;
+use flash_indexer_server::{Server, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
+use serde_json::{Value, json};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const BLOCK_TOKENS: u32 = 4;
+
+/// A service on a free port, stopped on drop.
+pub(crate) struct Service {
+    runtime: tokio::runtime::Runtime,
+    server: Option<Server>,
+    agent: ureq::Agent,
+}
+
+impl Service {
+    pub(crate) fn start() -> Self {
+        Self::start_with(ServerOptions::default())
+    }
+
+    pub(crate) fn start_with(options: ServerOptions) -> Self {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let server = runtime.block_on(Server::start(ServerOptions { port: 0, ..options })).expect("a server");
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
+        Self { runtime, server: Some(server), agent: config.into() }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.server.as_ref().expect("it runs until dropped").address())
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        read(self.agent.get(self.url(path)).call())
+    }
+
+    pub(crate) fn get_lines(&self, path: &str) -> Vec<Value> {
+        let request = self.agent.get(self.url(path)).header("accept", "application/x-ndjson");
+        let mut response = request.call().expect("an answer");
+        let text = response.body_mut().read_to_string().expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+
+    pub(crate) fn get_text(&self, path: &str) -> String {
+        let mut response = self.agent.get(self.url(path)).call().expect("an answer");
+        response.body_mut().read_to_string().expect("text")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.post_text(path, &body.to_string())
+    }
+
+    pub(crate) fn post_text(&self, path: &str, body: &str) -> (u16, Value) {
+        read(self.agent.post(self.url(path)).send(body))
+    }
+
+    /// The answer to a query that must succeed.
+    pub(crate) fn query(&self, body: &Value) -> Value {
+        let (status, answer) = self.post("/query", body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// Matched device tokens of instance `instance`, rank `rank`.
+    pub(crate) fn score(&self, tokens: &[u32], instance: &str, rank: u32) -> u64 {
+        let answer = self.query(&json!({ "token_ids": tokens, "model_name": "m" }));
+        answer["scores"][instance][rank.to_string()].as_u64().unwrap_or_else(|| panic!("no score: {answer}"))
+    }
+
+    /// The listener of an instance's rank, as `/workers` shows it.
+    pub(crate) fn listener(&self, instance: &Value, rank: u32) -> Value {
+        let (_, workers) = self.get("/workers");
+        let workers = workers.as_array().expect("a list");
+        let worker = workers.iter().find(|worker| worker["instance_id"] == *instance);
+        worker.map_or(Value::Null, |worker| worker["listeners"][rank.to_string()].clone())
+    }
+}
+
+fn read(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> (u16, Value) {
+    let mut response = response.expect("an answer");
+    let text = response.body_mut().read_to_string().expect("text");
+    (response.status().as_u16(), serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}")))
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.stop());
+        }
+    }
+}
+
+/// An engine whose every word is the test's.
+pub(crate) struct Engine {
+    pub(crate) publisher: Publisher,
+    pub(crate) instance: Value,
+    pub(crate) rank: u32,
+}
+
+impl Engine {
+    /// An engine of model `m` that is registered and listened to.
+    pub(crate) fn registered(service: &Service, instance: Value, rank: u32, more: &Value) -> Self {
+        let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        let mut request = json!({
+            "instance_id": instance, "dp_rank": rank, "endpoint": publisher.endpoint(),
+            "model_name": "m", "block_size": BLOCK_TOKENS,
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            request[key] = value.clone();
+        }
+        let (status, answer) = service.post("/register", &request);
+        assert_eq!(status, 201, "{answer}");
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        Self { publisher, instance, rank }
+    }
+
+    /// Publishes events under this number and waits until the service has taken them in.
+    pub(crate) fn say(&self, service: &Service, sequence: u64, events: &[EngineEvent<'_>]) {
+        let payload = encode_batch(1.0, events, None, Encoding::Map);
+        self.publisher.publish(sequence, &payload).expect("published");
+        self.wait(service, "a message", |listener| listener["last_seq"] == json!(sequence));
+    }
+
+    pub(crate) fn wait(&self, service: &Service, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        wait_for(what, PATIENCE, || Some(service.listener(&self.instance, self.rank)).filter(|now| condition(now)))
+    }
+}
+
+/// Blocks `hashes` after `parent`; block *h* has the tokens 100·h, 100·h + 1, ….
+pub(crate) fn stored<'a>(parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(store(parent, hashes))
+}
+
+pub(crate) fn store<'a>(parent: Option<u64>, hashes: &[u64]) -> BlockStored<'a> {
+    BlockStored {
+        block_hashes: hashes.iter().copied().map(SequenceHash).collect(),
+        parent_block_hash: parent.map(SequenceHash),
+        token_ids: TokenIds::Plain(tokens(hashes)),
+        block_size: BLOCK_TOKENS,
+        medium: Some("GPU"),
+        ..BlockStored::default()
+    }
+}
+
+pub(crate) fn removed<'a>(hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Removed(BlockRemoved {
+        block_hashes: hashes.iter().copied().map(SequenceHash).collect(),
+        medium: Some("GPU"),
+        ..BlockRemoved::default()
+    })
+}
+
+pub(crate) fn tokens(hashes: &[u64]) -> Vec<u32> {
+    hashes.iter().flat_map(|&hash| (0..BLOCK_TOKENS).map(move |at| 100 * hash as u32 + at)).collect()
+}

@@ -1,0 +1,157 @@
+//! What a new user gets wrong, each with a clear error and nothing else disturbed.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_server::{InstanceId, ModelKey, Registration, Server, ServerOptions, StartError};
+use serde_json::{Value, json};
+use support::{Engine, PATIENCE, Service, stored, tokens};
+
+/// The status and the error text, which every failure must have.
+fn refused(answer: (u16, Value)) -> (u16, String) {
+    let (status, body) = answer;
+    let text = body["error"].as_str().unwrap_or_else(|| panic!("no error in {status} {body}"));
+    (status, text.to_owned())
+}
+
+#[test]
+fn wrong_requests_are_refused_with_what_to_do() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    let endpoint = engine.publisher.endpoint();
+    let register = |more: Value| {
+        let mut body = json!({ "instance_id": 9, "endpoint": "tcp://127.0.0.1:9", "model_name": "m", "block_size": 4 });
+        for (key, value) in more.as_object().expect("fields") {
+            body[key] = value.clone();
+        }
+        body.to_string()
+    };
+    let cases: [(&str, String, u16, &str); 28] = [
+        ("/query", "{\"token_ids\": [1,".into(), 400, "not JSON"),
+        ("/query", String::new(), 400, "not JSON"),
+        ("/query", "null".into(), 422, "a JSON object"),
+        ("/query", "{}".into(), 422, "token_ids"),
+        ("/query", json!({ "token_ids": [1] }).to_string(), 422, "model_name"),
+        ("/query", json!({ "token_ids": "1", "model_name": "m" }).to_string(), 422, "sequence"),
+        ("/query", json!({ "token_ids": [-1], "model_name": "m" }).to_string(), 422, "-1"),
+        ("/query", json!({ "token_ids": [4294967296u64], "model_name": "m" }).to_string(), 422, "4294967296"),
+        ("/query", json!({ "token_ids": [1], "model_name": "none" }).to_string(), 404, "POST /register"),
+        ("/query", json!({ "token_ids": [1], "model_name": "m", "tenant_id": "t" }).to_string(), 404, "\"t\""),
+        ("/query", json!({ "token_ids": [1], "model_name": "m", "top_k": 0 }).to_string(), 422, "nonzero"),
+        (
+            "/query",
+            json!({ "token_ids": [1], "model_name": "m", "tenant_id": "a", "routing_group": "b" }).to_string(),
+            400,
+            "routing_group",
+        ),
+        ("/query_by_hash", json!({ "block_hashes": ["0xzz"], "model_name": "m" }).to_string(), 422, "0xzz"),
+        ("/query_by_hash", json!({ "block_hashes": [1.5], "model_name": "m" }).to_string(), 422, "1.5"),
+        ("/query_by_hash", json!({ "block_hashes": [1], "model_name": "none" }).to_string(), 404, "none"),
+        ("/register", "{}".into(), 422, "instance_id"),
+        ("/register", register(json!({ "instance_id": -1 })), 422, "instance_id"),
+        ("/register", register(json!({ "instance_id": "" })), 422, "empty"),
+        ("/register", register(json!({ "block_size": 0 })), 422, "at least 1"),
+        ("/register", register(json!({ "endpoint": "gpu-1:5557" })), 400, "tcp://"),
+        ("/register", register(json!({ "endpoint": "tcp://gpu-1" })), 400, "port"),
+        ("/register", register(json!({ "endpoint": "tcp://gpu-1:70000" })), 400, "port"),
+        ("/register", register(json!({ "endpoint": "tcp://*:5557" })), 400, "*"),
+        ("/register", register(json!({ "endpoint": "tcp://two words:5557" })), 400, "two words"),
+        ("/register", register(json!({ "replay_endpoint": "nonsense" })), 400, "nonsense"),
+        ("/register", register(json!({ "block_size": 16 })), 409, "block_size 4"),
+        ("/register", register(json!({ "instance_id": 1 })), 409, "unregister it first"),
+        ("/unregister", json!({ "instance_id": 5, "model_name": "m" }).to_string(), 404, "GET /workers"),
+    ];
+    for (path, body, status, part) in &cases {
+        let (found, error) = refused(service.post_text(path, body));
+        assert_eq!(found, *status, "{path} {body}: {error}");
+        assert!(error.contains(part), "{path} {body}: {error}");
+    }
+    assert_eq!(refused(service.get("/nothing")).0, 404);
+    assert_eq!(refused(service.get("/query")).0, 405);
+    assert_eq!(refused(service.post("/workers", &json!({}))).0, 405);
+    assert_eq!(refused(service.get("/dump?hashes=roman")).0, 400);
+
+    // What was refused has left no trace; what was there still answers.
+    assert_eq!(service.get("/workers").1.as_array().map(Vec::len), Some(1));
+    assert_eq!(service.score(&tokens(&[1]), "1", 0), 4);
+    let again = json!({ "instance_id": 1, "endpoint": endpoint, "model_name": "m", "block_size": 4 });
+    assert_eq!(service.post("/register", &again), (200, json!({ "status": "ok" })), "an identical repeat");
+    assert_eq!(service.get("/health").0, 200);
+}
+
+#[test]
+fn a_body_of_a_hundred_megabytes_is_refused_and_the_connection_goes_on() {
+    let service = Service::start();
+    let url = service.url("");
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let body = vec![b'1'; 100 << 20];
+    write!(stream, "POST /query HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len()).expect("sent");
+    stream.write_all(&body).expect("the service reads what it does not want");
+    let answer = read_until(&mut stream, "--body-bytes-max\"}");
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    write!(stream, "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
+    assert!(read_until(&mut stream, "{\"status\":\"ok\"}").starts_with("HTTP/1.1 200 "));
+
+    // A client that asks first is told before it sends anything.
+    let mut asking = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
+    asking.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let head = "POST /query HTTP/1.1\r\nhost: x\r\ncontent-length: 104857600\r\nexpect: 100-continue\r\n\r\n";
+    asking.write_all(head.as_bytes()).expect("sent");
+    assert!(read_until(&mut asking, "--body-bytes-max\"}").starts_with("HTTP/1.1 413 "));
+}
+
+fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = String::new();
+    let mut bytes = [0; 4096];
+    while !text.contains(end) {
+        let count = stream.read(&mut bytes).expect("an answer in time");
+        assert!(count > 0, "the connection ended after {text:?}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    text
+}
+
+#[test]
+fn ready_names_what_is_missing_until_every_engine_asked_for_is_connected() {
+    let publisher =
+        flash_indexer_sim::Publisher::bind(flash_indexer_sim::PublisherOptions::on_loopback()).expect("free ports");
+    let endpoint = publisher.endpoint().to_owned();
+    drop(publisher);
+    let registration = Registration {
+        instance: InstanceId::number(7),
+        dp_rank: DpRank(0),
+        endpoint: endpoint.clone(),
+        replay_endpoint: None,
+        model: ModelKey::new("m", None),
+        block_size: BlockSize::new(4).expect("four"),
+        lora_name: None,
+        engine: None,
+    };
+    let options = ServerOptions { registrations: vec![registration], ..ServerOptions::default() };
+    let service = Service::start_with(options);
+    let (status, error) = refused(service.get("/ready"));
+    assert_eq!(status, 503);
+    assert!(error.contains("instance 7 rank 0 of m:default"), "{error}");
+    assert_eq!(service.get("/health").0, 200);
+    let options =
+        flash_indexer_sim::PublisherOptions { endpoint, ..flash_indexer_sim::PublisherOptions::on_loopback() };
+    let publisher = flash_indexer_sim::Publisher::bind(options).expect("the port is free again");
+    flash_indexer_test_support::wait_for("readiness", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
+    drop(publisher);
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port();
+    let error = runtime.block_on(Server::start(ServerOptions { port, ..ServerOptions::default() }));
+    let error = error.expect_err("the port is taken");
+    assert!(matches!(error, StartError::Bind { .. }) && error.to_string().contains("--port"), "{error}");
+}
