@@ -1,0 +1,97 @@
+//! The commands as a person meets them.
+
+mod support;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use flash_indexer_test_support::wait_for;
+use support::{Serve, flash_indexer, run, text};
+
+#[test]
+fn the_demo_prints_a_row_a_second_and_ends() {
+    let output = run(&["serve", "--demo", "--demo-seconds", "3", "--port", "0"]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    let mut lines = shown.lines().skip_while(|line| !line.starts_with("workers"));
+    assert!(lines.next().is_some_and(|header| header.contains("hit predicted")), "{shown}");
+    let rows: Vec<Vec<f64>> = lines
+        .map(|row| row.split_whitespace().map(|cell| cell.trim_end_matches('%').parse().expect("a figure")).collect())
+        .collect();
+    assert!(rows.len() >= 2, "{shown}");
+    let last = rows.last().expect("a row");
+    assert_eq!((last.len(), last[0]), (8, 4.0), "{shown}");
+    assert!(last[1..].iter().all(|&figure| figure > 0.0), "a figure is missing: {shown}");
+}
+
+#[test]
+fn sigterm_and_ctrl_c_stop_the_service_cleanly() {
+    for signal in ["-TERM", "-INT"] {
+        let serve = Serve::start(&["--workers", "1=tcp://127.0.0.1:9,2:1=tcp://127.0.0.1:9", "--block-size", "16"]);
+        assert_eq!(serve.stop_with(signal), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn a_person_asks_and_reads_a_table() {
+    let serve = Serve::start(&[]);
+    let mut engines = flash_indexer(&["simulate", "--engines", "2", "--requests", "20", "--stay"])
+        .args(["--port", "0", "--replay-port", "0", "--register", &serve.url, "--model-name", "m"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    let query =
+        |more: &[&str]| run(&[&["query", "--url", &serve.url, "--model", "m", "--tokens", "1,2,3"], more].concat());
+    let table = wait_for("a table", Duration::from_secs(30), || {
+        let output = query(&[]);
+        let shown = text(&output.stdout);
+        let held = shown.lines().filter(|line| line.contains("exact")).count();
+        (output.status.success() && held == 2).then_some(shown)
+    });
+    assert!(table.starts_with("matched tokens of 3\n") && table.contains("instance"), "{table}");
+    let json = text(&query(&["--json"]).stdout);
+    let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(answer["scores"]["1"]["0"], serde_json::json!(0));
+    engines.kill().expect("it is still there");
+    engines.wait().expect("it ends");
+}
+
+#[test]
+fn tokens_come_from_a_file_in_any_usual_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tokens");
+    let path = file.to_str().expect("a path of text");
+    let serve = Serve::start(&["--workers", "a=tcp://127.0.0.1:9", "--block-size", "16", "--model-name", "m"]);
+    for content in ["1,2,3", "1 2 3\n", "[1, 2, 3]\n", "1\n2\n3\n"] {
+        std::fs::write(&file, content).expect("a file");
+        let output = run(&["query", "--url", &serve.url, "--model", "m", "--tokens-file", path]);
+        assert!(text(&output.stdout).starts_with("matched tokens of 3\n"), "{}", text(&output.stderr));
+    }
+    for (content, part) in [("1,x", "\"x\""), ("", "no token"), ("-1", "\"-1\"")] {
+        std::fs::write(&file, content).expect("a file");
+        let output = run(&["query", "--url", &serve.url, "--model", "m", "--tokens-file", path]);
+        assert!(!output.status.success() && text(&output.stderr).contains(part), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_named_with_their_fix() {
+    let cases: [(&[&str], &str); 9] = [
+        (&["serve", "--workers", "1=tcp://127.0.0.1:9"], "--block-size"),
+        (&["serve", "--port", "0", "--block-size", "16", "--workers", "nonsense"], "instance_id[:dp_rank]=zmq_address"),
+        (&["serve", "--port", "0", "--block-size", "16", "--workers", "1:x=tcp://127.0.0.1:9"], "not a rank"),
+        (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "tcp://"),
+        (&["serve", "--port", "0", "--block-size", "0", "--workers", "1=tcp://127.0.0.1:9"], "--block-size"),
+        (&["simulate", "--recording", "/nonexistent"], "/nonexistent"),
+        (&["simulate", "--verify"], "--register"),
+        (&["simulate", "--speed=-1"], "--speed"),
+        (&["query", "--tokens", "1", "--url", "http://127.0.0.1:9"], "flash-indexer serve"),
+    ];
+    for (arguments, part) in cases {
+        let output = run(arguments);
+        let error = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Recorded engines, played through real sockets into the service: every request is predicted as
+//! the engine itself reported it.
+
+mod support;
+
+use flash_indexer_test_support::shared_dir;
+use support::{Serve, run, say, text};
+
+#[test]
+fn every_recorded_request_is_predicted() {
+    let Some(shared) = shared_dir() else { return };
+    let serve = Serve::start(&[]);
+    let folder = std::fs::read_dir(shared.join("data/engines")).expect("the folder of streams");
+    let mut streams: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    streams.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    streams.sort();
+    assert!(streams.len() >= 6, "the recorded streams are there");
+    for stream in streams {
+        let path = stream.to_str().expect("a path of text");
+        let name = stream.file_stem().expect("a name").to_string_lossy();
+        let arguments = ["simulate", "--recording", path, "--port", "0", "--replay-port", "0", "--model-name", &name];
+        let output = run(&[&arguments[..], &["--register", &serve.url, "--verify"]].concat());
+        let report = text(&output.stdout);
+        say(&report);
+        assert!(output.status.success(), "{report}{}", text(&output.stderr));
+        let figures = report.lines().find(|line| line.starts_with("requests checked ")).expect("a report");
+        assert!(figures.contains("unexplained 0"), "{figures}");
+        if !name.contains("hybrid") {
+            assert!(figures.contains("explained 0,"), "{figures}");
+        }
+    }
+}

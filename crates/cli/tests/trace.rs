@@ -1,0 +1,36 @@
+//! A production trace through simulated engines into the service: every hit is predicted.
+
+mod support;
+
+use flash_indexer_test_support::shared_dir;
+use support::{Serve, run, say, text};
+
+#[test]
+fn every_hit_of_the_production_trace_is_predicted() {
+    let Some(shared) = shared_dir() else { return };
+    let trace = shared.join("data/mooncake/conversation_trace.jsonl");
+    let serve = Serve::start(&[]);
+    let arguments =
+        ["simulate", "--trace", trace.to_str().expect("a path of text"), "--port", "0", "--replay-port", "0"];
+    let output = run(&[&arguments[..], &["--register", &serve.url, "--verify"]].concat());
+    let report = text(&output.stdout);
+    say(&report);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    assert!(report.contains("predictions: 12031 equal, 0 different"), "{report}");
+}
+
+#[test]
+fn made_up_conversations_are_predicted_in_both_encodings() {
+    let serve = Serve::start(&["--threads", "2"]);
+    for encoding in ["map", "array"] {
+        let arguments =
+            ["simulate", "--requests", "300", "--blocks", "600", "--block-size", "16", "--encoding", encoding];
+        let more =
+            ["--port", "0", "--replay-port", "0", "--register", &serve.url, "--verify", "--model-name", encoding];
+        let output = run(&[&arguments[..], &more].concat());
+        let report = text(&output.stdout);
+        assert!(output.status.success(), "{report}{}", text(&output.stderr));
+        assert!(report.contains("predictions: 300 equal, 0 different"), "{report}");
+        assert!(!report.contains("hit rate 0.00%"), "{report}");
+    }
+}
