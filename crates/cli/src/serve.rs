@@ -1,5 +1,7 @@
 //! `flash-indexer serve`: the service.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use flash_indexer_core::DpRank;
@@ -55,6 +57,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value_t = 8 << 20)]
     body_bytes_max: usize,
 
+    /// Connections that may be open at a time; further ones wait.
+    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value_t = 4_096)]
+    connections_max: usize,
+
     #[command(flatten)]
     demo: DemoArguments,
 }
@@ -65,11 +71,12 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         host: arguments.host.clone(),
         port: arguments.port,
         body_bytes_max: arguments.body_bytes_max,
+        connections_max: arguments.connections_max,
         indexer: IndexerOptions { writer_threads: arguments.threads.into(), ..IndexerOptions::default() },
         registrations: registrations.collect::<Result<_>>()?,
     };
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let stopped = stop_signal()?;
         let server = Server::start(options).await?;
         info!("listening on http://{}", server.address());
@@ -81,8 +88,14 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         info!("stopping");
         server.stop().await;
         Ok(())
-    })
+    });
+    // A reader that never reads must not keep the process alive.
+    runtime.shutdown_timeout(LEFTOVER_DEADLINE);
+    result
 }
+
+/// Longest wait for requests that the server has already cut off.
+const LEFTOVER_DEADLINE: Duration = Duration::from_secs(1);
 
 impl ServeArguments {
     /// One of `--workers`.

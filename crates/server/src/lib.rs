@@ -9,6 +9,7 @@
 //! [`Indexer`] is the whole service without HTTP; [`Server`] puts HTTP in front of it.
 
 mod answer;
+mod connections;
 mod http;
 mod indexer;
 mod ingest;

@@ -36,6 +36,7 @@ pub(crate) struct Metrics {
     blocks: Family<Outcome, Counter>,
     rejected: Family<Reason, Counter>,
     queue_full: Counter,
+    connections_full: Counter,
     requests: Family<Request, Counter>,
     models: Gauge<i64>,
     workers: Gauge<i64>,
@@ -59,6 +60,8 @@ impl Default for Metrics {
         let blocks: Family<Outcome, Counter> = metric!("blocks", "Blocks in applied events by what became of them");
         let rejected: Family<Reason, Counter> = metric!("rejected", "Messages and events that could not be used");
         let queue_full: Counter = metric!("queue_full", "Times that a full queue made a socket wait");
+        let connections_full: Counter =
+            metric!("connections_full", "Times that new connections had to wait because too many were open");
         let requests: Family<Request, Counter> = metric!("requests", "HTTP requests");
         let models: Gauge<i64> = metric!("models", "Pairs of model and tenant with an index");
         let workers: Gauge<i64> = metric!("workers", "Registered instances");
@@ -72,6 +75,7 @@ impl Default for Metrics {
             blocks,
             rejected,
             queue_full,
+            connections_full,
             requests,
             models,
             workers,
@@ -117,6 +121,10 @@ impl Metrics {
 
     pub(crate) fn queue_full(&self) {
         self.queue_full.inc();
+    }
+
+    pub(crate) fn connections_full(&self) {
+        self.connections_full.inc();
     }
 
     pub(crate) fn request(&self, endpoint: &'static str, status: u16) {

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
-use flash_indexer_core::{DpRank, PrefixIndex, WorkerId};
+use flash_indexer_core::{
+    DpRank, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, WorkerId, WorkerRank,
+};
 use parking_lot::RwLock;
 
-use crate::ingest::Listener;
+use crate::answer::{Answer, QueryOptions, RankAnswer};
+use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 
 /// An index and the instances registered for it.
@@ -32,6 +35,83 @@ pub(crate) struct Instance {
     pub(crate) worker: WorkerId,
     /// Listeners by registered rank; never empty.
     pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
+}
+
+impl Model {
+    /// Every rank that is registered or that the index has seen of a registered instance, with its
+    /// name.
+    pub(crate) fn ranks(&self) -> Vec<(InstanceId, WorkerRank)> {
+        let instances = self.instances.read();
+        let by_worker: BTreeMap<WorkerId, &InstanceId> =
+            instances.iter().map(|(name, instance)| (instance.worker, name)).collect();
+        let registered = instances.iter().flat_map(|(name, instance)| {
+            let worker = instance.worker;
+            instance.listeners.keys().map(move |&dp_rank| (name.clone(), WorkerRank { worker, dp_rank }))
+        });
+        let indexed = self.index.read().ranks().into_iter();
+        let indexed = indexed.filter_map(|rank| Some((InstanceId::clone(by_worker.get(&rank.worker)?), rank)));
+        let mut ranks: Vec<_> = registered.chain(indexed).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    pub(crate) fn held_blocks(&self) -> usize {
+        let index = self.index.read();
+        index.ranks().into_iter().map(|rank| index.size(rank).blocks).sum()
+    }
+
+    /// The answer for every rank; of several queries the deepest match counts.
+    pub(crate) fn answer<'q>(
+        &self,
+        queries: impl IntoIterator<Item = &'q [LocalHash]>,
+        options: QueryOptions,
+    ) -> Answer {
+        let (found, seen) = {
+            let index = self.index.read();
+            let found: Vec<MatchScores> = queries.into_iter().map(|query| index.find(query)).collect();
+            let seen: Vec<(WorkerRank, RankSize)> =
+                index.ranks().into_iter().map(|rank| (rank, index.size(rank))).collect();
+            (found, seen)
+        };
+        let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
+        for (rank, size) in seen {
+            ranks.insert(rank, (PerTier::default(), size));
+        }
+        for RankMatch { rank, blocks } in found.into_iter().flat_map(|scores| scores.ranks) {
+            let (deepest, _) = ranks.entry(rank).or_default();
+            for (deepest, blocks) in deepest.0.iter_mut().zip(blocks.0) {
+                *deepest = blocks.max(*deepest);
+            }
+        }
+        Answer::of(self.name_ranks(&ranks), options)
+    }
+
+    /// Puts names to what the index says; ranks without a registered instance are left out.
+    fn name_ranks(&self, found: &BTreeMap<WorkerRank, (PerTier<u32>, RankSize)>) -> Vec<RankAnswer> {
+        let block_tokens = u64::from(self.block_size.tokens());
+        let mut answers = Vec::new();
+        for (name, instance) in self.instances.read().iter() {
+            let every_rank = |dp_rank| WorkerRank { worker: instance.worker, dp_rank };
+            let seen = found.range(every_rank(DpRank(0))..=every_rank(DpRank(u32::MAX)));
+            let mut ranks: BTreeMap<DpRank, (PerTier<u32>, RankSize)> =
+                instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
+            ranks.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
+            // A rank that only batches name is as trustworthy as the streams it can have come by.
+            let worst = instance.listeners.values().map(|listener| listener.trust()).max();
+            for (dp_rank, (blocks, size)) in ranks {
+                let own = instance.listeners.get(&dp_rank).map(|listener| listener.trust());
+                answers.push(RankAnswer {
+                    instance: name.clone(),
+                    dp_rank,
+                    tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
+                    blocks_held: size.blocks,
+                    trust: own.or(worst).unwrap_or(Trust::Cold),
+                });
+            }
+        }
+        answers
+    }
 }
 
 /// Which token windows the model's engines have hashed so far.

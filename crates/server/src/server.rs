@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
+use crate::connections::BoundedListener;
 use crate::http::{self, Api};
 use crate::indexer::{Indexer, IndexerOptions, Registration, RegistrationError};
 
@@ -23,6 +24,8 @@ pub struct ServerOptions {
     pub port: u16,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
+    /// Connections that may be open; further ones wait.
+    pub connections_max: usize,
     /// The indexer behind it.
     pub indexer: IndexerOptions,
     /// Ranks to listen to from the start; readiness waits for them.
@@ -35,6 +38,7 @@ impl Default for ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8090,
             body_bytes_max: 8 << 20,
+            connections_max: 4_096,
             indexer: IndexerOptions::default(),
             registrations: Vec::new(),
         }
@@ -86,7 +90,7 @@ impl Server {
     ///
     /// When the address cannot be bound or a registration is refused.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let ServerOptions { host, port, body_bytes_max, indexer, registrations } = options;
+        let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations } = options;
         let listener = TcpListener::bind((host.as_str(), port)).await;
         let listener = listener.map_err(|source| StartError::Bind { host, port, source })?;
         let address = listener.local_addr().map_err(StartError::Thread)?;
@@ -101,6 +105,7 @@ impl Server {
         }
         let router = http::router(Api::new(Arc::clone(&indexer), body_bytes_max, asked));
         let (stop, stopped) = oneshot::channel::<()>();
+        let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // A dropped server stops as well.
             let _ = stopped.await;
@@ -138,7 +143,7 @@ impl Server {
 }
 
 async fn serve(
-    listener: TcpListener,
+    listener: BoundedListener,
     router: axum::Router,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {

@@ -5,9 +5,11 @@ mod support;
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
-use flash_indexer_wire::{BlockStored, EngineEvent, ExtraKey, TokenIds};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
 use serde_json::{Value, json};
-use support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
+use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 #[test]
 fn an_answer_names_every_registered_rank_and_what_it_holds() {
@@ -83,12 +85,9 @@ fn adapters_salts_tenants_and_models_are_kept_apart() {
     // The same instance in the other tenant is another engine: wait for it by its own list.
     other_tenant
         .publisher
-        .publish(
-            0,
-            &flash_indexer_wire::encode_batch(1.0, &[stored(None, &[5])], None, flash_indexer_wire::Encoding::Map),
-        )
+        .publish(0, &encode_batch(1.0, &[stored(None, &[5])], None, Encoding::Map))
         .expect("published");
-    flash_indexer_test_support::wait_for("the other tenant's message", support::PATIENCE, || {
+    wait_for("the other tenant's message", PATIENCE, || {
         let (_, workers) = service.get("/workers?tenant_id=t2");
         (workers[0]["listeners"]["0"]["last_seq"] == json!(0)).then_some(())
     });
@@ -284,4 +283,25 @@ fn restore(events: &[Value]) -> RadixTree {
         );
     }
     index
+}
+
+#[test]
+fn an_engine_that_comes_back_is_listened_to_again_and_starts_from_nothing() {
+    let service = Service::start();
+    let mut engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    engine.say(&service, 1, &[stored(Some(2), &[3])]);
+    let endpoint = engine.publisher.endpoint().to_owned();
+    let elsewhere = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    drop(std::mem::replace(&mut engine.publisher, elsewhere));
+    engine.wait(&service, "the loss of the connection", |listener| listener["status"] == json!("disconnected"));
+    assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12, "nobody has said that the blocks are gone");
+
+    let options = PublisherOptions { endpoint, ..PublisherOptions::on_loopback() };
+    engine.publisher = Publisher::bind(options).expect("the port is free again");
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody came back");
+    engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 4);
+    assert_eq!(service.listener(&json!(1), 0)["trust"], json!("exact"));
 }

@@ -8,6 +8,8 @@ use std::net::TcpStream;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Registration, Server, ServerOptions, StartError};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
 use serde_json::{Value, json};
 use support::{Engine, PATIENCE, Service, stored, tokens};
 
@@ -119,8 +121,7 @@ fn read_until(stream: &mut TcpStream, end: &str) -> String {
 
 #[test]
 fn ready_names_what_is_missing_until_every_engine_asked_for_is_connected() {
-    let publisher =
-        flash_indexer_sim::Publisher::bind(flash_indexer_sim::PublisherOptions::on_loopback()).expect("free ports");
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
     let endpoint = publisher.endpoint().to_owned();
     drop(publisher);
     let registration = Registration {
@@ -139,10 +140,9 @@ fn ready_names_what_is_missing_until_every_engine_asked_for_is_connected() {
     assert_eq!(status, 503);
     assert!(error.contains("instance 7 rank 0 of m:default"), "{error}");
     assert_eq!(service.get("/health").0, 200);
-    let options =
-        flash_indexer_sim::PublisherOptions { endpoint, ..flash_indexer_sim::PublisherOptions::on_loopback() };
-    let publisher = flash_indexer_sim::Publisher::bind(options).expect("the port is free again");
-    flash_indexer_test_support::wait_for("readiness", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
+    let options = PublisherOptions { endpoint, ..PublisherOptions::on_loopback() };
+    let publisher = Publisher::bind(options).expect("the port is free again");
+    wait_for("readiness", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
     drop(publisher);
 }
 
@@ -154,4 +154,45 @@ fn a_server_that_cannot_start_says_why() {
     let error = runtime.block_on(Server::start(ServerOptions { port, ..ServerOptions::default() }));
     let error = error.expect_err("the port is taken");
     assert!(matches!(error, StartError::Bind { .. }) && error.to_string().contains("--port"), "{error}");
+}
+
+#[test]
+fn too_many_connections_wait_and_are_counted() {
+    let service = Service::start_with(ServerOptions { connections_max: 2, ..ServerOptions::default() });
+    let url = service.url("");
+    let connect = || {
+        let mut stream = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").expect("sent");
+        stream
+    };
+    let (mut first, mut second) = (connect(), connect());
+    read_until(&mut first, "# EOF");
+    read_until(&mut second, "# EOF");
+    let mut third = connect();
+    drop(first);
+    let metrics = read_until(&mut third, "# EOF");
+    let line = metrics.lines().find_map(|line| line.strip_prefix("flash_indexer_connections_full_total "));
+    let times: u64 = line.expect("the metric").parse().expect("a number");
+    assert!(times > 0, "{metrics}");
+}
+
+#[test]
+fn a_reader_that_stands_still_does_not_keep_the_service_from_stopping() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    // More than the sockets' buffers hold.
+    let hashes: Vec<u64> = (0..100_000).collect();
+    engine.say(&service, 0, &[stored(None, &hashes)]);
+    let mut reader = TcpStream::connect(service.url("").trim_start_matches("http://")).expect("a connection");
+    write!(reader, "GET /dump HTTP/1.1\r\nhost: x\r\n\r\n").expect("sent");
+    let mut byte = [0];
+    reader.read_exact(&mut byte).expect("the dump has begun");
+    let (stopped, seen) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(service);
+        stopped.send(()).expect("the test waits");
+    });
+    seen.recv_timeout(PATIENCE).expect("the service stops although the dump is not read");
+    let _ = engine;
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, SequenceHash};
-use flash_indexer_wire::{BlockStored, EngineEvent, LiveMessage, Translator, TranslatorOptions, decode_batch};
+use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, decode_batch};
 
 use crate::recording::{RecordedMessage, RecordedRequest};
 
@@ -50,14 +50,13 @@ impl CacheGroups {
 
     /// Takes in a message; what cannot be decoded is passed over.
     pub fn learn(&mut self, message: &RecordedMessage) {
-        let Ok(live) = LiveMessage::from_frames(&message.frames) else { return };
         let options = TranslatorOptions { block_size: self.block_size, lora_name: None };
         let rank = self.ranks.entry(message.dp_rank).or_insert_with(|| RankGroups {
             translator: Translator::new(options),
             content: BTreeMap::new(),
             groups: BTreeMap::new(),
         });
-        for event in decode_batch(live.payload).into_iter().flat_map(|batch| batch.events).flatten() {
+        for event in decode_batch(&message.payload).into_iter().flat_map(|batch| batch.events).flatten() {
             rank.apply(&event);
         }
     }

@@ -47,7 +47,7 @@ pub struct PublisherOptions {
     /// Where batches are replayed from; port `*` takes a free one.
     pub replay_endpoint: String,
     /// First frame of every message.
-    pub topic: String,
+    pub topic: Vec<u8>,
     /// Batches kept for replay.
     pub buffer_batches: usize,
     /// How replayed messages are framed.
@@ -61,7 +61,7 @@ impl PublisherOptions {
         Self {
             endpoint: "tcp://127.0.0.1:*".to_owned(),
             replay_endpoint: "tcp://127.0.0.1:*".to_owned(),
-            topic: "kv-events".to_owned(),
+            topic: b"kv-events".to_vec(),
             buffer_batches: 10_000,
             framing: ReplayFraming::WithTopic,
         }
@@ -75,7 +75,7 @@ pub struct Publisher {
     live: zmq::Socket,
     endpoint: String,
     replay_endpoint: String,
-    topic: String,
+    topic: Vec<u8>,
     buffer: Buffer,
     buffer_batches: usize,
     stop: Arc<AtomicBool>,
@@ -163,7 +163,7 @@ impl Publisher {
     ///
     /// When the socket fails.
     pub fn publish(&self, sequence: u64, payload: &[u8]) -> Result<(), PublishError> {
-        self.publish_frames(&[self.topic.as_bytes(), &sequence.to_be_bytes(), payload])?;
+        self.publish_frames(&[self.topic.as_slice(), &sequence.to_be_bytes(), payload])?;
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         buffer.push_back((sequence, payload.to_vec()));
         while buffer.len() > self.buffer_batches {
@@ -207,7 +207,7 @@ struct Replay {
     router: zmq::Socket,
     buffer: Buffer,
     stop: Arc<AtomicBool>,
-    topic: String,
+    topic: Vec<u8>,
     framing: ReplayFraming,
 }
 
@@ -242,7 +242,7 @@ impl Replay {
     }
 
     fn reply(&self, asker: &[u8], sequence: &[u8], payload: &[u8]) {
-        let with_topic = [asker, b"", self.topic.as_bytes(), sequence, payload];
+        let with_topic = [asker, b"", &self.topic, sequence, payload];
         let without_topic = [asker, b"", sequence, payload];
         let frames: &[&[u8]] = match self.framing {
             ReplayFraming::WithTopic => &with_topic,

@@ -9,6 +9,8 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_wire::{EngineEvent, LiveMessage, decode_batch};
 use serde::Deserialize;
 
+use crate::publisher::ReplayFraming;
+
 /// A recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
@@ -41,15 +43,20 @@ pub enum RecordingError {
 /// The base model of recordings; any other model name is an adapter's.
 const BASE_MODEL: &str = "tiny";
 
+/// Frames of a replayed message in the older framing.
+const FRAMES_WITHOUT_TOPIC: usize = 3;
+
 /// A published message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedMessage {
     /// When it was received, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Topic, sequence and payload.
-    pub frames: Vec<Vec<u8>>,
+    /// What the publisher called its stream.
+    pub topic: Vec<u8>,
     /// Its number in its publisher's life.
     pub sequence: u64,
+    /// The batch, in MessagePack.
+    pub payload: Vec<u8>,
     /// The rank that published it.
     pub dp_rank: DpRank,
 }
@@ -97,6 +104,8 @@ pub struct Recording {
     pub block_size: BlockSize,
     /// Ranks that published, ascending.
     pub dp_ranks: Vec<DpRank>,
+    /// How it framed what it replayed, as far as a replay was recorded.
+    pub replay_framing: ReplayFraming,
     /// Its lines in order.
     pub lines: Vec<RecordedLine>,
 }
@@ -122,6 +131,9 @@ enum RawLine {
         cached_tokens: usize,
     },
     Admin {},
+    Replay {
+        replies: Vec<Vec<String>>,
+    },
     #[serde(other)]
     Other,
 }
@@ -139,6 +151,7 @@ impl Recording {
             engine: String::new(),
             block_size: BlockSize::new(1).expect("one is not zero"),
             dp_ranks: Vec::new(),
+            replay_framing: ReplayFraming::WithTopic,
             lines: Vec::new(),
         };
         let mut block_size = None;
@@ -171,6 +184,12 @@ impl Recording {
                     })
                 }
                 RawLine::Admin {} => RecordedLine::Reset,
+                RawLine::Replay { replies } => {
+                    if replies.first().is_some_and(|reply| reply.len() == FRAMES_WITHOUT_TOPIC) {
+                        recording.replay_framing = ReplayFraming::WithoutTopic;
+                    }
+                    RecordedLine::Other
+                }
                 RawLine::Other => RecordedLine::Other,
             };
             recording.lines.push(line);
@@ -199,8 +218,14 @@ fn message(received_s: f64, frames: &[String]) -> Result<(RecordedMessage, Optio
         Ok(EngineEvent::Stored(stored)) => BlockSize::new(stored.block_size),
         _ => None,
     });
-    let (sequence, dp_rank) = (live.sequence, batch.dp_rank.unwrap_or_default());
-    Ok((RecordedMessage { at_ms: (received_s * 1e3) as u64, sequence, dp_rank, frames }, block_size))
+    let message = RecordedMessage {
+        at_ms: (received_s * 1e3) as u64,
+        topic: live.topic.to_owned(),
+        sequence: live.sequence,
+        payload: live.payload.to_owned(),
+        dp_rank: batch.dp_rank.unwrap_or_default(),
+    };
+    Ok((message, block_size))
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {

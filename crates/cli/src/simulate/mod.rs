@@ -121,7 +121,7 @@ impl EncodingName {
 }
 
 /// The topic that simulated engines publish under.
-const TOPIC: &str = "kv-events";
+const TOPIC: &[u8] = b"kv-events";
 
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<()> {
     if arguments.speed < 0.0 || !arguments.speed.is_finite() {
@@ -135,7 +135,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<()> {
 
 impl SimulateArguments {
     /// Binds the sockets of engine `number`, counted from zero.
-    fn publisher(&self, number: u16, framing: ReplayFraming) -> Result<Publisher> {
+    fn publisher(&self, number: u16, topic: Vec<u8>, framing: ReplayFraming) -> Result<Publisher> {
         let address = |port: u16| match port {
             0 => Ok(format!("tcp://{}:*", self.host)),
             port => {
@@ -146,7 +146,7 @@ impl SimulateArguments {
         let options = PublisherOptions {
             endpoint: address(self.port)?,
             replay_endpoint: address(self.replay_port)?,
-            topic: TOPIC.to_owned(),
+            topic,
             framing,
             ..PublisherOptions::on_loopback()
         };

@@ -5,9 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use flash_indexer_core::DpRank;
-use flash_indexer_sim::{
-    CacheGroups, Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording, ReplayFraming,
-};
+use flash_indexer_sim::{CacheGroups, Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording};
 
 use super::service::{EngineRank, Service};
 use super::workload::usable_tokens;
@@ -21,7 +19,9 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path) -> Result<()> {
     println!("{}: {}, blocks of {} tokens", path.display(), recording.engine, recording.block_size.tokens());
     let mut publishers = BTreeMap::new();
     for (number, &dp_rank) in (0..).zip(&recording.dp_ranks) {
-        publishers.insert(dp_rank, arguments.publisher(number, ReplayFraming::WithTopic)?);
+        let topic = recording.messages().find(|message| message.dp_rank == dp_rank).map(|message| &message.topic);
+        let topic = topic.expect("a rank of a recording has published").clone();
+        publishers.insert(dp_rank, arguments.publisher(number, topic, recording.replay_framing)?);
     }
     let mut service = arguments.service();
     if let Some(service) = &mut service {
@@ -117,7 +117,7 @@ impl Player<'_> {
 
     fn publish(&mut self, message: &RecordedMessage) -> Result<()> {
         self.groups.learn(message);
-        self.publishers[&message.dp_rank].publish_frames(&message.frames)?;
+        self.publishers[&message.dp_rank].publish(message.sequence, &message.payload)?;
         let rank = EngineRank { instance: INSTANCE, dp_rank: message.dp_rank };
         self.published.insert(rank, message.sequence);
         Ok(())

@@ -11,7 +11,7 @@ use flash_indexer_sim::{EngineOptions, Publisher, ReplayFraming, Request, Simula
 use flash_indexer_wire::Encoding;
 
 use super::service::{EngineRank, Service};
-use super::{Pace, SimulateArguments, percent, progress};
+use super::{Pace, SimulateArguments, TOPIC, percent, progress};
 
 /// Requests of the made-up workload, where nothing else is said.
 const REQUESTS_BY_DEFAULT: usize = 1_000;
@@ -111,7 +111,7 @@ fn start_engines(arguments: &SimulateArguments, block_size: BlockSize) -> Result
     let engine = |number: u16| {
         Ok(Engine {
             rank: EngineRank { instance: u64::from(number) + 1, dp_rank: DpRank(0) },
-            publisher: arguments.publisher(number, framing)?,
+            publisher: arguments.publisher(number, TOPIC.to_vec(), framing)?,
             engine: SimulatedEngine::new(EngineOptions {
                 block_size,
                 blocks: arguments.blocks as usize,

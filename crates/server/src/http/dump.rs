@@ -1,7 +1,11 @@
 //! Everything that the index knows, as events that make another index know it.
 
 use std::io::{self, Write};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -10,7 +14,9 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, BlockEvent, SequenceHash};
+use futures_core::Stream;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Api;
@@ -24,6 +30,8 @@ use crate::instance::{InstanceId, ModelKey};
 const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks that may wait for a slow reader.
 const CHUNKS_WAITING_MAX: usize = 4;
+/// A reader that takes no chunk for so long is given up.
+const READER_DEADLINE: Duration = Duration::from_secs(30);
 const NDJSON: &str = "application/x-ndjson";
 
 #[derive(Deserialize)]
@@ -51,17 +59,22 @@ pub(super) async fn dump(
     let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
     let as_lines = headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|text| text.contains(NDJSON)));
     let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);
+    let complete = Arc::new(AtomicBool::new(false));
+    let body = Body::from_stream(Received { chunks: received, complete: Arc::clone(&complete) });
     let indexer = Arc::clone(&api.indexer);
+    let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let dump = Dump { indexer, hashes, next_event_id: 0 };
-        let mut out = ChunkWriter { chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
+        let mut out = ChunkWriter { runtime, chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
         let written = if as_lines { dump.lines(&models, &mut out) } else { dump.object(&models, &mut out) };
-        // An error means that the reader has gone away.
-        let _ = written.and_then(|()| out.flush());
+        // An error means that the reader has gone away or stands still.
+        if written.and_then(|()| out.flush()).is_ok() {
+            complete.store(true, Ordering::Release);
+        }
         drop(permit);
     });
     let content_type = if as_lines { NDJSON } else { "application/json" };
-    Ok(([(CONTENT_TYPE, content_type)], Body::from_stream(Received(received))).into_response())
+    Ok(([(CONTENT_TYPE, content_type)], body).into_response())
 }
 
 struct Dump {
@@ -193,6 +206,7 @@ struct StoredBlock {
 
 /// Gathers bytes and hands them over in chunks; waits while the reader is behind.
 struct ChunkWriter {
+    runtime: Handle,
     chunks: mpsc::Sender<Bytes>,
     gathered: Vec<u8>,
 }
@@ -208,20 +222,27 @@ impl Write for ChunkWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         let chunk = Bytes::from(std::mem::replace(&mut self.gathered, Vec::with_capacity(CHUNK_BYTES)));
-        self.chunks.blocking_send(chunk).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        let sent = self.runtime.block_on(self.chunks.send_timeout(chunk, READER_DEADLINE));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// The receiving end as a stream.
-struct Received(mpsc::Receiver<Bytes>);
+/// The receiving end as a stream. It fails unless the dump is complete, so that a reader cannot take
+/// a part for the whole.
+struct Received {
+    chunks: mpsc::Receiver<Bytes>,
+    /// Stored before the sending end is dropped, and loaded after that is seen.
+    complete: Arc<AtomicBool>,
+}
 
-impl futures_core::Stream for Received {
+impl Stream for Received {
     type Item = Result<Bytes, io::Error>;
 
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|chunk| chunk.map(Ok))
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.chunks.poll_recv(context).map(|chunk| match chunk {
+            Some(chunk) => Some(Ok(chunk)),
+            None if self.complete.load(Ordering::Acquire) => None,
+            None => Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the dump was cut off"))),
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! The one place where failures become HTTP statuses.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -37,6 +39,10 @@ impl ApiError {
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    pub(crate) fn too_slow(deadline: Duration) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {deadline:?}: send it again"))
     }
 
     pub(crate) fn too_large(bytes: usize, bytes_max: usize) -> Self {

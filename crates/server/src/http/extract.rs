@@ -21,6 +21,9 @@ use super::error::ApiError;
 const DISCARDED_BYTES_MAX: usize = 256 << 20;
 const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
 
+/// A client that sends more slowly than this holds a connection for nothing.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
+
 /// A JSON body, whatever the content type says.
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -28,7 +31,8 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let bytes = read(request, api.body_bytes_max).await?;
+        let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
+        let bytes = bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))??;
         let parsed = serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
             Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
             Category::Syntax | Category::Eof | Category::Io => {

@@ -230,7 +230,8 @@ impl Subscription {
         socket.set_reconnect_ivl(RECONNECT_MS_MIN)?;
         socket.set_reconnect_ivl_max(RECONNECT_MS_MAX)?;
         socket.set_tcp_keepalive(1)?;
-        socket.set_ipv6(true)?;
+        // With IPv6 on, a name that has addresses of both kinds is no longer tried by IPv4.
+        socket.set_ipv6(listener.options.endpoint.contains('['))?;
         socket.set_subscribe(b"")?;
 
         let address = format!("inproc://monitor-{}", listener.id);

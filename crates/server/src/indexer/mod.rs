@@ -1,0 +1,253 @@
+//! The whole service without HTTP: who is registered, and what the fleet holds.
+
+mod registration;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
+use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
+use parking_lot::{Mutex, RwLock};
+
+pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
+use crate::answer::{Answer, QueryOptions};
+use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
+use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::Metrics;
+use crate::model::Model;
+
+/// What an indexer is made with.
+#[derive(Debug, Clone)]
+pub struct IndexerOptions {
+    /// Threads that write to indexes; each model belongs to one of them.
+    pub writer_threads: usize,
+    /// Pairs of model and tenant that may be registered.
+    pub models_max: usize,
+    /// Ranks that may be registered.
+    pub listeners_max: usize,
+}
+
+impl Default for IndexerOptions {
+    fn default() -> Self {
+        Self { writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
+    }
+}
+
+/// A query cannot be answered.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum QueryError {
+    /// Nobody has registered for this model and tenant.
+    #[error("no instance is registered for model {:?} and tenant {:?}: register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
+    UnknownModel(ModelKey),
+}
+
+/// An instance and its listeners.
+#[derive(Debug, Clone)]
+pub(crate) struct InstanceReport {
+    pub(crate) instance: InstanceId,
+    pub(crate) model: ModelKey,
+    pub(crate) block_size: BlockSize,
+    pub(crate) listeners: BTreeMap<DpRank, ListenerReport>,
+}
+
+/// What one rank holds, as events.
+pub(crate) struct RankDump {
+    pub(crate) instance: InstanceId,
+    pub(crate) dp_rank: DpRank,
+    pub(crate) events: Vec<BlockEvent>,
+}
+
+/// Sizes of the whole service.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) models: usize,
+    pub(crate) instances: usize,
+    pub(crate) held_blocks: usize,
+}
+
+/// Registered engines, their indexes and the threads that feed them. Shared by every request.
+///
+/// # Consistency
+///
+/// A query sees each event of a rank entirely or not at all, and each model's events in the order in
+/// which its writer applied them. Registering and unregistering are complete when the call returns.
+pub struct Indexer {
+    options: IndexerOptions,
+    models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
+    /// Held while registrations change, so that checks and changes are one step.
+    registering: Mutex<()>,
+    sockets: Sockets,
+    writers: Arc<Writers>,
+    metrics: Arc<Metrics>,
+    next_id: AtomicU64,
+    next_writer: AtomicUsize,
+}
+
+impl std::fmt::Debug for Indexer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Indexer").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Indexer {
+    /// An indexer that nobody is registered with.
+    ///
+    /// # Errors
+    ///
+    /// When its threads cannot be started.
+    pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
+        let metrics = Arc::new(Metrics::default());
+        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
+        Ok(Self {
+            options,
+            models: RwLock::default(),
+            registering: Mutex::default(),
+            sockets: Sockets::new(Arc::clone(&writers)),
+            writers,
+            metrics,
+            next_id: AtomicU64::new(1),
+            next_writer: AtomicUsize::new(0),
+        })
+    }
+
+    /// Closes every socket, applies what was received, and ends all threads. Queries still work.
+    pub fn stop(&self) {
+        let _registering = self.registering.lock();
+        self.sockets.stop();
+        self.writers.stop();
+    }
+
+    fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
+        let models = self.models.read();
+        let wanted = models.values().filter(|model| {
+            model_name.is_none_or(|name| name == model.key.model_name)
+                && tenant_id.is_none_or(|tenant| tenant == model.key.tenant_id)
+        });
+        wanted.cloned().collect()
+    }
+
+    fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
+        self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
+    }
+
+    /// What the fleet holds of a prompt.
+    ///
+    /// # Errors
+    ///
+    /// When nobody is registered for the model and tenant.
+    pub fn query_tokens(
+        &self,
+        key: &ModelKey,
+        tokens: &[u32],
+        lora_name: Option<&str>,
+        cache_salt: Option<&str>,
+        options: QueryOptions,
+    ) -> Result<Answer, QueryError> {
+        let model = self.model(key)?;
+        let space = HashSpace::new(lora_name.or(model.lora_name.as_deref()), cache_salt);
+        let windows = model.windows.in_use();
+        let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
+        Ok(model.answer(queries.iter().map(Vec::as_slice), options))
+    }
+
+    /// What the fleet holds of a prompt given as local hashes of its blocks.
+    ///
+    /// # Errors
+    ///
+    /// When nobody is registered for the model and tenant.
+    pub fn query_hashes(
+        &self,
+        key: &ModelKey,
+        locals: &[LocalHash],
+        options: QueryOptions,
+    ) -> Result<Answer, QueryError> {
+        Ok(self.model(key)?.answer([locals], options))
+    }
+
+    /// The block size of a model.
+    ///
+    /// # Errors
+    ///
+    /// When nobody is registered for the model and tenant.
+    pub fn block_size(&self, key: &ModelKey) -> Result<BlockSize, QueryError> {
+        Ok(self.model(key)?.block_size)
+    }
+
+    /// Every registered instance, by model and then by instance.
+    pub(crate) fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
+        let mut reports = Vec::new();
+        for model in self.models_of(model_name, tenant_id) {
+            for (instance, found) in model.instances.read().iter() {
+                reports.push(InstanceReport {
+                    instance: instance.clone(),
+                    model: model.key.clone(),
+                    block_size: model.block_size,
+                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report())).collect(),
+                });
+            }
+        }
+        reports
+    }
+
+    /// Models that fit, with their block sizes.
+    pub(crate) fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
+        let models = self.models_of(model_name, tenant_id).into_iter();
+        models.map(|model| (model.key.clone(), model.block_size)).collect()
+    }
+
+    /// What each rank of a model holds, one rank at a time: each at one moment, with the index
+    /// unlocked in between, and no more than one rank in memory.
+    pub(crate) fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<> {
+        let model = self.models.read().get(key).cloned();
+        let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
+        ranks.into_iter().filter_map(move |(instance, rank)| {
+            let events = model.as_ref()?.index.read().dump(rank);
+            Some(RankDump { instance, dp_rank: rank.dp_rank, events })
+        })
+    }
+
+    /// Whether every listener in `asked` is connected; else those that are not.
+    pub(crate) fn unconnected(&self, asked: &[(ModelKey, InstanceId, DpRank)]) -> Vec<String> {
+        let models = self.models.read();
+        let missing = asked.iter().filter(|(key, instance, dp_rank)| {
+            let Some(model) = models.get(key) else { return false };
+            let instances = model.instances.read();
+            let listener = instances.get(instance).and_then(|instance| instance.listeners.get(dp_rank));
+            listener.is_some_and(|listener| listener.connection() != Connection::Connected)
+        });
+        missing.map(|(key, instance, dp_rank)| format!("instance {instance} rank {dp_rank} of {key}")).collect()
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for model in self.models_of(None, None) {
+            totals.models += 1;
+            totals.instances += model.instances.read().len();
+            totals.held_blocks += model.held_blocks();
+        }
+        totals
+    }
+
+    /// Blocks held by all ranks of all models.
+    #[must_use]
+    pub fn held_blocks(&self) -> usize {
+        self.totals().held_blocks
+    }
+
+    /// Events applied since the start.
+    #[must_use]
+    pub fn events_applied(&self) -> u64 {
+        self.metrics.events_applied()
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+impl Drop for Indexer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
