@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, Tier};
+use flash_indexer_core::{DpRank, RemovedCopies, Tier};
 use flash_indexer_server::{Indexer, InstanceId, ModelKey, QueryOptions, Registration, Server};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
@@ -133,6 +133,7 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
             block_size,
             lora_name: None,
             engine: Some("vllm"),
+            removed_copies: RemovedCopies::One,
         })?;
         anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
         let engine = SimulatedEngine::new(EngineOptions {

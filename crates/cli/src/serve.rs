@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
 use tracing::info;
 
@@ -121,6 +121,7 @@ impl ServeArguments {
             block_size,
             lora_name: None,
             engine: None,
+            removed_copies: RemovedCopies::One,
         })
     }
 }

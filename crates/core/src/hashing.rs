@@ -53,10 +53,26 @@ impl HashSpace {
     /// The space of one adapter and one salt.
     #[must_use]
     pub fn new(lora: Option<&str>, salt: Option<&str>) -> Self {
-        let part = |name: Option<&str>, seed| {
-            name.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), seed))
-        };
-        Self { seed: SEED.wrapping_add(part(lora, LORA_SEED)).wrapping_add(part(salt, SALT_SEED)) }
+        Self::salted(lora, salt.and_then(Salt::new))
+    }
+
+    /// The same with a salt that is hashed already.
+    #[must_use]
+    pub fn salted(lora: Option<&str>, salt: Option<Salt>) -> Self {
+        let lora = lora.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), LORA_SEED));
+        Self { seed: SEED.wrapping_add(lora).wrapping_add(salt.map_or(0, |salt| salt.0)) }
+    }
+}
+
+/// A cache salt (or namespace), hashed: all that block hashes need of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Salt(u64);
+
+impl Salt {
+    /// The salt of this text; an empty one is none.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(xxh3_64_with_seed(text.as_bytes(), SALT_SEED)))
     }
 }
 

@@ -25,9 +25,9 @@ impl HeldBlock {
 
 /// Stored events that recreate `held` in an empty index.
 ///
-/// Parents come before children, consecutive blocks with the same copies share an event, and a
-/// block held *n* times in a tier is stored *n* times in it. Blocks whose parent is not held come
-/// last, with the parent they wait for. Linear in the number of blocks and copies.
+/// Parents come before children, and consecutive blocks with the same copies share an event for
+/// each tier. Blocks whose parent is not held come last, with the parent they wait for. Linear in
+/// the number of blocks.
 #[must_use]
 pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
     held.sort_unstable_by_key(|block| block.sequence);
@@ -51,9 +51,9 @@ pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
 fn push_run(events: &mut Vec<BlockEvent>, held: &[HeldBlock], run: &[usize]) {
     let first = &held[run[0]];
     for (tier, &copies) in first.copies.iter() {
-        for _ in 0..copies {
+        if copies > 0 {
             let blocks = run.iter().map(|&at| held[at].block()).collect();
-            events.push(BlockEvent::Stored { tier, parent: first.parent, blocks });
+            events.push(BlockEvent::Stored { tier, parent: first.parent, blocks, copies });
         }
     }
 }

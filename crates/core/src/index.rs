@@ -44,8 +44,8 @@ pub trait PrefixIndex: Send + Sync {
     /// How much `rank` holds. Cheap: called once a rank on every query of the service.
     fn size(&self, rank: WorkerRank) -> RankSize;
 
-    /// Events that make an empty index answer for `rank` as this one does, now and after any
-    /// further event: parents before children, copies as often as they are held.
+    /// Stored events that make an empty index answer for `rank` as this one does, now and after any
+    /// further event; parents come before children.
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
         stored_events(self.held(rank))
     }
@@ -65,7 +65,7 @@ pub trait PrefixIndex: Send + Sync {
 pub struct Applied {
     /// Newly held in the event's tier.
     pub stored: u64,
-    /// One more copy of a block already held in the event's tier.
+    /// Held in the event's tier already, with more copies now.
     pub duplicate: u64,
     /// Of `stored`, those set aside because their parent is not known: held, but not counted in
     /// any match until it is. A design that sets nothing aside reports none.
@@ -74,7 +74,7 @@ pub struct Applied {
     pub moved: u64,
     /// Stored blocks refused because too many were waiting for a parent already.
     pub refused: u64,
-    /// Copies removed, also by a clear.
+    /// Removals of blocks that were held in the event's tier; for a clear, blocks that were held.
     pub removed: u64,
     /// Removals or tier copies of blocks that the rank does not hold.
     pub unknown: u64,

@@ -18,6 +18,7 @@
 //!     tier: Tier::Device,
 //!     parent: None,
 //!     blocks: vec![Block { sequence: SequenceHash(11), local: locals[0] }],
+//!     copies: 1,
 //! });
 //! let scores = index.find(&locals);
 //! assert_eq!(scores.get(rank).expect("it holds the first block").blocks[Tier::Device], 1);
@@ -33,7 +34,7 @@ mod ids;
 mod index;
 mod scores;
 
-pub use event::{Block, BlockEvent};
+pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{Applied, PrefixIndex, RankSize};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, SequenceHash,
-    Tier, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
+    SequenceHash, Tier, WorkerRank,
 };
 
 /// Brute force: a list of held blocks for each rank, searched from the start for every query.
@@ -20,7 +20,8 @@ impl PrefixIndex for Oracle {
         let held = self.ranks.entry(rank).or_default();
         let mut applied = Applied::default();
         match event {
-            BlockEvent::Stored { tier, parent, blocks } => {
+            BlockEvent::Stored { copies: 0, .. } => {}
+            BlockEvent::Stored { tier, parent, blocks, copies } => {
                 let mut parent = *parent;
                 for block in blocks {
                     let new =
@@ -30,11 +31,11 @@ impl PrefixIndex for Oracle {
                         *entry = new;
                         applied.moved += 1;
                     }
-                    entry.copies[*tier] += 1;
                     match entry.copies[*tier] {
-                        1 => applied.stored += 1,
+                        0 => applied.stored += 1,
                         _ => applied.duplicate += 1,
                     }
+                    entry.copies[*tier] = entry.copies[*tier].saturating_add(*copies);
                     parent = Some(block.sequence);
                 }
             }
@@ -43,22 +44,25 @@ impl PrefixIndex for Oracle {
                     match held.get_mut(sequence) {
                         None => applied.unknown += 1,
                         Some(entry) => {
-                            entry.copies[*tier] += 1;
                             match entry.copies[*tier] {
-                                1 => applied.stored += 1,
+                                0 => applied.stored += 1,
                                 _ => applied.duplicate += 1,
                             }
+                            entry.copies[*tier] = entry.copies[*tier].saturating_add(1);
                         }
                     }
                 }
             }
-            BlockEvent::Removed { tier, blocks } => {
+            BlockEvent::Removed { tier, blocks, copies } => {
                 for sequence in blocks {
                     match held.get_mut(sequence).filter(|entry| entry.copies[*tier] > 0) {
                         None => applied.unknown += 1,
                         Some(entry) => {
                             applied.removed += 1;
-                            entry.copies[*tier] -= 1;
+                            entry.copies[*tier] = match copies {
+                                RemovedCopies::One => entry.copies[*tier] - 1,
+                                RemovedCopies::All => 0,
+                            };
                             if entry.copies.is_zero() {
                                 held.remove(sequence);
                             }
@@ -67,7 +71,7 @@ impl PrefixIndex for Oracle {
                 }
             }
             BlockEvent::Cleared => {
-                applied.removed += held.values().flat_map(|entry| entry.copies.0).map(u64::from).sum::<u64>();
+                applied.removed = held.len() as u64;
                 held.clear();
             }
         }

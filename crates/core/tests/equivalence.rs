@@ -5,7 +5,8 @@ mod support;
 use flash_indexer_core::designs::{RadixTree, RadixTreeLimits};
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank,
+    Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, Tier, WorkerId,
+    WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -86,12 +87,46 @@ proptest! {
         for rank in tree.ranks() {
             for block in tree.held(rank) {
                 for (tier, &copies) in block.copies.iter() {
-                    let blocks = vec![block.sequence; copies as usize];
-                    tree.apply(rank, &BlockEvent::Removed { tier, blocks });
+                    let one_by_one = copies < 100;
+                    let (blocks, copies) = match one_by_one {
+                        true => (vec![block.sequence; copies as usize], RemovedCopies::One),
+                        false => (vec![block.sequence], RemovedCopies::All),
+                    };
+                    tree.apply(rank, &BlockEvent::Removed { tier, blocks, copies });
                 }
             }
         }
         prop_assert!(tree.ranks().is_empty());
+        prop_assert_eq!(tree.node_count(), 0);
+    }
+
+    #[test]
+    fn limits_never_make_an_answer_too_high(
+        steps in support::stream(60),
+        queries in vec(support::path(), 12),
+        waiting_blocks_max in 0..4usize,
+        removed_blocks_max in 0..4usize,
+    ) {
+        let limits = RadixTreeLimits { waiting_blocks_max, removed_blocks_max };
+        let (mut tree, mut oracle) = (RadixTree::new(limits), Oracle::default());
+        let mut refused = 0;
+        for step in &steps {
+            refused += apply(&mut tree, step).refused;
+            apply(&mut oracle, step);
+            if refused == 0 {
+                check_equal(&tree, &oracle, &queries)?;
+            }
+            for query in &queries {
+                let exact = oracle.find(query);
+                for found in tree.find(query).ranks {
+                    let exact = exact.get(found.rank).map(|exact| exact.blocks).unwrap_or_default();
+                    prop_assert!(found.blocks.iter().all(|(tier, &blocks)| blocks <= exact[tier]), "{:?}", query);
+                }
+            }
+        }
+        for rank in tree.ranks() {
+            tree.clear_rank(rank);
+        }
         prop_assert_eq!(tree.node_count(), 0);
     }
 
@@ -134,12 +169,13 @@ fn in_a_circle(held: &[HeldBlock], start: SequenceHash) -> bool {
 #[test]
 fn waiting_blocks_are_bounded_and_the_refused_are_counted() {
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-    let mut tree = RadixTree::new(RadixTreeLimits { waiting_blocks_max: 2 });
+    let mut tree = RadixTree::new(RadixTreeLimits { waiting_blocks_max: 2, ..RadixTreeLimits::default() });
     let block = |n| Block { sequence: SequenceHash(n), local: LocalHash(n) };
     let stored = |parent: Option<u64>, blocks: &[u64]| BlockEvent::Stored {
         tier: Tier::Device,
         parent: parent.map(SequenceHash),
         blocks: blocks.iter().map(|&n| block(n)).collect(),
+        copies: 1,
     };
     let applied = tree.apply(rank, &stored(Some(1), &[2, 3, 4]));
     assert_eq!((applied.stored, applied.waiting, applied.refused), (2, 2, 1));

@@ -66,6 +66,9 @@ fn copies_are_counted_and_offloaded_blocks_stay_within_reach() {
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
     engine.say(&service, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2]), removed(&[2])]);
     assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 8, "one of two copies is left");
+    let last_copy = Engine::registered(&service, json!(2), 0, &json!({ "removal": "last_copy" }));
+    last_copy.say(&service, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2]), removed(&[2])]);
+    assert_eq!(service.score(&tokens(&[1, 2]), "2", 0), 4, "an engine that tells only of the last copy");
     let to_host = BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(None, &[2]) };
     engine.say(&service, 1, &[EngineEvent::Stored(to_host), removed(&[2])]);
     let answer = service.query(&json!({ "token_ids": tokens(&[1, 2]), "model_name": "m" }));
@@ -242,6 +245,8 @@ fn a_dump_makes_another_index_answer_the_same() {
     let hash = &as_text["m:default"]["events"][0]["event"]["data"]["stored"]["blocks"][0]["tokens_hash"];
     assert!(hash.as_str().is_some_and(|text| text.parse::<u64>().is_ok()), "{hash}");
     assert_eq!(service.get("/dump?model_name=none").1, json!({}));
+    let twice = events.iter().filter(|event| event["event"]["data"]["stored"]["copies"] == json!(2)).count();
+    assert_eq!(twice, 1, "a block that is held twice says so: {events:?}");
 
     let restored = restore(events);
     let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
@@ -279,6 +284,7 @@ fn restore(events: &[Value]) -> RadixTree {
                 tier: tier.expect("a tier"),
                 parent: stored["parent_hash"].as_u64().map(SequenceHash),
                 blocks: blocks.collect(),
+                copies: stored["copies"].as_u64().map_or(1, |copies| copies as u32),
             },
         );
     }

@@ -5,8 +5,8 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_server::{InstanceId, ModelKey, Registration, Server, ServerOptions, StartError};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
@@ -33,7 +33,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
         }
         body.to_string()
     };
-    let cases: [(&str, String, u16, &str); 28] = [
+    let cases: [(&str, String, u16, &str); 29] = [
         ("/query", "{\"token_ids\": [1,".into(), 400, "not JSON"),
         ("/query", String::new(), 400, "not JSON"),
         ("/query", "null".into(), 422, "a JSON object"),
@@ -63,6 +63,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
         ("/register", register(json!({ "endpoint": "tcp://gpu-1:70000" })), 400, "port"),
         ("/register", register(json!({ "endpoint": "tcp://*:5557" })), 400, "*"),
         ("/register", register(json!({ "endpoint": "tcp://two words:5557" })), 400, "two words"),
+        ("/register", register(json!({ "removal": "sometimes" })), 422, "last_copy"),
         ("/register", register(json!({ "replay_endpoint": "nonsense" })), 400, "nonsense"),
         ("/register", register(json!({ "block_size": 16 })), 409, "block_size 4"),
         ("/register", register(json!({ "instance_id": 1 })), 409, "unregister it first"),
@@ -133,6 +134,7 @@ fn ready_names_what_is_missing_until_every_engine_asked_for_is_connected() {
         block_size: BlockSize::new(4).expect("four"),
         lora_name: None,
         engine: None,
+        removed_copies: RemovedCopies::One,
     };
     let options = ServerOptions { registrations: vec![registration], ..ServerOptions::default() };
     let service = Service::start_with(options);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash, SequenceHash};
+use flash_indexer_core::{BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash};
 use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, decode_batch};
 
 use crate::recording::{RecordedMessage, RecordedRequest};
@@ -50,7 +50,8 @@ impl CacheGroups {
 
     /// Takes in a message; what cannot be decoded is passed over.
     pub fn learn(&mut self, message: &RecordedMessage) {
-        let options = TranslatorOptions { block_size: self.block_size, lora_name: None };
+        let options =
+            TranslatorOptions { block_size: self.block_size, lora_name: None, removed_copies: RemovedCopies::One };
         let rank = self.ranks.entry(message.dp_rank).or_insert_with(|| RankGroups {
             translator: Translator::new(options),
             content: BTreeMap::new(),

@@ -214,7 +214,7 @@ fn message(received_s: f64, frames: &[String]) -> Result<(RecordedMessage, Optio
     let frames = frames.ok_or("a frame is not hexadecimal")?;
     let live = LiveMessage::from_frames(&frames).map_err(|error| error.to_string())?;
     let batch = decode_batch(live.payload).map_err(|error| error.to_string())?;
-    let block_size = batch.events.iter().find_map(|event| match event {
+    let block_size = batch.events.clone().find_map(|event| match event {
         Ok(EngineEvent::Stored(stored)) => BlockSize::new(stored.block_size),
         _ => None,
     });

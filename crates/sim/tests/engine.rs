@@ -2,7 +2,7 @@
 
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
-use flash_indexer_core::{DpRank, PrefixIndex, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, Tier, WorkerId, WorkerRank};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
 use flash_indexer_sim::{EngineOptions, Request, SimulatedEngine, TooLong};
 use flash_indexer_wire::{Encoding, EngineEvent, Translator, TranslatorOptions, decode_batch};
@@ -38,7 +38,11 @@ fn predicted(index: &RadixTree, request: &Request) -> usize {
 #[test]
 fn an_index_fed_by_the_engine_predicts_every_hit() {
     let mut engine = SimulatedEngine::new(options(700));
-    let mut translator = Translator::new(TranslatorOptions { block_size: block_size(), lora_name: None });
+    let mut translator = Translator::new(TranslatorOptions {
+        block_size: block_size(),
+        lora_name: None,
+        removed_copies: RemovedCopies::One,
+    });
     let mut index = RadixTree::default();
     let (mut hits, mut duplicates, mut removals, mut sequence) = (0, 0, 0, 0);
     for request in conversations(3).take(600) {

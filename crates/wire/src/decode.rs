@@ -13,8 +13,32 @@ pub struct Batch<'a> {
     pub timestamp: f64,
     /// The data-parallel rank that made it, if it says.
     pub dp_rank: Option<DpRank>,
-    /// Its events in order, those that cannot be used as the reason why.
-    pub events: Vec<Result<EngineEvent<'a>, EventError>>,
+    /// Its events in order, decoded as they are taken: one at a time is in memory.
+    pub events: Events<'a>,
+}
+
+/// The events of a batch; those that cannot be used come as the reason why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Events<'a> {
+    reader: Reader<'a>,
+    left: u32,
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = Result<EngineEvent<'a>, EventError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let mut inside = self.reader.clone();
+        let event = event(&mut inside);
+        if event.is_ok() {
+            self.reader = inside;
+        } else if self.reader.skip().is_err() {
+            // The batch was passed over once before, so this cannot be; it must not go on for ever.
+            self.left = 0;
+        }
+        Some(event)
+    }
 }
 
 /// The payload as a whole cannot be read: no event of it is known.
@@ -90,11 +114,12 @@ impl EventError {
 }
 
 /// Reads a batch: an array of two to four elements, or a map with `ts`, `events` and
-/// `data_parallel_rank`. Linear in the payload; allocates no more elements than it has bytes.
+/// `data_parallel_rank`. Linear in the payload. Events are passed over, and decoded when they are
+/// taken; each then allocates no more elements than it has bytes.
 ///
 /// # Errors
 ///
-/// When the payload is not a batch or is cut short. An unusable event is an `Err` inside the batch.
+/// When the payload is not a batch or is cut short. An unusable event is an `Err` among the events.
 pub fn decode_batch(payload: &[u8]) -> Result<Batch<'_>, BatchError> {
     let mut reader = Reader::new(payload);
     let mut batch = Parts::default();
@@ -130,17 +155,18 @@ pub fn decode_batch(payload: &[u8]) -> Result<Batch<'_>, BatchError> {
 struct Parts<'a> {
     timestamp: f64,
     dp_rank: Option<DpRank>,
-    events: Option<Vec<Result<EngineEvent<'a>, EventError>>>,
+    events: Option<Events<'a>>,
 }
 
 impl<'a> Parts<'a> {
+    /// Nothing hangs on the time, so what is no number is no time.
     fn timestamp(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
-        self.timestamp = match reader.next()? {
+        self.timestamp = match reader.clone().next()? {
             Token::Float(seconds) => seconds,
             Token::Unsigned(seconds) => seconds as f64,
-            _ => return Err(BatchError::NotABatch),
+            _ => 0.0,
         };
-        Ok(())
+        Ok(reader.skip()?)
     }
 
     fn dp_rank(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
@@ -153,29 +179,14 @@ impl<'a> Parts<'a> {
     }
 
     fn events(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
-        let Token::Array(len) = reader.next()? else { return Err(BatchError::NotABatch) };
-        let mut events = Vec::with_capacity(reader.capacity_for(len).min(EVENTS_RESERVED_MAX));
-        for _ in 0..len {
-            let mut inside = reader.clone();
-            match event(&mut inside) {
-                Ok(event) => {
-                    *reader = inside;
-                    events.push(Ok(event));
-                }
-                Err(error) => {
-                    reader.skip()?;
-                    events.push(Err(error));
-                }
-            }
+        let Token::Array(left) = reader.next()? else { return Err(BatchError::NotABatch) };
+        self.events = Some(Events { reader: reader.clone(), left });
+        for _ in 0..left {
+            reader.skip()?;
         }
-        self.events = Some(events);
         Ok(())
     }
 }
-
-/// An event takes far more memory than the byte that announces it, so a claimed length reserves
-/// only this many.
-const EVENTS_RESERVED_MAX: usize = 1024;
 
 /// Longest unknown event type that an error repeats, in characters.
 const KIND_CHARS_MAX: usize = 64;
@@ -293,9 +304,9 @@ fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engine
             EngineEvent::Cleared => reader.skip()?,
         }
     }
-    // A parent that is left out is a start of a sequence, as nil is.
+    // What is left out is nil: the start of a sequence, or a store without content.
     let required: &[&'static str] = match event {
-        EngineEvent::Stored(_) => &["block_hashes", "token_ids", "block_size"],
+        EngineEvent::Stored(_) => &["block_hashes", "block_size"],
         EngineEvent::Removed(_) => &["block_hashes"],
         EngineEvent::Cleared => &[],
     };
@@ -331,12 +342,12 @@ fn stored_field<'a>(event: &mut BlockStored<'a>, field: &str, reader: &mut Reade
         "group_idx" => event.group.idx = fields::optional_u32(reader, "group_idx")?,
         "kv_cache_spec_kind" => event.group.kind = fields::optional_text(reader, "kv_cache_spec_kind")?,
         "kv_cache_spec_sliding_window" => {
-            event.group.sliding_window = fields::optional_u32(reader, "kv_cache_spec_sliding_window")?;
+            event.group.sliding_window = fields::unless_strange(reader, fields::optional_u32)?;
         }
         "locality" => event.locality = fields::optional_text(reader, "locality")?,
-        "ownership" => event.ownership = fields::optional_text(reader, "ownership")?,
-        "session_id" => event.session_id = fields::optional_text(reader, "session_id")?,
-        "lookahead_token_ids" => event.lookahead_token_ids = fields::lookahead(reader, "lookahead_token_ids")?,
+        "ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
+        "session_id" => event.session_id = fields::unless_strange(reader, fields::optional_text)?,
+        "lookahead_token_ids" => event.lookahead_token_ids = fields::unless_strange(reader, fields::lookahead)?,
         _ => reader.skip()?,
     }
     Ok(())
@@ -348,7 +359,7 @@ fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &str, reader: &mut Rea
         "medium" => event.medium = fields::optional_text(reader, "medium")?,
         "group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
         "locality" => event.locality = fields::optional_text(reader, "locality")?,
-        "ownership" => event.ownership = fields::optional_text(reader, "ownership")?,
+        "ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
         _ => reader.skip()?,
     }
     Ok(())

@@ -8,13 +8,16 @@ use crate::event::{BlockRemoved, BlockStored, EngineEvent, ExtraKey, TokenIds};
 /// How a vLLM release writes events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// vLLM 0.24 and later: maps that leave out fields at their default.
+    /// vLLM 0.24 to 0.32: maps that leave out fields at their default. (0.33 writes the same with longer
+    /// map heads.)
     Map,
     /// vLLM 0.22 and 0.23: arrays with every field that those releases have.
     Array,
 }
 
-/// Writes a batch. Encoding a decoded vLLM batch gives its bytes again.
+/// Writes a batch. A batch that vLLM wrote with hashes as integers and bare extra keys, decoded and
+/// encoded again, gives its bytes; what vLLM has no field for (`cache_salt`), or has none for in that
+/// encoding, is not written.
 #[must_use]
 pub fn encode_batch(
     timestamp: f64,

@@ -6,11 +6,19 @@ use crate::decode::EventError;
 use crate::event::{ExtraKey, TokenIds};
 use crate::msgpack::{Reader, Token};
 
-/// Reads one field; the reader stands before its value and must stand behind it afterwards.
-pub(crate) type Field<'r, 'a> = &'r mut Reader<'a>;
-
 pub(crate) fn wrong(field: &'static str) -> EventError {
     EventError::WrongType { field }
+}
+
+/// A field that nothing hangs on: what it should not be is passed over as if it were absent.
+pub(crate) fn unless_strange<'a, T>(
+    reader: &mut Reader<'a>,
+    read: impl FnOnce(&mut Reader<'a>, &'static str) -> Result<Option<T>, EventError>,
+) -> Result<Option<T>, EventError> {
+    let mut inside = reader.clone();
+    let value = read(&mut inside, "").unwrap_or_default();
+    reader.skip()?;
+    Ok(value)
 }
 
 /// A hash of any integer width or sign, or bytes of which the last eight count.
@@ -26,7 +34,7 @@ fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventE
     }
 }
 
-pub(crate) fn hashes(reader: Field<'_, '_>, field: &'static str) -> Result<Vec<SequenceHash>, EventError> {
+pub(crate) fn hashes(reader: &mut Reader<'_>, field: &'static str) -> Result<Vec<SequenceHash>, EventError> {
     let Token::Array(len) = reader.next()? else { return Err(wrong(field)) };
     let mut hashes = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
@@ -35,7 +43,7 @@ pub(crate) fn hashes(reader: Field<'_, '_>, field: &'static str) -> Result<Vec<S
     Ok(hashes)
 }
 
-pub(crate) fn optional_hash(reader: Field<'_, '_>, field: &'static str) -> Result<Option<SequenceHash>, EventError> {
+pub(crate) fn optional_hash(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<SequenceHash>, EventError> {
     match reader.next()? {
         Token::Nil => Ok(None),
         token => hash_of(token, field).map(Some),
@@ -50,9 +58,13 @@ fn token_of(token: Token<'_>, field: &'static str) -> Result<u32, EventError> {
     }
 }
 
-/// Tokens, or pairs of tokens; never both in one list.
-pub(crate) fn token_ids(reader: Field<'_, '_>, field: &'static str) -> Result<TokenIds, EventError> {
-    let Token::Array(len) = reader.next()? else { return Err(wrong(field)) };
+/// Tokens, or pairs of tokens, never both in one list; nil is an empty list.
+pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<TokenIds, EventError> {
+    let len = match reader.next()? {
+        Token::Nil => return Ok(TokenIds::default()),
+        Token::Array(len) => len,
+        _ => return Err(wrong(field)),
+    };
     let is_pair = |token: &Result<Token<'_>, _>| matches!(token, Ok(Token::Array(2)));
     if len > 0 && is_pair(&reader.clone().next()) {
         let mut pairs = Vec::with_capacity(reader.capacity_for(len));
@@ -65,7 +77,7 @@ pub(crate) fn token_ids(reader: Field<'_, '_>, field: &'static str) -> Result<To
     plain_tokens(reader, len, field).map(TokenIds::Plain)
 }
 
-fn plain_tokens(reader: Field<'_, '_>, len: u32, field: &'static str) -> Result<Vec<u32>, EventError> {
+fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Result<Vec<u32>, EventError> {
     let mut tokens = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         tokens.push(token_of(reader.next()?, field)?);
@@ -73,7 +85,7 @@ fn plain_tokens(reader: Field<'_, '_>, len: u32, field: &'static str) -> Result<
     Ok(tokens)
 }
 
-pub(crate) fn lookahead(reader: Field<'_, '_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {
+pub(crate) fn lookahead(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {
     let len = match reader.next()? {
         Token::Nil => return Ok(None),
         Token::Array(len) => len,
@@ -94,7 +106,7 @@ pub(crate) fn text<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, 
     str::from_utf8(bytes).map_err(|_| EventError::OutOfRange { field })
 }
 
-pub(crate) fn optional_text<'a>(reader: Field<'_, 'a>, field: &'static str) -> Result<Option<&'a str>, EventError> {
+pub(crate) fn optional_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<&'a str>, EventError> {
     match reader.next()? {
         Token::Nil => Ok(None),
         Token::Text(bytes) => text(bytes, field).map(Some),
@@ -102,7 +114,7 @@ pub(crate) fn optional_text<'a>(reader: Field<'_, 'a>, field: &'static str) -> R
     }
 }
 
-pub(crate) fn optional_integer(reader: Field<'_, '_>, field: &'static str) -> Result<Option<i64>, EventError> {
+pub(crate) fn optional_integer(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<i64>, EventError> {
     match reader.next()? {
         Token::Nil => Ok(None),
         Token::Unsigned(value) => i64::try_from(value).map(Some).map_err(|_| EventError::OutOfRange { field }),
@@ -111,14 +123,14 @@ pub(crate) fn optional_integer(reader: Field<'_, '_>, field: &'static str) -> Re
     }
 }
 
-pub(crate) fn optional_u32(reader: Field<'_, '_>, field: &'static str) -> Result<Option<u32>, EventError> {
+pub(crate) fn optional_u32(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, EventError> {
     let value = optional_integer(reader, field)?;
     value.map(|value| u32::try_from(value).map_err(|_| EventError::OutOfRange { field })).transpose()
 }
 
 /// `extra_keys`: for each block nil, a text, or a list of keys.
 pub(crate) fn extra_keys<'a>(
-    reader: Field<'_, 'a>,
+    reader: &mut Reader<'a>,
     field: &'static str,
 ) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
     let len = match reader.next()? {
@@ -138,7 +150,7 @@ pub(crate) fn extra_keys<'a>(
     Ok(Some(blocks))
 }
 
-fn key_list<'a>(reader: Field<'_, 'a>, len: u32, field: &'static str) -> Result<Vec<ExtraKey<'a>>, EventError> {
+fn key_list<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<Vec<ExtraKey<'a>>, EventError> {
     let mut keys = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         let start = reader.position();
@@ -183,7 +195,7 @@ fn tuple<'a>(reader: &mut Reader<'a>, len: u32) -> Result<Option<ExtraKey<'a>>, 
 
 /// `mm_keys` of TensorRT-LLM: for each block nil, or a list of maps with `hash` and `start_offset`.
 pub(crate) fn mm_keys<'a>(
-    reader: Field<'_, 'a>,
+    reader: &mut Reader<'a>,
     field: &'static str,
 ) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
     let len = match reader.next()? {
@@ -210,7 +222,7 @@ pub(crate) fn mm_keys<'a>(
     Ok(Some(blocks))
 }
 
-fn mm_key<'a>(reader: Field<'_, 'a>, len: u32, field: &'static str) -> Result<ExtraKey<'a>, EventError> {
+fn mm_key<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<ExtraKey<'a>, EventError> {
     let (mut id, mut offset) = (None, 0);
     for _ in 0..len {
         let Token::Text(key) = reader.next()? else { return Err(wrong(field)) };

@@ -3,8 +3,8 @@
 //! The path of a message: [`LiveMessage`] splits the frames, [`SequenceTracker`] says whether one
 //! was missed, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
 //! for each rank turns engine events into the [`BlockEvent`](flash_indexer_core::BlockEvent)s of an
-//! index. Nothing here does I/O; no input panics, allocates more than its own length in elements,
-//! or costs more than the event it is in.
+//! index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
+//! has bytes, or costs more than the event it is in.
 
 mod chain_hash;
 mod decode;
@@ -17,7 +17,7 @@ mod sequence;
 mod translate;
 
 pub use chain_hash::{EngineBlockHash, Sha256CborChain};
-pub use decode::{Batch, BatchError, EventError, decode_batch};
+pub use decode::{Batch, BatchError, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage};

@@ -27,7 +27,7 @@ pub(crate) enum Token<'a> {
     Extension,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,

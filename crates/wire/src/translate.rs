@@ -1,9 +1,9 @@
 //! From what an engine says to what an index understands.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
-use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem, TokenWindow};
-use flash_indexer_core::{Block, BlockEvent, LocalHash, SequenceHash, Tier};
+use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem, Salt, TokenWindow};
+use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use rustc_hash::{FxHashMap, FxHashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -16,6 +16,8 @@ pub struct TranslatorOptions {
     pub block_size: BlockSize,
     /// Adapter of events that name none.
     pub lora_name: Option<String>,
+    /// What a removal means: engines that tell of each copy are the rule.
+    pub removed_copies: RemovedCopies,
 }
 
 /// An event that was understood but cannot be put into an index.
@@ -73,7 +75,7 @@ impl Unusable {
 /// Translates the events of one rank, in order.
 ///
 /// It remembers what events leave out: salts, which vLLM names only with a sequence's first block,
-/// and which cache groups exist. Memory: an entry for each salted block that the rank holds.
+/// and which cache groups exist. Memory: 16 bytes for each salted block, up to a bound.
 #[derive(Debug)]
 pub struct Translator {
     options: TranslatorOptions,
@@ -106,14 +108,14 @@ impl Translator {
     /// shorter than they look.
     #[must_use]
     pub fn is_hybrid(&self) -> bool {
-        !self.groups.set_aside.is_empty()
+        self.groups.are_hybrid
     }
 
     /// The index's event for an engine's event.
     ///
     /// # Errors
     ///
-    /// When the event cannot be indexed; it changes nothing then.
+    /// When the event cannot be indexed.
     pub fn translate(&mut self, event: &EngineEvent<'_>) -> Result<BlockEvent, Unusable> {
         match event {
             EngineEvent::Stored(event) => self.stored(event),
@@ -129,38 +131,42 @@ impl Translator {
         let tier = tier(event.medium, event.locality)?;
         self.groups.admit(event.group)?;
         if event.token_ids.is_empty() {
-            let blocks = event.block_hashes.clone();
-            self.salts.copied(&blocks);
-            return Ok(BlockEvent::Copied { tier, blocks });
+            return Ok(BlockEvent::Copied { tier, blocks: event.block_hashes.clone() });
         }
+        self.check_sizes(event)?;
+        self.groups.claim(event.group);
+        let content = Content::of(event, self.options.lora_name.as_deref());
+        let salt = content.salt.and_then(Salt::new).or_else(|| self.salts.of(event.parent_block_hash));
+        self.salts.set(&event.block_hashes, salt);
+        let space = HashSpace::salted(content.lora.as_deref(), salt);
+        let locals = content.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, space);
+        self.window = match event.token_ids {
+            TokenIds::Plain(_) => TokenWindow::Block,
+            TokenIds::Bigrams(_) => TokenWindow::BlockAndNext,
+        };
+        let blocks = event.block_hashes.iter().zip(locals);
+        let blocks = blocks.map(|(&sequence, local)| Block { sequence, local }).collect();
+        Ok(BlockEvent::Stored { tier, parent: event.parent_block_hash, blocks, copies: 1 })
+    }
+
+    fn check_sizes(&mut self, event: &BlockStored<'_>) -> Result<(), Unusable> {
         let registered = self.options.block_size.tokens();
         if event.block_size != registered {
             return Err(Unusable::BlockSize { actual: event.block_size, registered });
         }
         let (tokens, blocks) = (event.token_ids.len(), event.block_hashes.len());
         if tokens != blocks * self.options.block_size.token_count() {
+            self.groups.doubt(event.group);
             return Err(Unusable::TokenCount { tokens, blocks, block_size: registered });
         }
-        let content = Content::of(event, self.options.lora_name.as_deref());
-        let salt = content.salt.map(Arc::from).or_else(|| self.salts.of(event.parent_block_hash));
-        let locals = content.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, salt.as_deref());
-        self.window = match event.token_ids {
-            TokenIds::Plain(_) => TokenWindow::Block,
-            TokenIds::Bigrams(_) => TokenWindow::BlockAndNext,
-        };
-        if let Some(salt) = salt {
-            self.salts.stored(&event.block_hashes, &salt);
-        }
-        let blocks = event.block_hashes.iter().zip(locals);
-        let blocks = blocks.map(|(&sequence, local)| Block { sequence, local }).collect();
-        Ok(BlockEvent::Stored { tier, parent: event.parent_block_hash, blocks })
+        Ok(())
     }
 
     fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<BlockEvent, Unusable> {
         let tier = tier(event.medium, event.locality)?;
         self.groups.check_removed(event.group_idx)?;
-        self.salts.removed(&event.block_hashes);
-        Ok(BlockEvent::Removed { tier, blocks: event.block_hashes.clone() })
+        let copies = self.options.removed_copies;
+        Ok(BlockEvent::Removed { tier, blocks: event.block_hashes.clone(), copies })
     }
 }
 
@@ -184,7 +190,9 @@ const MEDIUM_CHARS_MAX: usize = 64;
 
 /// What besides its tokens makes up the content of a store's blocks.
 struct Content<'a> {
-    lora: Option<std::borrow::Cow<'a, str>>,
+    lora: Option<Cow<'a, str>>,
+    /// The adapter's name as it stands among a block's keys.
+    lora_key: Option<&'a str>,
     /// Named by this event; blocks further down a sequence inherit it.
     salt: Option<&'a str>,
     /// Which extra key of the first block is the salt.
@@ -195,13 +203,18 @@ struct Content<'a> {
 impl<'a> Content<'a> {
     fn of(event: &'a BlockStored<'a>, lora_by_default: Option<&'a str>) -> Self {
         let keys = event.extra_keys.as_deref().unwrap_or_default();
+        let tagged = keys.iter().flatten().flatten().find_map(|key| match *key {
+            ExtraKey::Lora(name) => Some(name),
+            _ => None,
+        });
         let number = event.lora_id.filter(|&id| id != 0);
-        let lora = match (event.lora_name, number) {
+        let lora = match (event.lora_name.or(tagged), number) {
             (Some(name), _) => Some(name.into()),
             (None, Some(number)) => Some(number.to_string().into()),
             (None, None) => lora_by_default.map(Into::into),
         };
-        let mut content = Self { lora, salt: event.cache_salt, salt_key: None, keys };
+        let salt = event.cache_salt.filter(|salt| !salt.is_empty());
+        let mut content = Self { lora, lora_key: event.lora_name, salt, salt_key: None, keys };
         if event.parent_block_hash.is_none() {
             content.find_salt();
         }
@@ -211,9 +224,10 @@ impl<'a> Content<'a> {
     /// The salt stands last among the first block's bare texts, after the adapter's name.
     fn find_salt(&mut self) {
         let first = self.keys.first().and_then(Option::as_deref).unwrap_or_default();
+        let lora_key = self.lora_key_of(first);
         let found = first.iter().enumerate().rev().find_map(|(at, key)| match *key {
             ExtraKey::Salt(salt) => Some((at, salt)),
-            ExtraKey::Text(text) if Some(text) != self.lora.as_deref() => Some((at, text)),
+            ExtraKey::Text(text) if Some(at) != lora_key => Some((at, text)),
             _ => None,
         });
         if let Some((at, salt)) = found {
@@ -222,14 +236,20 @@ impl<'a> Content<'a> {
         }
     }
 
+    /// Which of a block's keys is the adapter's name: the first text that is. The same text again is
+    /// something else, such as a salt that is called like the adapter.
+    fn lora_key_of(&self, keys: &[ExtraKey<'_>]) -> Option<usize> {
+        let name = self.lora_key?;
+        keys.iter().position(|key| *key == ExtraKey::Text(name))
+    }
+
     fn local_hashes(
         &self,
         hasher: &mut LocalHasher,
         tokens: &TokenIds,
         block_size: BlockSize,
-        salt: Option<&str>,
+        space: HashSpace,
     ) -> Vec<LocalHash> {
-        let space = HashSpace::new(self.lora.as_deref(), salt);
         let mut items = Vec::new();
         let mut hash = |block: usize, tokens: &[u32]| {
             self.items(block, &mut items);
@@ -258,10 +278,11 @@ impl<'a> Content<'a> {
     fn items(&self, block: usize, items: &mut Vec<MultimodalItem>) {
         items.clear();
         let keys = self.keys.get(block).and_then(Option::as_deref).unwrap_or_default();
+        let lora_key = self.lora_key_of(keys);
         for (at, key) in keys.iter().enumerate() {
             let is_salt = block == 0 && self.salt_key == Some(at);
             items.extend(match *key {
-                ExtraKey::Text(text) if Some(text) == self.lora.as_deref() || is_salt => None,
+                ExtraKey::Text(_) if is_salt || lora_key == Some(at) => None,
                 ExtraKey::Text(id) => Some(MultimodalItem { offset: 0, hash: item_hash(id) }),
                 ExtraKey::Item { id, offset } => Some(MultimodalItem { offset, hash: item_hash(id) }),
                 ExtraKey::Opaque(bytes) => Some(MultimodalItem { offset: 0, hash: xxh3_64(bytes) }),
@@ -278,45 +299,46 @@ fn item_hash(id: &str) -> u64 {
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_else(|| xxh3_64(id.as_bytes()))
 }
 
-/// Salts of the blocks that have one, counted as the blocks' copies are.
+/// Salts by block. A name means one content, so an entry never becomes wrong, only useless: the
+/// oldest are forgotten when there are too many, and what is used stays.
 #[derive(Debug, Default)]
 struct Salts {
-    blocks: FxHashMap<SequenceHash, (Arc<str>, u32)>,
+    young: FxHashMap<SequenceHash, Salt>,
+    old: FxHashMap<SequenceHash, Salt>,
 }
 
+/// Salted blocks remembered in each of two generations.
+const SALTED_BLOCKS_MAX: usize = 1 << 19;
+
 impl Salts {
-    fn of(&self, block: Option<SequenceHash>) -> Option<Arc<str>> {
-        self.blocks.get(&block?).map(|(salt, _)| Arc::clone(salt))
+    fn of(&mut self, block: Option<SequenceHash>) -> Option<Salt> {
+        let block = block?;
+        if let Some(&salt) = self.young.get(&block) {
+            return Some(salt);
+        }
+        let salt = self.old.remove(&block)?;
+        self.insert(block, salt);
+        Some(salt)
     }
 
-    fn stored(&mut self, blocks: &[SequenceHash], salt: &Arc<str>) {
-        for &block in blocks {
-            let (known, copies) = self.blocks.entry(block).or_insert_with(|| (Arc::clone(salt), 0));
-            known.clone_from(salt);
-            *copies += 1;
-        }
-    }
-
-    fn copied(&mut self, blocks: &[SequenceHash]) {
-        for block in blocks {
-            if let Some((_, copies)) = self.blocks.get_mut(block) {
-                *copies += 1;
-            }
-        }
-    }
-
-    fn removed(&mut self, blocks: &[SequenceHash]) {
-        if self.blocks.is_empty() {
-            return;
-        }
-        for block in blocks {
-            if let Some((_, copies)) = self.blocks.get_mut(block) {
-                *copies -= 1;
-                if *copies == 0 {
-                    self.blocks.remove(block);
+    fn set(&mut self, blocks: &[SequenceHash], salt: Option<Salt>) {
+        match salt {
+            Some(salt) => blocks.iter().for_each(|&block| self.insert(block, salt)),
+            None if self.young.is_empty() && self.old.is_empty() => {}
+            None => {
+                for block in blocks {
+                    self.young.remove(block);
+                    self.old.remove(block);
                 }
             }
         }
+    }
+
+    fn insert(&mut self, block: SequenceHash, salt: Salt) {
+        if self.young.len() >= SALTED_BLOCKS_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(block, salt);
     }
 }
 
@@ -326,30 +348,57 @@ impl Salts {
 struct Groups {
     indexed: Option<u32>,
     set_aside: FxHashSet<u32>,
+    are_hybrid: bool,
 }
 
+/// Groups that are remembered by number; real models have a handful.
+const GROUPS_MAX: usize = 64;
+const GROUP_KIND_CHARS_MAX: usize = 64;
+
 impl Groups {
+    /// Whether a store of this group can be indexed.
     fn admit(&mut self, group: CacheGroup<'_>) -> Result<(), Unusable> {
         let Some(idx) = group.idx else { return Ok(()) };
-        let kind = group.kind.unwrap_or("full_attention");
-        let is_full = matches!(kind, "full_attention" | "mla_attention");
-        if is_full && *self.indexed.get_or_insert(idx) == idx {
+        let is_full = match group.kind {
+            None => !self.set_aside.contains(&idx),
+            Some(kind) => matches!(kind, "full_attention" | "mla_attention" | "sink_full_attention"),
+        };
+        if is_full && self.indexed.is_none_or(|indexed| indexed == idx) {
             return Ok(());
         }
-        self.set_aside.insert(idx);
-        Err(Unusable::HybridGroup { group: idx, kind: kind.to_owned() })
+        self.set_aside(idx);
+        let kind = group.kind.unwrap_or("of unknown kind").chars().take(GROUP_KIND_CHARS_MAX).collect();
+        Err(Unusable::HybridGroup { group: idx, kind })
+    }
+
+    /// A store of this group fits: it is the one that is indexed.
+    fn claim(&mut self, group: CacheGroup<'_>) {
+        self.indexed = self.indexed.or(group.idx);
+    }
+
+    /// A store of this group has another number of tokens than full attention has: if the group does
+    /// not say what it is, it is something else.
+    fn doubt(&mut self, group: CacheGroup<'_>) {
+        if let CacheGroup { idx: Some(idx), kind: None, .. } = group {
+            self.indexed = self.indexed.filter(|&indexed| indexed != idx);
+            self.set_aside(idx);
+        }
+    }
+
+    fn set_aside(&mut self, idx: u32) {
+        self.are_hybrid = true;
+        if self.set_aside.len() < GROUPS_MAX {
+            self.set_aside.insert(idx);
+        }
     }
 
     /// A removal names its group by number alone: only the indexed group's removals count.
     fn check_removed(&self, idx: Option<u32>) -> Result<(), Unusable> {
-        match (idx, self.indexed) {
-            (Some(group), Some(indexed)) if group != indexed => {
-                Err(Unusable::HybridGroup { group, kind: "removed".to_owned() })
-            }
-            (Some(group), None) if self.set_aside.contains(&group) => {
-                Err(Unusable::HybridGroup { group, kind: "removed".to_owned() })
-            }
-            _ => Ok(()),
-        }
+        let Some(group) = idx else { return Ok(()) };
+        let counts = match self.indexed {
+            Some(indexed) => group == indexed,
+            None => !self.set_aside.contains(&group),
+        };
+        if counts { Ok(()) } else { Err(Unusable::HybridGroup { group, kind: "removal".to_owned() }) }
     }
 }

@@ -3,11 +3,11 @@
 
 use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_test_support::{from_hex, json_lines, shared_dir};
-use flash_indexer_wire::{Encoding, EngineEvent, LiveMessage, TokenIds, decode_batch, encode_batch};
+use flash_indexer_wire::{Encoding, EngineEvent, ExtraKey, LiveMessage, TokenIds, decode_batch, encode_batch};
 use rmpv::Value;
 
 /// The positions of the fields in array events.
-const STORED: [&str; 11] = [
+const STORED: [&str; 15] = [
     "block_hashes",
     "parent_block_hash",
     "token_ids",
@@ -19,8 +19,12 @@ const STORED: [&str; 11] = [
     "group_idx",
     "kv_cache_spec_kind",
     "kv_cache_spec_sliding_window",
+    "locality",
+    "ownership",
+    "session_id",
+    "lookahead_token_ids",
 ];
-const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
+const REMOVED: [&str; 5] = ["block_hashes", "medium", "group_idx", "locality", "ownership"];
 
 /// A field of an event by the independent reader; nil where it is absent.
 fn field(event: &Value, name: &str) -> Value {
@@ -61,6 +65,27 @@ fn number(event: &Value, name: &str) -> Option<u32> {
     field(event, name).as_u64().map(|value| u32::try_from(value).expect("a small number"))
 }
 
+fn some(value: Value) -> Option<Value> {
+    Some(value).filter(|value| !value.is_nil())
+}
+
+fn tokens_as_value(tokens: &[u32]) -> Value {
+    Value::Array(tokens.iter().map(|&token| token.into()).collect())
+}
+
+/// Extra keys as the independent reader shows them.
+fn keys_as_values(blocks: &[Option<Vec<ExtraKey<'_>>>]) -> Value {
+    let key = |key: &ExtraKey<'_>| match *key {
+        ExtraKey::Text(text) => Value::from(text),
+        ExtraKey::Item { id, offset } => Value::Array(vec![id.into(), offset.into()]),
+        other => panic!("no recorded engine sends {other:?}"),
+    };
+    let block = |keys: &Option<Vec<ExtraKey<'_>>>| {
+        keys.as_ref().map_or(Value::Nil, |keys| Value::Array(keys.iter().map(key).collect()))
+    };
+    Value::Array(blocks.iter().map(block).collect())
+}
+
 /// Decodes one payload and compares every field that matters; returns the number of events.
 fn check_payload(payload: &[u8]) -> usize {
     let batch = decode_batch(payload).expect("a real engine's batch");
@@ -71,8 +96,9 @@ fn check_payload(payload: &[u8]) -> usize {
     assert_eq!(batch.dp_rank, rank);
 
     let expected = parts[1].as_array().expect("a list of events");
-    assert_eq!(batch.events.len(), expected.len());
-    for (event, expected) in batch.events.iter().zip(expected) {
+    let events: Vec<_> = batch.events.collect();
+    assert_eq!(events.len(), expected.len());
+    for (event, expected) in events.iter().zip(expected) {
         match event.as_ref().unwrap_or_else(|error| panic!("{error}: {expected}")) {
             EngineEvent::Stored(event) => {
                 assert_eq!(event.block_hashes, hashes(expected));
@@ -89,23 +115,30 @@ fn check_payload(payload: &[u8]) -> usize {
                 assert_eq!(event.group.kind.map(str::to_owned), text(expected, "kv_cache_spec_kind"));
                 assert_eq!(event.group.sliding_window, number(expected, "kv_cache_spec_sliding_window"));
                 assert_eq!(event.session_id.map(str::to_owned), text(expected, "session_id"));
+                assert_eq!(event.locality.map(str::to_owned), text(expected, "locality"));
+                assert_eq!(event.ownership.map(str::to_owned), text(expected, "ownership"));
                 let salt = match field(expected, "lora_name") {
                     Value::Map(pairs) => pairs[0].1.as_str().map(str::to_owned),
                     _ => text(expected, "cache_salt"),
                 };
-                let keys = field(expected, "extra_keys");
-                assert_eq!(event.extra_keys.as_ref().map(Vec::len), keys.as_array().map(Vec::len));
+                assert_eq!(event.extra_keys.as_deref().map(keys_as_values), some(field(expected, "extra_keys")));
+                let lookahead = event.lookahead_token_ids.as_ref();
+                let lookahead =
+                    lookahead.map(|blocks| Value::Array(blocks.iter().map(|block| tokens_as_value(block)).collect()));
+                assert_eq!(lookahead, some(field(expected, "lookahead_token_ids")));
                 assert_eq!(event.cache_salt.map(str::to_owned), salt);
             }
             EngineEvent::Removed(event) => {
                 assert_eq!(event.block_hashes, hashes(expected));
                 assert_eq!(event.medium.map(str::to_owned), text(expected, "medium"));
                 assert_eq!(event.group_idx, number(expected, "group_idx"));
+                assert_eq!(event.locality.map(str::to_owned), text(expected, "locality"));
+                assert_eq!(event.ownership.map(str::to_owned), text(expected, "ownership"));
             }
             EngineEvent::Cleared => assert!(expected.to_string().contains("AllBlocksCleared")),
         }
     }
-    batch.events.len()
+    events.len()
 }
 
 fn frames(message: &serde_json::Value) -> Vec<Vec<u8>> {
@@ -150,11 +183,38 @@ fn what_vllm_wrote_is_written_again_byte_for_byte() {
                 continue;
             }
             let frames = frames(&line["frames"]);
-            let batch = decode_batch(&frames[2]).expect("a batch");
-            let events: Vec<_> = batch.events.into_iter().map(|event| event.expect("a good event")).collect();
-            assert!(encode_batch(batch.timestamp, &events, batch.dp_rank, encoding) == frames[2], "{stream}: {line}");
+            assert!(encoded_again(&frames[2], encoding) == frames[2], "{stream}: {line}");
         }
     }
+}
+
+fn encoded_again(payload: &[u8], encoding: Encoding) -> Vec<u8> {
+    let batch = decode_batch(payload).expect("a batch");
+    let events: Vec<_> = batch.events.map(|event| event.expect("a good event")).collect();
+    encode_batch(batch.timestamp, &events, batch.dp_rank, encoding)
+}
+
+#[test]
+fn what_published_vllm_releases_wrote_is_written_again() {
+    let Some(shared) = shared_dir() else { return };
+    let text = std::fs::read_to_string(shared.join("data/vectors/golden-frames.json")).expect("the vectors");
+    let releases: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+    let mut written = 0;
+    for release in releases.iter().filter(|release| release["engine"] == "vllm") {
+        let encoding = match (&release["array_like_events"], release["BlockStored_fields"].as_array().map(Vec::len)) {
+            // With a fifteenth field the length of a map is written in two bytes however small it is.
+            (serde_json::Value::Bool(false), Some(fields)) if fields < 15 => Encoding::Map,
+            (serde_json::Value::Bool(true), Some(11)) => Encoding::Array,
+            _ => continue, // other forms are only read
+        };
+        // The third message has hashes as bytes, which are read as integers.
+        for message in &release["live"].as_array().expect("live messages")[..2] {
+            let frames = frames(message);
+            assert!(encoded_again(&frames[2], encoding) == frames[2], "{}", release["version"]);
+            written += 1;
+        }
+    }
+    assert!(written >= 10, "{written} messages");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! What engines may send besides the recorded forms, and what must not hurt.
 
-use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_core::designs::{RadixTree, RadixTreeLimits};
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_wire::{
-    BatchError, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, TokenIds, decode_batch,
+    BatchError, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, TokenIds, Translator, TranslatorOptions,
+    decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
@@ -38,10 +41,11 @@ fn good() -> Value {
 fn one(event: Value) -> Result<String, EventError> {
     let payload = batch_of([good(), event, good()]);
     let batch = decode_batch(&payload).expect("the batch stands whatever the event is");
-    assert_eq!(batch.events.len(), 3);
     assert_eq!(batch.dp_rank, Some(DpRank(3)));
-    assert!(batch.events[0].is_ok() && batch.events[2].is_ok(), "a neighbour was lost");
-    batch.events[1].clone().map(|event| format!("{event:?}"))
+    let events: Vec<_> = batch.events.collect();
+    assert_eq!(events.len(), 3);
+    assert!(events[0].is_ok() && events[2].is_ok(), "a neighbour was lost");
+    events[1].clone().map(|event| format!("{event:?}"))
 }
 
 #[test]
@@ -62,6 +66,7 @@ fn a_bad_event_costs_only_itself() {
         (stored([7.into(), Value::Nil, pair(), 2.into()]), "wrong_type"),
         (stored([list(["x".into()]), Value::Nil, pair(), 2.into()]), "wrong_type"),
         (stored([list([7.into()]), Value::Nil, pair(), Value::Nil]), "wrong_type"),
+        (map([("type", "BlockStored".into()), ("block_hashes", list([7.into()]))]), "missing_field"),
         (stored([list([7.into()]), Value::Nil, list([1.into(), pair()]), 2.into()]), "wrong_type"),
         (stored([list([7.into()]), Value::Nil, list([pair(), 1.into()]), 2.into()]), "wrong_type"),
         (stored([list([7.into()]), Value::Nil, list([(-1).into()]), 2.into()]), "out_of_range"),
@@ -91,7 +96,7 @@ fn hashes_of_every_width_and_sign_are_the_same_64_bits() {
     ];
     let payload = batch_of([list([Value::from("BlockRemoved"), list(hashes)])]);
     let batch = decode_batch(&payload).expect("a batch");
-    let Ok(EngineEvent::Removed(removed)) = &batch.events[0] else { panic!("a removal") };
+    let Some(Ok(EngineEvent::Removed(removed))) = batch.events.clone().next() else { panic!("a removal") };
     assert_eq!(removed.block_hashes, [1, u64::MAX, u64::MAX, 1 << 63, 5].map(SequenceHash));
 }
 
@@ -101,7 +106,7 @@ fn pages_of_token_pairs_are_read() {
     let event = stored([list([7.into()]), Value::Nil, list([pair(1, 2), pair(2, 3)]), 2.into()]);
     let payload = batch_of([event]);
     let batch = decode_batch(&payload).expect("a batch");
-    let Ok(EngineEvent::Stored(stored)) = &batch.events[0] else { panic!("a store") };
+    let Some(Ok(EngineEvent::Stored(stored))) = batch.events.clone().next() else { panic!("a store") };
     assert_eq!(stored.token_ids, TokenIds::Bigrams(vec![[1, 2], [2, 3]]));
 }
 
@@ -136,7 +141,7 @@ fn extra_keys_of_every_form_are_read() {
     ]);
     let payload = batch_of([event]);
     let batch = decode_batch(&payload).expect("a batch");
-    let Ok(EngineEvent::Stored(stored)) = &batch.events[0] else { panic!("{:?}", batch.events[0]) };
+    let Some(Ok(EngineEvent::Stored(stored))) = batch.events.clone().next() else { panic!("{batch:?}") };
     let keys = stored.extra_keys.as_ref().expect("keys");
     assert_eq!(keys[0], Some(vec![ExtraKey::Item { id: "ab", offset: 9 }]));
     assert_eq!(keys[1], Some(vec![ExtraKey::Text("salt")]));
@@ -167,12 +172,43 @@ fn a_batch_may_be_short_long_or_a_map() {
     ]));
     for (payload, rank) in [(short, None), (long, None), (as_map, Some(DpRank(1)))] {
         let batch = decode_batch(&payload).expect("a batch");
-        assert_eq!((batch.events.len(), batch.dp_rank, batch.timestamp), (1, rank, 1.0));
+        assert_eq!((batch.dp_rank, batch.timestamp, batch.events.count()), (rank, 1.0, 1));
     }
     for payload in [encoded(&Value::Nil), encoded(&list([])), encoded(&map([("ts", Value::F64(1.0))]))] {
         assert_eq!(decode_batch(&payload), Err(BatchError::NotABatch));
     }
     assert!(matches!(decode_batch(b""), Err(BatchError::Malformed(_))));
+}
+
+#[test]
+fn what_nothing_hangs_on_costs_nothing() {
+    let event = map([
+        ("type", "BlockStored".into()),
+        ("block_hashes", list([1.into()])),
+        ("block_size", 2.into()),
+        ("session_id", 5.into()),
+        ("ownership", map([("by", "us".into())])),
+        ("kv_cache_spec_sliding_window", (-1).into()),
+        ("lookahead_token_ids", list([Value::from("x")])),
+        ("new_field", list([Value::Nil])),
+    ]);
+    let payload = encoded(&list([Value::Nil, list([event])]));
+    let batch = decode_batch(&payload).expect("a batch without a time is one");
+    let Some(Ok(EngineEvent::Stored(stored))) = batch.events.clone().next() else { panic!("{batch:?}") };
+    assert_eq!((stored.session_id, stored.ownership, stored.lookahead_token_ids), (None, None, None));
+    assert!(stored.token_ids.is_empty(), "a store without tokens");
+}
+
+#[test]
+fn clears_are_read_in_every_form() {
+    let forms = [
+        list([Value::from("AllBlocksCleared")]),
+        list([Value::from("AllBlocksCleared"), "kvcr".into()]),
+        map([("type", "AllBlocksCleared".into()), ("ownership", "kvcr".into())]),
+    ];
+    for form in forms {
+        assert_eq!(one(form), Ok(format!("{:?}", EngineEvent::Cleared)));
+    }
 }
 
 #[test]
@@ -220,12 +256,31 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Decodes, translates and indexes whatever these bytes are.
+fn take_in(payload: &[u8]) {
+    let Ok(batch) = decode_batch(payload) else { return };
+    let mut translator = Translator::new(TranslatorOptions {
+        block_size: BlockSize::new(2).expect("two"),
+        lora_name: None,
+        removed_copies: RemovedCopies::One,
+    });
+    let mut index = RadixTree::new(RadixTreeLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
+    let rank = WorkerRank { worker: WorkerId(1), dp_rank: batch.dp_rank.unwrap_or_default() };
+    for event in batch.events.flatten() {
+        if let Ok(event) = translator.translate(&event) {
+            index.apply(rank, &event);
+        }
+    }
+    index.clear_rank(rank);
+    assert_eq!(index.node_count(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = decode_batch(&bytes);
+        take_in(&bytes);
     }
 
     #[test]
@@ -238,8 +293,8 @@ proptest! {
         let mut payload = batch_of([good(), event, good()]);
         let at = at.index(payload.len());
         payload[at] = byte;
-        let _ = decode_batch(&payload);
+        take_in(&payload);
         let cut = cut.index(payload.len());
-        let _ = decode_batch(&payload[..cut]);
+        take_in(&payload[..cut]);
     }
 }

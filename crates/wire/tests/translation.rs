@@ -1,14 +1,14 @@
 //! What an event means to an index.
 
 use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
-use flash_indexer_core::{Block, BlockEvent, LocalHash, SequenceHash, Tier};
+use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
     BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds, Translator, TranslatorOptions, Unusable,
 };
 
 fn translator() -> Translator {
     let block_size = BlockSize::new(2).expect("two");
-    Translator::new(TranslatorOptions { block_size, lora_name: None })
+    Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One })
 }
 
 /// A store of blocks `hashes` with tokens 10·hash, 10·hash + 1.
@@ -60,6 +60,7 @@ fn a_store_names_tier_parent_and_content() {
                 Block { sequence: SequenceHash(1), local: hashed[0] },
                 Block { sequence: SequenceHash(2), local: hashed[1] },
             ],
+            copies: 1,
         })
     );
 }
@@ -100,9 +101,13 @@ fn a_salt_named_with_the_first_block_reaches_every_block_after_it() {
     assert_eq!(stored_locals(&mut translator, store(Some(2), &[3])), locals(None, Some("tenant"), &[3]));
     assert_eq!(stored_locals(&mut translator, store(None, &[1])), locals(None, None, &[1]), "another sequence");
     assert_eq!(stored_locals(&mut translator, store(Some(3), &[4])), locals(None, Some("tenant"), &[4]));
-    // What is no longer held is forgotten.
-    translator.translate(&removed(&[4])).expect("a removal");
-    assert_eq!(stored_locals(&mut translator, store(Some(4), &[5])), locals(None, None, &[5]));
+    assert_eq!(stored_locals(&mut translator, store(Some(1), &[6])), locals(None, None, &[6]), "1 is unsalted now");
+    translator.translate(&removed(&[3])).expect("a removal");
+    assert_eq!(
+        stored_locals(&mut translator, store(Some(3), &[4])),
+        locals(None, Some("tenant"), &[4]),
+        "a removal changes no block's content"
+    );
     translator.translate(&EngineEvent::Cleared).expect("a clear");
     assert_eq!(stored_locals(&mut translator, store(Some(3), &[4])), locals(None, None, &[4]));
 }
@@ -122,6 +127,21 @@ fn adapter_and_salt_have_their_own_places() {
     let event = BlockStored { cache_salt: Some("tenant"), ..store(Some(77), &[1]) };
     assert_eq!(stored_locals(&mut translator, event), locals(None, Some("tenant"), &[1]), "SGLang's own field");
 
+    let keys = vec![Some(vec![ExtraKey::Text("same"), ExtraKey::Text("same")])];
+    let event = BlockStored { lora_name: Some("same"), extra_keys: Some(keys), ..store(None, &[1]) };
+    assert_eq!(
+        stored_locals(&mut translator, event),
+        locals(Some("same"), Some("same"), &[1]),
+        "a salt like the adapter"
+    );
+
+    let keys = vec![Some(vec![ExtraKey::Lora("adapter"), ExtraKey::Salt("tenant")])];
+    let event = BlockStored { extra_keys: Some(keys), ..store(None, &[1]) };
+    assert_eq!(stored_locals(&mut translator, event), locals(Some("adapter"), Some("tenant"), &[1]), "marked keys");
+
+    let event = BlockStored { cache_salt: Some(""), ..store(None, &[1]) };
+    assert_eq!(stored_locals(&mut translator, event), locals(None, None, &[1]), "an empty salt is none");
+
     let numbered = BlockStored { lora_id: Some(3), ..store(None, &[1]) };
     assert_eq!(stored_locals(&mut translator, numbered), locals(Some("3"), None, &[1]), "older releases");
 }
@@ -129,8 +149,15 @@ fn adapter_and_salt_have_their_own_places() {
 #[test]
 fn the_registered_adapter_is_the_default() {
     let block_size = BlockSize::new(2).expect("two");
-    let mut translator = Translator::new(TranslatorOptions { block_size, lora_name: Some("house".into()) });
+    let mut translator = Translator::new(TranslatorOptions {
+        block_size,
+        lora_name: Some("house".into()),
+        removed_copies: RemovedCopies::One,
+    });
     assert_eq!(stored_locals(&mut translator, store(None, &[1])), locals(Some("house"), None, &[1]));
+    let keys = vec![Some(vec![ExtraKey::Text("house")])];
+    let salted = BlockStored { extra_keys: Some(keys), ..store(None, &[1]) };
+    assert_eq!(stored_locals(&mut translator, salted), locals(Some("house"), Some("house"), &[1]));
     let named = BlockStored { lora_name: Some("guest"), ..store(None, &[1]) };
     assert_eq!(stored_locals(&mut translator, named), locals(Some("guest"), None, &[1]));
 }
@@ -205,4 +232,43 @@ fn only_the_first_full_attention_group_of_a_hybrid_model_is_taken_in() {
     assert_eq!(reason(translator.translate(&removed(1))), Ok(()));
     assert_eq!(reason(translator.translate(&removed(0))), Err("hybrid_group"));
     assert!(translator.is_hybrid());
+}
+
+#[test]
+fn a_group_that_does_not_fit_gives_its_place_to_one_that_does() {
+    let mut translator = translator();
+    let group = |idx| CacheGroup { idx: Some(idx), kind: None, sliding_window: None };
+    let mut reason = |event: BlockStored<'_>| {
+        translator.translate(&EngineEvent::Stored(event)).map(|_| ()).map_err(|error| error.reason())
+    };
+    let sparse =
+        |idx| BlockStored { group: group(idx), token_ids: TokenIds::Plain(vec![1, 2]), ..store(None, &[1, 2]) };
+    let whole = |idx| BlockStored { group: group(idx), ..store(None, &[1, 2]) };
+    assert_eq!(reason(whole(0)), Ok(()), "nothing speaks against it yet");
+    assert_eq!(reason(whole(1)), Err("hybrid_group"));
+    assert_eq!(reason(sparse(0)), Err("token_count_mismatch"));
+    assert_eq!(reason(whole(0)), Err("hybrid_group"), "a sliding window looks full while prompts are short");
+    let named = CacheGroup { kind: Some("sink_full_attention"), ..group(1) };
+    assert_eq!(reason(BlockStored { group: named, ..store(None, &[1, 2]) }), Ok(()));
+    assert!(translator.is_hybrid());
+}
+
+#[test]
+fn a_removal_means_one_copy_or_all_as_the_engine_does_it() {
+    let block_size = BlockSize::new(2).expect("two");
+    for removed_copies in [RemovedCopies::One, RemovedCopies::All] {
+        let mut translator = Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies });
+        let expected =
+            BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(4)], copies: removed_copies };
+        assert_eq!(translator.translate(&removed(&[4])), Ok(expected));
+    }
+}
+
+#[test]
+fn a_remote_store_lies_in_the_external_tier() {
+    let event = BlockStored { locality: Some("REMOTE"), ..store(None, &[1]) };
+    let Ok(BlockEvent::Stored { tier, .. }) = translator().translate(&EngineEvent::Stored(event)) else {
+        panic!("a usable store");
+    };
+    assert_eq!(tier, Tier::External);
 }

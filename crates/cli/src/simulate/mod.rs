@@ -105,7 +105,7 @@ pub(crate) struct SimulateArguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum EncodingName {
-    /// Maps, as vLLM 0.24 and later.
+    /// Maps, as vLLM 0.24 to 0.32.
     Map,
     /// Arrays, as vLLM 0.23.
     Array,

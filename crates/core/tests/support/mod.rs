@@ -1,7 +1,9 @@
 //! Random event streams in a small world, so that everything that can meet does.
 
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{
+    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -31,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => chained(),
         6 => event(contradicting().boxed()),
         10 => removed_from_a_chain(),
-        4 => event((tier(), vec(any_hash(), 1..4)).prop_map(|(tier, blocks)| BlockEvent::Removed { tier, blocks }).boxed()),
+        4 => event((tier(), vec(any_hash(), 1..4), removed_copies()).prop_map(|(tier, blocks, copies)| BlockEvent::Removed { tier, blocks, copies }).boxed()),
         4 => event((tier(), vec(any_hash(), 1..4)).prop_map(|(tier, blocks)| BlockEvent::Copied { tier, blocks }).boxed()),
         1 => event(Just(BlockEvent::Cleared).boxed()),
         1 => rank().prop_map(Step::ClearRank),
@@ -56,20 +58,20 @@ fn names(rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHash> {
 /// What a real engine sends: part of a chain, hashes following from content. Starting in the middle
 /// it makes holes and unknown parents.
 fn chained() -> impl Strategy<Value = Step> {
-    (rank(), tier(), path(), 0..3usize).prop_map(|(rank, tier, path, from)| {
+    (rank(), tier(), path(), 0..3usize, copies()).prop_map(|(rank, tier, path, from, copies)| {
         let names = names(rank, &path);
         let from = from.min(path.len() - 1);
         let parent = from.checked_sub(1).map(|at| names[at]);
         let blocks = (from..path.len()).map(|at| Block { sequence: names[at], local: path[at] }).collect();
-        Step::Event(rank, BlockEvent::Stored { tier, parent, blocks })
+        Step::Event(rank, BlockEvent::Stored { tier, parent, blocks, copies })
     })
 }
 
 fn removed_from_a_chain() -> impl Strategy<Value = Step> {
-    (rank(), tier(), path(), 0..6usize).prop_map(|(rank, tier, path, from)| {
+    (rank(), tier(), path(), 0..6usize, removed_copies()).prop_map(|(rank, tier, path, from, copies)| {
         let names = names(rank, &path);
         let blocks = names[from.min(path.len() - 1)..].iter().rev().copied().collect();
-        Step::Event(rank, BlockEvent::Removed { tier, blocks })
+        Step::Event(rank, BlockEvent::Removed { tier, blocks, copies })
     })
 }
 
@@ -77,14 +79,19 @@ fn removed_from_a_chain() -> impl Strategy<Value = Step> {
 /// circles, and name one place twice.
 fn contradicting() -> impl Strategy<Value = BlockEvent> {
     let block = (any_hash(), 0..3u64).prop_map(|(sequence, local)| Block { sequence, local: LocalHash(local) });
-    (tier(), proptest::option::of(any_hash()), vec(block, 1..4)).prop_map(|(tier, parent, blocks)| BlockEvent::Stored {
-        tier,
-        parent,
-        blocks,
-    })
+    (tier(), proptest::option::of(any_hash()), vec(block, 1..4), copies())
+        .prop_map(|(tier, parent, blocks, copies)| BlockEvent::Stored { tier, parent, blocks, copies })
 }
 
 /// One of a few hashes; small ones are also names of single-block chains.
 fn any_hash() -> impl Strategy<Value = SequenceHash> {
     (0..8u64).prop_map(SequenceHash)
+}
+
+fn copies() -> impl Strategy<Value = u32> {
+    prop_oneof![20 => Just(1u32), 2 => 2..4u32, 1 => Just(0), 1 => Just(u32::MAX)]
+}
+
+fn removed_copies() -> impl Strategy<Value = RemovedCopies> {
+    prop_oneof![4 => Just(RemovedCopies::One), 1 => Just(RemovedCopies::All)]
 }

@@ -124,14 +124,16 @@ impl Dump {
         model: Option<(&ModelKey, BlockSize)>,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let BlockEvent::Stored { tier, parent, blocks } = event else { unreachable!("a dump consists of stores") };
+        let BlockEvent::Stored { tier, parent, blocks, copies } = event else {
+            unreachable!("a dump consists of stores")
+        };
         let event = RouterEvent {
             worker_id: &rank.instance,
             storage_tier: tier.as_str(),
             event: CacheEvent {
                 event_id: self.next_event_id,
                 dp_rank: rank.dp_rank.0,
-                data: CacheEventData { stored: self.stored(*parent, blocks) },
+                data: CacheEventData { stored: self.stored(*parent, blocks, *copies) },
             },
             model: model.map(|(key, block_size)| ModelFields {
                 model_name: &key.model_name,
@@ -143,11 +145,12 @@ impl Dump {
         Ok(serde_json::to_writer(out, &event)?)
     }
 
-    fn stored(&self, parent: Option<SequenceHash>, blocks: &[Block]) -> Stored {
+    fn stored(&self, parent: Option<SequenceHash>, blocks: &[Block], copies: u32) -> Stored {
         let shown = |hash| ShownHash(hash, self.hashes);
         Stored {
             parent_hash: parent.map(|parent| shown(parent.0)),
             start_position: None,
+            copies: (copies > 1).then_some(copies),
             blocks: blocks
                 .iter()
                 .map(|block| StoredBlock {
@@ -193,6 +196,9 @@ struct Stored {
     parent_hash: Option<ShownHash>,
     /// Positions follow from parents.
     start_position: Option<u32>,
+    /// How often the rank holds each block, where it is more than once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copies: Option<u32>,
     blocks: Vec<StoredBlock>,
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RemovedCopies};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -34,6 +34,19 @@ pub(super) struct RegisterRequest {
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
     engine: Option<Engine>,
+    #[serde(default)]
+    removal: Removal,
+}
+
+/// What an engine means by removing a block.
+#[derive(Deserialize, Clone, Copy, Default)]
+#[serde(rename_all = "snake_case")]
+enum Removal {
+    /// One of its copies is gone.
+    #[default]
+    EachCopy,
+    /// The last of its copies is gone.
+    LastCopy,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -70,6 +83,10 @@ pub(super) async fn register(
         block_size,
         lora_name: request.lora_name,
         engine: request.engine.map(Engine::name),
+        removed_copies: match request.removal {
+            Removal::EachCopy => RemovedCopies::One,
+            Removal::LastCopy => RemovedCopies::All,
+        },
     };
     let indexer = Arc::clone(&api.indexer);
     let registered = blocking(move || indexer.register(registration)).await??;

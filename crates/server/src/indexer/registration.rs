@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use parking_lot::RwLock;
 
 use super::Indexer;
@@ -34,6 +34,8 @@ pub struct Registration {
     pub lora_name: Option<String>,
     /// Its kind, for people.
     pub engine: Option<&'static str>,
+    /// What its removals mean.
+    pub removed_copies: RemovedCopies,
 }
 
 /// What a registration did.
@@ -120,6 +122,7 @@ impl Indexer {
             replay_endpoint: registration.replay_endpoint,
             lora_name: registration.lora_name.filter(|name| !name.is_empty()),
             engine: registration.engine,
+            removed_copies: registration.removed_copies,
         };
         let dp_rank = registration.dp_rank;
         if let Some(model) = &existing
@@ -130,7 +133,7 @@ impl Indexer {
                 return Ok(Registered::Already);
             }
             let existing = if listener.options.endpoint == options.endpoint {
-                format!("{} but another replay_endpoint, lora_name or engine", listener.options.endpoint)
+                format!("{} but another replay_endpoint, lora_name, engine or removal", listener.options.endpoint)
             } else {
                 listener.options.endpoint.clone()
             };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -41,6 +41,7 @@ pub(crate) struct ListenerOptions {
     pub(crate) replay_endpoint: Option<String>,
     pub(crate) lora_name: Option<String>,
     pub(crate) engine: Option<&'static str>,
+    pub(crate) removed_copies: RemovedCopies,
 }
 
 /// A subscription: shared by the thread that owns its socket, the writer and whoever asks.

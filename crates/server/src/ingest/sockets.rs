@@ -19,7 +19,7 @@ const MESSAGES_PER_TURN_MAX: usize = 256;
 /// Messages that wait in a socket; beyond it the engine's own queue fills.
 const RECEIVE_QUEUE_MAX: i32 = 16_384;
 /// A larger message closes the connection.
-const MESSAGE_BYTES_MAX: i64 = 64 << 20;
+const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
 const RECONNECT_MS_MIN: i32 = 100;

@@ -195,6 +195,7 @@ impl Intake {
                 Translator::new(TranslatorOptions {
                     block_size: listener.model.block_size,
                     lora_name: listener.options.lora_name.clone(),
+                    removed_copies: listener.options.removed_copies,
                 })
             });
             let event = match event {

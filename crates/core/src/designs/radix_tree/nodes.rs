@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{LocalHash, Tier};
+use crate::{LocalHash, SequenceHash, Tier};
 
 /// Number of a node; reused after the node is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,30 +13,41 @@ impl NodeId {
     pub(super) const ROOT: Self = Self(0);
 }
 
-/// A rank that has a name for a node's block.
+/// A rank that has a name for a node's block: exactly one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder {
-    pub(super) rank: u32,
+    pub(super) slot: u32,
     /// Bit *t* for each tier *t* in which the rank holds the block; none once it was removed while
     /// blocks after it are held.
     pub(super) tiers: u8,
+    /// The rank's name of the block.
+    pub(super) sequence: SequenceHash,
 }
 
 #[derive(Debug)]
 struct Node {
     parent: NodeId,
     local: LocalHash,
+    /// The first child for each local hash; further ones are its twins.
     children: FxHashMap<LocalHash, NodeId>,
-    /// Another node with the same parent and local hash: only where one rank has two names for one
-    /// prefix, whose followers must not be mixed up.
-    twin: Option<NodeId>,
-    /// Ordered by rank.
+    /// Other nodes with the same parent and local hash, as a list: only where one rank has several
+    /// names for one prefix, whose followers must not be mixed up.
+    next_twin: Option<NodeId>,
+    previous_twin: Option<NodeId>,
+    /// Ordered by slot.
     holders: Vec<Holder>,
 }
 
 impl Node {
     fn new(parent: NodeId, local: LocalHash) -> Self {
-        Self { parent, local, children: FxHashMap::default(), twin: None, holders: Vec::new() }
+        Self {
+            parent,
+            local,
+            children: FxHashMap::default(),
+            next_twin: None,
+            previous_twin: None,
+            holders: Vec::new(),
+        }
     }
 }
 
@@ -58,33 +69,46 @@ impl Nodes {
         self.nodes.len() - self.free.len() - 1
     }
 
-    /// The child with this local hash; further ones follow by [`Nodes::twin`].
+    /// The first child with this local hash.
     pub(super) fn child(&self, node: NodeId, local: LocalHash) -> Option<NodeId> {
         self.at(node).children.get(&local).copied()
     }
 
-    pub(super) fn twin(&self, node: NodeId) -> Option<NodeId> {
-        self.at(node).twin
+    /// A node and the twins after it.
+    pub(super) fn with_twins(&self, first: Option<NodeId>) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(first, |&node| self.at(node).next_twin)
     }
 
     pub(super) fn holders(&self, node: NodeId) -> &[Holder] {
         &self.at(node).holders
     }
 
-    /// Makes `rank` a holder, in no tier yet, of a child of `node` that it has no name for so far.
-    pub(super) fn join_child(&mut self, node: NodeId, local: LocalHash, rank: u32) -> NodeId {
-        let mut at = self.child(node, local);
-        while let Some(child) = at {
-            let holders = &mut self.at_mut(child).holders;
-            if let Err(place) = holders.binary_search_by_key(&rank, |holder| holder.rank) {
-                holders.insert(place, Holder { rank, tiers: 0 });
-                return child;
+    /// Children of `node` that the rank has a name for. Looks at every child, of whatever rank.
+    pub(super) fn children_of(&self, node: NodeId, slot: u32) -> impl Iterator<Item = (NodeId, SequenceHash)> {
+        let children = self.at(node).children.values().flat_map(|&first| self.with_twins(Some(first)));
+        children.filter_map(move |child| {
+            let holders = self.holders(child);
+            let at = holders.binary_search_by_key(&slot, |holder| holder.slot).ok()?;
+            Some((child, holders[at].sequence))
+        })
+    }
+
+    /// Makes the rank a holder, in no tier yet, of a child of `node` that it has no name for so far:
+    /// the first child with that local hash, or else a new twin. Twins after the first are not
+    /// looked through, so that many of them cost no more than one.
+    pub(super) fn join_child(&mut self, node: NodeId, local: LocalHash, slot: u32, sequence: SequenceHash) -> NodeId {
+        let holder = Holder { slot, tiers: 0, sequence };
+        let first = self.child(node, local);
+        if let Some(first) = first {
+            let holders = &mut self.at_mut(first).holders;
+            if let Err(place) = holders.binary_search_by_key(&slot, |holder| holder.slot) {
+                holders.insert(place, holder);
+                return first;
             }
-            at = self.twin(child);
         }
         let mut new = Node::new(node, local);
-        new.holders.push(Holder { rank, tiers: 0 });
-        new.twin = self.child(node, local);
+        new.holders.push(holder);
+        new.next_twin = first;
         let id = match self.free.pop() {
             Some(id) => {
                 *self.at_mut(id) = new;
@@ -95,61 +119,58 @@ impl Nodes {
                 NodeId(u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes"))
             }
         };
+        if let Some(first) = first {
+            self.at_mut(first).previous_twin = Some(id);
+        }
         self.at_mut(node).children.insert(local, id);
         id
     }
 
     /// The holder now holds the block in `tier`.
-    pub(super) fn hold(&mut self, node: NodeId, rank: u32, tier: Tier) {
-        self.holder_mut(node, rank).tiers |= 1 << tier as u8;
+    pub(super) fn hold(&mut self, node: NodeId, slot: u32, tier: Tier) {
+        self.holder_mut(node, slot).tiers |= 1 << tier as u8;
     }
 
     /// The holder no longer holds the block in `tier`.
-    pub(super) fn release(&mut self, node: NodeId, rank: u32, tier: Tier) {
-        self.holder_mut(node, rank).tiers &= !(1 << tier as u8);
+    pub(super) fn release(&mut self, node: NodeId, slot: u32, tier: Tier) {
+        self.holder_mut(node, slot).tiers &= !(1 << tier as u8);
     }
 
     /// The rank has no name for the node any more. Drops the node, and then its ancestors, as far
     /// as nobody needs them.
-    pub(super) fn leave(&mut self, node: NodeId, rank: u32) {
+    pub(super) fn leave(&mut self, node: NodeId, slot: u32) {
         let holders = &mut self.at_mut(node).holders;
-        let at = holders.binary_search_by_key(&rank, |holder| holder.rank).expect("the rank is a holder");
+        let at = holders.binary_search_by_key(&slot, |holder| holder.slot).expect("the rank is a holder");
         holders.remove(at);
         let mut id = node;
-        while id != NodeId::ROOT {
-            let node = self.at_mut(id);
-            if !node.holders.is_empty() || !node.children.is_empty() {
-                return;
-            }
-            let (parent, twin, local) = (node.parent, node.twin, node.local);
-            *node = Node::new(NodeId::ROOT, LocalHash(0));
-            self.unlink(parent, local, id, twin);
+        while id != NodeId::ROOT && self.at(id).holders.is_empty() && self.at(id).children.is_empty() {
+            let parent = self.at(id).parent;
+            self.unlink(id);
             self.free.push(id);
             id = parent;
         }
     }
 
-    /// Takes a node, whose next twin is `twin`, out of its parent's children.
-    fn unlink(&mut self, parent: NodeId, local: LocalHash, node: NodeId, twin: Option<NodeId>) {
-        let first = self.child(parent, local).expect("a child is linked from its parent");
-        if first == node {
-            let children = &mut self.at_mut(parent).children;
-            match twin {
-                Some(twin) => children.insert(local, twin),
-                None => children.remove(&local),
-            };
-            return;
+    /// Takes a node out of its parent's children and its twins' list, and empties it.
+    fn unlink(&mut self, id: NodeId) {
+        let node = std::mem::replace(self.at_mut(id), Node::new(NodeId::ROOT, LocalHash(0)));
+        if let Some(next) = node.next_twin {
+            self.at_mut(next).previous_twin = node.previous_twin;
         }
-        let mut before = first;
-        while let Some(next) = self.twin(before).filter(|&next| next != node) {
-            before = next;
+        match (node.previous_twin, node.next_twin) {
+            (Some(previous), next) => self.at_mut(previous).next_twin = next,
+            (None, Some(next)) => {
+                self.at_mut(node.parent).children.insert(node.local, next);
+            }
+            (None, None) => {
+                self.at_mut(node.parent).children.remove(&node.local);
+            }
         }
-        self.at_mut(before).twin = twin;
     }
 
-    fn holder_mut(&mut self, node: NodeId, rank: u32) -> &mut Holder {
+    fn holder_mut(&mut self, node: NodeId, slot: u32) -> &mut Holder {
         let holders = &mut self.at_mut(node).holders;
-        let at = holders.binary_search_by_key(&rank, |holder| holder.rank).expect("the rank is a holder");
+        let at = holders.binary_search_by_key(&slot, |holder| holder.slot).expect("the rank is a holder");
         &mut holders[at]
     }
 
