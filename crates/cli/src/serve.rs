@@ -7,7 +7,7 @@ use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
-use tracing::info;
+use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
 
@@ -75,6 +75,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions { writer_threads: arguments.threads.into(), ..IndexerOptions::default() },
         registrations: registrations.collect::<Result<_>>()?,
     };
+    raise_open_files_limit();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
         let stopped = stop_signal()?;
@@ -96,6 +97,17 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
 
 /// Longest wait for requests that the server has already cut off.
 const LEFTOVER_DEADLINE: Duration = Duration::from_secs(1);
+
+/// A listener takes about six file descriptors and a connection one: the usual soft limit of 1,024 is
+/// reached with 170 engines.
+fn raise_open_files_limit() {
+    match rlimit::increase_nofile_limit(OPEN_FILES_WANTED) {
+        Ok(limit) => debug!("open files are limited to {limit}"),
+        Err(error) => warn!("failed to raise the limit of open files: {error}"),
+    }
+}
+
+const OPEN_FILES_WANTED: u64 = 1 << 17;
 
 impl ServeArguments {
     /// One of `--workers`.

@@ -35,7 +35,6 @@ pub(crate) struct Metrics {
     events: Counter,
     blocks: Family<Outcome, Counter>,
     rejected: Family<Reason, Counter>,
-    queue_full: Counter,
     connections_full: Counter,
     requests: Family<Request, Counter>,
     models: Gauge<i64>,
@@ -59,7 +58,6 @@ impl Default for Metrics {
         let events: Counter = metric!("events", "Events applied");
         let blocks: Family<Outcome, Counter> = metric!("blocks", "Blocks in applied events by what became of them");
         let rejected: Family<Reason, Counter> = metric!("rejected", "Messages and events that could not be used");
-        let queue_full: Counter = metric!("queue_full", "Times that a full queue made a socket wait");
         let connections_full: Counter =
             metric!("connections_full", "Times that new connections had to wait because too many were open");
         let requests: Family<Request, Counter> = metric!("requests", "HTTP requests");
@@ -74,7 +72,6 @@ impl Default for Metrics {
             events,
             blocks,
             rejected,
-            queue_full,
             connections_full,
             requests,
             models,
@@ -117,10 +114,6 @@ impl Metrics {
 
     pub(crate) fn rejected(&self, reason: &'static str) {
         self.rejected.get_or_create(&Reason { reason }).inc();
-    }
-
-    pub(crate) fn queue_full(&self) {
-        self.queue_full.inc();
     }
 
     pub(crate) fn connections_full(&self) {

@@ -21,8 +21,8 @@ use crate::instance::{InstanceId, ModelKey};
 pub(crate) struct Model {
     pub(crate) key: ModelKey,
     pub(crate) block_size: BlockSize,
-    /// Adapter of queries that name none: the one that the first registration named.
-    pub(crate) lora_name: Option<String>,
+    /// Adapter of queries that name none: the one that every registration names.
+    pub(crate) lora_name: RwLock<Option<String>>,
     pub(crate) index: RwLock<Box<dyn PrefixIndex>>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
@@ -54,6 +54,15 @@ impl Model {
         ranks.sort_unstable();
         ranks.dedup();
         ranks
+    }
+
+    /// Looks anew which adapter every registration names. Called when registrations change.
+    pub(crate) fn update_lora_name(&self) {
+        let instances = self.instances.read();
+        let mut names = instances.values().flat_map(|instance| instance.listeners.values());
+        let first = names.next().and_then(|listener| listener.options.lora_name.clone());
+        let agreed = first.filter(|first| names.all(|listener| listener.options.lora_name.as_ref() == Some(first)));
+        *self.lora_name.write() = agreed;
     }
 
     pub(crate) fn held_blocks(&self) -> usize {
@@ -97,16 +106,16 @@ impl Model {
             let mut ranks: BTreeMap<DpRank, (PerTier<u32>, RankSize)> =
                 instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
             ranks.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
-            // A rank that only batches name is as trustworthy as the streams it can have come by.
-            let worst = instance.listeners.values().map(|listener| listener.trust()).max();
             for (dp_rank, (blocks, size)) in ranks {
-                let own = instance.listeners.get(&dp_rank).map(|listener| listener.trust());
+                // A rank that only batches name is as trustworthy as the streams it can have come by.
+                let own = instance.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
+                let worst = || instance.listeners.values().map(|listener| listener.trust(dp_rank)).max();
                 answers.push(RankAnswer {
                     instance: name.clone(),
                     dp_rank,
                     tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
                     blocks_held: size.blocks,
-                    trust: own.or(worst).unwrap_or(Trust::Cold),
+                    trust: own.or_else(worst).unwrap_or(Trust::Cold),
                 });
             }
         }

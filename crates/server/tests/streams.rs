@@ -310,4 +310,73 @@ fn an_engine_that_comes_back_is_listened_to_again_and_starts_from_nothing() {
     engine.say(&service, 0, &[stored(None, &[1])]);
     assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 4);
     assert_eq!(service.listener(&json!(1), 0)["trust"], json!("exact"));
+
+    // A new life whose first message is missed can go on just where the old one ended.
+    let endpoint = engine.publisher.endpoint().to_owned();
+    drop(std::mem::replace(
+        &mut engine.publisher,
+        Publisher::bind(PublisherOptions::on_loopback()).expect("free ports"),
+    ));
+    engine.wait(&service, "the loss of the connection", |listener| listener["status"] == json!("disconnected"));
+    engine.publisher = Publisher::bind(PublisherOptions { endpoint, ..PublisherOptions::on_loopback() }).expect("free");
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody came back");
+    engine.say(&service, 1, &[stored(None, &[5])]);
+    assert_eq!(service.listener(&json!(1), 0)["trust"], json!("degraded"));
+}
+
+#[test]
+fn a_message_that_is_too_large_is_named_and_the_stream_goes_on() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    engine.publisher.publish(1, &vec![0; 17 << 20]).expect("published");
+    let listener = engine.wait(&service, "a new connection", |listener| {
+        listener["rejected"]["connection_given_up"] == json!(1) && listener["status"] == json!("connected")
+    });
+    assert_eq!(listener["trust"], json!("degraded"));
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody came back");
+    engine.say(&service, 2, &[stored(None, &[2])]);
+    assert_eq!(service.score(&tokens(&[2]), "1", 0), 4);
+}
+
+#[test]
+fn ranks_that_share_an_endpoint_share_its_stream_and_are_trusted_each_for_itself() {
+    let service = Service::start();
+    let first = Engine::registered(&service, json!(1), 0, &json!({}));
+    let again = json!({
+        "instance_id": 1, "dp_rank": 1, "endpoint": first.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(service.post("/register", &again).0, 201);
+    let say = |sequence: u64, rank: u32, events: &[EngineEvent<'_>]| {
+        let payload = encode_batch(1.0, events, Some(DpRank(rank)), Encoding::Map);
+        first.publisher.publish(sequence, &payload).expect("published");
+        first.wait(&service, "a message", |listener| listener["last_seq"] == json!(sequence));
+    };
+    say(0, 0, &[stored(None, &[1, 2])]);
+    say(1, 1, &[stored(None, &[1, 2])]);
+    say(2, 1, &[removed(&[2])]);
+    let scores = || service.query(&json!({ "token_ids": tokens(&[1, 2]), "model_name": "m" }))["scores"]["1"].clone();
+    assert_eq!(scores(), json!({ "0": 8, "1": 4 }), "one stream counts once");
+    say(5, 0, &[]);
+    say(6, 1, &[EngineEvent::Cleared]);
+    let trust = |rank| service.listener(&json!(1), rank)["trust"].clone();
+    assert_eq!((trust(0), trust(1)), (json!("degraded"), json!("exact")), "a clear repairs only its own rank");
+    let unregister = json!({ "instance_id": 1, "model_name": "m", "dp_rank": 1 });
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    assert_eq!(scores(), json!({ "0": 8 }), "the other rank is still there");
+    say(7, 0, &[stored(Some(2), &[3])]);
+    assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12);
+}
+
+#[test]
+fn a_default_adapter_counts_while_all_registrations_agree() {
+    let service = Service::start();
+    let adapted = Engine::registered(&service, json!(1), 0, &json!({ "lora_name": "a" }));
+    adapted.say(&service, 0, &[stored(None, &[1])]);
+    assert_eq!(service.score(&tokens(&[1]), "1", 0), 4);
+    let plain = Engine::registered(&service, json!(2), 0, &json!({}));
+    plain.say(&service, 0, &[stored(None, &[1])]);
+    assert_eq!(service.score(&tokens(&[1]), "2", 0), 4, "no adapter is named by all");
+    assert_eq!(service.post("/unregister", &json!({ "instance_id": 2, "model_name": "m" })).0, 200);
+    assert_eq!(service.score(&tokens(&[1]), "1", 0), 4);
 }

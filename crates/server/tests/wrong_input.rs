@@ -33,7 +33,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
         }
         body.to_string()
     };
-    let cases: [(&str, String, u16, &str); 29] = [
+    let cases: [(&str, String, u16, &str); 30] = [
         ("/query", "{\"token_ids\": [1,".into(), 400, "not JSON"),
         ("/query", String::new(), 400, "not JSON"),
         ("/query", "null".into(), 422, "a JSON object"),
@@ -51,6 +51,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
             400,
             "routing_group",
         ),
+        ("/query", json!({ "token_ids": [1], "model_name": "m", "model": "n" }).to_string(), 400, "names of one field"),
         ("/query_by_hash", json!({ "block_hashes": ["0xzz"], "model_name": "m" }).to_string(), 422, "0xzz"),
         ("/query_by_hash", json!({ "block_hashes": [1.5], "model_name": "m" }).to_string(), 422, "1.5"),
         ("/query_by_hash", json!({ "block_hashes": [1], "model_name": "none" }).to_string(), 404, "none"),
@@ -82,7 +83,10 @@ fn wrong_requests_are_refused_with_what_to_do() {
     // What was refused has left no trace; what was there still answers.
     assert_eq!(service.get("/workers").1.as_array().map(Vec::len), Some(1));
     assert_eq!(service.score(&tokens(&[1]), "1", 0), 4);
-    let again = json!({ "instance_id": 1, "endpoint": endpoint, "model_name": "m", "block_size": 4 });
+    let again = json!({
+        "instance_id": 1, "endpoint": endpoint, "model_name": "m", "model": "m", "block_size": 4,
+        "dp_rank": null, "tenant_id": null, "removal": null, "engine": null,
+    });
     assert_eq!(service.post("/register", &again), (200, json!({ "status": "ok" })), "an identical repeat");
     assert_eq!(service.get("/health").0, 200);
 }

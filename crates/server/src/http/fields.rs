@@ -18,6 +18,19 @@ pub(crate) fn tenant(tenant_id: Option<String>, routing_group: Option<String>) -
     }
 }
 
+/// The model that a request names, by any of its field's names; they must agree.
+pub(crate) fn model_name(names: [Option<String>; 3]) -> Result<String, ApiError> {
+    let mut names = names.into_iter().flatten();
+    let missing = || ApiError::unprocessable("the request does not fit: missing field `model_name`");
+    let first = names.next().ok_or_else(missing)?;
+    match names.find(|name| *name != first) {
+        None => Ok(first),
+        Some(other) => Err(ApiError::bad_request(format!(
+            "model_name, modelname and model are names of one field, and {first:?} is not {other:?}: give one of them"
+        ))),
+    }
+}
+
 /// How 64-bit hashes are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -21,8 +21,9 @@ use crate::instance::ModelKey;
 #[serde(expecting = "a JSON object")]
 pub(super) struct TokenQuery {
     token_ids: Vec<u32>,
-    #[serde(alias = "modelname", alias = "model")]
-    model_name: String,
+    model_name: Option<String>,
+    modelname: Option<String>,
+    model: Option<String>,
     tenant_id: Option<String>,
     routing_group: Option<String>,
     lora_name: Option<String>,
@@ -35,7 +36,8 @@ pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
     Body(query): Body<TokenQuery>,
 ) -> Result<Json<QueryResponse>, ApiError> {
-    let key = ModelKey::new(query.model_name, fields::tenant(query.tenant_id, query.routing_group)?);
+    let model_name = fields::model_name([query.model_name, query.modelname, query.model])?;
+    let key = ModelKey::new(model_name, fields::tenant(query.tenant_id, query.routing_group)?);
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
     let (lora, salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
     let answer = api.indexer.query_tokens(&key, &query.token_ids, lora, salt, options)?;
@@ -47,8 +49,9 @@ pub(super) async fn by_tokens(
 pub(super) struct HashQuery {
     #[serde(deserialize_with = "fields::local_hashes")]
     block_hashes: Vec<LocalHash>,
-    #[serde(alias = "modelname", alias = "model")]
-    model_name: String,
+    model_name: Option<String>,
+    modelname: Option<String>,
+    model: Option<String>,
     tenant_id: Option<String>,
     routing_group: Option<String>,
     top_k: Option<NonZeroUsize>,
@@ -59,7 +62,8 @@ pub(super) async fn by_hashes(
     State(api): State<Arc<Api>>,
     Body(query): Body<HashQuery>,
 ) -> Result<Json<QueryResponse>, ApiError> {
-    let key = ModelKey::new(query.model_name, fields::tenant(query.tenant_id, query.routing_group)?);
+    let model_name = fields::model_name([query.model_name, query.modelname, query.model])?;
+    let key = ModelKey::new(model_name, fields::tenant(query.tenant_id, query.routing_group)?);
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
     let answer = api.indexer.query_hashes(&key, &query.block_hashes, options)?;
     Ok(Json(QueryResponse::of(&answer)))

@@ -24,18 +24,17 @@ use crate::instance::{InstanceId, ModelKey};
 pub(super) struct RegisterRequest {
     instance_id: InstanceId,
     endpoint: String,
-    #[serde(alias = "modelname", alias = "model")]
-    model_name: String,
+    model_name: Option<String>,
+    modelname: Option<String>,
+    model: Option<String>,
     block_size: u32,
     tenant_id: Option<String>,
     routing_group: Option<String>,
-    #[serde(default)]
-    dp_rank: u32,
+    dp_rank: Option<u32>,
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
     engine: Option<Engine>,
-    #[serde(default)]
-    removal: Removal,
+    removal: Option<Removal>,
 }
 
 /// What an engine means by removing a block.
@@ -74,16 +73,17 @@ pub(super) async fn register(
     let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
+    let model_name = fields::model_name([request.model_name, request.modelname, request.model])?;
     let registration = Registration {
         instance: request.instance_id,
-        dp_rank: DpRank(request.dp_rank),
+        dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
         endpoint: request.endpoint,
         replay_endpoint: request.replay_endpoint,
-        model: ModelKey::new(request.model_name, fields::tenant(request.tenant_id, request.routing_group)?),
+        model: ModelKey::new(model_name, fields::tenant(request.tenant_id, request.routing_group)?),
         block_size,
         lora_name: request.lora_name,
         engine: request.engine.map(Engine::name),
-        removed_copies: match request.removal {
+        removed_copies: match request.removal.unwrap_or_default() {
             Removal::EachCopy => RemovedCopies::One,
             Removal::LastCopy => RemovedCopies::All,
         },
@@ -101,8 +101,9 @@ pub(super) async fn register(
 #[serde(expecting = "a JSON object")]
 pub(super) struct UnregisterRequest {
     instance_id: InstanceId,
-    #[serde(alias = "modelname", alias = "model")]
-    model_name: String,
+    model_name: Option<String>,
+    modelname: Option<String>,
+    model: Option<String>,
     tenant_id: Option<String>,
     routing_group: Option<String>,
     dp_rank: Option<u32>,
@@ -113,11 +114,12 @@ pub(super) async fn unregister(
     Body(request): Body<UnregisterRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let tenant_id = fields::tenant(request.tenant_id, request.routing_group)?;
-    let shown = format!("instance {} of model {:?}", request.instance_id, request.model_name);
+    let model_name = fields::model_name([request.model_name, request.modelname, request.model])?;
+    let shown = format!("instance {} of model {model_name:?}", request.instance_id);
     let indexer = Arc::clone(&api.indexer);
     let unregistered = blocking(move || {
         let dp_rank = request.dp_rank.map(DpRank);
-        indexer.unregister(&request.instance_id, &request.model_name, tenant_id.as_deref(), dp_rank)
+        indexer.unregister(&request.instance_id, &model_name, tenant_id.as_deref(), dp_rank)
     })
     .await?;
     if unregistered.ranks == 0 {

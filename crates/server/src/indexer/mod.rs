@@ -111,11 +111,10 @@ impl Indexer {
         })
     }
 
-    /// Closes every socket, applies what was received, and ends all threads. Queries still work.
+    /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        let _registering = self.registering.lock();
-        self.sockets.stop();
         self.writers.stop();
+        self.sockets.stop();
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -145,7 +144,10 @@ impl Indexer {
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
-        let space = HashSpace::new(lora_name.or(model.lora_name.as_deref()), cache_salt);
+        let space = match lora_name {
+            Some(name) => HashSpace::new(Some(name), cache_salt),
+            None => HashSpace::new(model.lora_name.read().as_deref(), cache_salt),
+        };
         let windows = model.windows.in_use();
         let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
         Ok(model.answer(queries.iter().map(Vec::as_slice), options))
@@ -183,7 +185,7 @@ impl Indexer {
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,
-                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report())).collect(),
+                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report(rank))).collect(),
                 });
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
 use parking_lot::RwLock;
 
 use super::Indexer;
@@ -102,69 +102,82 @@ impl Indexer {
     ///
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
-        check_endpoint(&registration.endpoint)?;
-        if let Some(replay) = &registration.replay_endpoint {
+        let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
+        check_endpoint(&endpoint)?;
+        if let Some(replay) = &replay_endpoint {
             check_endpoint(replay)?;
         }
-        let _registering = self.registering.lock();
-        let existing = self.models.read().get(&registration.model).cloned();
-        if let Some(model) = &existing {
-            let (size, asked) = (model.block_size, registration.block_size);
-            if size != asked {
-                let (existing, asked) = (size.tokens(), asked.tokens());
-                return Err(RegistrationError::BlockSize { model: registration.model, existing, asked });
-            }
-        } else if self.models.read().len() >= self.options.models_max {
-            return Err(RegistrationError::TooMany { what: "models", max: self.options.models_max });
-        }
         let options = ListenerOptions {
-            endpoint: registration.endpoint,
-            replay_endpoint: registration.replay_endpoint,
+            endpoint,
+            replay_endpoint,
             lora_name: registration.lora_name.filter(|name| !name.is_empty()),
             engine: registration.engine,
             removed_copies: registration.removed_copies,
         };
-        let dp_rank = registration.dp_rank;
-        if let Some(model) = &existing
-            && let Some(listener) =
-                model.instances.read().get(&registration.instance).and_then(|found| found.listeners.get(&dp_rank))
-        {
-            if listener.options == options {
-                return Ok(Registered::Already);
-            }
-            let existing = if listener.options.endpoint == options.endpoint {
-                format!("{} but another replay_endpoint, lora_name, engine or removal", listener.options.endpoint)
-            } else {
-                listener.options.endpoint.clone()
+        let _registering = self.registering.lock();
+        let model = self.model_for(&key, block_size)?;
+        let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
+        let (worker, listeners) = known.unwrap_or_else(|| (WorkerId(self.new_id()), BTreeMap::new()));
+        if let Some(listener) = listeners.get(&dp_rank) {
+            return match listener.options == options {
+                true => Ok(Registered::Already),
+                false => Err(contradiction(instance, dp_rank, &listener.options, &options)),
             };
-            return Err(RegistrationError::Rank { instance: registration.instance, dp_rank, existing });
         }
         if self.listener_count() >= self.options.listeners_max {
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
-        let model = existing
-            .unwrap_or_else(|| self.new_model(&registration.model, registration.block_size, options.lora_name.clone()));
-        let worker = model.instances.read().get(&registration.instance).map(|instance| instance.worker);
-        let worker = worker.unwrap_or_else(|| WorkerId(self.new_id()));
-        let listener = Arc::new(Listener::new(self.new_id(), Arc::clone(&model), worker, dp_rank, options));
-        self.sockets.open(Arc::clone(&listener)).map_err(|error| match error {
-            ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
-            ConnectError::Thread(_) | ConnectError::Stopping => RegistrationError::Unavailable(error.to_string()),
-        })?;
-        let mut instances = model.instances.write();
-        let instance =
-            instances.entry(registration.instance).or_insert_with(|| Instance { worker, listeners: BTreeMap::new() });
-        instance.listeners.insert(dp_rank, listener);
-        drop(instances);
-        self.models.write().entry(registration.model).or_insert(model);
+        // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
+        let listener = match listeners.values().find(|listener| listener.options == options) {
+            Some(shared) => Arc::clone(shared),
+            None => self.listen(&model, worker, dp_rank, options)?,
+        };
+        let new_instance = || Instance { worker, listeners: BTreeMap::new() };
+        model.instances.write().entry(instance).or_insert_with(new_instance).listeners.insert(dp_rank, listener);
+        model.update_lora_name();
+        self.models.write().entry(key).or_insert(model);
         Ok(Registered::New)
     }
 
-    fn new_model(&self, key: &ModelKey, block_size: BlockSize, lora_name: Option<String>) -> Arc<Model> {
+    /// The model of that name, or a new one that is not registered yet.
+    fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+        let models = self.models.read();
+        match models.get(key) {
+            Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
+            Some(model) => Err(RegistrationError::BlockSize {
+                model: key.clone(),
+                existing: model.block_size.tokens(),
+                asked: block_size.tokens(),
+            }),
+            None if models.len() >= self.options.models_max => {
+                Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
+            }
+            None => Ok(self.new_model(key, block_size)),
+        }
+    }
+
+    fn listen(
+        &self,
+        model: &Arc<Model>,
+        worker: WorkerId,
+        dp_rank: DpRank,
+        options: ListenerOptions,
+    ) -> Result<Arc<Listener>, RegistrationError> {
+        let listener = Arc::new(Listener::new(self.new_id(), Arc::clone(model), worker, dp_rank, options));
+        self.sockets.open(Arc::clone(&listener)).map_err(|error| match error {
+            ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
+            ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {
+                RegistrationError::Unavailable(error.to_string())
+            }
+        })?;
+        Ok(listener)
+    }
+
+    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
         Arc::new(Model {
             key: key.clone(),
             block_size,
-            lora_name,
+            lora_name: RwLock::default(),
             index: RwLock::new(Box::new(RadixTree::default())),
             instances: RwLock::default(),
             windows: Windows::default(),
@@ -202,24 +215,57 @@ impl Indexer {
             {
                 let mut instances = model.instances.write();
                 let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { continue };
+                let listeners = &mut entry.get_mut().listeners;
                 match dp_rank {
-                    Some(dp_rank) => closed.extend(entry.get_mut().listeners.remove(&dp_rank)),
-                    None => closed.extend(std::mem::take(&mut entry.get_mut().listeners).into_values()),
+                    Some(dp_rank) => closed.extend(listeners.remove_entry(&dp_rank)),
+                    None => closed.extend(std::mem::take(listeners)),
                 }
-                if entry.get().listeners.is_empty() {
+                if listeners.is_empty() {
                     entry.remove();
                 }
             }
             ranks += closed.len();
-            for listener in closed {
-                self.sockets.close(&listener);
+            for (dp_rank, listener) in closed {
+                self.stop_listening(&model, instance, dp_rank, &listener);
             }
+            model.update_lora_name();
             if model.instances.read().is_empty() {
                 self.models.write().remove(&model.key);
             }
         }
         Unregistered { ranks }
     }
+}
+
+impl Indexer {
+    /// Closes a stream that no rank needs any more; of one that others still need, forgets the rank.
+    fn stop_listening(&self, model: &Model, instance: &InstanceId, dp_rank: DpRank, listener: &Arc<Listener>) {
+        let still_needed = model
+            .instances
+            .read()
+            .get(instance)
+            .is_some_and(|instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener)));
+        if still_needed {
+            model.index.write().clear_rank(WorkerRank { worker: listener.worker, dp_rank });
+        } else {
+            self.sockets.close(listener);
+        }
+    }
+}
+
+/// The error for a rank that is registered in another way.
+fn contradiction(
+    instance: InstanceId,
+    dp_rank: DpRank,
+    existing: &ListenerOptions,
+    asked: &ListenerOptions,
+) -> RegistrationError {
+    let endpoint = existing.endpoint.clone();
+    let existing = match existing.endpoint == asked.endpoint {
+        true => format!("{endpoint} but another replay_endpoint, lora_name, engine or removal"),
+        false => endpoint,
+    };
+    RegistrationError::Rank { instance, dp_rank, existing }
 }
 
 /// Catches what ZeroMQ would accept without complaint and never connect.

@@ -59,12 +59,30 @@ pub(crate) struct Listener {
 #[derive(Debug)]
 struct Status {
     connection: Connection,
-    trust: Trust,
+    trust: StreamTrust,
     last_sequence: Option<u64>,
     last_message: Option<Instant>,
     gaps: u64,
     rejected: BTreeMap<&'static str, u64>,
     last_error: Option<String>,
+}
+
+/// Trust in the ranks of one stream: a gap concerns all of them, a clear only its own.
+#[derive(Debug)]
+struct StreamTrust {
+    /// Of ranks that nothing in particular has happened to.
+    others: Trust,
+    ranks: BTreeMap<DpRank, Trust>,
+}
+
+impl StreamTrust {
+    fn of_all(trust: Trust) -> Self {
+        Self { others: trust, ranks: BTreeMap::new() }
+    }
+
+    fn of(&self, dp_rank: DpRank) -> Trust {
+        self.ranks.get(&dp_rank).copied().unwrap_or(self.others)
+    }
 }
 
 /// A listener's state at one moment.
@@ -96,7 +114,7 @@ impl Listener {
     pub(crate) fn new(id: u64, model: Arc<Model>, worker: WorkerId, dp_rank: DpRank, options: ListenerOptions) -> Self {
         let status = Status {
             connection: Connection::Connecting,
-            trust: Trust::Cold,
+            trust: StreamTrust::of_all(Trust::Cold),
             last_sequence: None,
             last_message: None,
             gaps: 0,
@@ -106,7 +124,8 @@ impl Listener {
         Self { id, model, worker, dp_rank, options, status: Mutex::new(status) }
     }
 
-    pub(crate) fn report(&self) -> ListenerReport {
+    /// The listener's state as far as `dp_rank` is concerned.
+    pub(crate) fn report(&self, dp_rank: DpRank) -> ListenerReport {
         let status = self.status.lock();
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
@@ -117,14 +136,19 @@ impl Listener {
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
-            trust: status.trust,
+            trust: status.trust.of(dp_rank),
             rejected: status.rejected.clone(),
             last_error: status.last_error.clone(),
         }
     }
 
-    pub(crate) fn trust(&self) -> Trust {
-        self.status.lock().trust
+    pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
+        self.status.lock().trust.of(dp_rank)
+    }
+
+    /// Whether any message was taken in.
+    pub(crate) fn has_received(&self) -> bool {
+        self.status.lock().last_sequence.is_some()
     }
 
     pub(crate) fn connection(&self) -> Connection {
@@ -135,20 +159,33 @@ impl Listener {
         self.status.lock().connection = connection;
     }
 
-    pub(crate) fn set_trust(&self, trust: Trust) {
-        self.status.lock().trust = trust;
+    /// Every rank of the stream is known from its start.
+    pub(crate) fn trust_all(&self) {
+        self.status.lock().trust = StreamTrust::of_all(Trust::Exact);
     }
 
-    /// Something was missed or lost: the rank is no longer what the index says.
-    pub(crate) fn degrade(&self, why: String) {
+    /// The cache of one rank is known to be empty.
+    pub(crate) fn trust_rank(&self, dp_rank: DpRank) {
+        self.status.lock().trust.ranks.insert(dp_rank, Trust::Exact);
+    }
+
+    /// Something was missed: no rank of the stream need be what the index says.
+    pub(crate) fn degrade_all(&self, why: String) {
         let mut status = self.status.lock();
-        status.trust = Trust::Degraded;
+        status.trust = StreamTrust::of_all(Trust::Degraded);
+        status.last_error = Some(why);
+    }
+
+    /// A change of one rank was lost.
+    pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
+        let mut status = self.status.lock();
+        status.trust.ranks.insert(dp_rank, Trust::Degraded);
         status.last_error = Some(why);
     }
 
     pub(crate) fn gap(&self, why: String) {
         self.status.lock().gaps += 1;
-        self.degrade(why);
+        self.degrade_all(why);
     }
 
     /// A message or event could not be used.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
@@ -16,20 +17,30 @@ use super::writer::{Delivery, Writers};
 const LISTENERS_PER_THREAD_MAX: usize = 256;
 /// Messages taken from one socket before the others have their turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// Messages that wait in a socket; beyond it the engine's own queue fills.
-const RECEIVE_QUEUE_MAX: i32 = 16_384;
+/// Sockets are always read at once and [`Writers`] bounds what waits. A bound here would make ZeroMQ
+/// stop reading a connection, miss its heartbeats, and abort on the reconnect that follows.
+const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
 /// A larger message closes the connection.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
+const CONNECT_TIMEOUT_MS: i32 = 5_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
+
+/// How often subscriptions that ZeroMQ has given up are looked for.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// ZeroMQ gives a connection up for good after a message that is too large or is no message. One that
+/// has ended and shows no attempt to connect again for so long is opened anew.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 
 /// A subscription could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("cannot listen to {endpoint}: {source}; give an address such as tcp://host:5557 or ipc:///path")]
     Endpoint { endpoint: String, source: zmq::Error },
+    #[error("cannot listen to more engines: {0}; raise the limit of open files (ulimit -n), about 6 for each engine")]
+    Exhausted(zmq::Error),
     #[error("failed to start a thread for sockets: {0}")]
     Thread(String),
     #[error("the service is stopping")]
@@ -83,9 +94,12 @@ impl Sockets {
 
     /// Closes every socket and ends the threads.
     pub(crate) fn stop(&self) {
-        for mut thread in self.threads.lock().drain(..) {
+        let mut threads = self.threads.lock();
+        for thread in threads.iter_mut() {
             // A thread that has ended already needs no telling.
             let _ = thread.tell(Command::Stop);
+        }
+        for mut thread in threads.drain(..) {
             if thread.thread.take().is_some_and(|thread| thread.join().is_err()) {
                 warn!("a socket thread had panicked");
             }
@@ -118,7 +132,8 @@ impl SocketThread {
         let bell = context.socket(zmq::PAIR).map_err(|error| failed(error.to_string()))?;
         bell.connect(address).map_err(|error| failed(error.to_string()))?;
         let (commands, told) = unbounded();
-        let work = SocketLoop { context, bell: heard, told, writers, open: BTreeMap::new() };
+        let work =
+            SocketLoop { context, bell: heard, told, writers, open: BTreeMap::new(), unopened: Vec::new(), opened: 0 };
         let builder = std::thread::Builder::new().name(format!("engine-sockets-{number}"));
         let thread = builder.spawn(move || work.run()).map_err(|error| failed(error.to_string()))?;
         Ok(Self { commands, bell, listeners: Vec::new(), thread: Some(thread) })
@@ -137,6 +152,8 @@ struct Subscription {
     listener: Arc<Listener>,
     socket: zmq::Socket,
     monitor: zmq::Socket,
+    /// When the connection ended, while nothing shows that it is tried again.
+    ended_at: Option<Instant>,
 }
 
 /// The thread's own side.
@@ -146,20 +163,33 @@ struct SocketLoop {
     told: Receiver<Command>,
     writers: Arc<Writers>,
     open: BTreeMap<u64, Subscription>,
+    /// Listeners whose subscription could not be opened anew yet.
+    unopened: Vec<Arc<Listener>>,
+    /// Subscriptions ever opened: names their monitors.
+    opened: u64,
 }
 
 impl SocketLoop {
     fn run(mut self) {
-        loop {
+        let mut checked = Instant::now();
+        while !self.writers.are_stopping() {
             let ready = self.wait();
             if ready.bell {
                 while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
             }
             for id in ready.monitors {
-                self.open[&id].follow_connection();
+                if let Some(subscription) = self.open.get_mut(&id) {
+                    subscription.follow_connection(&self.writers);
+                }
+            }
+            if checked.elapsed() >= CHECK_INTERVAL {
+                checked = Instant::now();
+                self.reopen_given_up();
             }
             for id in ready.sockets {
-                self.open[&id].receive(&self.writers);
+                if let Some(subscription) = self.open.get(&id) {
+                    subscription.receive(MESSAGES_PER_TURN_MAX, &self.writers);
+                }
             }
             while let Ok(command) = self.told.try_recv() {
                 match command {
@@ -170,6 +200,7 @@ impl SocketLoop {
                     }
                     Command::Close(listener, done) => {
                         self.open.remove(&listener.id);
+                        self.unopened.retain(|unopened| unopened.id != listener.id);
                         self.writers.deliver(Delivery::Retire(listener, done));
                     }
                     Command::Stop => return,
@@ -185,7 +216,7 @@ impl SocketLoop {
             items.push(subscription.socket.as_poll_item(zmq::POLLIN));
             items.push(subscription.monitor.as_poll_item(zmq::POLLIN));
         }
-        if let Err(error) = zmq::poll(&mut items, -1) {
+        if let Err(error) = zmq::poll(&mut items, CHECK_INTERVAL.as_millis() as i64) {
             // Interrupted by a signal: look again.
             debug!("waiting for messages: {error}");
             return Ready::default();
@@ -204,10 +235,39 @@ impl SocketLoop {
 
     fn subscribe(&mut self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         let endpoint = listener.options.endpoint.clone();
-        let subscription = Subscription::open(&self.context, listener)
-            .map_err(|source| ConnectError::Endpoint { endpoint, source })?;
+        self.opened += 1;
+        let subscription = Subscription::open(&self.context, self.opened, listener).map_err(|source| match source {
+            zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source),
+            source => ConnectError::Endpoint { endpoint, source },
+        })?;
         self.open.insert(subscription.listener.id, subscription);
         Ok(())
+    }
+
+    /// Opens subscriptions anew that ZeroMQ has given up.
+    fn reopen_given_up(&mut self) {
+        let given_up =
+            |subscription: &&Subscription| subscription.ended_at.is_some_and(|ended| ended.elapsed() >= GIVEN_UP_AFTER);
+        let listeners: Vec<_> = self.open.values().filter(given_up).map(|open| Arc::clone(&open.listener)).collect();
+        for listener in listeners {
+            self.open.remove(&listener.id);
+            let why = format!(
+                "the connection to {} ended for good: a message above {MESSAGE_BYTES_MAX} bytes, or something that is no engine; listening anew",
+                listener.options.endpoint
+            );
+            warn!("{why}");
+            listener.reject("connection_given_up", why.clone());
+            if listener.has_received() {
+                listener.degrade_all(why);
+            }
+            self.unopened.push(listener);
+        }
+        for listener in std::mem::take(&mut self.unopened) {
+            if let Err(error) = self.subscribe(Arc::clone(&listener)) {
+                listener.reject("connection_given_up", error.to_string());
+                self.unopened.push(listener);
+            }
+        }
     }
 }
 
@@ -219,10 +279,11 @@ struct Ready {
 }
 
 impl Subscription {
-    fn open(context: &zmq::Context, listener: Arc<Listener>) -> zmq::Result<Self> {
+    fn open(context: &zmq::Context, number: u64, listener: Arc<Listener>) -> zmq::Result<Self> {
         let socket = context.socket(zmq::SUB)?;
         socket.set_linger(0)?;
-        socket.set_rcvhwm(RECEIVE_QUEUE_MAX)?;
+        socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
+        socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
         socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
         socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
         socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
@@ -234,19 +295,21 @@ impl Subscription {
         socket.set_ipv6(listener.options.endpoint.contains('['))?;
         socket.set_subscribe(b"")?;
 
-        let address = format!("inproc://monitor-{}", listener.id);
-        let followed = [zmq::SocketEvent::HANDSHAKE_SUCCEEDED, zmq::SocketEvent::DISCONNECTED];
-        socket.monitor(&address, followed.into_iter().fold(0, |mask, event| mask | i32::from(event.to_raw())))?;
+        let address = format!("inproc://monitor-{number}");
+        socket.monitor(&address, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
         let monitor = context.socket(zmq::PAIR)?;
         monitor.set_linger(0)?;
         monitor.connect(&address)?;
         socket.connect(&listener.options.endpoint)?;
-        Ok(Self { listener, socket, monitor })
+        Ok(Self { listener, socket, monitor, ended_at: None })
     }
 
-    /// Hands what has arrived to the listener's writer.
-    fn receive(&self, writers: &Writers) {
-        for _ in 0..MESSAGES_PER_TURN_MAX {
+    /// Hands at most `messages_max` messages that have arrived to the listener's writer.
+    fn receive(&self, messages_max: usize, writers: &Writers) {
+        for _ in 0..messages_max {
+            if writers.are_stopping() {
+                return;
+            }
             match self.socket.recv_multipart(zmq::DONTWAIT) {
                 Ok(frames) => writers.deliver(Delivery::Message(Arc::clone(&self.listener), frames)),
                 Err(zmq::Error::EAGAIN) => return,
@@ -259,12 +322,28 @@ impl Subscription {
     }
 
     /// Takes in what the monitor says about the connection.
-    fn follow_connection(&self) {
+    fn follow_connection(&mut self, writers: &Writers) {
+        use zmq::SocketEvent as Event;
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some(event) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
-            match zmq::SocketEvent::from_raw(u16::from_ne_bytes(*event)) {
-                zmq::SocketEvent::HANDSHAKE_SUCCEEDED => self.listener.set_connection(Connection::Connected),
-                zmq::SocketEvent::DISCONNECTED => self.listener.set_connection(Connection::Disconnected),
+            match Event::from_raw(u16::from_ne_bytes(*event)) {
+                Event::CONNECT_DELAYED | Event::CONNECT_RETRIED | Event::CONNECTED => self.ended_at = None,
+                Event::HANDSHAKE_SUCCEEDED => {
+                    self.ended_at = None;
+                    self.listener.set_connection(Connection::Connected);
+                }
+                Event::DISCONNECTED => {
+                    self.ended_at = Some(Instant::now());
+                    if self.listener.connection() == Connection::Connected {
+                        self.listener.set_connection(Connection::Disconnected);
+                        // What came before the loss is in order.
+                        self.receive(usize::MAX, writers);
+                        writers.deliver(Delivery::Interrupted(Arc::clone(&self.listener)));
+                    }
+                }
+                Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
+                    self.ended_at = Some(Instant::now());
+                }
                 _ => {}
             }
         }
