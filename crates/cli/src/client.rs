@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use ureq::http::StatusCode;
 
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -86,8 +87,11 @@ impl IndexerClient {
         Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
     }
 
-    pub(crate) fn register(&self, registration: &Registration<'_>) -> Result<()> {
-        self.post("/register", registration).map(|_: Value| ())
+    /// Registers a rank; false if it was registered in the same way already.
+    pub(crate) fn register(&self, registration: &Registration<'_>) -> Result<bool> {
+        let response = self.agent.post(format!("{}/register", self.url)).send_json(registration);
+        let is_new = response.as_ref().is_ok_and(|response| response.status() == StatusCode::CREATED);
+        self.read(response).map(|_: Value| is_new)
     }
 
     pub(crate) fn unregister(&self, instance_id: u64, model_name: &str, tenant_id: &str) -> Result<()> {

@@ -1,8 +1,10 @@
 //! `flash-indexer serve --demo`: simulated engines and clients around a real service.
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -41,7 +43,7 @@ pub(crate) struct DemoArguments {
     demo_engines: u64,
 
     /// Ends the demo after so many seconds [default: at Ctrl-C].
-    #[arg(long, requires = "demo")]
+    #[arg(long, requires = "demo", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     demo_seconds: Option<u64>,
 }
 
@@ -78,9 +80,14 @@ impl Counted {
 pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: impl Future<Output = ()>) -> Result<()> {
     let indexer = Arc::clone(server.indexer());
     let engine_count = arguments.demo_engines;
-    let engines = {
+    tokio::pin!(stopped);
+    let starting = tokio::task::spawn_blocking({
         let indexer = Arc::clone(&indexer);
-        tokio::task::spawn_blocking(move || start_engines(&indexer, engine_count)).await??
+        move || start_engines(&indexer, engine_count)
+    });
+    let engines = tokio::select! {
+        () = &mut stopped => return Ok(()),
+        engines = starting => engines??,
     };
     println!(
         "{engine_count} simulated engines, {BLOCKS_PER_ENGINE} blocks of {BLOCK_TOKENS} tokens each; model {MODEL:?}"
@@ -100,16 +107,20 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
         move || ask_queries(&indexer, &counted, &recent, &ended)
     });
 
-    tokio::pin!(stopped);
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.tick().await;
     let mut table = LiveTable::new(&indexer, engine_count);
+    let rows = print_in_background();
     let ends = arguments.demo_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut result = Ok(());
     while result.is_ok() && !serving.is_finished() && ends.is_none_or(|ends| Instant::now() < ends) {
         tokio::select! {
             () = &mut stopped => break,
-            _ = second.tick() => result = table.print_row(&indexer, &counted),
+            _ = second.tick() => match table.row(&indexer, &counted) {
+                // A terminal that is not read gets the next row it has room for.
+                Ok(row) => drop(rows.try_send(row)),
+                Err(error) => result = Err(error),
+            },
         }
     }
     ended.store(true, Ordering::Relaxed);
@@ -250,7 +261,8 @@ impl LiveTable {
         Self { engines, rows: 0, since: Instant::now(), events: indexer.events_applied() }
     }
 
-    fn print_row(&mut self, indexer: &Indexer, counted: &Counted) -> Result<()> {
+    /// The next row, with a header where it is time for one.
+    fn row(&mut self, indexer: &Indexer, counted: &Counted) -> Result<String> {
         let seconds = self.since.elapsed().as_secs_f64();
         self.since = Instant::now();
         let events = indexer.events_applied();
@@ -266,7 +278,7 @@ impl LiveTable {
         let percent = |tokens: f64| 100.0 * tokens / prompt;
         let (predicted, cached) = (take(&counted.predicted_tokens), take(&counted.cached_tokens));
 
-        let mut out = std::io::stdout().lock();
+        let mut out = String::new();
         if self.rows.is_multiple_of(HEADER_EVERY_ROWS) {
             let title = "workers  blocks held  events/s  queries/s  query p50 µs  p99 µs  hit predicted  hit real";
             writeln!(out, "{title}")?;
@@ -284,6 +296,24 @@ impl LiveTable {
             percent(predicted),
             percent(cached),
         )?;
-        Ok(out.flush()?)
+        Ok(out)
     }
+}
+
+/// Rows that may wait for the terminal.
+const ROWS_WAITING_MAX: usize = 4;
+
+/// A thread that prints, so that nobody else waits for a terminal that stands still.
+fn print_in_background() -> SyncSender<String> {
+    let (rows, received) = sync_channel::<String>(ROWS_WAITING_MAX);
+    std::thread::spawn(move || {
+        let mut out = std::io::stdout();
+        while let Ok(row) = received.recv() {
+            // A reader that has gone away ends the printing, not the demo.
+            if out.write_all(row.as_bytes()).and_then(|()| out.flush()).is_err() {
+                return;
+            }
+        }
+    });
+    rows
 }

@@ -5,6 +5,7 @@ mod demo;
 mod query;
 mod serve;
 mod simulate;
+mod stop;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

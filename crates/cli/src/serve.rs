@@ -10,6 +10,7 @@ use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, S
 use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
+use crate::stop;
 
 /// Run the service: listen to engines, answer queries over HTTP.
 #[derive(Args)]
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     raise_open_files_limit();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
-        let stopped = stop_signal()?;
+        let stopped = stop::signal()?;
         let server = Server::start(options).await?;
         info!("listening on http://{}", server.address());
         if arguments.demo.is_asked_for() {
@@ -136,17 +137,4 @@ impl ServeArguments {
             removed_copies: RemovedCopies::One,
         })
     }
-}
-
-/// Resolves at the first Ctrl-C or SIGTERM.
-fn stop_signal() -> Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupted = signal(SignalKind::interrupt()).context("failed to listen for Ctrl-C")?;
-    let mut terminated = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupted.recv() => {}
-            _ = terminated.recv() => {}
-        }
-    })
 }

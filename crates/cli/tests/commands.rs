@@ -3,10 +3,9 @@
 mod support;
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use flash_indexer_test_support::wait_for;
-use support::{Serve, flash_indexer, run, text};
+use support::{PATIENCE, Serve, flash_indexer, run, text};
 
 #[test]
 fn the_demo_prints_a_row_a_second_and_ends() {
@@ -43,7 +42,7 @@ fn a_person_asks_and_reads_a_table() {
         .expect("the program runs");
     let query =
         |more: &[&str]| run(&[&["query", "--url", &serve.url, "--model", "m", "--tokens", "1,2,3"], more].concat());
-    let table = wait_for("a table", Duration::from_secs(30), || {
+    let table = wait_for("a table", PATIENCE, || {
         let output = query(&[]);
         let shown = text(&output.stdout);
         let held = shown.lines().filter(|line| line.contains("exact")).count();
@@ -55,6 +54,26 @@ fn a_person_asks_and_reads_a_table() {
     assert_eq!(answer["scores"]["1"]["0"], serde_json::json!(0));
     engines.kill().expect("it is still there");
     engines.wait().expect("it ends");
+}
+
+#[test]
+fn engines_that_are_stopped_leave_nothing_behind() {
+    let serve = Serve::start(&[]);
+    let workers = || -> Vec<serde_json::Value> {
+        let mut response = ureq::get(format!("{}/workers", serve.url)).call().expect("an answer");
+        response.body_mut().read_json().expect("JSON")
+    };
+    let mut engines = flash_indexer(&["simulate", "--engines", "2", "--requests", "100000", "--speed", "1"])
+        .args(["--port", "0", "--replay-port", "0", "--register", &serve.url])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    wait_for("two engines", PATIENCE, || (workers().len() == 2).then_some(()));
+    let pid = engines.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    wait_for("the end of the engines", PATIENCE, || engines.try_wait().expect("a child can be waited for"));
+    assert!(workers().is_empty());
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! A bound on open connections.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::time::{Instant, Sleep};
 
 use crate::indexer::Indexer;
 
@@ -40,7 +43,7 @@ impl Listener for BoundedListener {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         // Answers are small and someone waits for them.
         let _ = stream.set_nodelay(true);
-        (Connection { stream, _room: room }, address)
+        (Connection::new(stream, room), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -48,21 +51,42 @@ impl Listener for BoundedListener {
     }
 }
 
-/// A connection that gives its place back when it ends.
+/// A connection on which nothing moves for so long is closed.
+const IDLE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A connection that gives its place back when it ends, and ends when nothing moves on it.
 pub(crate) struct Connection {
     stream: TcpStream,
+    idle: Pin<Box<Sleep>>,
     _room: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, room: OwnedSemaphorePermit) -> Self {
+        Self { stream, idle: Box::pin(tokio::time::sleep(IDLE_DEADLINE)), _room: room }
+    }
+
+    /// Starts the deadline anew when something has moved, and fails when it has passed.
+    fn watch<T>(&mut self, moved: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if moved.is_ready() {
+            self.idle.as_mut().reset(Instant::now() + IDLE_DEADLINE);
+            return moved;
+        }
+        self.idle.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.watch(read, cx)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -78,7 +102,8 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.watch(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

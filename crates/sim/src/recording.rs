@@ -74,6 +74,8 @@ pub struct RecordedRequest {
     pub lora_name: Option<String>,
     /// The salt it was sent with.
     pub cache_salt: Option<String>,
+    /// SGLang's `extra_key`, which keeps content apart without entering hashes or events.
+    pub extra_key: Option<String>,
     /// The rank it was sent to, where the recorder chose one.
     pub dp_rank: Option<DpRank>,
     /// Tokens of its prompt.
@@ -126,6 +128,7 @@ enum RawLine {
         concurrent: bool,
         model: String,
         cache_salt: Option<String>,
+        extra_key: Option<String>,
         dp_rank: Option<u32>,
         prompt: Vec<u32>,
         cached_tokens: usize,
@@ -171,18 +174,27 @@ impl Recording {
                     }
                     RecordedLine::Message(message)
                 }
-                RawLine::Req { id, phase, concurrent, model, cache_salt, dp_rank, prompt, cached_tokens } => {
-                    RecordedLine::Request(RecordedRequest {
-                        id,
-                        phase,
-                        concurrent,
-                        lora_name: Some(model).filter(|model| model != BASE_MODEL),
-                        cache_salt,
-                        dp_rank: dp_rank.map(DpRank),
-                        prompt,
-                        cached_tokens,
-                    })
-                }
+                RawLine::Req {
+                    id,
+                    phase,
+                    concurrent,
+                    model,
+                    cache_salt,
+                    extra_key,
+                    dp_rank,
+                    prompt,
+                    cached_tokens,
+                } => RecordedLine::Request(RecordedRequest {
+                    id,
+                    phase,
+                    concurrent,
+                    lora_name: Some(model).filter(|model| model != BASE_MODEL),
+                    cache_salt,
+                    extra_key,
+                    dp_rank: dp_rank.map(DpRank),
+                    prompt,
+                    cached_tokens,
+                }),
                 RawLine::Admin {} => RecordedLine::Reset,
                 RawLine::Replay { replies } => {
                     if replies.first().is_some_and(|reply| reply.len() == FRAMES_WITHOUT_TOPIC) {
@@ -197,6 +209,14 @@ impl Recording {
         recording.dp_ranks.sort_unstable();
         recording.block_size = block_size.ok_or_else(|| RecordingError::NoBlocks { path: path.to_owned() })?;
         Ok(recording)
+    }
+
+    /// Requests in the recording.
+    pub fn requests(&self) -> impl Iterator<Item = &RecordedRequest> {
+        self.lines.iter().filter_map(|line| match line {
+            RecordedLine::Request(request) => Some(request),
+            _ => None,
+        })
     }
 
     /// Messages in the recording.

@@ -14,6 +14,7 @@ use flash_indexer_wire::Encoding;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::service::Service;
+use crate::stop::StopFlag;
 
 /// Be one or more engines: play a recorded stream, or simulate caches under a workload.
 ///
@@ -127,9 +128,10 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<()> {
     if arguments.speed < 0.0 || !arguments.speed.is_finite() {
         bail!("--speed must be a number from 0 up");
     }
+    let stop = StopFlag::on_signal()?;
     match &arguments.recording {
-        Some(path) => recorded::run(arguments, path),
-        None => workload::run(arguments),
+        Some(path) => recorded::run(arguments, path, &stop),
+        None => workload::run(arguments, &stop),
     }
 }
 
@@ -159,29 +161,36 @@ impl SimulateArguments {
     }
 
     /// Waits until somebody listens to every engine.
-    fn wait_for_listeners<'p>(&self, publishers: impl IntoIterator<Item = &'p Publisher>) -> Result<()> {
+    fn wait_for_listeners<'p>(
+        &self,
+        publishers: impl IntoIterator<Item = &'p Publisher>,
+        stop: &StopFlag,
+    ) -> Result<()> {
         for publisher in publishers {
             let endpoint = publisher.endpoint();
             if self.register.is_none() {
-                println!(
-                    "publishing on {endpoint}, replaying from {}: waiting for a listener",
-                    publisher.replay_endpoint()
-                );
+                let replay = publisher.replay_endpoint();
+                println!("publishing on {endpoint}, replaying from {replay}: waiting for a listener");
             }
-            if !publisher.wait_for_subscriber(Duration::from_secs(self.wait_seconds))? {
-                bail!("nobody listened to {endpoint} within {} s: register it with a service", self.wait_seconds);
+            let start = Instant::now();
+            while !publisher.wait_for_subscriber(Duration::from_secs_f64(LONGEST_SLEEP_S))? {
+                if stop.is_raised() {
+                    bail!("stopped before anybody listened");
+                }
+                if start.elapsed() >= Duration::from_secs(self.wait_seconds) {
+                    bail!("nobody listened to {endpoint} within {} s: register it with a service", self.wait_seconds);
+                }
             }
         }
         Ok(())
     }
 
-    fn stay(&self) -> Result<()> {
-        if self.stay {
+    /// Keeps everything as it is until Ctrl-C, if that was asked for.
+    fn stay(&self, stop: &StopFlag) {
+        if self.stay && !stop.is_raised() {
             println!("staying up: Ctrl-C ends");
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(tokio::signal::ctrl_c())?;
+            stop.wait();
         }
-        Ok(())
     }
 }
 
@@ -190,22 +199,31 @@ struct Pace {
     speed: f64,
     start: Instant,
     first_ms: Option<u64>,
+    stop: StopFlag,
 }
 
 impl Pace {
-    fn new(speed: f64) -> Self {
-        Self { speed, start: Instant::now(), first_ms: None }
+    fn new(speed: f64, stop: &StopFlag) -> Self {
+        Self { speed, start: Instant::now(), first_ms: None, stop: stop.clone() }
     }
 
-    /// Waits until `at_ms` of the original's time.
-    fn wait_for(&mut self, at_ms: u64) {
+    /// Waits until `at_ms` of the original's time; fails when the run should end.
+    fn wait_for(&mut self, at_ms: u64) -> Result<()> {
         let first_ms = *self.first_ms.get_or_insert(at_ms);
-        if self.speed > 0.0 {
-            let due = Duration::from_secs_f64(at_ms.saturating_sub(first_ms) as f64 / 1e3 / self.speed);
-            std::thread::sleep(due.saturating_sub(self.start.elapsed()));
+        while !self.stop.is_raised() {
+            let elapsed_ms = self.start.elapsed().as_secs_f64() * 1e3 * self.speed;
+            let left_ms = at_ms.saturating_sub(first_ms) as f64 - elapsed_ms;
+            if self.speed == 0.0 || left_ms <= 0.0 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_secs_f64((left_ms / self.speed / 1e3).min(LONGEST_SLEEP_S)));
         }
+        bail!("stopped before the end")
     }
 }
+
+/// A sleeping engine notices within this time that it should end.
+const LONGEST_SLEEP_S: f64 = 0.1;
 
 /// A bar on standard error, where it is a terminal.
 fn progress(total: usize, unit: &str) -> ProgressBar {

@@ -40,7 +40,7 @@ impl Service {
     }
 
     pub(super) fn register(&mut self, rank: EngineRank, publisher: &Publisher, block_size: BlockSize) -> Result<()> {
-        self.client.register(&Registration {
+        let registration = Registration {
             instance_id: rank.instance,
             endpoint: publisher.endpoint(),
             replay_endpoint: Some(publisher.replay_endpoint()),
@@ -48,16 +48,14 @@ impl Service {
             tenant_id: &self.tenant_id,
             block_size: block_size.tokens(),
             dp_rank: rank.dp_rank.0,
-        })?;
+        };
+        if !self.client.register(&registration)? {
+            // Left over from a run that was cut off: what it told is not what this engine has.
+            self.client.unregister(rank.instance, &self.model_name, &self.tenant_id)?;
+            self.client.register(&registration)?;
+        }
         if !self.registered.contains(&rank.instance) {
             self.registered.push(rank.instance);
-        }
-        Ok(())
-    }
-
-    pub(super) fn unregister_all(&mut self) -> Result<()> {
-        for instance in std::mem::take(&mut self.registered) {
-            self.client.unregister(instance, &self.model_name, &self.tenant_id)?;
         }
         Ok(())
     }
@@ -110,6 +108,17 @@ impl Service {
                 );
             }
             std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+/// However a run ends, its engines are gone then.
+impl Drop for Service {
+    fn drop(&mut self) {
+        for instance in std::mem::take(&mut self.registered) {
+            if let Err(error) = self.client.unregister(instance, &self.model_name, &self.tenant_id) {
+                tracing::warn!("failed to unregister instance {instance}: {error:#}");
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use flash_indexer_wire::Encoding;
 
 use super::service::{EngineRank, Service};
 use super::{Pace, SimulateArguments, TOPIC, percent, progress};
+use crate::stop::StopFlag;
 
 /// Requests of the made-up workload, where nothing else is said.
 const REQUESTS_BY_DEFAULT: usize = 1_000;
@@ -40,21 +41,27 @@ struct Totals {
     differences: Vec<String>,
 }
 
-pub(super) fn run(arguments: &SimulateArguments) -> Result<()> {
+pub(super) fn run(arguments: &SimulateArguments, stop: &StopFlag) -> Result<()> {
     match &arguments.trace {
         Some(path) => {
             let trace = MooncakeTrace::open(path)?;
             let count = arguments.requests.unwrap_or(usize::MAX).min(trace.len());
-            serve(arguments, trace.requests(arguments.seed).take(count), count)
+            serve(arguments, trace.requests(arguments.seed).take(count), count, stop)
         }
         None => {
             let count = arguments.requests.unwrap_or(REQUESTS_BY_DEFAULT);
-            serve(arguments, Conversations::new(ConversationOptions::default(), arguments.seed).take(count), count)
+            let requests = Conversations::new(ConversationOptions::default(), arguments.seed).take(count);
+            serve(arguments, requests, count, stop)
         }
     }
 }
 
-fn serve(arguments: &SimulateArguments, requests: impl Iterator<Item = Request>, count: usize) -> Result<()> {
+fn serve(
+    arguments: &SimulateArguments,
+    requests: impl Iterator<Item = Request>,
+    count: usize,
+    stop: &StopFlag,
+) -> Result<()> {
     let block_size = BlockSize::new(arguments.block_size).expect("the argument parser refuses zero");
     let mut engines = start_engines(arguments, block_size)?;
     let mut service = arguments.service();
@@ -63,15 +70,15 @@ fn serve(arguments: &SimulateArguments, requests: impl Iterator<Item = Request>,
             service.register(engine.rank, &engine.publisher, block_size)?;
         }
     }
-    arguments.wait_for_listeners(engines.iter().map(|engine| &engine.publisher))?;
+    arguments.wait_for_listeners(engines.iter().map(|engine| &engine.publisher), stop)?;
 
     let bar = progress(count, "requests");
     let mut totals = Totals::default();
-    let mut pace = Pace::new(arguments.speed);
+    let mut pace = Pace::new(arguments.speed, stop);
     let start = Instant::now();
     let mut waited_at = 0;
     for (number, request) in requests.enumerate() {
-        pace.wait_for(request.at_ms);
+        pace.wait_for(request.at_ms)?;
         let turn = number % engines.len();
         let engine = &mut engines[turn];
         let predicted = match &service {
@@ -92,10 +99,7 @@ fn serve(arguments: &SimulateArguments, requests: impl Iterator<Item = Request>,
     }
     bar.finish_and_clear();
     totals.print(start.elapsed().as_secs_f64(), arguments.verify);
-    arguments.stay()?;
-    if let Some(service) = &mut service {
-        service.unregister_all()?;
-    }
+    arguments.stay(stop);
     if !totals.differences.is_empty() {
         bail!("{} predictions differed from what the engines had", totals.differences.len());
     }

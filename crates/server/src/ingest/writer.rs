@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tracing::{info, warn};
 
-use super::listener::Listener;
+use super::listener::{Listener, Trust};
 use crate::metrics::Metrics;
 
 /// Messages that may wait for one writer.
@@ -247,7 +247,10 @@ impl Intake {
                 self.listener.degrade_all(format!("{missed} messages were published before the first one received"));
             }
             Arrival::Gap { missed } => {
-                warn!(endpoint = %name, missed, "messages were lost");
+                // Once for each fall: a stream that loses much would fill the log.
+                if self.listener.trust(self.listener.dp_rank) != Trust::Degraded {
+                    warn!(endpoint = %name, missed, "messages were lost");
+                }
                 self.listener.gap(format!("{missed} messages were lost before {:?}", self.sequence.last()));
             }
             Arrival::Restart { missed } => {
