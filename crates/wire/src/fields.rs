@@ -21,6 +21,15 @@ pub(crate) fn unless_strange<'a, T>(
     Ok(value)
 }
 
+/// Length of the list that follows; none if there is nil in its place.
+fn optional_list(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, EventError> {
+    match reader.next()? {
+        Token::Nil => Ok(None),
+        Token::Array(len) => Ok(Some(len)),
+        _ => Err(wrong(field)),
+    }
+}
+
 /// A hash of any integer width or sign, or bytes of which the last eight count.
 fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventError> {
     match token {
@@ -60,11 +69,7 @@ fn token_of(token: Token<'_>, field: &'static str) -> Result<u32, EventError> {
 
 /// Tokens, or pairs of tokens, never both in one list; nil is an empty list.
 pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<TokenIds, EventError> {
-    let len = match reader.next()? {
-        Token::Nil => return Ok(TokenIds::default()),
-        Token::Array(len) => len,
-        _ => return Err(wrong(field)),
-    };
+    let Some(len) = optional_list(reader, field)? else { return Ok(TokenIds::default()) };
     let is_pair = |token: &Result<Token<'_>, _>| matches!(token, Ok(Token::Array(2)));
     if len > 0 && is_pair(&reader.clone().next()) {
         let mut pairs = Vec::with_capacity(reader.capacity_for(len));
@@ -86,11 +91,7 @@ fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Resul
 }
 
 pub(crate) fn lookahead(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {
-    let len = match reader.next()? {
-        Token::Nil => return Ok(None),
-        Token::Array(len) => len,
-        _ => return Err(wrong(field)),
-    };
+    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
     let mut blocks = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         match reader.next()? {
@@ -133,11 +134,7 @@ pub(crate) fn extra_keys<'a>(
     reader: &mut Reader<'a>,
     field: &'static str,
 ) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
-    let len = match reader.next()? {
-        Token::Nil => return Ok(None),
-        Token::Array(len) => len,
-        _ => return Err(wrong(field)),
-    };
+    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
     let mut blocks = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         blocks.push(match reader.next()? {
@@ -198,11 +195,7 @@ pub(crate) fn mm_keys<'a>(
     reader: &mut Reader<'a>,
     field: &'static str,
 ) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
-    let len = match reader.next()? {
-        Token::Nil => return Ok(None),
-        Token::Array(len) => len,
-        _ => return Err(wrong(field)),
-    };
+    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
     let mut blocks = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         blocks.push(match reader.next()? {

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
-use super::fields::{self, HashForm, ShownHash};
+use super::fields::{HashForm, Scope, ShownHash};
 use crate::indexer::{Indexer, RankDump};
 use crate::instance::{InstanceId, ModelKey};
 
@@ -36,10 +36,8 @@ const NDJSON: &str = "application/x-ndjson";
 
 #[derive(Deserialize)]
 pub(super) struct DumpParameters {
-    #[serde(alias = "modelname", alias = "model")]
-    model_name: Option<String>,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
+    #[serde(flatten)]
+    scope: Scope,
     #[serde(default)]
     hashes: HashForm,
 }
@@ -54,8 +52,8 @@ pub(super) async fn dump(
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
-    let DumpParameters { model_name, tenant_id, routing_group, hashes } = parameters;
-    let tenant_id = fields::tenant(tenant_id, routing_group)?;
+    let DumpParameters { scope, hashes } = parameters;
+    let (model_name, tenant_id) = scope.names()?;
     let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
     let as_lines = headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|text| text.contains(NDJSON)));
     let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);

@@ -7,26 +7,49 @@ use serde::de::{self, Deserializer, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::error::ApiError;
+use crate::instance::ModelKey;
 
-/// The tenant that a request names, if it does; `routing_group` is another name of `tenant_id`.
-pub(crate) fn tenant(tenant_id: Option<String>, routing_group: Option<String>) -> Result<Option<String>, ApiError> {
-    match (tenant_id, routing_group) {
-        (Some(tenant), Some(group)) if tenant != group => Err(ApiError::bad_request(format!(
-            "tenant_id {tenant:?} and routing_group {group:?} are two names of one field: give one of them"
-        ))),
-        (tenant, group) => Ok(tenant.or(group)),
+/// The fields that say which index a request is about, by all of their names.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Scope {
+    model_name: Option<String>,
+    modelname: Option<String>,
+    model: Option<String>,
+    tenant_id: Option<String>,
+    routing_group: Option<String>,
+}
+
+impl Scope {
+    /// Model and tenant, as far as they are named.
+    pub(crate) fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
+        let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
+        let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
+        Ok((model, tenant))
+    }
+
+    /// The model, which must be named, and the tenant if it is.
+    pub(crate) fn model_and_tenant(self) -> Result<(String, Option<String>), ApiError> {
+        let (model, tenant) = self.names()?;
+        let model =
+            model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
+        Ok((model, tenant))
+    }
+
+    /// The index of the model that must be named, of the default tenant if none is.
+    pub(crate) fn key(self) -> Result<ModelKey, ApiError> {
+        let (model, tenant) = self.model_and_tenant()?;
+        Ok(ModelKey::new(model, tenant))
     }
 }
 
-/// The model that a request names, by any of its field's names; they must agree.
-pub(crate) fn model_name(names: [Option<String>; 3]) -> Result<String, ApiError> {
-    let mut names = names.into_iter().flatten();
-    let missing = || ApiError::unprocessable("the request does not fit: missing field `model_name`");
-    let first = names.next().ok_or_else(missing)?;
-    match names.find(|name| *name != first) {
-        None => Ok(first),
-        Some(other) => Err(ApiError::bad_request(format!(
-            "model_name, modelname and model are names of one field, and {first:?} is not {other:?}: give one of them"
+/// The value of a field with several names, which must agree.
+fn one_of<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Result<Option<String>, ApiError> {
+    let mut given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let Some((first, value)) = given.next() else { return Ok(None) };
+    match given.find(|(_, other)| *other != value) {
+        None => Ok(Some(value)),
+        Some((second, other)) => Err(ApiError::bad_request(format!(
+            "{first} {value:?} and {second} {other:?} are two names of one field: give one of them"
         ))),
     }
 }

@@ -12,20 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use super::fields;
+use super::fields::{self, Scope};
 use crate::answer::{Answer, QueryOptions};
 use crate::ingest::Trust;
-use crate::instance::ModelKey;
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct TokenQuery {
     token_ids: Vec<u32>,
-    model_name: Option<String>,
-    modelname: Option<String>,
-    model: Option<String>,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
+    #[serde(flatten)]
+    scope: Scope,
     lora_name: Option<String>,
     cache_salt: Option<String>,
     top_k: Option<NonZeroUsize>,
@@ -36,8 +32,7 @@ pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
     Body(query): Body<TokenQuery>,
 ) -> Result<Json<QueryResponse>, ApiError> {
-    let model_name = fields::model_name([query.model_name, query.modelname, query.model])?;
-    let key = ModelKey::new(model_name, fields::tenant(query.tenant_id, query.routing_group)?);
+    let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
     let (lora, salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
     let answer = api.indexer.query_tokens(&key, &query.token_ids, lora, salt, options)?;
@@ -49,11 +44,8 @@ pub(super) async fn by_tokens(
 pub(super) struct HashQuery {
     #[serde(deserialize_with = "fields::local_hashes")]
     block_hashes: Vec<LocalHash>,
-    model_name: Option<String>,
-    modelname: Option<String>,
-    model: Option<String>,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
+    #[serde(flatten)]
+    scope: Scope,
     top_k: Option<NonZeroUsize>,
     min_score: Option<u64>,
 }
@@ -62,8 +54,7 @@ pub(super) async fn by_hashes(
     State(api): State<Arc<Api>>,
     Body(query): Body<HashQuery>,
 ) -> Result<Json<QueryResponse>, ApiError> {
-    let model_name = fields::model_name([query.model_name, query.modelname, query.model])?;
-    let key = ModelKey::new(model_name, fields::tenant(query.tenant_id, query.routing_group)?);
+    let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
     let answer = api.indexer.query_hashes(&key, &query.block_hashes, options)?;
     Ok(Json(QueryResponse::of(&answer)))

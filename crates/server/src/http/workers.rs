@@ -14,22 +14,19 @@ use serde_json::{Value, json};
 use super::Api;
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
-use super::fields;
+use super::fields::Scope;
 use crate::indexer::{Registered, Registration};
 use crate::ingest::{Connection, ListenerReport};
-use crate::instance::{InstanceId, ModelKey};
+use crate::instance::InstanceId;
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct RegisterRequest {
     instance_id: InstanceId,
     endpoint: String,
-    model_name: Option<String>,
-    modelname: Option<String>,
-    model: Option<String>,
+    #[serde(flatten)]
+    scope: Scope,
     block_size: u32,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
     dp_rank: Option<u32>,
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
@@ -73,13 +70,12 @@ pub(super) async fn register(
     let block_size = BlockSize::new(request.block_size).ok_or_else(|| {
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
-    let model_name = fields::model_name([request.model_name, request.modelname, request.model])?;
     let registration = Registration {
         instance: request.instance_id,
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
         endpoint: request.endpoint,
         replay_endpoint: request.replay_endpoint,
-        model: ModelKey::new(model_name, fields::tenant(request.tenant_id, request.routing_group)?),
+        model: request.scope.key()?,
         block_size,
         lora_name: request.lora_name,
         engine: request.engine.map(Engine::name),
@@ -101,11 +97,8 @@ pub(super) async fn register(
 #[serde(expecting = "a JSON object")]
 pub(super) struct UnregisterRequest {
     instance_id: InstanceId,
-    model_name: Option<String>,
-    modelname: Option<String>,
-    model: Option<String>,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
+    #[serde(flatten)]
+    scope: Scope,
     dp_rank: Option<u32>,
 }
 
@@ -113,8 +106,7 @@ pub(super) async fn unregister(
     State(api): State<Arc<Api>>,
     Body(request): Body<UnregisterRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant_id = fields::tenant(request.tenant_id, request.routing_group)?;
-    let model_name = fields::model_name([request.model_name, request.modelname, request.model])?;
+    let (model_name, tenant_id) = request.scope.model_and_tenant()?;
     let shown = format!("instance {} of model {model_name:?}", request.instance_id);
     let indexer = Arc::clone(&api.indexer);
     let unregistered = blocking(move || {
@@ -133,14 +125,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::unavailable("the service is stopping"))
 }
 
-#[derive(Deserialize)]
-pub(super) struct ListParameters {
-    #[serde(alias = "modelname", alias = "model")]
-    model_name: Option<String>,
-    tenant_id: Option<String>,
-    routing_group: Option<String>,
-}
-
 #[derive(Serialize)]
 pub(super) struct Worker {
     instance_id: InstanceId,
@@ -154,10 +138,9 @@ pub(super) struct Worker {
 
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
-    Parameters(filter): Parameters<ListParameters>,
+    Parameters(scope): Parameters<Scope>,
 ) -> Result<Json<Vec<Worker>>, ApiError> {
-    let tenant_id = fields::tenant(filter.tenant_id, filter.routing_group)?;
-    let model_name = filter.model_name;
+    let (model_name, tenant_id) = scope.names()?;
     let reports = api.indexer.instances(model_name.as_deref(), tenant_id.as_deref());
     let workers = reports.into_iter().map(|report| {
         let unconnected = report.listeners.values().map(|listener| listener.status);

@@ -1,5 +1,6 @@
 //! From engines' sockets into indexes.
 
+mod intake;
 mod listener;
 mod sockets;
 mod writer;

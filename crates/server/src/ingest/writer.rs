@@ -4,27 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use flash_indexer_core::{BlockEvent, DpRank, WorkerRank};
-use flash_indexer_wire::{
-    Arrival, Batch, EventError, LiveMessage, SequenceTracker, Translator, TranslatorOptions, Unusable, decode_batch,
-};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tracing::{info, warn};
+use tracing::warn;
 
-use super::listener::{Listener, Trust};
+use super::intake::Intake;
+use super::listener::Listener;
 use crate::metrics::Metrics;
 
 /// Messages that may wait for one writer.
 const QUEUED_MESSAGES_MAX: usize = 1 << 16;
 /// Bytes of messages that may wait for one writer.
 const QUEUED_BYTES_MAX: usize = 256 << 20;
-/// Ranks that the batches of one listener may name.
-const RANKS_PER_LISTENER_MAX: usize = 1024;
-
 /// What a writer is told, in order.
 pub(crate) enum Delivery {
     /// A listener's message, as frames.
@@ -170,7 +163,7 @@ impl Writer {
                 }
                 Delivery::Interrupted(listener) => {
                     if let Some(intake) = self.intakes.get_mut(&listener.id) {
-                        intake.interrupted = true;
+                        intake.interrupt();
                     }
                 }
                 Delivery::Retire(listener, done) => {
@@ -180,166 +173,6 @@ impl Writer {
                     let _ = done.send(());
                 }
             }
-        }
-    }
-}
-
-/// What a writer knows of one listener between its messages.
-struct Intake {
-    listener: Arc<Listener>,
-    sequence: SequenceTracker,
-    translators: FxHashMap<DpRank, Translator>,
-    hybrid_reported: bool,
-    /// The connection was lost since the last message.
-    interrupted: bool,
-}
-
-impl Intake {
-    fn new(listener: Arc<Listener>) -> Self {
-        Self {
-            listener,
-            sequence: SequenceTracker::default(),
-            translators: FxHashMap::default(),
-            hybrid_reported: false,
-            interrupted: false,
-        }
-    }
-
-    /// Takes in one message: counts what cannot be used, applies the rest.
-    fn take(&mut self, frames: &[Vec<u8>], metrics: &Metrics) {
-        metrics.message();
-        let message = match LiveMessage::from_frames(frames) {
-            Ok(message) => message,
-            Err(error) => {
-                metrics.rejected(error.reason());
-                self.listener.reject(error.reason(), error.to_string());
-                return;
-            }
-        };
-        let batch = match decode_batch(message.payload) {
-            Ok(batch) => batch,
-            Err(error) => {
-                // Its number is not believed: if it was the engine's, the next one shows a gap.
-                metrics.rejected(error.reason());
-                self.listener.reject(error.reason(), error.to_string());
-                return;
-            }
-        };
-        let arrival = self.sequence.take(message.sequence);
-        self.arrived(arrival, metrics);
-        self.apply(batch, metrics);
-        self.listener.taken_in(message.sequence, Instant::now());
-    }
-
-    /// Draws the conclusions from a message's number.
-    fn arrived(&mut self, arrival: Arrival, metrics: &Metrics) {
-        metrics.missed(arrival.missed());
-        let name = &self.listener.options.endpoint;
-        let interrupted = std::mem::take(&mut self.interrupted);
-        match arrival {
-            Arrival::Next if interrupted => {
-                let why = "the connection was lost, and the engine may have started again unseen";
-                self.listener.degrade_all(why.to_owned());
-            }
-            Arrival::Next => {}
-            Arrival::First { missed: 0 } => self.listener.trust_all(),
-            Arrival::First { missed } => {
-                self.listener.degrade_all(format!("{missed} messages were published before the first one received"));
-            }
-            Arrival::Gap { missed } => {
-                // Once for each fall: a stream that loses much would fill the log.
-                if self.listener.trust(self.listener.dp_rank) != Trust::Degraded {
-                    warn!(endpoint = %name, missed, "messages were lost");
-                }
-                self.listener.gap(format!("{missed} messages were lost before {:?}", self.sequence.last()));
-            }
-            Arrival::Restart { missed } => {
-                info!(endpoint = %name, "the engine has started again: its blocks are forgotten");
-                metrics.restart();
-                self.forget_ranks();
-                self.translators.clear();
-                if missed == 0 {
-                    self.listener.trust_all();
-                } else {
-                    self.listener.gap(format!("{missed} messages were lost after the engine started again"));
-                }
-            }
-        }
-    }
-
-    fn apply(&mut self, batch: Batch<'_>, metrics: &Metrics) {
-        let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
-        if !self.translators.contains_key(&dp_rank) && self.translators.len() >= RANKS_PER_LISTENER_MAX {
-            metrics.rejected("too_many_ranks");
-            self.listener.reject("too_many_ranks", format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream"));
-            return;
-        }
-        let rank = WorkerRank { worker: self.listener.worker, dp_rank };
-        for event in batch.events {
-            let listener = &self.listener;
-            let translator = self.translators.entry(dp_rank).or_insert_with(|| {
-                Translator::new(TranslatorOptions {
-                    block_size: listener.model.block_size,
-                    lora_name: listener.options.lora_name.clone(),
-                    removed_copies: listener.options.removed_copies,
-                })
-            });
-            let event = match event {
-                Ok(event) => event,
-                Err(error) => {
-                    self.reject_event(dp_rank, &error, metrics);
-                    continue;
-                }
-            };
-            match translator.translate(&event) {
-                Ok(event) => {
-                    let (window, is_hybrid) = (translator.window(), translator.is_hybrid());
-                    self.listener.model.windows.note(window);
-                    let applied = self.listener.model.index.write().apply(rank, &event);
-                    metrics.applied(&applied);
-                    if event == BlockEvent::Cleared && !is_hybrid {
-                        // Whatever was missed before, the rank's cache is empty now.
-                        self.listener.trust_rank(dp_rank);
-                    }
-                }
-                Err(unusable) => self.reject_unusable(dp_rank, &unusable, metrics),
-            }
-        }
-    }
-
-    fn reject_event(&self, dp_rank: DpRank, error: &EventError, metrics: &Metrics) {
-        metrics.rejected(error.reason());
-        self.listener.reject(error.reason(), error.to_string());
-        // An event of a new kind may be harmless; a broken one was a change of the cache.
-        if !matches!(error, EventError::UnknownType { .. }) {
-            self.listener.degrade_rank(dp_rank, error.to_string());
-        }
-    }
-
-    fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable, metrics: &Metrics) {
-        let reason = unusable.reason();
-        metrics.rejected(reason);
-        self.listener.reject(reason, unusable.to_string());
-        match unusable {
-            // Other memory than the tiers that are asked for: the tiers stay exact.
-            Unusable::UnknownMedium { .. } => {}
-            Unusable::HybridGroup { .. } => {
-                if !std::mem::replace(&mut self.hybrid_reported, true) {
-                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}: matches can be too long");
-                }
-                self.listener.degrade_rank(dp_rank, unusable.to_string());
-            }
-            Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {
-                self.listener.degrade_rank(dp_rank, unusable.to_string())
-            }
-        }
-    }
-
-    /// Clears every rank that the listener has fed.
-    fn forget_ranks(&self) {
-        let mut index = self.listener.model.index.write();
-        for &dp_rank in self.translators.keys() {
-            index.clear_rank(WorkerRank { worker: self.listener.worker, dp_rank });
         }
     }
 }
