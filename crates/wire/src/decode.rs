@@ -3,7 +3,7 @@
 use flash_indexer_core::DpRank;
 
 use crate::event::{BlockRemoved, BlockStored, EngineEvent};
-use crate::fields;
+use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Malformed, Reader, Token};
 
 /// What one message carries.
@@ -278,46 +278,32 @@ fn from_array<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engi
 }
 
 fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<EngineEvent<'a>, EventError> {
-    let mut seen = 0u32;
     let mut event = match kind {
         b"BlockStored" => EngineEvent::Stored(BlockStored::default()),
         b"BlockRemoved" => EngineEvent::Removed(BlockRemoved::default()),
         b"AllBlocksCleared" => EngineEvent::Cleared,
         kind => return Err(unknown(kind)),
     };
+    let (mut has_hashes, mut has_block_size) = (false, false);
     for _ in 0..len {
         let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
-        let known = str::from_utf8(key).unwrap_or_default();
+        has_hashes |= key == b"block_hashes";
+        has_block_size |= key == b"block_size";
+        let field = str::from_utf8(key).unwrap_or_default();
         match &mut event {
-            EngineEvent::Stored(stored) => {
-                if let Some(at) = STORED_FIELDS.iter().position(|&field| field == known) {
-                    seen |= 1 << at;
-                }
-                stored_field(stored, known, reader)?;
-            }
-            EngineEvent::Removed(removed) => {
-                if let Some(at) = REMOVED_FIELDS.iter().position(|&field| field == known) {
-                    seen |= 1 << at;
-                }
-                removed_field(removed, known, reader)?;
-            }
+            EngineEvent::Stored(stored) => stored_field(stored, field, reader)?,
+            EngineEvent::Removed(removed) => removed_field(removed, field, reader)?,
             EngineEvent::Cleared => reader.skip()?,
         }
     }
-    // What is left out is nil: the start of a sequence, or a store without content.
-    let required: &[&'static str] = match event {
-        EngineEvent::Stored(_) => &["block_hashes", "block_size"],
-        EngineEvent::Removed(_) => &["block_hashes"],
-        EngineEvent::Cleared => &[],
-    };
-    let order: &[&'static str] = if matches!(event, EngineEvent::Stored(_)) { &STORED_FIELDS } else { &REMOVED_FIELDS };
-    for field in required {
-        let at = order.iter().position(|known| known == field).expect("required fields are known");
-        if seen & 1 << at == 0 {
-            return Err(EventError::MissingField { field });
+    // What else is left out is nil: the start of a sequence, or a store without content.
+    match event {
+        EngineEvent::Stored(_) | EngineEvent::Removed(_) if !has_hashes => {
+            Err(EventError::MissingField { field: "block_hashes" })
         }
+        EngineEvent::Stored(_) if !has_block_size => Err(EventError::MissingField { field: "block_size" }),
+        event => Ok(event),
     }
-    Ok(event)
 }
 
 fn stored_field<'a>(event: &mut BlockStored<'a>, field: &str, reader: &mut Reader<'a>) -> Result<(), EventError> {
@@ -377,8 +363,6 @@ fn salt_in_map<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, EventErro
     }
     Ok(salt)
 }
-
-type BlockKeys<'a> = Vec<Option<Vec<crate::event::ExtraKey<'a>>>>;
 
 /// `extra_keys` and `mm_keys` speak of the same blocks; both count.
 fn add_keys<'a>(keys: &mut Option<BlockKeys<'a>>, more: Option<BlockKeys<'a>>) {

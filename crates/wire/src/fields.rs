@@ -129,22 +129,36 @@ pub(crate) fn optional_u32(reader: &mut Reader<'_>, field: &'static str) -> Resu
     value.map(|value| u32::try_from(value).map_err(|_| EventError::OutOfRange { field })).transpose()
 }
 
-/// `extra_keys`: for each block nil, a text, or a list of keys.
-pub(crate) fn extra_keys<'a>(
+/// For each block what besides tokens went into its hash, if anything did.
+pub(crate) type BlockKeys<'a> = Vec<Option<Vec<ExtraKey<'a>>>>;
+
+/// A list with nil or keys for each block; `keys` reads the keys that begin with a token.
+fn block_keys<'a>(
     reader: &mut Reader<'a>,
     field: &'static str,
-) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
+    keys: impl Fn(Token<'a>, &mut Reader<'a>) -> Result<Vec<ExtraKey<'a>>, EventError>,
+) -> Result<Option<BlockKeys<'a>>, EventError> {
     let Some(len) = optional_list(reader, field)? else { return Ok(None) };
     let mut blocks = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         blocks.push(match reader.next()? {
             Token::Nil => None,
-            Token::Text(bytes) => Some(vec![ExtraKey::Text(text(bytes, field)?)]),
-            Token::Array(len) => Some(key_list(reader, len, field)?),
-            _ => return Err(wrong(field)),
+            token => Some(keys(token, reader)?),
         });
     }
     Ok(Some(blocks))
+}
+
+/// `extra_keys`: for each block nil, a text, or a list of keys.
+pub(crate) fn extra_keys<'a>(
+    reader: &mut Reader<'a>,
+    field: &'static str,
+) -> Result<Option<BlockKeys<'a>>, EventError> {
+    block_keys(reader, field, |token, reader| match token {
+        Token::Text(bytes) => Ok(vec![ExtraKey::Text(text(bytes, field)?)]),
+        Token::Array(len) => key_list(reader, len, field),
+        _ => Err(wrong(field)),
+    })
 }
 
 fn key_list<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<Vec<ExtraKey<'a>>, EventError> {
@@ -172,47 +186,37 @@ fn tuple<'a>(reader: &mut Reader<'a>, len: u32) -> Result<Option<ExtraKey<'a>>, 
     let second = reader.next()?;
     let third = if len == 3 { Some(reader.next()?) } else { None };
     Ok(match (str::from_utf8(first), second, third) {
-        (Ok(id), Token::Unsigned(offset), None) => {
-            i64::try_from(offset).ok().map(|offset| ExtraKey::Item { id, offset })
-        }
-        (Ok(id), Token::Negative(offset), None) => Some(ExtraKey::Item { id, offset }),
         (Ok("cache_salt"), Token::Text(salt), None) => str::from_utf8(salt).ok().map(ExtraKey::Salt),
         (Ok("lora"), Token::Text(name), _) => str::from_utf8(name).ok().map(ExtraKey::Lora),
-        (Ok("mm"), Token::Text(id), Some(offset)) => {
-            let offset = match offset {
-                Token::Unsigned(offset) => i64::try_from(offset).ok(),
-                Token::Negative(offset) => Some(offset),
-                _ => None,
-            };
-            str::from_utf8(id).ok().zip(offset).map(|(id, offset)| ExtraKey::Item { id, offset })
-        }
+        (Ok("mm"), Token::Text(id), Some(offset)) => item(str::from_utf8(id).ok(), offset),
+        (id, offset, None) => item(id.ok(), offset),
         _ => None,
     })
 }
 
+fn item<'a>(id: Option<&'a str>, offset: Token<'_>) -> Option<ExtraKey<'a>> {
+    let offset = match offset {
+        Token::Unsigned(offset) => i64::try_from(offset).ok()?,
+        Token::Negative(offset) => offset,
+        _ => return None,
+    };
+    id.map(|id| ExtraKey::Item { id, offset })
+}
+
 /// `mm_keys` of TensorRT-LLM: for each block nil, or a list of maps with `hash` and `start_offset`.
-pub(crate) fn mm_keys<'a>(
-    reader: &mut Reader<'a>,
-    field: &'static str,
-) -> Result<Option<Vec<Option<Vec<ExtraKey<'a>>>>>, EventError> {
-    let Some(len) = optional_list(reader, field)? else { return Ok(None) };
-    let mut blocks = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
-        blocks.push(match reader.next()? {
-            Token::Nil => None,
-            Token::Map(len) => Some(vec![mm_key(reader, len, field)?]),
-            Token::Array(len) => {
-                let mut keys = Vec::with_capacity(reader.capacity_for(len));
-                for _ in 0..len {
-                    let Token::Map(len) = reader.next()? else { return Err(wrong(field)) };
-                    keys.push(mm_key(reader, len, field)?);
-                }
-                Some(keys)
+pub(crate) fn mm_keys<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<BlockKeys<'a>>, EventError> {
+    block_keys(reader, field, |token, reader| match token {
+        Token::Map(len) => Ok(vec![mm_key(reader, len, field)?]),
+        Token::Array(len) => {
+            let mut keys = Vec::with_capacity(reader.capacity_for(len));
+            for _ in 0..len {
+                let Token::Map(len) = reader.next()? else { return Err(wrong(field)) };
+                keys.push(mm_key(reader, len, field)?);
             }
-            _ => return Err(wrong(field)),
-        });
-    }
-    Ok(Some(blocks))
+            Ok(keys)
+        }
+        _ => Err(wrong(field)),
+    })
 }
 
 fn mm_key<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<ExtraKey<'a>, EventError> {

@@ -167,15 +167,6 @@ impl Indexer {
         Ok(self.model(key)?.answer([locals], options))
     }
 
-    /// The block size of a model.
-    ///
-    /// # Errors
-    ///
-    /// When nobody is registered for the model and tenant.
-    pub fn block_size(&self, key: &ModelKey) -> Result<BlockSize, QueryError> {
-        Ok(self.model(key)?.block_size)
-    }
-
     /// Every registered instance, by model and then by instance.
     pub(crate) fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
         let mut reports = Vec::new();

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::model::Model;
 
-/// How far the index can be believed about a rank.
+/// How far the index can be believed about a rank. What is less to be believed is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
