@@ -18,6 +18,8 @@ use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, Sim
 use flash_indexer_wire::Encoding;
 use hdrhistogram::Histogram;
 
+use crate::simulate::reusable_tokens;
+
 const MODEL: &str = "demo";
 const BLOCK_TOKENS: u32 = 16;
 const BLOCKS_PER_ENGINE: usize = 8_192;
@@ -129,8 +131,12 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     joined.0.map_err(|_| anyhow::anyhow!("the engines' thread panicked"))?.and(result)
 }
 
+fn block_size() -> BlockSize {
+    BlockSize::new(BLOCK_TOKENS).expect("sixteen is not zero")
+}
+
 fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
-    let block_size = BlockSize::new(BLOCK_TOKENS).expect("not zero");
+    let block_size = block_size();
     let mut engines = Vec::new();
     for number in 1..=count {
         let publisher = Publisher::bind(PublisherOptions::on_loopback())?;
@@ -187,8 +193,7 @@ fn serve_requests(
         };
         let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
         let chosen = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
-        let usable = (request.prompt.len() as u64 - 1) / u64::from(BLOCK_TOKENS) * u64::from(BLOCK_TOKENS);
-        let predicted = matched(chosen).min(usable);
+        let predicted = matched(chosen).min(reusable_tokens(request.prompt.len(), block_size()));
         let cached = engines[chosen].serve(&request)?;
         counted.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
         counted.predicted_tokens.fetch_add(predicted, Ordering::Relaxed);

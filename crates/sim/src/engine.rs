@@ -94,7 +94,7 @@ impl SimulatedEngine {
         let tokens: Vec<u32> = request.prompt.iter().chain(&request.output).take(computed).copied().collect();
         let hashes = self.hashes(&tokens);
         let prompt = request.prompt.len();
-        let hit = self.cache.hit(&hashes[..prompt.saturating_sub(1) / block_size]);
+        let hit = self.cache.hit(&hashes[..reusable_blocks(prompt, self.options.block_size)]);
 
         let mut batches = Vec::new();
         let mut step = |engine: &mut Self, changes: &mut Vec<CacheChange>| {
@@ -169,6 +169,13 @@ impl SimulatedEngine {
         self.next_sequence += 1;
         PublishedBatch { sequence, payload, events: events.len(), blocks }
     }
+}
+
+/// Most blocks that an engine takes from its cache for a prompt of so many tokens: the last token is
+/// always computed, also when all of its blocks are cached.
+#[must_use]
+pub fn reusable_blocks(prompt_tokens: usize, block_size: BlockSize) -> usize {
+    prompt_tokens.saturating_sub(1) / block_size.token_count()
 }
 
 /// vLLM's name of an accelerator's memory.

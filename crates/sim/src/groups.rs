@@ -7,6 +7,7 @@ use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashe
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash};
 use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, decode_batch};
 
+use crate::engine::reusable_blocks;
 use crate::recording::{RecordedMessage, RecordedRequest};
 
 /// The cache groups of every rank of one recorded engine.
@@ -70,7 +71,7 @@ impl CacheGroups {
         let space = HashSpace::new(request.lora_name.as_deref(), request.cache_salt.as_deref());
         let locals = local_hashes(space, &request.prompt, self.block_size, TokenWindow::Block);
         let chain = rank.chain(&locals);
-        let longest = chain.len().min(request.prompt.len().saturating_sub(1) / block_tokens);
+        let longest = chain.len().min(reusable_blocks(request.prompt.len(), self.block_size));
         let usable = (1..=longest).rev().find(|&length| rank.reusable(&chain[..length], self.block_size));
         usable.unwrap_or(0) * block_tokens
     }

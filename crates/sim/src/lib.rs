@@ -11,7 +11,7 @@ mod random;
 mod recording;
 
 pub use cache::{CacheChange, PrefixCache, TooLong};
-pub use engine::{EngineOptions, PublishedBatch, Served, SimulatedEngine};
+pub use engine::{EngineOptions, PublishedBatch, Served, SimulatedEngine, reusable_blocks};
 pub use groups::CacheGroups;
 pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming};
 pub use recording::{RecordedLine, RecordedMessage, RecordedRequest, Recording, RecordingError};

@@ -14,6 +14,7 @@ use flash_indexer_wire::Encoding;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::service::Service;
+pub(crate) use self::workload::reusable_tokens;
 use crate::stop::StopFlag;
 
 /// Be one or more engines: play a recorded stream, or simulate caches under a workload.

@@ -8,7 +8,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_sim::{CacheGroups, Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording};
 
 use super::service::{EngineRank, Service};
-use super::workload::usable_tokens;
+use super::workload::reusable_tokens;
 use super::{Pace, SimulateArguments, progress};
 use crate::stop::StopFlag;
 
@@ -134,7 +134,7 @@ impl Player<'_> {
             service.predict(&request.prompt, request.lora_name.as_deref(), request.cache_salt.as_deref())?;
         let matched = predicted.get(&EngineRank { instance: INSTANCE, dp_rank }).copied();
         let matched = matched.with_context(|| format!("rank {dp_rank} is not in the answer"))?;
-        let predicted = matched.min(usable_tokens(request.prompt.len(), self.recording.block_size));
+        let predicted = matched.min(reusable_tokens(request.prompt.len(), self.recording.block_size));
         let actual = request.cached_tokens as u64;
         self.report.checked += 1;
         let difference = || {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
-use flash_indexer_sim::{EngineOptions, Publisher, ReplayFraming, Request, SimulatedEngine};
+use flash_indexer_sim::{EngineOptions, Publisher, ReplayFraming, Request, SimulatedEngine, reusable_blocks};
 use flash_indexer_wire::Encoding;
 
 use super::service::{EngineRank, Service};
@@ -142,7 +142,7 @@ impl Engine {
         let predicted = service.predict(&request.prompt, None, None)?;
         let matched = predicted.get(&self.rank).copied();
         let matched = matched.with_context(|| format!("instance {} is not in the answer", self.rank.instance))?;
-        Ok(matched.min(usable_tokens(request.prompt.len(), block_size)))
+        Ok(matched.min(reusable_tokens(request.prompt.len(), block_size)))
     }
 
     fn serve(&mut self, number: usize, request: &Request, predicted: Option<u64>, totals: &mut Totals) -> Result<()> {
@@ -198,7 +198,7 @@ impl Totals {
     }
 }
 
-/// Most prompt tokens that an engine takes from its cache: the last token is always computed.
-pub(super) fn usable_tokens(prompt: usize, block_size: BlockSize) -> u64 {
-    (prompt.saturating_sub(1) / block_size.token_count() * block_size.token_count()) as u64
+/// Most prompt tokens that an engine takes from its cache.
+pub(crate) fn reusable_tokens(prompt: usize, block_size: BlockSize) -> u64 {
+    (reusable_blocks(prompt, block_size) * block_size.token_count()) as u64
 }
