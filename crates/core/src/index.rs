@@ -25,6 +25,7 @@ use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, Wo
 /// # Consistency
 ///
 /// One writer (`&mut self`), any number of readers between writes; every answer is exact.
+/// [`SharedIndex`](crate::SharedIndex) is what threads share.
 pub trait PrefixIndex: Send + Sync {
     /// Applies one event of `rank` and says what it changed.
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied;

@@ -33,9 +33,11 @@ mod held;
 mod ids;
 mod index;
 mod scores;
+mod shared;
 
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{Applied, PrefixIndex, RankSize};
 pub use scores::{MatchScores, RankMatch};
+pub use shared::{Locked, SharedIndex};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_core::{
-    DpRank, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, WorkerId, WorkerRank,
+    DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
 use parking_lot::RwLock;
 
@@ -16,14 +16,14 @@ use crate::instance::{InstanceId, ModelKey};
 
 /// An index and the instances registered for it.
 ///
-/// The writer of the model is the only one that locks `index` for writing; a query sees all of an
-/// event or nothing of it.
+/// The writer of the model is the only one that changes `index`; what a query may see of an event that
+/// is being applied is up to its design.
 pub(crate) struct Model {
     pub(crate) key: ModelKey,
     pub(crate) block_size: BlockSize,
     /// Adapter of queries that name none: the one that every registration names.
     pub(crate) lora_name: RwLock<Option<String>>,
-    pub(crate) index: RwLock<Box<dyn PrefixIndex>>,
+    pub(crate) index: Box<dyn SharedIndex>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
     /// Which writer applies the model's events.
@@ -48,7 +48,7 @@ impl Model {
             let worker = instance.worker;
             instance.listeners.keys().map(move |&dp_rank| (name.clone(), WorkerRank { worker, dp_rank }))
         });
-        let indexed = self.index.read().ranks().into_iter();
+        let indexed = self.index.ranks().into_iter();
         let indexed = indexed.filter_map(|rank| Some((InstanceId::clone(by_worker.get(&rank.worker)?), rank)));
         let mut ranks: Vec<_> = registered.chain(indexed).collect();
         ranks.sort_unstable();
@@ -66,8 +66,7 @@ impl Model {
     }
 
     pub(crate) fn held_blocks(&self) -> usize {
-        let index = self.index.read();
-        index.ranks().into_iter().map(|rank| index.size(rank).blocks).sum()
+        self.index.ranks().into_iter().map(|rank| self.index.size(rank).blocks).sum()
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
@@ -76,16 +75,10 @@ impl Model {
         queries: impl IntoIterator<Item = &'q [LocalHash]>,
         options: QueryOptions,
     ) -> Answer {
-        let (found, seen) = {
-            let index = self.index.read();
-            let found: Vec<MatchScores> = queries.into_iter().map(|query| index.find(query)).collect();
-            let seen: Vec<(WorkerRank, RankSize)> =
-                index.ranks().into_iter().map(|rank| (rank, index.size(rank))).collect();
-            (found, seen)
-        };
+        let found: Vec<MatchScores> = queries.into_iter().map(|query| self.index.find(query)).collect();
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
-        for (rank, size) in seen {
-            ranks.insert(rank, (PerTier::default(), size));
+        for rank in self.index.ranks() {
+            ranks.insert(rank, (PerTier::default(), self.index.size(rank)));
         }
         for RankMatch { rank, blocks } in found.into_iter().flat_map(|scores| scores.ranks) {
             let (deepest, _) = ranks.entry(rank).or_default();

@@ -1,8 +1,11 @@
-//! Random event streams in a small world, so that everything that can meet does.
+//! Random event streams in a small world, so that everything that can meet does, and the comparison
+//! of what indexes make of them.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
+    Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,6 +16,56 @@ pub(crate) enum Step {
     Event(WorkerRank, BlockEvent),
     ClearRank(WorkerRank),
     RemoveWorker(WorkerId),
+}
+
+impl Step {
+    pub(crate) fn apply(&self, index: &dyn SharedIndex) -> Applied {
+        match self {
+            Self::Event(rank, event) => return index.apply(*rank, event),
+            Self::ClearRank(rank) => index.clear_rank(*rank),
+            Self::RemoveWorker(worker) => index.remove_worker(*worker),
+        }
+        Applied::default()
+    }
+}
+
+/// Everything that can be asked of an index is answered as another one answers it.
+pub(crate) fn check_equal(
+    index: &dyn SharedIndex,
+    expected: &dyn SharedIndex,
+    queries: &[Vec<LocalHash>],
+) -> Result<(), TestCaseError> {
+    for query in queries {
+        prop_assert_eq!(index.find(query).sorted(), expected.find(query).sorted(), "query {:?}", query);
+    }
+    prop_assert_eq!(ranks(index), ranks(expected));
+    for rank in expected.ranks() {
+        prop_assert_eq!(held(index, rank), held(expected, rank));
+        let (size, expected) = (index.size(rank), expected.size(rank));
+        prop_assert_eq!((size.blocks, size.by_tier), (expected.blocks, expected.by_tier));
+    }
+    Ok(())
+}
+
+fn held(index: &dyn SharedIndex, rank: WorkerRank) -> Vec<HeldBlock> {
+    let mut held = index.held(rank);
+    held.sort_by_key(|block| block.sequence);
+    held
+}
+
+fn ranks(index: &dyn SharedIndex) -> Vec<WorkerRank> {
+    let mut ranks = index.ranks();
+    ranks.sort();
+    ranks
+}
+
+/// Feeds one index with another one's dump.
+pub(crate) fn restore(from: &dyn SharedIndex, to: &dyn SharedIndex) {
+    for rank in from.ranks() {
+        for event in from.dump(rank) {
+            to.apply(rank, &event);
+        }
+    }
 }
 
 /// Paths of a query or a chain: local hashes over a tiny alphabet repeat in many places.

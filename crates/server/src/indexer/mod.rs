@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
@@ -20,6 +21,8 @@ use crate::model::Model;
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
 pub struct IndexerOptions {
+    /// The design of every index.
+    pub design: Design,
     /// Threads that write to indexes; each model belongs to one of them.
     pub writer_threads: usize,
     /// Pairs of model and tenant that may be registered.
@@ -30,7 +33,7 @@ pub struct IndexerOptions {
 
 impl Default for IndexerOptions {
     fn default() -> Self {
-        Self { writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
+        Self { design: Design::RadixTree, writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
     }
 }
 
@@ -195,7 +198,7 @@ impl Indexer {
         let model = self.models.read().get(key).cloned();
         let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
         ranks.into_iter().filter_map(move |(instance, rank)| {
-            let events = model.as_ref()?.index.read().dump(rank);
+            let events = model.as_ref()?.index.dump(rank);
             Some(RankDump { instance, dp_rank: rank.dp_rank, events })
         })
     }

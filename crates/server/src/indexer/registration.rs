@@ -5,7 +5,6 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
 use parking_lot::RwLock;
@@ -178,7 +177,7 @@ impl Indexer {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: RwLock::new(Box::new(RadixTree::default())),
+            index: self.options.design.build(),
             instances: RwLock::default(),
             windows: Windows::default(),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
@@ -246,7 +245,7 @@ impl Indexer {
             .get(instance)
             .is_some_and(|instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener)));
         if still_needed {
-            model.index.write().clear_rank(WorkerRank { worker: listener.worker, dp_rank });
+            model.index.clear_rank(WorkerRank { worker: listener.worker, dp_rank });
         } else {
             self.sockets.close(listener);
         }

@@ -136,7 +136,7 @@ impl Intake {
         };
         listener.model.windows.note(translator.window());
         let rank = WorkerRank { worker: listener.worker, dp_rank };
-        let applied = listener.model.index.write().apply(rank, &event);
+        let applied = listener.model.index.apply(rank, &event);
         metrics.applied(&applied);
         if event == BlockEvent::Cleared && !translator.is_hybrid() {
             // Whatever was missed before, the rank's cache is empty now.
@@ -177,9 +177,8 @@ impl Intake {
 
     /// Clears every rank that the listener has fed.
     pub(super) fn forget_ranks(&self) {
-        let mut index = self.listener.model.index.write();
         for &dp_rank in self.translators.keys() {
-            index.clear_rank(WorkerRank { worker: self.listener.worker, dp_rank });
+            self.listener.model.index.clear_rank(WorkerRank { worker: self.listener.worker, dp_rank });
         }
     }
 }

@@ -1,0 +1,52 @@
+//! Indexes that threads share, and how a design for one thread becomes one.
+
+mod locked;
+
+pub use locked::Locked;
+
+use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank, stored_events};
+
+/// An index that many threads read and write at once.
+///
+/// What it holds and answers is defined by [`PrefixIndex`](crate::PrefixIndex).
+///
+/// # Consistency
+///
+/// The changes of one worker (`apply`, `clear_rank`, `remove_worker`) must come from one thread at a
+/// time, in the order in which its engine made them; different workers may be changed at once.
+/// When nothing is being changed every answer is exact. What a reader may see during a change is said
+/// by each design. No method waits for readers.
+pub trait SharedIndex: Send + Sync {
+    /// Applies one event of `rank` and says what it changed.
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied;
+
+    /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
+    fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Every rank that the index holds something of, in no particular order.
+    fn ranks(&self) -> Vec<WorkerRank>;
+
+    /// Everything that `rank` holds, in no particular order.
+    fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
+
+    /// Forgets everything that `rank` holds.
+    fn clear_rank(&self, rank: WorkerRank);
+
+    /// How much `rank` holds. Cheap: called once a rank on every query of the service.
+    fn size(&self, rank: WorkerRank) -> RankSize;
+
+    /// Stored events that make an empty index answer for `rank` as this one does, now and after any
+    /// further event; parents come before children.
+    fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
+        stored_events(self.held(rank))
+    }
+
+    /// Forgets every rank of `worker`.
+    fn remove_worker(&self, worker: WorkerId) {
+        for rank in self.ranks() {
+            if rank.worker == worker {
+                self.clear_rank(rank);
+            }
+        }
+    }
+}
