@@ -1,6 +1,6 @@
 //! What every index design offers.
 
-use std::ops::AddAssign;
+use std::ops::{Add, AddAssign};
 
 use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, WorkerRank, stored_events};
 
@@ -79,6 +79,14 @@ pub struct Applied {
     pub removed: u64,
     /// Removals or tier copies of blocks that the rank does not hold.
     pub unknown: u64,
+}
+
+impl Add for Applied {
+    type Output = Self;
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
 }
 
 impl AddAssign for Applied {

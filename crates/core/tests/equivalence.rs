@@ -63,4 +63,5 @@ macro_rules! equals_the_oracle {
 
 equals_the_oracle! {
     radix_tree: RadixTree,
+    run: Run,
 }

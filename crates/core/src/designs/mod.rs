@@ -1,11 +1,13 @@
 //! The index designs, one file or folder each, and their names.
 
 mod radix_tree;
+mod run;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use radix_tree::{RadixTree, RadixTreeLimits};
+pub use run::{RunIndex, RunLimits};
 
 use crate::{Locked, SharedIndex};
 
@@ -14,17 +16,20 @@ use crate::{Locked, SharedIndex};
 pub enum Design {
     /// A tree of blocks with their holders, behind a read-write lock.
     RadixTree,
+    /// Runs of blocks with the holders of each; readers take no lock.
+    Run,
 }
 
 impl Design {
     /// Every design.
-    pub const ALL: [Self; 1] = [Self::RadixTree];
+    pub const ALL: [Self; 2] = [Self::RadixTree, Self::Run];
 
     /// The name that chooses the design.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RadixTree => "radix-tree",
+            Self::Run => "run",
         }
     }
 
@@ -33,6 +38,7 @@ impl Design {
     pub fn build(self) -> Box<dyn SharedIndex> {
         match self {
             Self::RadixTree => Box::new(Locked::<RadixTree>::default()),
+            Self::Run => Box::<RunIndex>::default(),
         }
     }
 }

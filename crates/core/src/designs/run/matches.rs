@@ -1,0 +1,191 @@
+//! The answer of the run index in its own form, and the memory that finding it needs.
+
+use super::published::holdings::{Holder, Holdings};
+use super::published::layout::RunId;
+
+use super::published::atomics::Relaxed;
+
+/// Depths by holder, in memory that is used again from query to query.
+///
+/// A fleet is answered as an array, because making a list of thousands costs more than finding them.
+#[derive(Debug, Default)]
+pub(super) struct Depths {
+    /// Leading blocks by holder.
+    by_holder: Vec<u32>,
+    filled: Filled,
+}
+
+/// Which elements may not be zero.
+#[derive(Debug)]
+enum Filled {
+    These(Vec<Holder>),
+    All,
+}
+
+impl Default for Filled {
+    fn default() -> Self {
+        Self::These(Vec::new())
+    }
+}
+
+impl Depths {
+    /// Zero for every holder.
+    pub(super) fn clear(&mut self, holders: usize) {
+        match &mut self.filled {
+            Filled::These(these) => {
+                for holder in these.drain(..) {
+                    self.by_holder[holder.0 as usize] = 0;
+                }
+            }
+            Filled::All => {
+                self.by_holder.fill(0);
+                self.filled = Filled::default();
+            }
+        }
+        if self.by_holder.len() != holders {
+            self.by_holder.resize(holders, 0);
+        }
+    }
+
+    /// A holder's depth.
+    #[inline]
+    pub(super) fn get(&self, holder: Holder) -> u32 {
+        self.by_holder.get(holder.0 as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn set(&mut self, holder: Holder, depth: u32) {
+        let Some(slot) = self.by_holder.get_mut(holder.0 as usize) else { return };
+        *slot = depth;
+        if let Filled::These(these) = &mut self.filled {
+            these.push(holder);
+        }
+    }
+
+    /// Takes in who holds how much of the first run of a path. Everything must be clear or, for a
+    /// dense run, may be anything.
+    #[inline]
+    pub(super) fn start(&mut self, holders: usize, holdings: Holdings<'_>, matched: u32) {
+        match holdings {
+            Holdings::Entries { .. } => {
+                self.clear(holders);
+                let Self { by_holder, filled: Filled::These(these) } = self else { unreachable!("just cleared") };
+                holdings.for_each(|holder, end| {
+                    if let Some(slot) = by_holder.get_mut(holder.0 as usize) {
+                        *slot = matched.min(end.into());
+                        these.push(holder);
+                    }
+                });
+            }
+            Holdings::Dense { words } => {
+                self.filled = Filled::All;
+                self.by_holder.resize(holders, 0);
+                let covered = self.by_holder.len().min(words.len() * 4);
+                let matched = matched as u16;
+                for_each_ends(words, &mut self.by_holder, |depth, end| *depth = u32::from(end.min(matched)));
+                self.by_holder[covered..].fill(0);
+            }
+        }
+    }
+
+    /// Takes in who holds how much of a run that follows `base` matched blocks: who holds all of
+    /// those goes on.
+    #[inline]
+    pub(super) fn go_on(&mut self, holdings: Holdings<'_>, base: u32, matched: u32) {
+        match holdings {
+            Holdings::Entries { .. } => holdings.for_each(|holder, end| {
+                if let Some(depth) = self.by_holder.get_mut(holder.0 as usize)
+                    && *depth == base
+                {
+                    *depth = base + matched.min(end.into());
+                }
+            }),
+            Holdings::Dense { words } => {
+                let matched = matched as u16;
+                for_each_ends(words, &mut self.by_holder, |depth, end| {
+                    let more = u32::from(end.min(matched));
+                    *depth += if *depth == base { more } else { 0 };
+                });
+            }
+        }
+    }
+
+    /// Holders that hold at least the first block.
+    #[inline]
+    pub(super) fn for_each(&self, mut each: impl FnMut(Holder, u32)) {
+        match &self.filled {
+            Filled::These(these) => {
+                for &holder in these {
+                    match self.by_holder[holder.0 as usize] {
+                        0 => {}
+                        depth => each(holder, depth),
+                    }
+                }
+            }
+            Filled::All => {
+                for (holder, &depth) in self.by_holder.iter().enumerate() {
+                    if depth > 0 {
+                        each(Holder(holder as u32), depth);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Number of holders with a match and the sum of their depths.
+    pub(super) fn totals(&self) -> (usize, u64) {
+        let (mut count, mut sum) = (0, 0);
+        self.for_each(|_, depth| {
+            count += 1;
+            sum += u64::from(depth);
+        });
+        (count, sum)
+    }
+
+    pub(super) fn as_slice(&self) -> &[u32] {
+        &self.by_holder
+    }
+}
+
+/// Ends are copied out of the shared words a stretch at a time, so that the arithmetic on them is
+/// the processor's vector code.
+#[inline]
+fn for_each_ends(
+    words: &[super::published::atomics::AtomicU64],
+    depths: &mut [u32],
+    mut each: impl FnMut(&mut u32, u16),
+) {
+    const STRETCH_WORDS: usize = 32;
+    let mut ends = [0_u16; STRETCH_WORDS * 4];
+    for (words, depths) in words.chunks(STRETCH_WORDS).zip(depths.chunks_mut(STRETCH_WORDS * 4)) {
+        for (word, ends) in words.iter().zip(ends.chunks_exact_mut(4)) {
+            let word = word.load(Relaxed);
+            ends[0] = word as u16;
+            ends[1] = (word >> 16) as u16;
+            ends[2] = (word >> 32) as u16;
+            ends[3] = (word >> 48) as u16;
+        }
+        for (depth, &end) in depths.iter_mut().zip(&ends[..words.len() * 4]) {
+            each(depth, end);
+        }
+    }
+}
+
+/// A run on the way of a query, as it was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) run: RunId,
+    pub(super) version: u64,
+    /// Matched blocks before the run.
+    pub(super) base: u32,
+    /// Matched blocks of the run; at least one.
+    pub(super) matched: u32,
+    /// Whether a holder may end here and hold blocks further down.
+    pub(super) ragged: bool,
+}
+
+/// What a query works with.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) path: Vec<Step>,
+    pub(super) depths: Depths,
+}

@@ -1,0 +1,100 @@
+//! Memory that keeps its type: records of one size that never move and are never given back while
+//! the index lives, so that a reader may look at a record long after it was freed.
+
+use std::sync::OnceLock;
+
+use super::atomics::{AtomicU64, zeroed_words};
+
+/// Words in a cache line; records start at one.
+pub(crate) const LINE_WORDS: usize = 8;
+
+/// Each bucket holds twice as many records as the one before it.
+const BUCKETS: usize = 28;
+
+/// Records of `record_words` words, found by number. Grows without moving anything.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    record_words: usize,
+    /// Records in the first bucket, as a power of two.
+    first_log2: u32,
+    buckets: [OnceLock<Bucket>; BUCKETS],
+}
+
+#[derive(Debug)]
+struct Bucket {
+    words: Box<[AtomicU64]>,
+    /// Words before the first cache line.
+    skipped: usize,
+}
+
+impl Arena {
+    pub(crate) fn new(record_words: usize) -> Self {
+        let first_bytes = if cfg!(loom) { 1 } else { 4_096 };
+        let first_log2 = (first_bytes / (record_words * 8)).max(1).ilog2();
+        Self { record_words, first_log2, buckets: [const { OnceLock::new() }; BUCKETS] }
+    }
+
+    /// The words of a record that was made to exist.
+    #[inline]
+    pub(crate) fn record(&self, number: u32) -> &[AtomicU64] {
+        let (bucket, within) = self.locate(number);
+        let bucket = self.buckets[bucket].get().expect("a number is published after its record");
+        let start = bucket.skipped + within * self.record_words;
+        &bucket.words[start..start + self.record_words]
+    }
+
+    /// Makes the record exist; the writer's part.
+    pub(crate) fn make(&self, number: u32) {
+        let (bucket, _) = self.locate(number);
+        self.buckets[bucket].get_or_init(|| {
+            let records = 1_usize << (self.first_log2 as usize + bucket);
+            let words = zeroed_words(records * self.record_words + LINE_WORDS - 1);
+            let misaligned = (words.as_ptr() as usize / size_of::<u64>()) % LINE_WORDS;
+            Bucket { words, skipped: (LINE_WORDS - misaligned) % LINE_WORDS }
+        });
+    }
+
+    /// Bytes of address space taken so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.buckets.iter().filter_map(OnceLock::get).map(|bucket| bucket.words.len() * size_of::<u64>()).sum()
+    }
+
+    #[inline]
+    fn locate(&self, number: u32) -> (usize, usize) {
+        let shifted = u64::from(number) + (1 << self.first_log2);
+        let top = shifted.ilog2();
+        ((top - self.first_log2) as usize, (shifted - (1 << top)) as usize)
+    }
+}
+
+/// Which numbers of an arena are in use; the writer's.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    next: u32,
+    free: Vec<u32>,
+}
+
+impl Numbers {
+    /// A number that is not in use, and its record made to exist.
+    pub(crate) fn take(&mut self, arena: &Arena) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            let number = self.next;
+            self.next += 1;
+            arena.make(number);
+            number
+        })
+    }
+
+    pub(crate) fn give_back(&mut self, number: u32) {
+        self.free.push(number);
+    }
+
+    /// One more than the largest number that was ever in use.
+    pub(crate) fn end(&self) -> u32 {
+        self.next
+    }
+
+    pub(crate) fn in_use(&self) -> usize {
+        self.next as usize - self.free.len()
+    }
+}

@@ -1,0 +1,17 @@
+//! The atomics of everything that readers share with the writer: the standard library's, or loom's
+//! where the publication protocol is checked under every interleaving.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+pub(crate) use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// So many words of zero, as address space that costs nothing until it is written.
+pub(crate) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
+    #[cfg(loom)]
+    return (0..count).map(|_| AtomicU64::new(0)).collect();
+    #[cfg(not(loom))]
+    bytemuck::zeroed_slice_box(count)
+}

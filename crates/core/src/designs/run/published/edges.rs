@@ -1,0 +1,152 @@
+//! Which run follows which block: one open hash table for the whole index.
+//!
+//! ```text
+//!  line: seven slots (upper half of the key's hash | run) and a counter of keys that belong here
+//!        and lie in a later line
+//! ```
+//!
+//! A slot does not hold the key: the run's own header and first block do. The counter makes a line
+//! without overflow the end of a search, and nothing has to be left behind by a removal.
+
+use std::sync::OnceLock;
+
+use super::arena::LINE_WORDS;
+use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
+use super::layout::{Place, RunId};
+use crate::LocalHash;
+
+const SLOTS: usize = LINE_WORDS - 1;
+const OVERFLOW: usize = SLOTS;
+const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
+const SIZES: usize = 26;
+
+/// The table. One size is in use at a time; smaller ones stay for readers that are still in them.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    sizes: [OnceLock<Box<[AtomicU64]>>; SIZES],
+    /// Which size is in use.
+    size: AtomicU32,
+}
+
+/// The hash of an edge's key.
+#[inline]
+pub(crate) fn edge_hash(parent: Place, local: LocalHash) -> u32 {
+    let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
+    let mixed = u128::from(local.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * 0xd6e8_feb8_6659_fd93;
+    ((mixed >> 64) as u64 ^ mixed as u64) as u32
+}
+
+impl Edges {
+    pub(crate) fn new() -> Self {
+        let edges = Self { sizes: [const { OnceLock::new() }; SIZES], size: AtomicU32::new(0) };
+        edges.sizes[0].get_or_init(|| zeroed_words(LINE_WORDS << SMALLEST_LOG2));
+        edges
+    }
+
+    /// Changes whenever edges have moved; a search is good when it is the same before and after.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.size.load(Acquire)
+    }
+
+    /// Runs that may have this key's hash, until `take` wants no more.
+    #[inline]
+    pub(crate) fn search(&self, generation: u32, hash: u32, mut take: impl FnMut(RunId) -> bool) {
+        let words = self.words(generation);
+        let lines = words.len() / LINE_WORDS;
+        let mut at = hash as usize & (lines - 1);
+        for _ in 0..lines {
+            let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+            for slot in &line[..SLOTS] {
+                let slot = slot.load(Acquire);
+                if (slot >> 32) as u32 == hash && slot as u32 != 0 && take(RunId(slot as u32)) {
+                    return;
+                }
+            }
+            if line[OVERFLOW].load(Relaxed) == 0 {
+                return;
+            }
+            at = (at + 1) & (lines - 1);
+        }
+    }
+
+    fn words(&self, size: u32) -> &[AtomicU64] {
+        self.sizes[size as usize].get().expect("a size is used after it was made")
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.sizes.iter().filter_map(OnceLock::get).map(|words| words.len() * size_of::<u64>()).sum()
+    }
+}
+
+/// The writer's side of the table.
+#[derive(Debug, Default)]
+pub(crate) struct EdgesWriter {
+    count: usize,
+}
+
+impl EdgesWriter {
+    pub(crate) fn insert(&mut self, edges: &Edges, hash: u32, run: RunId) {
+        let size = edges.size.load(Relaxed);
+        let slots = edges.words(size).len() / LINE_WORDS * SLOTS;
+        if (self.count + 1) * 4 > slots * 3 {
+            Self::grow(edges, size);
+        }
+        self.count += 1;
+        put(edges.words(edges.size.load(Relaxed)), hash, run);
+    }
+
+    pub(crate) fn remove(&mut self, edges: &Edges, hash: u32, run: RunId) {
+        let words = edges.words(edges.size.load(Relaxed));
+        let lines = words.len() / LINE_WORDS;
+        let wanted = u64::from(hash) << 32 | u64::from(run.0);
+        let home = hash as usize & (lines - 1);
+        let mut at = home;
+        loop {
+            let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+            if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == wanted) {
+                slot.store(0, Release);
+                break;
+            }
+            assert_ne!(line[OVERFLOW].load(Relaxed), 0, "the edge is in the table");
+            at = (at + 1) & (lines - 1);
+        }
+        let mut passed = home;
+        while passed != at {
+            let overflow = &words[passed * LINE_WORDS + OVERFLOW];
+            overflow.store(overflow.load(Relaxed) - 1, Release);
+            passed = (passed + 1) & (lines - 1);
+        }
+        self.count -= 1;
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    fn grow(edges: &Edges, size: u32) {
+        let old = edges.words(size);
+        let new = edges.sizes[size as usize + 1].get_or_init(|| zeroed_words(old.len() * 2));
+        for line in old.chunks_exact(LINE_WORDS) {
+            for slot in line[..SLOTS].iter().map(|slot| slot.load(Relaxed)).filter(|&slot| slot != 0) {
+                put(new, (slot >> 32) as u32, RunId(slot as u32));
+            }
+        }
+        edges.size.store(size + 1, Release);
+    }
+}
+
+fn put(words: &[AtomicU64], hash: u32, run: RunId) {
+    let lines = words.len() / LINE_WORDS;
+    let mut at = hash as usize & (lines - 1);
+    loop {
+        let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+        if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == 0) {
+            slot.store(u64::from(hash) << 32 | u64::from(run.0), Release);
+            return;
+        }
+        // Before the slot: whoever finds the edge late must be led on from here.
+        line[OVERFLOW].store(line[OVERFLOW].load(Relaxed) + 1, Release);
+        at = (at + 1) & (lines - 1);
+    }
+}

@@ -1,0 +1,290 @@
+//! Who holds how much of a run: for each holder the end of the interval that starts at the run's
+//! first block.
+//!
+//! Three forms: a few entries in the header; a list; an array of ends by holder, once a good part of
+//! all holders are in it. An end changes by one store. An entry is never taken out, its end becomes
+//! zero and its slot is used for the next new holder: a reader that goes through the entries meets
+//! every holder that stays. A change of form is announced by the run's version.
+
+use super::arena::{Arena, Numbers};
+use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
+use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE};
+
+/// Entries that the header has room for.
+pub(crate) const INLINE_ENTRIES: usize = (HEADER_WORDS - INLINE) * 2;
+/// Lists and arrays come in powers of two, from a cache line on.
+const SMALLEST_WORDS_LOG2: u32 = 3;
+const SIZES: usize = 18;
+
+/// A (rank, level of tiers) in the index's own small numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Holder(pub(crate) u32);
+
+/// One holder and the end of its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(u32);
+
+impl Entry {
+    pub(crate) fn new(holder: Holder, end: u16) -> Self {
+        debug_assert!(holder.0 < HOLDERS_MAX);
+        Self(holder.0 << 10 | u32::from(end))
+    }
+
+    pub(crate) fn holder(self) -> Holder {
+        Holder(self.0 >> 10)
+    }
+
+    pub(crate) fn end(self) -> u16 {
+        (self.0 & 1023) as u16
+    }
+}
+
+/// The word that says where a run's holdings are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form(pub(crate) u64);
+
+impl Form {
+    /// In the header, none so far.
+    pub(crate) const EMPTY: Self = Self(0);
+
+    fn list(extent: Extent, entries: usize) -> Self {
+        Self(1 | (entries as u64) << 2 | u64::from(extent.0) << 32)
+    }
+
+    fn dense(extent: Extent) -> Self {
+        Self(2 | u64::from(extent.0) << 32)
+    }
+
+    fn entries(self) -> usize {
+        (self.0 >> 2) as usize & ((1 << 24) - 1)
+    }
+
+    fn with_entries(self, entries: usize) -> Self {
+        Self(self.0 & !(((1 << 24) - 1) << 2) | (entries as u64) << 2)
+    }
+
+    pub(crate) fn extent(self) -> Option<Extent> {
+        (self.0 & 3 != 0).then_some(Extent((self.0 >> 32) as u32))
+    }
+}
+
+/// A piece of the list memory: size in its upper five bits, number in the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent(u32);
+
+impl Extent {
+    fn size(self) -> usize {
+        (self.0 >> 27) as usize
+    }
+
+    fn number(self) -> u32 {
+        self.0 & ((1 << 27) - 1)
+    }
+}
+
+/// Memory for lists and dense arrays.
+#[derive(Debug)]
+pub(crate) struct ListArena {
+    sizes: [Arena; SIZES],
+}
+
+impl ListArena {
+    pub(crate) fn new() -> Self {
+        Self { sizes: std::array::from_fn(|size| Arena::new(1 << (SMALLEST_WORDS_LOG2 as usize + size))) }
+    }
+
+    #[inline]
+    fn words(&self, extent: Extent) -> &[AtomicU64] {
+        self.sizes[extent.size()].record(extent.number())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.sizes.iter().map(Arena::bytes).sum()
+    }
+}
+
+/// Which pieces of a [`ListArena`] are in use; the writer's.
+#[derive(Debug, Default)]
+pub(crate) struct Extents {
+    sizes: [Numbers; SIZES],
+}
+
+impl Extents {
+    fn take(&mut self, arena: &ListArena, words: usize) -> Extent {
+        let size = words.next_power_of_two().ilog2().saturating_sub(SMALLEST_WORDS_LOG2) as usize;
+        let number = self.sizes[size].take(&arena.sizes[size]);
+        assert!(number < 1 << 27, "fewer than 2^27 lists of one size");
+        Extent((size as u32) << 27 | number)
+    }
+
+    pub(crate) fn give_back(&mut self, extent: Extent) {
+        self.sizes[extent.size()].give_back(extent.number());
+    }
+}
+
+/// A run's holdings, as they lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Holdings<'a> {
+    /// Two entries to a word; in the header or in a list.
+    Entries { words: &'a [AtomicU64], count: usize },
+    /// Four ends to a word, by holder.
+    Dense { words: &'a [AtomicU64] },
+}
+
+impl<'a> Holdings<'a> {
+    /// What the header says now.
+    #[inline]
+    pub(crate) fn of(record: &'a [AtomicU64], lists: &'a ListArena) -> Self {
+        let form = Form(record[HOLDINGS].load(Acquire));
+        match form.0 & 3 {
+            0 => Self::Entries { words: &record[INLINE..HEADER_WORDS], count: form.entries().min(INLINE_ENTRIES) },
+            1 => {
+                let words = lists.words(form.extent().expect("a list has an extent"));
+                Self::Entries { words, count: form.entries().min(words.len() * 2) }
+            }
+            _ => Self::Dense { words: lists.words(form.extent().expect("an array has an extent")) },
+        }
+    }
+
+    /// Calls `each` for every holder whose interval is not empty.
+    #[inline]
+    pub(crate) fn for_each(self, mut each: impl FnMut(Holder, u16)) {
+        match self {
+            Self::Entries { words, count } => {
+                for at in 0..count {
+                    let entry = entry_at(words, at);
+                    if entry.end() > 0 {
+                        each(entry.holder(), entry.end());
+                    }
+                }
+            }
+            Self::Dense { words } => {
+                for (at, word) in words.iter().enumerate() {
+                    let mut ends = word.load(Relaxed);
+                    let mut holder = at as u32 * 4;
+                    while ends != 0 {
+                        if ends as u16 > 0 {
+                            each(Holder(holder), ends as u16);
+                        }
+                        ends >>= 16;
+                        holder += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// How far the holder goes; zero when it is not there.
+    #[inline]
+    pub(crate) fn end(self, holder: Holder) -> u16 {
+        match self {
+            Self::Entries { .. } => self.find(holder).map_or(0, |(_, entry)| entry.end()),
+            Self::Dense { words } => {
+                words.get(holder.0 as usize / 4).map_or(0, |word| (word.load(Relaxed) >> (holder.0 % 4 * 16)) as u16)
+            }
+        }
+    }
+
+    fn find(self, holder: Holder) -> Option<(usize, Entry)> {
+        let Self::Entries { words, count } = self else { return None };
+        (0..count).map(|at| (at, entry_at(words, at))).find(|(_, entry)| entry.holder() == holder)
+    }
+}
+
+#[inline]
+fn entry_at(words: &[AtomicU64], at: usize) -> Entry {
+    Entry((words[at / 2].load(Relaxed) >> (at % 2 * 32)) as u32)
+}
+
+/// Stores are releases: whoever sees an end sees every version that the writer changed before it.
+fn set_entry(words: &[AtomicU64], at: usize, entry: Entry) {
+    let shift = at % 2 * 32;
+    let word = words[at / 2].load(Relaxed) & !(u64::from(u32::MAX) << shift);
+    words[at / 2].store(word | u64::from(entry.0) << shift, Release);
+}
+
+fn set_dense(words: &[AtomicU64], holder: Holder, end: u16) {
+    let shift = holder.0 % 4 * 16;
+    let word = &words[holder.0 as usize / 4];
+    let others = word.load(Relaxed) & !(u64::from(u16::MAX) << shift);
+    word.store(others | u64::from(end) << shift, Release);
+}
+
+/// What became of a request to change an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Done with one store.
+    Done,
+    /// The holdings need this other form, which is filled; the old extent is to be given back.
+    NewForm(Form),
+}
+
+/// Changes a holder's end, or prepares a form with room for it: the writer's.
+pub(crate) struct HoldingsWriter<'a> {
+    pub(crate) record: &'a [AtomicU64],
+    pub(crate) lists: &'a ListArena,
+    pub(crate) extents: &'a mut Extents,
+    /// One more than the largest holder in use.
+    pub(crate) holders_end: u32,
+}
+
+impl HoldingsWriter<'_> {
+    pub(crate) fn set_end(&mut self, holder: Holder, end: u16) -> Change {
+        match Holdings::of(self.record, self.lists) {
+            Holdings::Dense { words } if (holder.0 as usize) < words.len() * 4 => {
+                set_dense(words, holder, end);
+                Change::Done
+            }
+            Holdings::Dense { .. } if end == 0 => Change::Done,
+            Holdings::Dense { .. } => Change::NewForm(self.new_form(holder, end)),
+            holdings @ Holdings::Entries { words, count } => {
+                if let Some((at, _)) = holdings.find(holder) {
+                    set_entry(words, at, Entry::new(holder, end));
+                    return Change::Done;
+                }
+                if end == 0 {
+                    return Change::Done;
+                }
+                let unused = (0..count).find(|&at| entry_at(words, at).end() == 0);
+                if let Some(at) = unused {
+                    set_entry(words, at, Entry::new(holder, end));
+                    return Change::Done;
+                }
+                if count < words.len() * 2 {
+                    set_entry(words, count, Entry::new(holder, end));
+                    let form = Form(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
+                    self.record[HOLDINGS].store(form.0, Release);
+                    return Change::Done;
+                }
+                Change::NewForm(self.new_form(holder, end))
+            }
+        }
+    }
+
+    /// The holdings with one more holder in the form that suits them; not in use yet.
+    fn new_form(&mut self, holder: Holder, end: u16) -> Form {
+        let mut entries = vec![Entry::new(holder, end)];
+        Holdings::of(self.record, self.lists).for_each(|holder, end| entries.push(Entry::new(holder, end)));
+        self.form_of(&entries)
+    }
+
+    /// A dense array beyond an eighth of all holders, because a list is gone through from its start.
+    fn form_of(&mut self, entries: &[Entry]) -> Form {
+        let holders = entries.iter().map(|entry| entry.holder().0 + 1).max().unwrap_or(0).max(self.holders_end);
+        if entries.len() > INLINE_ENTRIES && entries.len() * 8 > holders as usize {
+            let extent = self.extents.take(self.lists, (holders as usize).div_ceil(4));
+            let words = self.lists.words(extent);
+            words.iter().for_each(|word| word.store(0, Relaxed));
+            for entry in entries {
+                set_dense(words, entry.holder(), entry.end());
+            }
+            return Form::dense(extent);
+        }
+        let extent = self.extents.take(self.lists, entries.len());
+        let words = self.lists.words(extent);
+        for (at, &entry) in entries.iter().enumerate() {
+            set_entry(words, at, entry);
+        }
+        Form::list(extent, entries.len())
+    }
+}

@@ -1,0 +1,133 @@
+//! How a run lies in memory.
+//!
+//! ```text
+//!  word 0   version: even and stable, or odd while the writer changes what a reader could not
+//!           otherwise take for whole
+//!  word 1   info:     parent run (32) | parent offset (10) | length (10) | flags (12)
+//!  word 2   holdings: form (2) | entries (24) | – (6) | location of a list or a dense array (32)
+//!  word 3…7 up to ten holdings in place: holder (22) | end (10), two to a word
+//!  word 8…  local hashes, as many as the run's size class has room for
+//! ```
+//!
+//! Header and column are one allocation: from an edge to a comparison of blocks it is one step, and
+//! the lines that come next are known to the processor before they are asked for.
+
+use super::arena::Arena;
+use super::atomics::AtomicU64;
+
+pub(crate) const VERSION: usize = 0;
+pub(crate) const INFO: usize = 1;
+pub(crate) const HOLDINGS: usize = 2;
+pub(crate) const INLINE: usize = 3;
+pub(crate) const HEADER_WORDS: usize = 8;
+
+/// Blocks for which runs of each size class have room.
+pub(crate) const CAPACITIES: [u16; 12] = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+/// Blocks of the longest run. Ends of holdings have ten bits.
+pub(crate) const RUN_BLOCKS_MAX: usize = 512;
+/// Holders have 22 bits.
+pub(crate) const HOLDERS_MAX: u32 = 1 << 22;
+
+const CLASS_SHIFT: u32 = 28;
+
+/// A run, for as long as it lives; then the name is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RunId(pub(crate) u32);
+
+impl RunId {
+    /// No run; as a parent, the start of every sequence.
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn new(class: usize, number: u32) -> Self {
+        assert!(number < 1 << CLASS_SHIFT, "fewer than 2^28 runs of one size");
+        Self((class as u32) << CLASS_SHIFT | number)
+    }
+
+    pub(crate) fn class(self) -> usize {
+        (self.0 >> CLASS_SHIFT) as usize
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0 & ((1 << CLASS_SHIFT) - 1)
+    }
+
+    pub(crate) fn capacity(self) -> usize {
+        CAPACITIES[self.class()].into()
+    }
+}
+
+/// The smallest class with room for so many blocks, or the largest.
+pub(crate) fn class_for(blocks: usize) -> usize {
+    CAPACITIES.partition_point(|&capacity| usize::from(capacity) < blocks).min(CAPACITIES.len() - 1)
+}
+
+/// A block: for its whole life it stays at this offset of this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) run: RunId,
+    pub(crate) offset: u16,
+}
+
+impl Place {
+    /// Where every sequence starts.
+    pub(crate) const ROOT: Self = Self { run: RunId::NONE, offset: 0 };
+}
+
+/// What the edge of a run, its length and its flags are, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Info(pub(crate) u64);
+
+impl Info {
+    /// Another run starts with the same block at the same place: one rank has two names for it.
+    pub(crate) const TWIN: u64 = 1 << 52;
+    /// A run that hangs from the middle of this one starts with the block that follows there.
+    pub(crate) const TWIN_INSIDE: u64 = 1 << 53;
+    /// Some holder may end in this run although it holds blocks further down.
+    pub(crate) const RAGGED: u64 = 1 << 54;
+
+    pub(crate) fn new(parent: Place) -> Self {
+        Self(u64::from(parent.run.0) | u64::from(parent.offset) << 32)
+    }
+
+    pub(crate) fn parent(self) -> Place {
+        Place { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        (self.0 >> 42) as usize & 1023
+    }
+
+    pub(crate) fn with_len(self, len: usize) -> Self {
+        Self(self.0 & !(1023 << 42) | (len as u64) << 42)
+    }
+
+    pub(crate) fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// Size classes of runs, each an arena.
+#[derive(Debug)]
+pub(crate) struct RunArena {
+    classes: [Arena; CAPACITIES.len()],
+}
+
+impl RunArena {
+    pub(crate) fn new() -> Self {
+        Self { classes: CAPACITIES.map(|capacity| Arena::new(HEADER_WORDS + usize::from(capacity))) }
+    }
+
+    /// Header and column of a run.
+    #[inline]
+    pub(crate) fn record(&self, run: RunId) -> &[AtomicU64] {
+        self.classes[run.class()].record(run.number())
+    }
+
+    pub(crate) fn class(&self, class: usize) -> &Arena {
+        &self.classes[class]
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.classes.iter().map(Arena::bytes).sum()
+    }
+}

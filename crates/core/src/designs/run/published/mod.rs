@@ -1,0 +1,89 @@
+//! What readers see: everything behind the arrows of `docs/run-index.md` that a query follows. All
+//! of it is atomic words in memory that keeps its type.
+
+pub(super) mod arena;
+pub(super) mod atomics;
+pub(super) mod edges;
+pub(super) mod holdings;
+pub(super) mod layout;
+pub(super) mod ranks;
+
+use arena::LINE_WORDS;
+use atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
+use edges::Edges;
+use holdings::{Holdings, ListArena};
+use layout::{INFO, Info, RunArena, RunId, VERSION};
+use ranks::RankTable;
+
+/// The whole published side of an index.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) runs: RunArena,
+    pub(super) lists: ListArena,
+    pub(super) edges: Edges,
+    pub(super) ranks: RankTable,
+}
+
+impl Published {
+    pub(super) fn new() -> Self {
+        Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(), ranks: RankTable::new() }
+    }
+
+    #[inline]
+    pub(super) fn run(&self, run: RunId) -> Run<'_> {
+        Run { record: self.runs.record(run), lists: &self.lists }
+    }
+
+    /// Bytes of address space; what was never written takes no memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.runs.bytes() + self.lists.bytes() + self.edges.bytes() + self.ranks.bytes()
+    }
+}
+
+/// One run's record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub(super) record: &'a [AtomicU64],
+    lists: &'a ListArena,
+}
+
+impl<'a> Run<'a> {
+    /// The version before reading, none while the run is being changed.
+    #[inline]
+    pub(super) fn version(self) -> Option<u64> {
+        let version = self.record[VERSION].load(Acquire);
+        (version % 2 == 0).then_some(version)
+    }
+
+    /// Whether nothing has changed since; call after `fence(Acquire)`.
+    #[inline]
+    pub(super) fn is_still(self, version: u64) -> bool {
+        self.record[VERSION].load(Relaxed) == version
+    }
+
+    /// Acquire: the blocks of the length that it tells can be read.
+    #[inline]
+    pub(super) fn info(self) -> Info {
+        Info(self.record[INFO].load(Acquire))
+    }
+
+    #[inline]
+    pub(super) fn locals(self) -> &'a [AtomicU64] {
+        &self.record[LINE_WORDS..]
+    }
+
+    #[inline]
+    pub(super) fn holdings(self) -> Holdings<'a> {
+        Holdings::of(self.record, self.lists)
+    }
+
+    /// The writer's: `change` is seen as a whole by whoever has read the run before or reads it
+    /// meanwhile, because it starts again. `version` is one that no run has ever had.
+    pub(super) fn change(self, version: u64, change: impl FnOnce()) {
+        debug_assert_eq!(version % 2, 0);
+        self.record[VERSION].store(version - 1, Relaxed);
+        fence(Release);
+        change();
+        self.record[VERSION].store(version, Release);
+    }
+}

@@ -1,0 +1,166 @@
+//! The ranks of an index and their holders, as readers see them.
+//!
+//! ```text
+//!  rank:   worker | dp rank, in use (bit 32) | blocks | waiting | blocks in each of four tiers
+//!  holder: rank's number (32) | first level (4) | last level (4)
+//! ```
+//!
+//! A holder answers for the levels from its own tier up to the next slower tier that the rank uses:
+//! a rank that uses one tier has one holder.
+
+use super::arena::{Arena, LINE_WORDS};
+use super::atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
+use super::holdings::Holder;
+use crate::{DpRank, PerTier, RankSize, Tier, WorkerId, WorkerRank};
+
+const IN_USE: u64 = 1 << 32;
+
+/// A rank in the index's own small numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RankSlot(pub(crate) u32);
+
+/// The published table. Its version changes when ranks or holders come and go; sizes are counters
+/// that change without it.
+#[derive(Debug)]
+pub(crate) struct RankTable {
+    version: AtomicU64,
+    rank_count: AtomicU64,
+    holder_count: AtomicU64,
+    ranks: Arena,
+    holders: Arena,
+}
+
+/// What a holder stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HolderMeaning {
+    pub(crate) rank: RankSlot,
+    /// Levels, as numbers of tiers, for which it answers: first and last.
+    pub(crate) first: u8,
+    pub(crate) last: u8,
+}
+
+impl HolderMeaning {
+    /// Whether the rank has no other holder.
+    pub(crate) fn is_alone(self, home: Tier) -> bool {
+        self.first == home as u8 && usize::from(self.last) + 1 == Tier::ALL.len()
+    }
+}
+
+impl RankTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            rank_count: AtomicU64::new(0),
+            holder_count: AtomicU64::new(0),
+            ranks: Arena::new(LINE_WORDS),
+            holders: Arena::new(1),
+        }
+    }
+
+    /// The version before reading, none while the table is being changed.
+    #[inline]
+    pub(crate) fn version(&self) -> Option<u64> {
+        let version = self.version.load(Acquire);
+        (version % 2 == 0).then_some(version)
+    }
+
+    /// Whether nothing has changed since; call after `fence(Acquire)`.
+    #[inline]
+    pub(crate) fn is_still(&self, version: u64) -> bool {
+        self.version.load(Relaxed) == version
+    }
+
+    /// One more than the largest holder in use.
+    #[inline]
+    pub(crate) fn holder_count(&self) -> usize {
+        self.holder_count.load(Acquire) as usize
+    }
+
+    pub(crate) fn meaning(&self, holder: Holder) -> HolderMeaning {
+        let word = self.holders.record(holder.0)[0].load(Relaxed);
+        HolderMeaning { rank: RankSlot(word as u32), first: (word >> 32) as u8 & 15, last: (word >> 36) as u8 & 15 }
+    }
+
+    pub(crate) fn rank(&self, slot: RankSlot) -> WorkerRank {
+        let record = self.ranks.record(slot.0);
+        let (worker, dp_rank) = (record[0].load(Relaxed), record[1].load(Relaxed));
+        WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank as u32) }
+    }
+
+    /// Ranks in use with what they hold, as of one moment for the ranks and of about then for the sizes.
+    pub(crate) fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
+        loop {
+            let Some(version) = self.version() else {
+                std::hint::spin_loop();
+                continue;
+            };
+            let count = self.rank_count.load(Acquire) as u32;
+            let in_use = (0..count).filter(|&slot| self.ranks.record(slot)[1].load(Relaxed) & IN_USE != 0);
+            let sizes: Vec<_> =
+                in_use.map(|slot| (self.rank(RankSlot(slot)), self.size_of(RankSlot(slot)))).collect();
+            fence(Acquire);
+            if self.is_still(version) {
+                return sizes;
+            }
+        }
+    }
+
+    fn size_of(&self, slot: RankSlot) -> RankSize {
+        let record = self.ranks.record(slot.0);
+        let word = |at: usize| record[at].load(Relaxed) as usize;
+        RankSize { blocks: word(2), waiting: word(3), by_tier: PerTier(std::array::from_fn(|tier| word(4 + tier))) }
+    }
+
+    /// The writer's: counters of what a rank holds.
+    pub(crate) fn set_size(&self, slot: RankSlot, size: &RankSize) {
+        let record = self.ranks.record(slot.0);
+        record[2].store(size.blocks as u64, Relaxed);
+        record[3].store(size.waiting as u64, Relaxed);
+        for (at, &blocks) in size.by_tier.0.iter().enumerate() {
+            record[4 + at].store(blocks as u64, Relaxed);
+        }
+    }
+
+    /// The writer's: `change` is seen as a whole.
+    pub(crate) fn change(&self, change: impl FnOnce(&RankTableWriter<'_>)) {
+        let version = self.version.load(Relaxed);
+        self.version.store(version + 1, Relaxed);
+        fence(Release);
+        change(&RankTableWriter { table: self });
+        self.version.store(version + 2, Release);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.ranks.bytes() + self.holders.bytes()
+    }
+}
+
+/// A change of the table that readers will see as a whole.
+pub(crate) struct RankTableWriter<'a> {
+    table: &'a RankTable,
+}
+
+impl RankTableWriter<'_> {
+    pub(crate) fn set_rank(&self, slot: RankSlot, rank: Option<WorkerRank>) {
+        self.table.ranks.make(slot.0);
+        let record = self.table.ranks.record(slot.0);
+        let (worker, dp_rank) = rank.map_or((0, 0), |rank| (rank.worker.0, IN_USE | u64::from(rank.dp_rank.0)));
+        record[0].store(worker, Relaxed);
+        record[1].store(dp_rank, Relaxed);
+        raise(&self.table.rank_count, slot.0);
+    }
+
+    pub(crate) fn set_holder(&self, holder: Holder, meaning: HolderMeaning) {
+        self.table.holders.make(holder.0);
+        let levels = u64::from(meaning.first) << 32 | u64::from(meaning.last) << 36;
+        self.table.holders.record(holder.0)[0].store(u64::from(meaning.rank.0) | levels, Relaxed);
+        raise(&self.table.holder_count, holder.0);
+    }
+}
+
+fn raise(count: &AtomicU64, number: u32) {
+    let wanted = u64::from(number) + 1;
+    if count.load(Relaxed) < wanted {
+        count.store(wanted, Release);
+    }
+}

@@ -1,0 +1,45 @@
+//! A vector that grows without copying.
+
+use std::ops::{Index, IndexMut};
+
+const CHUNK: usize = 1_024;
+
+/// Values found by number. Growing costs the new chunk only.
+#[derive(Debug)]
+pub(super) struct Chunked<T> {
+    chunks: Vec<Box<[T]>>,
+}
+
+impl<T> Default for Chunked<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new() }
+    }
+}
+
+impl<T: Default> Chunked<T> {
+    /// Makes sure that `at` can be used.
+    pub(super) fn make(&mut self, at: u32) {
+        while self.chunks.len() * CHUNK <= at as usize {
+            self.chunks.push((0..CHUNK).map(|_| T::default()).collect());
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.chunks.len() * CHUNK * size_of::<T>()
+    }
+}
+
+impl<T> Index<u32> for Chunked<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, at: u32) -> &T {
+        &self.chunks[at as usize / CHUNK][at as usize % CHUNK]
+    }
+}
+
+impl<T> IndexMut<u32> for Chunked<T> {
+    #[inline]
+    fn index_mut(&mut self, at: u32) -> &mut T {
+        &mut self.chunks[at as usize / CHUNK][at as usize % CHUNK]
+    }
+}

@@ -1,0 +1,335 @@
+//! Who holds which blocks: the truth for the writer, and what of it readers see.
+//!
+//! A rank nearly always holds one interval from a run's start in its home tier. Then the published end
+//! is the truth. Anything else is an exception: intervals by tier, from which the ends of the rank's
+//! levels are worked out.
+
+use std::ops::Range;
+
+use super::Writer;
+use super::coverage::Coverage;
+use super::place::Cursor;
+use crate::designs::run::published::atomics::Relaxed;
+use crate::designs::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
+use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
+use crate::designs::run::published::ranks::{HolderMeaning, RankSlot};
+use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
+
+impl Writer {
+    /// How far the holder goes in a run.
+    #[inline]
+    pub(super) fn end(&self, run: RunId, holder: Holder) -> u16 {
+        self.published.run(run).holdings().end(holder)
+    }
+
+    pub(super) fn exception(&self, run: RunId, slot: RankSlot) -> Option<&Coverage> {
+        self.runs.get(run).exceptions.as_ref()?.get(&slot)
+    }
+
+    /// Everything that the rank holds of a run.
+    pub(super) fn coverage(&self, run: RunId, slot: RankSlot) -> Coverage {
+        self.exception(run, slot).cloned().unwrap_or_else(|| {
+            let rank = self.ranks.get(slot);
+            Coverage::plain(rank.home, self.end(run, rank.home_holder()))
+        })
+    }
+
+    pub(super) fn holds_in(&self, slot: RankSlot, place: Place, tier: Tier) -> bool {
+        match self.exception(place.run, slot) {
+            Some(coverage) => coverage.tier(tier).contains(place.offset),
+            None => {
+                let rank = self.ranks.get(slot);
+                rank.home == tier && place.offset < self.end(place.run, rank.home_holder())
+            }
+        }
+    }
+
+    pub(super) fn holds(&self, slot: RankSlot, place: Place) -> bool {
+        match self.exception(place.run, slot) {
+            Some(coverage) => coverage.contains(place.offset),
+            None => place.offset < self.end(place.run, self.ranks.get(slot).home_holder()),
+        }
+    }
+
+    /// The rank holds so many more copies of blocks that have their place.
+    pub(super) fn hold(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) -> Applied {
+        let rank = self.ranks.get(slot);
+        if rank.home == tier && self.exception(run, slot).is_none() {
+            let end = self.end(run, rank.home_holder());
+            if range.start <= end {
+                let known = range.start..end.min(range.end);
+                let new = known.end..range.end;
+                self.add_copies(slot, run, known.clone(), (tier, copies));
+                self.add_copies(slot, run, new.clone(), (tier, copies - 1));
+                if !new.is_empty() {
+                    if end == 0 {
+                        self.list(slot, run);
+                    }
+                    self.publish_plain(slot, run, range.end);
+                    let size = &mut self.ranks.get_mut(slot).size;
+                    size.blocks += new.len();
+                    size.by_tier[tier] += new.len();
+                }
+                return Applied { stored: new.len() as u64, duplicate: known.len() as u64, ..Applied::default() };
+            }
+        }
+        self.hold_by_exception(slot, run, range, (tier, copies))
+    }
+
+    fn hold_by_exception(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        range: Range<u16>,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let mut coverage = self.coverage(run, slot);
+        if coverage.is_empty() {
+            self.list(slot, run);
+        }
+        let (mut applied, mut newly_held) = (Applied::default(), 0);
+        for offset in range.clone() {
+            if coverage.tier(tier).contains(offset) {
+                applied.duplicate += 1;
+                self.add_copies(slot, run, offset..offset + 1, (tier, copies));
+            } else {
+                applied.stored += 1;
+                newly_held += usize::from(!coverage.contains(offset));
+                self.add_copies(slot, run, offset..offset + 1, (tier, copies - 1));
+            }
+        }
+        coverage.insert(tier, range);
+        self.set_coverage(slot, run, coverage);
+        let size = &mut self.ranks.get_mut(slot).size;
+        size.blocks += newly_held;
+        size.by_tier[tier] += applied.stored as usize;
+        applied
+    }
+
+    /// The rank no longer holds any copy of blocks that it held in the tier. Whatever nobody needs any
+    /// more is trimmed.
+    pub(super) fn release(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, tier: Tier) {
+        let rank = self.ranks.get(slot);
+        let plain = rank.home == tier && self.exception(run, slot).is_none();
+        let unheld = if plain && self.end(run, rank.home_holder()) == range.end {
+            self.publish_plain(slot, run, range.start);
+            if range.start == 0 {
+                self.ranks.get_mut(slot).runs_held -= 1;
+            }
+            range.len()
+        } else {
+            let mut coverage = self.coverage(run, slot);
+            coverage.remove(tier, &range);
+            let unheld = range.clone().filter(|&offset| !coverage.contains(offset)).count();
+            if coverage.is_empty() {
+                self.ranks.get_mut(slot).runs_held -= 1;
+            }
+            self.set_coverage(slot, run, coverage);
+            unheld
+        };
+        let size = &mut self.ranks.get_mut(slot).size;
+        size.blocks -= unheld;
+        size.by_tier[tier] -= range.len();
+        let state = self.runs.get(run);
+        if range.end == state.len || !state.columns.is_single() {
+            self.trim(run);
+        }
+    }
+
+    /// Publishes an interval from the start in the home tier.
+    fn publish_plain(&mut self, slot: RankSlot, run: RunId, end: u16) {
+        let rank = self.ranks.get(slot);
+        if let [(_, holder)] = rank.levels[..] {
+            return self.publish_end(run, holder, end);
+        }
+        let home = rank.home;
+        for (tier, holder) in rank.levels.clone() {
+            if tier >= home {
+                self.publish_end(run, holder, end);
+            }
+        }
+    }
+
+    /// Remembers what the rank holds of a run and publishes how far each of its levels goes.
+    pub(super) fn set_coverage(&mut self, slot: RankSlot, run: RunId, coverage: Coverage) {
+        let rank = self.ranks.get(slot);
+        let home = rank.home;
+        for (tier, holder) in rank.levels.clone() {
+            self.publish_end(run, holder, coverage.reach(tier));
+        }
+        let exceptions = &mut self.runs.get_mut(run).exceptions;
+        if coverage.as_plain(home).is_none() {
+            exceptions.get_or_insert_default().insert(slot, coverage);
+        } else if let Some(others) = exceptions {
+            others.remove(&slot);
+            if others.is_empty() {
+                *exceptions = None;
+            }
+        }
+    }
+
+    /// Changes how far a holder goes.
+    ///
+    /// One store, which readers may see or not. But a query adds what it finds in one run to what it
+    /// has found in the runs before. So that no sum is of different times, a change that puts a hole
+    /// into what a holder has — blocks further down without those here — gives the run with the hole a
+    /// new version first: who has read it before and sees anything later starts again.
+    pub(super) fn publish_end(&mut self, run: RunId, holder: Holder, end: u16) {
+        let old = self.end(run, holder);
+        if old == end {
+            return;
+        }
+        let state = self.runs.get(run);
+        if end < old && state.children > 0 && state.deepest_child >= end {
+            self.mark_hole(run);
+        } else if old == 0 {
+            let parent = state.parent;
+            if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
+                self.mark_hole(parent.run);
+            }
+        }
+        let Self { published, extents, holders, .. } = self;
+        let record = published.run(run).record;
+        let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end };
+        if let Change::NewForm(form) = writer.set_end(holder, end) {
+            let old = Form(record[HOLDINGS].load(Relaxed)).extent();
+            self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
+            if let Some(extent) = old {
+                self.extents.give_back(extent);
+            }
+        }
+    }
+
+    fn mark_hole(&mut self, run: RunId) {
+        self.change_run(run, |run| {
+            let info = run.record[INFO].load(Relaxed);
+            run.record[INFO].store(info | Info::RAGGED, Relaxed);
+        });
+    }
+
+    /// Notes that the rank holds something of a run of which it held nothing.
+    fn list(&mut self, slot: RankSlot, run: RunId) {
+        let rank = self.ranks.get(slot);
+        if rank.runs.len() > 2 * rank.runs_held + 64 {
+            let held = self.runs_of(slot);
+            self.ranks.get_mut(slot).runs = held;
+        }
+        let rank = self.ranks.get_mut(slot);
+        rank.runs.push(run);
+        rank.runs_held += 1;
+    }
+
+    /// The runs that the rank holds something of, each once.
+    pub(super) fn runs_of(&self, slot: RankSlot) -> Vec<RunId> {
+        let rank = self.ranks.get(slot);
+        let mut runs = rank.runs.clone();
+        runs.sort_unstable();
+        runs.dedup();
+        let home = rank.home_holder();
+        runs.retain(|&run| self.exception(run, slot).is_some() || self.end(run, home) > 0);
+        runs
+    }
+
+    fn add_copies(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) {
+        if copies == 0 {
+            return;
+        }
+        let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        for offset in range {
+            let copies_before = extra.entry((Place { run, offset }, tier)).or_default();
+            // One copy is counted by the interval.
+            *copies_before = copies_before.saturating_add(copies).min(u32::MAX - 1);
+        }
+    }
+
+    /// Copies of a block that the rank holds in the tier.
+    fn copies(&self, slot: RankSlot, place: Place, tier: Tier) -> u32 {
+        1 + self.ranks.get(slot).extra_copies.get(&(place, tier)).copied().unwrap_or(0)
+    }
+
+    /// Makes sure that the rank has a level for the tier; false when there are too many holders.
+    pub(super) fn use_tier(&mut self, slot: RankSlot, tier: Tier) -> bool {
+        if self.ranks.get(slot).uses(tier) {
+            return true;
+        }
+        if !self.holders.has_room() {
+            return false;
+        }
+        let holder = self.holders.take();
+        for run in self.runs_of(slot) {
+            let end = self.coverage(run, slot).reach(tier);
+            self.publish_end(run, holder, end);
+        }
+        let rank = self.ranks.get_mut(slot);
+        rank.levels.push((tier, holder));
+        rank.levels.sort_unstable();
+        let levels = &self.ranks.get(slot).levels;
+        self.published.ranks.change(|table| {
+            for (at, &(tier, holder)) in levels.iter().enumerate() {
+                let next = levels.get(at + 1).map_or(Tier::ALL.len(), |&(next, _)| next as usize);
+                table.set_holder(holder, HolderMeaning { rank: slot, first: tier as u8, last: next as u8 - 1 });
+            }
+        });
+        true
+    }
+
+    /// Everything that the rank holds, its names as its own domain has them.
+    pub(super) fn held_by(&self, slot: RankSlot) -> Vec<HeldBlock> {
+        let rank = self.ranks.get(slot);
+        let mut held: Vec<HeldBlock> = rank.waiting.iter().copied().collect();
+        for run in self.runs_of(slot) {
+            self.held_in(slot, run, 0, &mut held);
+        }
+        held
+    }
+
+    /// Adds what the rank holds of a run from an offset on.
+    pub(super) fn held_in(&self, slot: RankSlot, run: RunId, from: u16, held: &mut Vec<HeldBlock>) {
+        let rank = self.ranks.get(slot);
+        let coverage = self.coverage(run, slot);
+        let mut parent = match from.checked_sub(1) {
+            Some(offset) => Some(self.name_of(rank.domain, Place { run, offset })),
+            None => self.parent_name(rank.domain, Place { run, offset: 0 }),
+        };
+        for offset in from..coverage.end() {
+            let place = Place { run, offset };
+            let sequence = self.name_of(rank.domain, place);
+            if coverage.contains(offset) {
+                let mut copies = PerTier::default();
+                for tier in Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(offset)) {
+                    copies[tier] = self.copies(slot, place, tier);
+                }
+                held.push(HeldBlock { sequence, parent, local: self.local_of(place), copies });
+            }
+            parent = Some(sequence);
+        }
+    }
+
+    /// One more copy in a tier of blocks that the rank holds somewhere.
+    pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
+        let mut applied = Applied::default();
+        for &name in blocks {
+            let rank = self.ranks.get_mut(slot);
+            if let Some(block) = rank.waiting.get_mut(name) {
+                match block.copies[tier] {
+                    0 => {
+                        applied.stored += 1;
+                        rank.size.by_tier[tier] += 1;
+                    }
+                    _ => applied.duplicate += 1,
+                }
+                block.copies[tier] = block.copies[tier].saturating_add(1);
+                continue;
+            }
+            let domain = rank.domain;
+            match self.named(domain, name).filter(|at| self.holds(slot, at.place)) {
+                None => applied.unknown += 1,
+                Some(Cursor { place, .. }) if self.use_tier(slot, tier) => {
+                    applied += self.hold(slot, place.run, place.offset..place.offset + 1, (tier, 1));
+                }
+                Some(_) => applied.refused += 1,
+            }
+        }
+        applied
+    }
+}

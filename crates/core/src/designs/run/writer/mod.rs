@@ -1,0 +1,157 @@
+//! The writer: the only one that changes an index. It owns outright what only it needs — names,
+//! directories, who holds which runs — and publishes the rest.
+
+mod chunked;
+mod clear;
+mod coverage;
+mod directory;
+mod domains;
+mod hold;
+mod moves;
+mod names;
+mod place;
+mod ranks;
+mod remove;
+mod runs;
+mod store;
+mod trim;
+mod waiting;
+
+use std::sync::Arc;
+
+use self::domains::Domains;
+use self::names::Names;
+use self::ranks::Ranks;
+use self::runs::Runs;
+use super::RunLimits;
+use super::published::Published;
+use super::published::edges::EdgesWriter;
+use super::published::holdings::{Extents, Holder};
+use super::published::layout::RunId;
+use crate::{Applied, BlockEvent, HeldBlock, WorkerRank};
+
+/// One index's writer.
+#[derive(Debug)]
+pub(super) struct Writer {
+    published: Arc<Published>,
+    limits: RunLimits,
+    runs: Runs,
+    edges: EdgesWriter,
+    extents: Extents,
+    names: Names,
+    domains: Domains,
+    ranks: Ranks,
+    holders: Holders,
+    /// The last version given to any run: no version is given twice.
+    version: u64,
+}
+
+/// Which holders are in use.
+#[derive(Debug, Default)]
+struct Holders {
+    end: u32,
+    free: Vec<Holder>,
+}
+
+impl Holders {
+    fn take(&mut self) -> Holder {
+        self.free.pop().unwrap_or_else(|| {
+            self.end += 1;
+            Holder(self.end - 1)
+        })
+    }
+
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.end < super::published::layout::HOLDERS_MAX
+    }
+}
+
+impl Writer {
+    pub(super) fn new(published: Arc<Published>, limits: RunLimits) -> Self {
+        let runs = Runs::new(&published.runs);
+        Self {
+            published,
+            limits,
+            runs,
+            edges: EdgesWriter::default(),
+            extents: Extents::default(),
+            names: Names::default(),
+            domains: Domains::default(),
+            ranks: Ranks::default(),
+            holders: Holders::default(),
+            version: 0,
+        }
+    }
+
+    pub(super) fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+        let slot = self.ranks.slot(rank);
+        let applied = match (slot, event) {
+            (_, BlockEvent::Stored { copies: 0, .. }) => return Applied::default(),
+            (slot, BlockEvent::Stored { tier, parent, blocks, copies }) => {
+                let Some(first) = blocks.first() else { return Applied::default() };
+                let slot = slot.or_else(|| self.join(rank, *tier, *parent, first));
+                match slot.filter(|&slot| self.use_tier(slot, *tier)) {
+                    Some(slot) => self.store(slot, *parent, blocks, (*tier, *copies)),
+                    None => Applied { refused: blocks.len() as u64, ..Applied::default() },
+                }
+            }
+            (None, BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. }) => {
+                Applied { unknown: blocks.len() as u64, ..Applied::default() }
+            }
+            (Some(slot), BlockEvent::Copied { tier, blocks }) => self.copy(slot, *tier, blocks),
+            (Some(slot), BlockEvent::Removed { tier, blocks, copies }) => self.remove(slot, *tier, blocks, *copies),
+            (None, BlockEvent::Cleared) => Applied::default(),
+            (Some(slot), BlockEvent::Cleared) => {
+                Applied { removed: self.clear(slot), ..Applied::default() }
+            }
+        };
+        self.finish(rank);
+        applied
+    }
+
+    /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
+    fn finish(&mut self, rank: WorkerRank) {
+        let Some(slot) = self.ranks.slot(rank) else { return };
+        let size = self.ranks.get(slot).size;
+        if size.blocks > 0 {
+            self.published.ranks.set_size(slot, &size);
+        } else {
+            self.leave(slot);
+        }
+    }
+
+    /// Everything that the rank holds.
+    pub(super) fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
+        self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
+    }
+
+    pub(super) fn ranks(&self) -> Vec<WorkerRank> {
+        self.ranks.iter().map(|(_, state)| state.rank).collect()
+    }
+
+    /// Bytes of the writer's own structures.
+    pub(super) fn bytes(&self) -> usize {
+        self.names.bytes() + self.runs.bytes() + self.domains.bytes()
+    }
+
+    /// Bytes that runs and their names use of what was taken for them.
+    pub(super) fn bytes_in_use(&self) -> usize {
+        self.runs.words_in_use() * size_of::<u64>() + self.names.bytes_in_use()
+    }
+
+    /// Runs, for statistics.
+    pub(super) fn run_count(&self) -> usize {
+        self.runs.count()
+    }
+
+    pub(super) fn edge_count(&self) -> usize {
+        self.edges.count()
+    }
+
+    /// Changes a run so that every reader sees all of it or starts again.
+    fn change_run(&mut self, run: RunId, change: impl FnOnce(super::published::Run<'_>)) {
+        self.version += 2;
+        let run = self.published.run(run);
+        run.change(self.version, || change(run));
+    }
+}

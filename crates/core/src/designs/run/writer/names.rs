@@ -1,0 +1,186 @@
+//! What engines call the blocks: for each run and hash domain a column of sequence hashes.
+//!
+//! A column is a list of lines of eight names. Names of a column always start at the run's first
+//! block, because a block is named only after its parent.
+
+use super::chunked::Chunked;
+use crate::SequenceHash;
+use crate::designs::run::published::layout::{Place, RunId};
+
+/// Names in a line.
+pub(super) const LINE_NAMES: usize = 8;
+
+/// A line of names; zero is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
+pub(super) struct LineId(pub(super) u32);
+
+impl LineId {
+    pub(super) const NONE: Self = Self(0);
+}
+
+/// Where a line is, besides its names.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    run: RunId,
+    /// Number of the line in its column.
+    index: u16,
+    /// Names in the line that are valid.
+    used: u16,
+    next: LineId,
+    previous: LineId,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { run: RunId::NONE, index: 0, used: 0, next: LineId::NONE, previous: LineId::NONE }
+    }
+}
+
+/// The names of the first blocks of one run in one hash domain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) first: LineId,
+    last: LineId,
+    /// Blocks with names.
+    pub(super) named: u16,
+}
+
+/// All lines of all columns.
+#[derive(Debug)]
+pub(super) struct Names {
+    lines: Chunked<[u64; LINE_NAMES]>,
+    links: Chunked<Link>,
+    end: u32,
+    free: LineId,
+    in_use: usize,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        // Line zero is none.
+        Self { lines: Chunked::default(), links: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0 }
+    }
+}
+
+impl Names {
+    /// The line that the column's next name goes into, which may be a new one.
+    pub(super) fn push(&mut self, run: RunId, column: &mut Column, name: SequenceHash) -> LineId {
+        let within = usize::from(column.named) % LINE_NAMES;
+        if within == 0 {
+            let line = self.take();
+            self.links[line.0] = Link {
+                run,
+                index: column.named / LINE_NAMES as u16,
+                used: 0,
+                next: LineId::NONE,
+                previous: column.last,
+            };
+            match column.last {
+                LineId::NONE => column.first = line,
+                last => self.links[last.0].next = line,
+            }
+            column.last = line;
+        }
+        self.lines[column.last.0][within] = name.0;
+        self.links[column.last.0].used = within as u16 + 1;
+        column.named += 1;
+        column.last
+    }
+
+    /// The column's last name and its line.
+    pub(super) fn last(&self, column: &Column) -> Option<(SequenceHash, LineId)> {
+        let at = usize::from(column.named.checked_sub(1)?) % LINE_NAMES;
+        Some((SequenceHash(self.lines[column.last.0][at]), column.last))
+    }
+
+    /// Takes the last name away.
+    pub(super) fn pop(&mut self, column: &mut Column) {
+        let line = column.last;
+        column.named -= 1;
+        let used = column.named % LINE_NAMES as u16;
+        self.links[line.0].used = used;
+        if used == 0 {
+            column.last = self.links[line.0].previous;
+            match column.last {
+                LineId::NONE => column.first = LineId::NONE,
+                last => self.links[last.0].next = LineId::NONE,
+            }
+            self.give_back(line);
+        }
+    }
+
+    /// The name at an offset that has one. Costs the distance from the nearer end of the column.
+    pub(super) fn at(&self, column: &Column, offset: u16) -> SequenceHash {
+        debug_assert!(offset < column.named);
+        SequenceHash(self.lines[self.line_of(column, offset).0][usize::from(offset) % LINE_NAMES])
+    }
+
+    /// The line of an offset that has a name.
+    pub(super) fn line_of(&self, column: &Column, offset: u16) -> LineId {
+        let (index, last) = (offset / LINE_NAMES as u16, (column.named - 1) / LINE_NAMES as u16);
+        if index <= last / 2 {
+            return (0..index).fold(column.first, |line, _| self.links[line.0].next);
+        }
+        (index..last).fold(column.last, |line, _| self.links[line.0].previous)
+    }
+
+    pub(super) fn next(&self, line: LineId) -> LineId {
+        self.links[line.0].next
+    }
+
+    pub(super) fn previous(&self, line: LineId) -> LineId {
+        self.links[line.0].previous
+    }
+
+    /// The valid names of a line.
+    #[inline]
+    pub(super) fn line(&self, line: LineId) -> &[u64] {
+        &self.lines[line.0][..usize::from(self.links[line.0].used)]
+    }
+
+    /// Whether the line holds the name, and where that block is.
+    #[inline]
+    pub(super) fn find_in(&self, line: LineId, name: SequenceHash) -> Option<Place> {
+        let mut equal = 0_u32;
+        for (at, &other) in self.lines[line.0].iter().enumerate() {
+            equal |= u32::from(other == name.0) << at;
+        }
+        if equal == 0 {
+            return None;
+        }
+        let link = &self.links[line.0];
+        let at = (equal & ((1 << link.used) - 1)).trailing_zeros();
+        (at < LINE_NAMES as u32).then(|| Place { run: link.run, offset: link.index * LINE_NAMES as u16 + at as u16 })
+    }
+
+    fn take(&mut self) -> LineId {
+        self.in_use += 1;
+        match self.free {
+            LineId::NONE => {
+                let line = LineId(self.end);
+                self.end = self.end.checked_add(1).expect("fewer than 2^32 lines of names");
+                self.lines.make(line.0);
+                self.links.make(line.0);
+                line
+            }
+            line => {
+                self.free = self.links[line.0].next;
+                line
+            }
+        }
+    }
+
+    fn give_back(&mut self, line: LineId) {
+        self.in_use -= 1;
+        self.links[line.0] = Link { next: self.free, ..Link::default() };
+        self.free = line;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.lines.bytes() + self.links.bytes()
+    }
+
+    pub(super) fn bytes_in_use(&self) -> usize {
+        self.in_use * (size_of::<[u64; LINE_NAMES]>() + size_of::<Link>())
+    }
+}

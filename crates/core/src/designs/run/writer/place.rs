@@ -1,0 +1,241 @@
+//! Where blocks are, by name and by neighbourhood, and how new ones get their place.
+
+use super::Writer;
+use super::names::{LINE_NAMES, LineId};
+use super::runs::DomainId;
+use crate::designs::run::published::atomics::{Relaxed, Release};
+use crate::designs::run::published::edges::edge_hash;
+use crate::designs::run::published::holdings::Form;
+use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RUN_BLOCKS_MAX, RunId, class_for};
+use crate::{Block, LocalHash, SequenceHash};
+
+/// A named block and the line that its name stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cursor {
+    pub(super) place: Place,
+    pub(super) line: LineId,
+}
+
+impl Cursor {
+    pub(super) const ROOT: Self = Self { place: Place::ROOT, line: LineId::NONE };
+}
+
+/// What a domain knows of a block that follows a certain place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Located {
+    /// This name stands for just that.
+    Known(Cursor),
+    /// The content is there, and the domain has no name for it yet.
+    Unnamed(Place),
+    /// Nobody has told of the content.
+    Absent,
+    /// The domain calls that content something else.
+    OtherName,
+    /// The domain means another block by this name, at this place.
+    Elsewhere(Place),
+}
+
+impl Writer {
+    /// The block that the domain calls so.
+    #[inline]
+    pub(super) fn named(&self, domain: DomainId, name: SequenceHash) -> Option<Cursor> {
+        let (place, line) = self.domains.get(domain).directory.find(&self.names, name)?;
+        Some(Cursor { place, line })
+    }
+
+    /// The domain's name of a block that it has named.
+    pub(super) fn name_of(&self, domain: DomainId, place: Place) -> SequenceHash {
+        self.names.at(&self.runs.get(place.run).columns.get(domain), place.offset)
+    }
+
+    /// The domain's name of the block before one that it has named.
+    pub(super) fn parent_name(&self, domain: DomainId, place: Place) -> Option<SequenceHash> {
+        let parent = self.parent_of(place);
+        (parent != Place::ROOT).then(|| self.name_of(domain, parent))
+    }
+
+    pub(super) fn parent_of(&self, place: Place) -> Place {
+        match place.offset.checked_sub(1) {
+            Some(offset) => Place { run: place.run, offset },
+            None => self.runs.get(place.run).parent,
+        }
+    }
+
+    pub(super) fn local_of(&self, place: Place) -> LocalHash {
+        LocalHash(self.published.run(place.run).locals()[usize::from(place.offset)].load(Relaxed))
+    }
+
+    /// How many of `blocks` follow the cursor in its own run under the names that the domain knows,
+    /// and where the last of them is.
+    pub(super) fn known_after(&self, domain: DomainId, at: Cursor, blocks: &[Block]) -> (usize, Cursor) {
+        if at.place == Place::ROOT {
+            return (0, at);
+        }
+        let named = self.runs.get(at.place.run).columns.get(domain).named;
+        let locals = &self.published.run(at.place.run).locals()[..usize::from(named)];
+        let (mut cursor, mut known) = (at, 0);
+        let mut names = self.names.line(at.line);
+        for block in blocks {
+            let next = usize::from(cursor.place.offset) + 1;
+            if next >= locals.len() || locals[next].load(Relaxed) != block.local.0 {
+                break;
+            }
+            let mut line = cursor.line;
+            if next.is_multiple_of(LINE_NAMES) {
+                line = self.names.next(line);
+                names = self.names.line(line);
+            }
+            if names[next % LINE_NAMES] != block.sequence.0 {
+                break;
+            }
+            cursor = Cursor { place: Place { offset: next as u16, ..cursor.place }, line };
+            known += 1;
+        }
+        (known, cursor)
+    }
+
+    /// What is known of a block that is said to follow `parent`.
+    pub(super) fn locate(&self, domain: DomainId, parent: Place, block: &Block) -> Located {
+        if let Some(found) = self.named(domain, block.sequence) {
+            let fits = self.parent_of(found.place) == parent && self.local_of(found.place) == block.local;
+            return if fits { Located::Known(found) } else { Located::Elsewhere(found.place) };
+        }
+        let mut other_name = false;
+        for place in self.followers(parent, block.local) {
+            if self.runs.get(place.run).columns.get(domain).named > place.offset {
+                other_name = true;
+            } else {
+                return Located::Unnamed(place);
+            }
+        }
+        if other_name { Located::OtherName } else { Located::Absent }
+    }
+
+    /// Every block with this content right after `parent`: more than one are twins.
+    pub(super) fn followers(&self, parent: Place, local: LocalHash) -> Vec<Place> {
+        let mut places = Vec::new();
+        if parent != Place::ROOT {
+            let next = Place { offset: parent.offset + 1, ..parent };
+            if next.offset < self.runs.get(parent.run).len && self.local_of(next) == local {
+                places.push(next);
+            }
+        }
+        let edges = &self.published.edges;
+        edges.search(edges.generation(), edge_hash(parent, local), |run| {
+            let place = Place { run, offset: 0 };
+            if self.runs.get(run).parent == parent && self.local_of(place) == local {
+                places.push(place);
+            }
+            false
+        });
+        places
+    }
+
+    /// Gives a block its next name in the domain's column, which must end just before it.
+    pub(super) fn give_name(&mut self, domain: DomainId, place: Place, name: SequenceHash) -> Cursor {
+        let Self { domains, names, runs, .. } = self;
+        let columns = &mut runs.get_mut(place.run).columns;
+        let mut column = columns.get(domain);
+        debug_assert_eq!(column.named, place.offset, "names of a column have no gaps");
+        let directory = &mut domains.get_mut(domain).directory;
+        directory.reserve(names, name);
+        let line = names.push(place.run, &mut column, name);
+        directory.insert(name, line);
+        columns.set(domain, column);
+        Cursor { place, line }
+    }
+
+    /// Makes places for blocks that nobody has told of, in the run of `parent` if it ends there and
+    /// has room, else in a new one. Returns how many; the first of them at least, and not beyond the
+    /// end of a run or a name that the domain knows.
+    pub(super) fn append(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> (usize, Cursor) {
+        let at_end = parent != Place::ROOT && parent.offset + 1 == self.runs.get(parent.run).len;
+        let (run, start) = match at_end && usize::from(parent.offset) + 1 < parent.run.capacity() {
+            true => (parent.run, usize::from(parent.offset) + 1),
+            false => (self.new_run(parent, blocks.len()), 0),
+        };
+        let room = run.capacity() - start;
+        let (count, last) = self.fill(domain, run, start, &blocks[..blocks.len().min(room)]);
+        self.publish_length(run, parent, start, start + count);
+        (count, last)
+    }
+
+    /// Twin of a block that the domain calls something else: a run of its own, and readers are told
+    /// that this prefix has more than one way.
+    pub(super) fn append_twin(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> (usize, Cursor) {
+        for twin in self.followers(parent, blocks[0].local) {
+            let flag = if twin.offset > 0 { Info::TWIN_INSIDE } else { Info::TWIN };
+            self.set_flag(twin.run, flag);
+        }
+        let run = self.new_run(parent, blocks.len());
+        let (count, last) = self.fill(domain, run, 0, &blocks[..blocks.len().min(run.capacity())]);
+        self.publish_length(run, parent, 0, count);
+        self.set_flag(run, Info::TWIN);
+        (count, last)
+    }
+
+    pub(super) fn set_flag(&mut self, run: RunId, flag: u64) {
+        self.change_run(run, |run| {
+            let info = run.record[INFO].load(Relaxed);
+            run.record[INFO].store(info | flag, Relaxed);
+        });
+    }
+
+    /// An unused run with room for so many blocks, and for more if it goes on a long chain: such
+    /// chains grow block by block, and each run of them is a step for every query.
+    fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
+        let goes_on = parent != Place::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
+        let room = if goes_on { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
+        self.runs.take(&self.published.runs, class_for(blocks.max(room)))
+    }
+
+    /// Blocks from the root to `place`, both ends included; runs far up are not counted.
+    fn depth_of(&self, mut place: Place) -> usize {
+        let mut depth = 0;
+        while place != Place::ROOT && depth < 2 * RUN_BLOCKS_MAX {
+            depth += usize::from(place.offset) + 1;
+            place = self.runs.get(place.run).parent;
+        }
+        depth
+    }
+
+    /// Writes blocks and names behind the end of a run, where no reader looks yet.
+    fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
+        let Self { domains, names, runs, published, .. } = self;
+        let directory = &mut domains.get_mut(domain).directory;
+        let columns = &mut runs.get_mut(run).columns;
+        let mut column = columns.get(domain);
+        let locals = published.run(run).locals();
+        let mut count = 0;
+        for (block, local) in blocks.iter().zip(&locals[start..]) {
+            if count > 0 && directory.find(names, block.sequence).is_some() {
+                break;
+            }
+            directory.reserve(names, block.sequence);
+            let line = names.push(run, &mut column, block.sequence);
+            directory.insert(block.sequence, line);
+            local.store(block.local.0, Relaxed);
+            count += 1;
+        }
+        columns.set(domain, column);
+        let (_, line) = names.last(&column).expect("a name was given");
+        (count, Cursor { place: Place { run, offset: column.named - 1 }, line })
+    }
+
+    /// Lets readers see blocks that are written. A run that starts is linked to its parent.
+    fn publish_length(&mut self, run: RunId, parent: Place, start: usize, end: usize) {
+        self.runs.get_mut(run).len = end as u16;
+        if start > 0 {
+            let info = &self.published.run(run).record[INFO];
+            info.store(Info(info.load(Relaxed)).with_len(end).0, Release);
+            return;
+        }
+        self.runs.link(run, parent);
+        self.change_run(run, |run| {
+            run.record[INFO].store(Info::new(parent).with_len(end).0, Relaxed);
+            run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
+        });
+        let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
+        self.edges.insert(&self.published.edges, hash, run);
+    }
+}

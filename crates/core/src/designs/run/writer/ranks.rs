@@ -1,0 +1,102 @@
+//! What the writer knows of each rank.
+
+use rustc_hash::FxHashMap;
+
+use super::runs::DomainId;
+use super::waiting::Waiting;
+use crate::designs::run::published::holdings::Holder;
+use crate::designs::run::published::layout::{Place, RunId};
+use crate::designs::run::published::ranks::RankSlot;
+use crate::{RankSize, Tier, WorkerRank};
+
+/// One rank that holds something.
+#[derive(Debug)]
+pub(super) struct RankState {
+    pub(super) rank: WorkerRank,
+    pub(super) domain: DomainId,
+    /// The first tier that the rank used: what it holds there needs the least memory.
+    pub(super) home: Tier,
+    /// For each tier in use, fastest first, the holder of the level that it ends: what the rank holds
+    /// when that tier and the faster ones are used together.
+    pub(super) levels: Vec<(Tier, Holder)>,
+    /// Runs that the rank holds something of, and some that it no longer does.
+    pub(super) runs: Vec<RunId>,
+    /// How many of `runs` are held.
+    pub(super) runs_held: usize,
+    /// Copies of a block beyond the first.
+    pub(super) extra_copies: FxHashMap<(Place, Tier), u32>,
+    pub(super) waiting: Waiting,
+    pub(super) size: RankSize,
+}
+
+impl RankState {
+    pub(super) fn new(rank: WorkerRank, domain: DomainId, home: Tier) -> Self {
+        Self {
+            rank,
+            domain,
+            home,
+            levels: Vec::new(),
+            runs: Vec::new(),
+            runs_held: 0,
+            extra_copies: FxHashMap::default(),
+            waiting: Waiting::default(),
+            size: RankSize::default(),
+        }
+    }
+
+    /// The holder of the level that the home tier ends.
+    pub(super) fn home_holder(&self) -> Holder {
+        let home = self.levels.iter().find(|&&(tier, _)| tier == self.home);
+        home.expect("a rank uses its home tier").1
+    }
+
+    pub(super) fn uses(&self, tier: Tier) -> bool {
+        self.levels.iter().any(|&(used, _)| used == tier)
+    }
+}
+
+/// Every rank that holds something, by small numbers.
+#[derive(Debug, Default)]
+pub(super) struct Ranks {
+    by_rank: FxHashMap<WorkerRank, RankSlot>,
+    states: Vec<Option<Box<RankState>>>,
+    free: Vec<RankSlot>,
+}
+
+impl Ranks {
+    pub(super) fn slot(&self, rank: WorkerRank) -> Option<RankSlot> {
+        self.by_rank.get(&rank).copied()
+    }
+
+    pub(super) fn insert(&mut self, state: RankState) -> RankSlot {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.states.push(None);
+            RankSlot(u32::try_from(self.states.len() - 1).expect("fewer than 2^32 ranks"))
+        });
+        self.by_rank.insert(state.rank, slot);
+        self.states[slot.0 as usize] = Some(Box::new(state));
+        slot
+    }
+
+    pub(super) fn remove(&mut self, slot: RankSlot) -> Box<RankState> {
+        let state = self.states[slot.0 as usize].take().expect("the slot is in use");
+        self.by_rank.remove(&state.rank);
+        self.free.push(slot);
+        state
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: RankSlot) -> &RankState {
+        self.states[slot.0 as usize].as_ref().expect("the slot is in use")
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: RankSlot) -> &mut RankState {
+        self.states[slot.0 as usize].as_mut().expect("the slot is in use")
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, &RankState)> {
+        let states = self.states.iter().enumerate();
+        states.filter_map(|(slot, state)| Some((RankSlot(slot as u32), state.as_deref()?)))
+    }
+}

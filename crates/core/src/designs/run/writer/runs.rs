@@ -1,0 +1,200 @@
+//! What only the writer knows of a run: its place in the tree, its names, and holdings that are more
+//! than one interval from its start.
+
+use rustc_hash::FxHashMap;
+
+use super::chunked::Chunked;
+use super::coverage::Coverage;
+use super::names::Column;
+use crate::designs::run::published::arena::Numbers;
+use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId};
+use crate::designs::run::published::ranks::RankSlot;
+
+/// A hash domain: ranks whose engines call the same prefix the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct DomainId(pub(super) u32);
+
+/// One run, as its writer knows it.
+#[derive(Debug)]
+pub(super) struct RunState {
+    pub(super) parent: Place,
+    pub(super) len: u16,
+    /// No child hangs from a later offset; only lowered when a child's offset is looked for.
+    pub(super) deepest_child: u16,
+    pub(super) children: u32,
+    first_child: RunId,
+    next_sibling: RunId,
+    previous_sibling: RunId,
+    pub(super) columns: Columns,
+    /// Ranks that hold more than an interval from the start in one tier.
+    pub(super) exceptions: Option<Box<FxHashMap<RankSlot, Coverage>>>,
+}
+
+impl Default for RunState {
+    fn default() -> Self {
+        Self {
+            parent: Place::ROOT,
+            len: 0,
+            deepest_child: 0,
+            children: 0,
+            first_child: RunId::NONE,
+            next_sibling: RunId::NONE,
+            previous_sibling: RunId::NONE,
+            columns: Columns::default(),
+            exceptions: None,
+        }
+    }
+}
+
+/// A run's columns of names by domain: nearly always one.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    /// Empty exactly when there is none at all.
+    first: (DomainId, Column),
+    more: Option<Box<FxHashMap<DomainId, Column>>>,
+}
+
+impl Columns {
+    /// The domain's column; empty where it has named nothing.
+    #[inline]
+    pub(super) fn get(&self, domain: DomainId) -> Column {
+        if self.first.0 == domain {
+            return self.first.1;
+        }
+        self.more.as_ref().and_then(|more| more.get(&domain).copied()).unwrap_or_default()
+    }
+
+    pub(super) fn set(&mut self, domain: DomainId, column: Column) {
+        if self.first.0 == domain || self.first.1.named == 0 {
+            debug_assert!(self.more.as_ref().is_none_or(|more| !more.contains_key(&domain)));
+            self.first = (domain, column);
+            if column.named == 0 {
+                self.promote();
+            }
+            return;
+        }
+        let more = self.more.get_or_insert_default();
+        if column.named > 0 {
+            more.insert(domain, column);
+        } else {
+            more.remove(&domain);
+            if more.is_empty() {
+                self.more = None;
+            }
+        }
+    }
+
+    fn promote(&mut self) {
+        let Some(more) = &mut self.more else { return };
+        if let Some(&domain) = more.keys().next()
+            && let Some(column) = more.remove(&domain)
+        {
+            self.first = (domain, column);
+        }
+        if more.is_empty() {
+            self.more = None;
+        }
+    }
+
+    /// Domains that have named something here.
+    pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> {
+        let first = (self.first.1.named > 0).then_some(self.first.0);
+        first.into_iter().chain(self.more.iter().flat_map(|more| more.keys().copied()))
+    }
+
+    /// Whether at most one domain has named anything here.
+    pub(super) fn is_single(&self) -> bool {
+        self.more.is_none()
+    }
+}
+
+/// Every run.
+#[derive(Debug)]
+pub(super) struct Runs {
+    states: [Chunked<RunState>; CAPACITIES.len()],
+    numbers: [Numbers; CAPACITIES.len()],
+}
+
+impl Runs {
+    /// Takes the name [`RunId::NONE`] out of use.
+    pub(super) fn new(arena: &RunArena) -> Self {
+        let mut runs = Self { states: Default::default(), numbers: Default::default() };
+        let none = runs.numbers[0].take(arena.class(0));
+        runs.states[0].make(none);
+        runs
+    }
+
+    #[inline]
+    pub(super) fn get(&self, run: RunId) -> &RunState {
+        &self.states[run.class()][run.number()]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, run: RunId) -> &mut RunState {
+        &mut self.states[run.class()][run.number()]
+    }
+
+    pub(super) fn take(&mut self, arena: &RunArena, class: usize) -> RunId {
+        let number = self.numbers[class].take(arena.class(class));
+        self.states[class].make(number);
+        RunId::new(class, number)
+    }
+
+    pub(super) fn give_back(&mut self, run: RunId) {
+        debug_assert!(self.get(run).children == 0 && self.get(run).columns.domains().next().is_none());
+        *self.get_mut(run) = RunState::default();
+        self.numbers[run.class()].give_back(run.number());
+    }
+
+    /// Hangs a run below its parent. Children of the root are not listed: nothing asks for them.
+    pub(super) fn link(&mut self, run: RunId, parent: Place) {
+        self.get_mut(run).parent = parent;
+        if parent.run == RunId::NONE {
+            return;
+        }
+        let state = self.get_mut(parent.run);
+        state.deepest_child = if state.children == 0 { parent.offset } else { state.deepest_child.max(parent.offset) };
+        state.children += 1;
+        let next = std::mem::replace(&mut state.first_child, run);
+        self.get_mut(run).next_sibling = next;
+        if next != RunId::NONE {
+            self.get_mut(next).previous_sibling = run;
+        }
+    }
+
+    pub(super) fn unlink(&mut self, run: RunId) {
+        let &RunState { parent, next_sibling, previous_sibling, .. } = self.get(run);
+        if parent.run == RunId::NONE {
+            return;
+        }
+        if next_sibling != RunId::NONE {
+            self.get_mut(next_sibling).previous_sibling = previous_sibling;
+        }
+        match previous_sibling {
+            RunId::NONE => self.get_mut(parent.run).first_child = next_sibling,
+            previous => self.get_mut(previous).next_sibling = next_sibling,
+        }
+        self.get_mut(parent.run).children -= 1;
+    }
+
+    /// The runs that hang from a run, with the offsets from which they do.
+    pub(super) fn children(&self, run: RunId) -> impl Iterator<Item = (RunId, u16)> {
+        let first = self.get(run).first_child;
+        let siblings = std::iter::successors(Some(first), |&child| Some(self.get(child).next_sibling));
+        siblings.take_while(|&child| child != RunId::NONE).map(|child| (child, self.get(child).parent.offset))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.numbers.iter().map(Numbers::in_use).sum::<usize>() - 1
+    }
+
+    /// Words of the records in use.
+    pub(super) fn words_in_use(&self) -> usize {
+        let words = |class: usize| usize::from(CAPACITIES[class]) + crate::designs::run::published::layout::HEADER_WORDS;
+        self.numbers.iter().enumerate().map(|(class, numbers)| numbers.in_use() * words(class)).sum()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.states.iter().map(Chunked::bytes).sum()
+    }
+}

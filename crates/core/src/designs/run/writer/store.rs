@@ -1,0 +1,252 @@
+//! Stores: blocks find their places, then one holding for each run is extended.
+
+use super::Writer;
+use super::place::{Cursor, Located};
+use crate::designs::run::published::layout::Place;
+use crate::designs::run::published::ranks::RankSlot;
+use crate::{Applied, Block, HeldBlock, PerTier, SequenceHash, Tier};
+
+/// Names whose directory lines are asked for ahead of their use.
+const TOUCHED_AHEAD_MAX: usize = 256;
+
+impl Writer {
+    pub(super) fn store(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+        copies: (Tier, u32),
+    ) -> Applied {
+        let rank = self.ranks.get(slot);
+        let at = match parent {
+            None => Some(Cursor::ROOT),
+            Some(parent) => self.named(rank.domain, parent),
+        };
+        match at.filter(|_| rank.waiting.is_empty()) {
+            Some(at) => self.store_chain(slot, at, parent, blocks, copies),
+            None => self.store_one_by_one(slot, parent, blocks, copies),
+        }
+    }
+
+    /// Stores blocks that follow a block with a place. Without waiting blocks, or a single block that
+    /// neither waits nor has a name.
+    fn store_chain(
+        &mut self,
+        slot: RankSlot,
+        at: Cursor,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+        copies: (Tier, u32),
+    ) -> Applied {
+        let domain = self.ranks.get(slot).domain;
+        let mut applied = Applied::default();
+        let (mut at, mut parent, mut rest) = (at, parent, blocks);
+        let mut touched = 0;
+        while let Some(block) = rest.first() {
+            let (known, last) = self.known_after(domain, at, rest);
+            let (count, last) = if known > 0 {
+                (known, last)
+            } else {
+                if rest.len() < touched || touched == 0 {
+                    touched = self.touch(slot, rest);
+                }
+                match self.locate(domain, at.place, block) {
+                    Located::Known(found) => (1, found),
+                    Located::Unnamed(place) => (1, self.give_name(domain, place, block.sequence)),
+                    Located::Absent => self.append(domain, at.place, rest),
+                    Located::OtherName if self.domains.is_alone(domain) => self.append_twin(domain, at.place, rest),
+                    Located::OtherName => {
+                        self.change_domain(slot, Some(block.sequence));
+                        return applied + self.store_one_by_one(slot, parent, rest, copies);
+                    }
+                    Located::Elsewhere(_) => return applied + self.store_one_by_one(slot, parent, rest, copies),
+                }
+            };
+            let end = last.place.offset + 1;
+            applied += self.hold(slot, last.place.run, end - count as u16..end, copies);
+            at = last;
+            parent = Some(rest[count - 1].sequence);
+            rest = &rest[count..];
+        }
+        applied
+    }
+
+    /// Loads what the next blocks will need of the directory, all at once instead of one after the
+    /// other. Returns how many blocks are left after those.
+    fn touch(&self, slot: RankSlot, blocks: &[Block]) -> usize {
+        let directory = &self.domains.get(self.ranks.get(slot).domain).directory;
+        let ahead = &blocks[..blocks.len().min(TOUCHED_AHEAD_MAX)];
+        std::hint::black_box(ahead.iter().fold(0, |sum, block| sum ^ directory.touch(block.sequence)));
+        blocks.len() - ahead.len()
+    }
+
+    /// Stores each block by its parent's name: where something waits, or a name changes its meaning.
+    fn store_one_by_one(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+        copies: (Tier, u32),
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let mut parent = parent;
+        for block in blocks {
+            applied += self.store_one(slot, parent, block, copies);
+            parent = Some(block.sequence);
+        }
+        applied
+    }
+
+    fn store_one(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let limit = self.limits.waiting_blocks_max;
+        let meaning = (parent, block.local);
+        let rank = self.ranks.get_mut(slot);
+        if let Some(waiting) = rank.waiting.get_mut(block.sequence) {
+            if (waiting.parent, waiting.local) == meaning {
+                let before = waiting.copies[tier];
+                waiting.copies[tier] = before.saturating_add(copies);
+                if before > 0 {
+                    return Applied { duplicate: 1, ..Applied::default() };
+                }
+                rank.size.by_tier[tier] += 1;
+                return Applied { stored: 1, ..Applied::default() };
+            }
+            self.stop_waiting(slot, block.sequence);
+            return Applied { moved: 1, ..self.insert(slot, parent, block, (tier, copies), usize::MAX) };
+        }
+        let domain = rank.domain;
+        let Some(Cursor { place, .. }) = self.named(domain, block.sequence) else {
+            return self.insert(slot, parent, block, (tier, copies), limit);
+        };
+        let held = self.holds(slot, place);
+        if (self.parent_name(domain, place), self.local_of(place)) == meaning {
+            let parent_waits = parent.is_some_and(|parent| self.ranks.get(slot).waiting.contains(parent));
+            if !held && parent_waits {
+                return self.wait(slot, parent, block, (tier, copies), limit);
+            }
+            let applied = self.hold(slot, place.run, place.offset..place.offset + 1, (tier, copies));
+            self.settle(slot, block.sequence);
+            return applied;
+        }
+        if !self.domains.is_alone(domain) {
+            self.change_domain(slot, None);
+            return self.store_one(slot, parent, block, (tier, copies));
+        }
+        self.move_away(slot, place);
+        let limit = if held { usize::MAX } else { limit };
+        Applied { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
+    }
+
+    /// A block that has no name and does not wait.
+    fn insert(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        copies: (Tier, u32),
+        waiting_blocks_max: usize,
+    ) -> Applied {
+        match self.parent_place(slot, parent) {
+            None => self.wait(slot, parent, block, copies, waiting_blocks_max),
+            Some(at) => {
+                let applied = self.store_chain(slot, at, parent, std::slice::from_ref(block), copies);
+                self.settle(slot, block.sequence);
+                applied
+            }
+        }
+    }
+
+    /// Where a named parent is; none when it is not known, or waits itself.
+    fn parent_place(&self, slot: RankSlot, parent: Option<SequenceHash>) -> Option<Cursor> {
+        let Some(parent) = parent else { return Some(Cursor::ROOT) };
+        let rank = self.ranks.get(slot);
+        if rank.waiting.contains(parent) { None } else { self.named(rank.domain, parent) }
+    }
+
+    fn wait(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        (tier, copies): (Tier, u32),
+        waiting_blocks_max: usize,
+    ) -> Applied {
+        let rank = self.ranks.get_mut(slot);
+        if rank.waiting.len() >= waiting_blocks_max {
+            return Applied { refused: 1, ..Applied::default() };
+        }
+        let mut waiting =
+            HeldBlock { sequence: block.sequence, parent, local: block.local, copies: PerTier::default() };
+        waiting.copies[tier] = copies;
+        rank.waiting.insert(waiting);
+        rank.size.blocks += 1;
+        rank.size.waiting += 1;
+        rank.size.by_tier[tier] += 1;
+        Applied { stored: 1, waiting: 1, ..Applied::default() }
+    }
+
+    fn stop_waiting(&mut self, slot: RankSlot, name: SequenceHash) {
+        if let Some(block) = self.ranks.get_mut(slot).waiting.remove(name) {
+            self.uncount_waiting(slot, &block);
+        }
+    }
+
+    fn uncount_waiting(&mut self, slot: RankSlot, block: &HeldBlock) {
+        let size = &mut self.ranks.get_mut(slot).size;
+        size.blocks -= 1;
+        size.waiting -= 1;
+        for (tier, &copies) in block.copies.iter() {
+            size.by_tier[tier] -= usize::from(copies > 0);
+        }
+    }
+
+    /// Gives places to the blocks that wait for this name, and to those that wait for them.
+    fn settle(&mut self, slot: RankSlot, name: SequenceHash) {
+        let mut known = vec![name];
+        while let Some(name) = known.pop() {
+            if self.ranks.get(slot).waiting.is_empty() || self.parent_place(slot, Some(name)).is_none() {
+                continue;
+            }
+            for waiting in self.ranks.get_mut(slot).waiting.take_followers(name) {
+                self.uncount_waiting(slot, &waiting);
+                let block = Block { sequence: waiting.sequence, local: waiting.local };
+                for (tier, &copies) in waiting.copies.iter() {
+                    if copies > 0 {
+                        self.store_one_of_settled(slot, Some(name), &block, (tier, copies));
+                    }
+                }
+                known.push(waiting.sequence);
+            }
+        }
+    }
+
+    /// Like [`Writer::store_one`], for a block that waited: it was counted when it came, and may not be
+    /// refused now.
+    fn store_one_of_settled(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        copies: (Tier, u32),
+    ) {
+        let domain = self.ranks.get(slot).domain;
+        let at = self.parent_place(slot, parent);
+        match at.map(|at| (at, self.locate(domain, at.place, block))) {
+            Some((_, Located::Known(Cursor { place: Place { run, offset }, .. }))) => {
+                self.hold(slot, run, offset..offset + 1, copies);
+            }
+            Some((at, Located::Unnamed(_) | Located::Absent)) => {
+                self.store_chain(slot, at, parent, std::slice::from_ref(block), copies);
+            }
+            _ => {
+                self.store_one(slot, parent, block, copies);
+            }
+        }
+    }
+}

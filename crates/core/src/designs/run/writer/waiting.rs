@@ -1,0 +1,58 @@
+//! Blocks of one rank whose parent is not known: kept aside by the name that they wait for.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{HeldBlock, SequenceHash};
+
+/// The waiting blocks of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    blocks: FxHashMap<SequenceHash, HeldBlock>,
+    by_parent: FxHashMap<SequenceHash, FxHashSet<SequenceHash>>,
+}
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    pub(super) fn contains(&self, name: SequenceHash) -> bool {
+        self.blocks.contains_key(&name)
+    }
+
+    pub(super) fn get_mut(&mut self, name: SequenceHash) -> Option<&mut HeldBlock> {
+        self.blocks.get_mut(&name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &HeldBlock> {
+        self.blocks.values()
+    }
+
+    /// Keeps a block aside that was not.
+    pub(super) fn insert(&mut self, block: HeldBlock) {
+        let parent = block.parent.expect("only a block with a parent can wait for it");
+        self.by_parent.entry(parent).or_default().insert(block.sequence);
+        self.blocks.insert(block.sequence, block);
+    }
+
+    pub(super) fn remove(&mut self, name: SequenceHash) -> Option<HeldBlock> {
+        let block = self.blocks.remove(&name)?;
+        let parent = block.parent.expect("a waiting block has a parent");
+        let siblings = self.by_parent.get_mut(&parent).expect("a waiting block is listed under its parent");
+        siblings.remove(&name);
+        if siblings.is_empty() {
+            self.by_parent.remove(&parent);
+        }
+        Some(block)
+    }
+
+    /// Takes out what waits for this name.
+    pub(super) fn take_followers(&mut self, parent: SequenceHash) -> Vec<HeldBlock> {
+        let names = self.by_parent.remove(&parent).unwrap_or_default();
+        names.into_iter().filter_map(|name| self.blocks.remove(&name)).collect()
+    }
+}
