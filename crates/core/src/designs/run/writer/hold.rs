@@ -309,25 +309,17 @@ impl Writer {
     pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
         let mut applied = Applied::default();
         for &name in blocks {
-            let rank = self.ranks.get_mut(slot);
-            if let Some(block) = rank.waiting.get_mut(name) {
-                match block.copies[tier] {
-                    0 => {
-                        applied.stored += 1;
-                        rank.size.by_tier[tier] += 1;
-                    }
-                    _ => applied.duplicate += 1,
-                }
-                block.copies[tier] = block.copies[tier].saturating_add(1);
-                continue;
-            }
-            let domain = rank.domain;
-            match self.named(domain, name).filter(|at| self.holds(slot, at.place)) {
-                None => applied.unknown += 1,
-                Some(Cursor { place, .. }) if self.use_tier(slot, tier) => {
-                    applied += self.hold(slot, place.run, place.offset..place.offset + 1, (tier, 1));
-                }
-                Some(_) => applied.refused += 1,
+            let rank = self.ranks.get(slot);
+            let waits = rank.waiting.contains(name);
+            let at = self.named(rank.domain, name).filter(|at| !waits && self.holds(slot, at.place));
+            if !waits && at.is_none() {
+                applied.unknown += 1;
+            } else if !self.use_tier(slot, tier) {
+                applied.refused += 1;
+            } else if let Some(Cursor { place: Place { run, offset }, .. }) = at {
+                applied += self.hold(slot, run, offset..offset + 1, (tier, 1));
+            } else {
+                applied += self.add_waiting_copies(slot, name, (tier, 1));
             }
         }
         applied

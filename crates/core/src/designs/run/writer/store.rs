@@ -109,13 +109,7 @@ impl Writer {
         let rank = self.ranks.get_mut(slot);
         if let Some(waiting) = rank.waiting.get_mut(block.sequence) {
             if (waiting.parent, waiting.local) == meaning {
-                let before = waiting.copies[tier];
-                waiting.copies[tier] = before.saturating_add(copies);
-                if before > 0 {
-                    return Applied { duplicate: 1, ..Applied::default() };
-                }
-                rank.size.by_tier[tier] += 1;
-                return Applied { stored: 1, ..Applied::default() };
+                return self.add_waiting_copies(slot, block.sequence, (tier, copies));
             }
             self.stop_waiting(slot, block.sequence);
             return Applied { moved: 1, ..self.insert(slot, parent, block, (tier, copies), usize::MAX) };
@@ -189,6 +183,24 @@ impl Writer {
         rank.size.waiting += 1;
         rank.size.by_tier[tier] += 1;
         Applied { stored: 1, waiting: 1, ..Applied::default() }
+    }
+
+    /// More copies of a block that waits.
+    pub(super) fn add_waiting_copies(
+        &mut self,
+        slot: RankSlot,
+        name: SequenceHash,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let rank = self.ranks.get_mut(slot);
+        let waiting = rank.waiting.get_mut(name).expect("the caller found it");
+        let before = waiting.copies[tier];
+        waiting.copies[tier] = before.saturating_add(copies);
+        if before > 0 {
+            return Applied { duplicate: 1, ..Applied::default() };
+        }
+        rank.size.by_tier[tier] += 1;
+        Applied { stored: 1, ..Applied::default() }
     }
 
     fn stop_waiting(&mut self, slot: RankSlot, name: SequenceHash) {

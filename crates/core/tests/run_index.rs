@@ -1,0 +1,124 @@
+//! The run index in a world that is large enough for its forms: chains longer than runs, more holders
+//! than a header has room for, many hash seeds, and names that change.
+
+mod support;
+
+use flash_indexer_core::designs::RunIndex;
+use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::{
+    Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use support::check_equal;
+
+const WORKERS: u64 = 40;
+
+/// One of a few trees of prompts: each turn of a conversation goes on where another left.
+#[derive(Debug, Clone, Copy)]
+struct Prompt {
+    family: u64,
+    /// Where it leaves the family's common chain.
+    leaves_at: usize,
+    blocks: usize,
+}
+
+impl Prompt {
+    fn locals(self) -> Vec<LocalHash> {
+        let common = (0..self.leaves_at).map(|at| at as u64);
+        let own = (self.leaves_at..self.blocks).map(|at| 1_000 + at as u64 * 10 + self.leaves_at as u64 % 7);
+        common.chain(own).take(self.blocks).map(|content| LocalHash(self.family * 100_000 + content)).collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    /// A worker stores blocks `from..` of a prompt.
+    Store { worker: u64, prompt: Prompt, from: usize, tier: Tier },
+    /// It gives up so many blocks at the end, last first, or some in the middle.
+    Evict { worker: u64, prompt: Prompt, from: usize, count: usize, tier: Tier },
+    /// A restart, or the loss of a worker.
+    Clear { worker: u64 },
+}
+
+fn prompt() -> impl Strategy<Value = Prompt> {
+    let lengths = prop_oneof![4 => 1..30usize, 2 => 30..200usize, 1 => 500..1_100usize];
+    (0..3u64, lengths, 0.0..1.0f64).prop_map(|(family, blocks, share)| {
+        // Few different places to leave, so that prompts share what is their own as well.
+        let leaves_at = ((share * 8.0) as usize * blocks / 8).min(blocks);
+        Prompt { family, leaves_at, blocks }
+    })
+}
+
+fn tier() -> impl Strategy<Value = Tier> {
+    prop_oneof![8 => Just(Tier::Device), 2 => Just(Tier::Host), 1 => Just(Tier::External)]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let from = prop_oneof![4 => Just(0), 1 => 0..40usize];
+    prop_oneof![
+        10 => (0..WORKERS, prompt(), from, tier())
+            .prop_map(|(worker, prompt, from, tier)| Change::Store { worker, prompt, from, tier }),
+        6 => (0..WORKERS, prompt(), 0..1_100usize, 1..80usize, tier())
+            .prop_map(|(worker, prompt, from, count, tier)| Change::Evict { worker, prompt, from, count, tier }),
+        1 => (0..WORKERS).prop_map(|worker| Change::Clear { worker }),
+    ]
+}
+
+/// Names as the worker's engine gives them. Of three engines two have the same seed.
+fn names(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
+    let seed = if worker.is_multiple_of(3) { worker } else { 1_000_000 };
+    sequence_hashes(locals).map(|hash| SequenceHash(hash.0 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
+}
+
+fn event(change: &Change) -> (WorkerRank, BlockEvent) {
+    match *change {
+        Change::Store { worker, prompt, from, tier } => {
+            let locals = prompt.locals();
+            let names = names(worker, &locals);
+            let from = from.min(locals.len() - 1);
+            let parent = from.checked_sub(1).map(|at| names[at]);
+            let blocks = (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect();
+            (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies: 1 })
+        }
+        Change::Evict { worker, prompt, from, count, tier } => {
+            let names = names(worker, &prompt.locals());
+            let from = from.min(names.len() - 1);
+            let blocks = names[from..(from + count).min(names.len())].iter().rev().copied().collect();
+            (rank(worker), BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All })
+        }
+        Change::Clear { worker } => (rank(worker), BlockEvent::Cleared),
+    }
+}
+
+fn rank(worker: u64) -> WorkerRank {
+    WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn equals_the_oracle_in_a_large_world(changes in vec(change(), 1..150), queries in vec(prompt(), 6)) {
+        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let queries: Vec<_> = queries.into_iter().map(Prompt::locals).collect();
+        for (number, change) in changes.iter().enumerate() {
+            let (rank, event) = event(change);
+            let (mut applied, expected) = (index.apply(rank, &event), oracle.apply(rank, &event));
+            applied.waiting = 0;
+            prop_assert_eq!(applied, expected, "{:?}", change);
+            if number % 16 == 0 {
+                check_equal(&index, &oracle, &queries)?;
+            }
+        }
+        check_equal(&index, &oracle, &queries)?;
+        let restored = RunIndex::default();
+        support::restore(&index, &restored);
+        check_equal(&restored, &oracle, &queries)?;
+        for rank in oracle.ranks() {
+            index.clear_rank(rank);
+        }
+        prop_assert!(index.ranks().is_empty());
+    }
+}
