@@ -66,7 +66,7 @@ impl Model {
     }
 
     pub(crate) fn held_blocks(&self) -> usize {
-        self.index.ranks().into_iter().map(|rank| self.index.size(rank).blocks).sum()
+        self.index.sizes().into_iter().map(|(_, size)| size.blocks).sum()
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
@@ -77,8 +77,8 @@ impl Model {
     ) -> Answer {
         let found: Vec<MatchScores> = queries.into_iter().map(|query| self.index.find(query)).collect();
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
-        for rank in self.index.ranks() {
-            ranks.insert(rank, (PerTier::default(), self.index.size(rank)));
+        for (rank, size) in self.index.sizes() {
+            ranks.insert(rank, (PerTier::default(), size));
         }
         for RankMatch { rank, blocks } in found.into_iter().flat_map(|scores| scores.ranks) {
             let (deepest, _) = ranks.entry(rank).or_default();

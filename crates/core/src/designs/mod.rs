@@ -7,16 +7,17 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use radix_tree::{RadixTree, RadixTreeLimits};
-pub use run::{RunIndex, RunLimits};
+pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory};
 
 use crate::{Locked, SharedIndex};
 
 /// An index design, as it is chosen by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Design {
     /// A tree of blocks with their holders, behind a read-write lock.
     RadixTree,
     /// Runs of blocks with the holders of each; readers take no lock.
+    #[default]
     Run,
 }
 

@@ -32,8 +32,13 @@ pub trait SharedIndex: Send + Sync {
     /// Forgets everything that `rank` holds.
     fn clear_rank(&self, rank: WorkerRank);
 
-    /// How much `rank` holds. Cheap: called once a rank on every query of the service.
+    /// How much `rank` holds; for all ranks at once, [`SharedIndex::sizes`].
     fn size(&self, rank: WorkerRank) -> RankSize;
+
+    /// Every rank that the index holds something of, with how much.
+    fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
+        self.ranks().into_iter().map(|rank| (rank, self.size(rank))).collect()
+    }
 
     /// Stored events that make an empty index answer for `rank` as this one does, now and after any
     /// further event; parents come before children.

@@ -25,30 +25,25 @@ pub(super) enum Way {
     Branching,
 }
 
-/// Fills in the depths of a query. `after` runs on what was found before it is known to be good, and
-/// again on every further try: it must start from nothing each time.
-pub(super) fn find<T>(
-    published: &Published,
-    query: &[LocalHash],
-    scratch: &mut Scratch,
-    mut after: impl FnMut(&Scratch) -> T,
-) -> T {
+/// Tries until nothing has changed while a query was answered. `attempt` starts from nothing each
+/// time; what it reads of ranks' names is checked here.
+pub(super) fn until_unchanged<T>(published: &Published, mut attempt: impl FnMut() -> Result<T, Changed>) -> (T, u64) {
     loop {
-        if let Some(ranks) = published.ranks.version()
-            && attempt(published, query, scratch).is_ok()
+        if let Some(version) = published.ranks.version()
+            && let Ok(result) = attempt()
         {
-            let result = after(scratch);
-            // What has been read was still so after all of it was read, the ranks' names included.
+            // What has been read was still so after all of it was read.
             fence(Acquire);
-            if published.ranks.is_still(ranks) {
-                return result;
+            if published.ranks.is_still(version) {
+                return (result, version);
             }
         }
         std::hint::spin_loop();
     }
 }
 
-fn attempt(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Changed> {
+/// Fills in the depths of a query.
+pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Changed> {
     let generation = published.edges.generation();
     let way = walk(published, generation, query, &mut scratch.path)?;
     let holders = published.ranks.holder_count();
@@ -56,7 +51,7 @@ fn attempt(published: &Published, query: &[LocalHash], scratch: &mut Scratch) ->
         scratch.depths.clear(holders);
         return branching::find(published, query, &mut scratch.depths);
     }
-    let Scratch { path, depths } = scratch;
+    let Scratch { path, depths, .. } = scratch;
     match path.split_first() {
         None => depths.clear(holders),
         Some((first, rest)) => {
@@ -94,13 +89,7 @@ pub(super) fn walk(
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
             way = Way::Branching;
         }
-        path.push(Step {
-            run,
-            version,
-            base: base as u32,
-            matched: matched as u32,
-            ragged: info.has(Info::RAGGED),
-        });
+        path.push(Step { run, version, base: base as u32, matched: matched as u32, ragged: info.has(Info::RAGGED) });
         if matched == 0 {
             // Only a run that is being changed: its first block is what it was found by.
             return Err(Changed);

@@ -47,12 +47,6 @@ impl Depths {
         }
     }
 
-    /// A holder's depth.
-    #[inline]
-    pub(super) fn get(&self, holder: Holder) -> u32 {
-        self.by_holder.get(holder.0 as usize).copied().unwrap_or(0)
-    }
-
     pub(super) fn set(&mut self, holder: Holder, depth: u32) {
         let Some(slot) = self.by_holder.get_mut(holder.0 as usize) else { return };
         *slot = depth;
@@ -131,16 +125,6 @@ impl Depths {
         }
     }
 
-    /// Number of holders with a match and the sum of their depths.
-    pub(super) fn totals(&self) -> (usize, u64) {
-        let (mut count, mut sum) = (0, 0);
-        self.for_each(|_, depth| {
-            count += 1;
-            sum += u64::from(depth);
-        });
-        (count, sum)
-    }
-
     pub(super) fn as_slice(&self) -> &[u32] {
         &self.by_holder
     }
@@ -188,4 +172,6 @@ pub(super) struct Step {
 pub(super) struct Scratch {
     pub(super) path: Vec<Step>,
     pub(super) depths: Depths,
+    /// Holders with the deepest matches and their depths, when only those were asked for.
+    pub(super) top: Vec<(Holder, u32)>,
 }

@@ -10,16 +10,20 @@ mod branching;
 mod find;
 mod matches;
 mod published;
+mod top;
 mod writer;
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use self::find::{Way, find_depths, until_unchanged};
 use self::matches::Scratch;
 use self::published::Published;
+use self::published::holdings::Holder;
 use self::published::ranks::RankSlot;
 use self::writer::Writer;
 use crate::{
@@ -39,10 +43,40 @@ impl Default for RunLimits {
     }
 }
 
-/// Runs of blocks with the holders of each.
+/// What a [`RunIndex`] takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunMemory {
+    /// Runs of blocks.
+    pub runs: usize,
+    /// Groups of ranks that call the same prefix the same.
+    pub domains: usize,
+    /// Bytes in use.
+    pub bytes_used: usize,
+    /// Bytes in use or kept for use.
+    pub bytes_taken: usize,
+}
+
+/// Memory kept for use is given back when it is more than this and more than three quarters are unused.
+const COMPACTED_BYTES_MIN: usize = 16 << 20;
+
+/// Runs of blocks with the holders of each: the default design.
+///
+/// Exact under any order of events. A stored or removed block costs some tens of nanoseconds and is
+/// shared by all ranks whose engines name blocks alike; a query costs the blocks that it compares and
+/// the holders of the runs on its way, whatever the size of the index; clearing a rank costs what it
+/// holds. Memory: `docs/run-index.md`.
+///
+/// # Consistency
+///
+/// Writers take turns (a mutex that a single writer finds free). Readers take no lock, wait for nobody
+/// and write nothing that others see. Blocks of one event become visible one after the other, in the
+/// order of the event; so do blocks that waited for one of them, and runs of a rank that is cleared. When
+/// nothing is being applied, answers are exact; while events are being applied, each rank's depth is
+/// one that was true at some moment of the call. One exception: while a rank gives
+/// a sequence hash another meaning, what follows that hash may be missing from its answer.
 #[derive(Debug)]
 pub struct RunIndex {
-    published: Arc<Published>,
+    published: ArcSwap<Published>,
     writer: Mutex<Writer>,
 }
 
@@ -52,13 +86,125 @@ impl Default for RunIndex {
     }
 }
 
+/// An answer of [`RunIndex`] in its own form: depths by holder, in memory that is used again.
+///
+/// A holder is a small number for a rank and, where the rank uses several tiers, one of its levels;
+/// [`RunIndex::holders`] says which. The list of a large fleet's matches costs more than finding them:
+/// this form leaves it out.
+#[derive(Debug, Default)]
+pub struct RunMatches {
+    scratch: Scratch,
+    version: u64,
+}
+
+impl RunMatches {
+    /// Leading blocks of the query by holder; zero for those without a match.
+    #[must_use]
+    pub fn depths(&self) -> &[u32] {
+        self.scratch.depths.as_slice()
+    }
+
+    /// Calls `each` with every holder that has a match, and its depth in blocks.
+    pub fn for_each(&self, mut each: impl FnMut(usize, u32)) {
+        self.scratch.depths.for_each(|holder, depth| each(holder.0 as usize, depth));
+    }
+
+    /// Holders with the deepest matches and their depths, after [`RunIndex::find_top`].
+    pub fn top(&self) -> impl ExactSizeIterator<Item = (usize, u32)> {
+        self.scratch.top.iter().map(|&(holder, depth)| (holder.0 as usize, depth))
+    }
+
+    /// The [`RunHolders::version`] that the holders are of.
+    #[must_use]
+    pub fn holders_version(&self) -> u64 {
+        self.version
+    }
+}
+
+/// What the holders of a [`RunIndex`] stand for, at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct RunHolders {
+    /// Changes whenever ranks come or go; then another table is needed.
+    pub version: u64,
+    /// By holder; none where it is not in use.
+    pub holders: Vec<Option<RunHolder>>,
+}
+
+/// What one holder of a [`RunIndex`] stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunHolder {
+    /// Whose depth it is.
+    pub rank: WorkerRank,
+    /// Its depth is the rank's when a tier from `fastest` to `slowest` is used with all faster ones.
+    pub fastest: Tier,
+    /// The last tier of those.
+    pub slowest: Tier,
+}
+
 impl RunIndex {
     /// An empty index with the given bounds.
     #[must_use]
     pub fn new(limits: RunLimits) -> Self {
-        let published = Arc::new(Published::new());
+        let published = Arc::new(Published::new(0));
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
-        Self { published, writer }
+        Self { published: ArcSwap::new(published), writer }
+    }
+
+    /// For the local hashes of a prompt's blocks, how many leading blocks each holder has. The fastest
+    /// form of a query; see [`RunMatches`].
+    pub fn find_depths(&self, query: &[LocalHash], matches: &mut RunMatches) {
+        let published = self.published.load();
+        let ((), version) = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
+        matches.version = version;
+    }
+
+    /// The `count` ranks that hold most of a prompt in `level` and faster tiers, deepest first. Costs the
+    /// way of the query and about as many holders as are asked for, not the fleet.
+    pub fn find_top(&self, query: &[LocalHash], count: usize, level: Tier, matches: &mut RunMatches) {
+        let published = self.published.load();
+        let scratch = &mut matches.scratch;
+        let ((), version) = until_unchanged(&published, || {
+            if top::find_top(&published, query, (count, level), scratch)? == Way::Branching {
+                find_depths(&published, query, scratch)?;
+                top::top_of(&published, (count, level), scratch);
+            }
+            Ok(())
+        });
+        matches.version = version;
+    }
+
+    /// What holders stand for. Costs the number of holders.
+    #[must_use]
+    pub fn holders(&self) -> RunHolders {
+        let published = self.published.load();
+        let (holders, version) = until_unchanged(&published, || {
+            let holders = (0..published.ranks.holder_count()).map(|holder| {
+                let meaning = published.ranks.meaning(Holder(holder as u32));
+                let level = |level: u8| Tier::ALL.get(usize::from(level)).copied();
+                let levels = level(meaning.first).zip(level(meaning.last)).filter(|_| meaning.is_somebody());
+                let rank = || published.ranks.rank(meaning.rank);
+                levels.map(|(fastest, slowest)| RunHolder { rank: rank(), fastest, slowest })
+            });
+            Ok(holders.collect())
+        });
+        RunHolders { version, holders }
+    }
+
+    /// What the index takes. Waits for the writer; costs the number of ranks.
+    #[must_use]
+    pub fn memory(&self) -> RunMemory {
+        self.writer.lock().memory()
+    }
+
+    /// After most of the content has gone: memory that is never given back piece by piece, because a
+    /// reader may still look at it, is given back as a whole, by a copy of what is left.
+    fn compact_if_sparse(&self, writer: &mut Writer) {
+        let (used, taken) = writer.block_bytes();
+        if taken > COMPACTED_BYTES_MIN && used < taken / 4 {
+            let (published, compacted) = writer.compacted();
+            *writer = compacted;
+            self.published.store(published);
+        }
     }
 }
 
@@ -69,15 +215,27 @@ thread_local! {
 
 impl SharedIndex for RunIndex {
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
-        self.writer.lock().apply(rank, event)
+        let mut writer = self.writer.lock();
+        let applied = writer.apply(rank, event);
+        if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
+            self.compact_if_sparse(&mut writer);
+        }
+        applied
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        SCRATCH.with_borrow_mut(|scratch| find::find(&self.published, query, scratch, |found| scores(&self.published, found)))
+        let published = self.published.load();
+        SCRATCH.with_borrow_mut(|scratch| {
+            let found = until_unchanged(&published, || {
+                find_depths(&published, query, scratch)?;
+                Ok(scores(&published, scratch))
+            });
+            found.0
+        })
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {
-        self.published.ranks.sizes().into_iter().map(|(rank, _)| rank).collect()
+        self.sizes().into_iter().map(|(rank, _)| rank).collect()
     }
 
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
@@ -89,8 +247,11 @@ impl SharedIndex for RunIndex {
     }
 
     fn size(&self, rank: WorkerRank) -> RankSize {
-        let sizes = self.published.ranks.sizes();
-        sizes.into_iter().find(|&(other, _)| other == rank).map(|(_, size)| size).unwrap_or_default()
+        self.sizes().into_iter().find(|&(other, _)| other == rank).map(|(_, size)| size).unwrap_or_default()
+    }
+
+    fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
+        self.published.load().ranks.sizes()
     }
 }
 
@@ -101,19 +262,19 @@ fn scores(published: &Published, found: &Scratch) -> MatchScores {
     let mut levelled: FxHashMap<RankSlot, usize> = FxHashMap::default();
     found.depths.for_each(|holder, depth| {
         let meaning = published.ranks.meaning(holder);
-        let new = || RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier::default() };
-        let all_levels = meaning.first == 0 && usize::from(meaning.last) + 1 == Tier::ALL.len();
-        let at = match all_levels {
-            true => ranks.len(),
-            false => *levelled.entry(meaning.rank).or_insert(ranks.len()),
-        };
-        if at == ranks.len() {
-            ranks.push(new());
+        if !meaning.is_somebody() {
+            return;
         }
-        for level in meaning.first..=meaning.last {
-            if let Some(blocks) = ranks[at].blocks.0.get_mut(usize::from(level)) {
-                *blocks = depth;
-            }
+        if meaning.answers_for_all() {
+            ranks.push(RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier([depth; 4]) });
+            return;
+        }
+        let at = *levelled.entry(meaning.rank).or_insert(ranks.len());
+        if at == ranks.len() {
+            ranks.push(RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier::default() });
+        }
+        for level in Tier::ALL.into_iter().filter(|&level| meaning.answers_for(level)) {
+            ranks[at].blocks[level] = depth;
         }
     });
     MatchScores { ranks }

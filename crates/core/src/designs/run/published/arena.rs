@@ -54,11 +54,6 @@ impl Arena {
         });
     }
 
-    /// Bytes of address space taken so far.
-    pub(crate) fn bytes(&self) -> usize {
-        self.buckets.iter().filter_map(OnceLock::get).map(|bucket| bucket.words.len() * size_of::<u64>()).sum()
-    }
-
     #[inline]
     fn locate(&self, number: u32) -> (usize, usize) {
         let shifted = u64::from(number) + (1 << self.first_log2);
@@ -89,9 +84,9 @@ impl Numbers {
         self.free.push(number);
     }
 
-    /// One more than the largest number that was ever in use.
-    pub(crate) fn end(&self) -> u32 {
-        self.next
+    /// Records that were ever in use: those whose memory has been written.
+    pub(crate) fn touched(&self) -> usize {
+        self.next as usize
     }
 
     pub(crate) fn in_use(&self) -> usize {

@@ -73,24 +73,22 @@ impl Edges {
     fn words(&self, size: u32) -> &[AtomicU64] {
         self.sizes[size as usize].get().expect("a size is used after it was made")
     }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.sizes.iter().filter_map(OnceLock::get).map(|words| words.len() * size_of::<u64>()).sum()
-    }
 }
 
 /// The writer's side of the table.
 #[derive(Debug, Default)]
 pub(crate) struct EdgesWriter {
     count: usize,
+    slots: usize,
 }
 
 impl EdgesWriter {
     pub(crate) fn insert(&mut self, edges: &Edges, hash: u32, run: RunId) {
         let size = edges.size.load(Relaxed);
-        let slots = edges.words(size).len() / LINE_WORDS * SLOTS;
-        if (self.count + 1) * 4 > slots * 3 {
+        self.slots = edges.words(size).len() / LINE_WORDS * SLOTS;
+        if (self.count + 1) * 4 > self.slots * 3 {
             Self::grow(edges, size);
+            self.slots *= 2;
         }
         self.count += 1;
         put(edges.words(edges.size.load(Relaxed)), hash, run);
@@ -120,8 +118,10 @@ impl EdgesWriter {
         self.count -= 1;
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.count
+    /// Bytes of the size in use and of the smaller ones.
+    pub(crate) fn bytes(&self) -> usize {
+        // Each size is half of the next.
+        2 * self.slots / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
     fn grow(edges: &Edges, size: u32) {

@@ -6,6 +6,8 @@
 //! zero and its slot is used for the next new holder: a reader that goes through the entries meets
 //! every holder that stays. A change of form is announced by the run's version.
 
+use std::ops::ControlFlow;
+
 use super::arena::{Arena, Numbers};
 use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE};
@@ -97,10 +99,6 @@ impl ListArena {
     fn words(&self, extent: Extent) -> &[AtomicU64] {
         self.sizes[extent.size()].record(extent.number())
     }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.sizes.iter().map(Arena::bytes).sum()
-    }
 }
 
 /// Which pieces of a [`ListArena`] are in use; the writer's.
@@ -119,6 +117,15 @@ impl Extents {
 
     pub(crate) fn give_back(&mut self, extent: Extent) {
         self.sizes[extent.size()].give_back(extent.number());
+    }
+
+    /// Bytes in use, and bytes that ever were.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let bytes = |size: usize| (1 << (SMALLEST_WORDS_LOG2 as usize + size)) * size_of::<u64>();
+        let sizes = self.sizes.iter().enumerate();
+        sizes.fold((0, 0), |(used, touched), (size, numbers)| {
+            (used + numbers.in_use() * bytes(size), touched + numbers.touched() * bytes(size))
+        })
     }
 }
 
@@ -149,12 +156,21 @@ impl<'a> Holdings<'a> {
     /// Calls `each` for every holder whose interval is not empty.
     #[inline]
     pub(crate) fn for_each(self, mut each: impl FnMut(Holder, u16)) {
+        self.each_until(|holder, end| {
+            each(holder, end);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Calls `each` for holders whose interval is not empty, until it wants no more.
+    #[inline]
+    pub(crate) fn each_until(self, mut each: impl FnMut(Holder, u16) -> ControlFlow<()>) {
         match self {
             Self::Entries { words, count } => {
                 for at in 0..count {
                     let entry = entry_at(words, at);
-                    if entry.end() > 0 {
-                        each(entry.holder(), entry.end());
+                    if entry.end() > 0 && each(entry.holder(), entry.end()).is_break() {
+                        return;
                     }
                 }
             }
@@ -163,8 +179,8 @@ impl<'a> Holdings<'a> {
                     let mut ends = word.load(Relaxed);
                     let mut holder = at as u32 * 4;
                     while ends != 0 {
-                        if ends as u16 > 0 {
-                            each(Holder(holder), ends as u16);
+                        if ends as u16 > 0 && each(Holder(holder), ends as u16).is_break() {
+                            return;
                         }
                         ends >>= 16;
                         holder += 1;

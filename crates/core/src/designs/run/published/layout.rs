@@ -126,8 +126,4 @@ impl RunArena {
     pub(crate) fn class(&self, class: usize) -> &Arena {
         &self.classes[class]
     }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.classes.iter().map(Arena::bytes).sum()
-    }
 }

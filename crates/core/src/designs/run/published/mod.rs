@@ -25,18 +25,15 @@ pub(super) struct Published {
 }
 
 impl Published {
-    pub(super) fn new() -> Self {
-        Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(), ranks: RankTable::new() }
+    /// Nothing yet. `ranks_version`, an even number, is where the versions of the table of ranks start.
+    pub(super) fn new(ranks_version: u64) -> Self {
+        let ranks = RankTable::new(ranks_version);
+        Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(), ranks }
     }
 
     #[inline]
     pub(super) fn run(&self, run: RunId) -> Run<'_> {
         Run { record: self.runs.record(run), lists: &self.lists }
-    }
-
-    /// Bytes of address space; what was never written takes no memory.
-    pub(super) fn bytes(&self) -> usize {
-        self.runs.bytes() + self.lists.bytes() + self.edges.bytes() + self.ranks.bytes()
     }
 }
 
@@ -52,7 +49,7 @@ impl<'a> Run<'a> {
     #[inline]
     pub(super) fn version(self) -> Option<u64> {
         let version = self.record[VERSION].load(Acquire);
-        (version % 2 == 0).then_some(version)
+        version.is_multiple_of(2).then_some(version)
     }
 
     /// Whether nothing has changed since; call after `fence(Acquire)`.

@@ -40,16 +40,31 @@ pub(crate) struct HolderMeaning {
 }
 
 impl HolderMeaning {
-    /// Whether the rank has no other holder.
-    pub(crate) fn is_alone(self, home: Tier) -> bool {
-        self.first == home as u8 && usize::from(self.last) + 1 == Tier::ALL.len()
+    /// What a holder stands for that is not in use, or whose ends are being filled in.
+    pub(crate) const NOBODY: Self = Self { rank: RankSlot(u32::MAX), first: 1, last: 0 };
+
+    pub(crate) fn is_somebody(self) -> bool {
+        self.first <= self.last
+    }
+
+    /// Whether it answers for what the rank holds in this tier and faster ones.
+    #[inline]
+    pub(crate) fn answers_for(self, level: Tier) -> bool {
+        (self.first..=self.last).contains(&(level as u8))
+    }
+
+    /// Whether it answers for every level: the rank has no other holder.
+    #[inline]
+    pub(crate) fn answers_for_all(self) -> bool {
+        self.first == 0 && usize::from(self.last) + 1 == Tier::ALL.len()
     }
 }
 
 impl RankTable {
-    pub(crate) fn new() -> Self {
+    /// An empty table whose versions start at an even number.
+    pub(crate) fn new(version: u64) -> Self {
         Self {
-            version: AtomicU64::new(0),
+            version: AtomicU64::new(version),
             rank_count: AtomicU64::new(0),
             holder_count: AtomicU64::new(0),
             ranks: Arena::new(LINE_WORDS),
@@ -61,7 +76,12 @@ impl RankTable {
     #[inline]
     pub(crate) fn version(&self) -> Option<u64> {
         let version = self.version.load(Acquire);
-        (version % 2 == 0).then_some(version)
+        version.is_multiple_of(2).then_some(version)
+    }
+
+    /// A version that this table never had and never will.
+    pub(crate) fn next_version(&self) -> u64 {
+        self.version.load(Relaxed) + 2
     }
 
     /// Whether nothing has changed since; call after `fence(Acquire)`.
@@ -96,8 +116,7 @@ impl RankTable {
             };
             let count = self.rank_count.load(Acquire) as u32;
             let in_use = (0..count).filter(|&slot| self.ranks.record(slot)[1].load(Relaxed) & IN_USE != 0);
-            let sizes: Vec<_> =
-                in_use.map(|slot| (self.rank(RankSlot(slot)), self.size_of(RankSlot(slot)))).collect();
+            let sizes: Vec<_> = in_use.map(|slot| (self.rank(RankSlot(slot)), self.size_of(RankSlot(slot)))).collect();
             fence(Acquire);
             if self.is_still(version) {
                 return sizes;
@@ -128,10 +147,6 @@ impl RankTable {
         fence(Release);
         change(&RankTableWriter { table: self });
         self.version.store(version + 2, Release);
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.ranks.bytes() + self.holders.bytes()
     }
 }
 

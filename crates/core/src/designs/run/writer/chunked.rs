@@ -23,10 +23,6 @@ impl<T: Default> Chunked<T> {
             self.chunks.push((0..CHUNK).map(|_| T::default()).collect());
         }
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.chunks.len() * CHUNK * size_of::<T>()
-    }
 }
 
 impl<T> Index<u32> for Chunked<T> {

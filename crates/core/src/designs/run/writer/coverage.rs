@@ -25,10 +25,6 @@ impl Intervals {
         self.0.iter().any(|interval| interval.contains(&offset))
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.0.iter().map(ExactSizeIterator::len).sum()
-    }
-
     fn end(&self) -> u16 {
         self.0.last().map_or(0, |interval| interval.end)
     }

@@ -243,14 +243,20 @@ impl Segment {
 
     /// Every name of the segment, by its hash, and its line.
     fn entries(&self, names: &Names) -> Vec<(Hash, LineId)> {
-        let mut lines: Vec<LineId> = self.lines.iter().flat_map(|line| {
-            let used = line.tags.iter().zip(line.places).filter(|&(&tag, _)| tag != 0);
-            used.map(|(_, place)| place).collect::<Vec<_>>()
-        }).collect();
+        let mut lines: Vec<LineId> = self
+            .lines
+            .iter()
+            .flat_map(|line| {
+                let used = line.tags.iter().zip(line.places).filter(|&(&tag, _)| tag != 0);
+                used.map(|(_, place)| place).collect::<Vec<_>>()
+            })
+            .collect();
         lines.sort_unstable();
         lines.dedup();
         let belongs = |hash: Hash| hash.upper(self.depth) == self.prefix;
-        let all = lines.iter().flat_map(|&line| names.line(line).iter().map(move |&name| (Hash::of(SequenceHash(name)), line)));
+        let all = lines
+            .iter()
+            .flat_map(|&line| names.line(line).iter().map(move |&name| (Hash::of(SequenceHash(name)), line)));
         all.filter(|&(hash, _)| belongs(hash)).collect()
     }
 

@@ -72,6 +72,10 @@ impl Domains {
         domains.filter_map(|(at, domain)| Some((DomainId(at as u32), domain.as_ref()?)))
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.iter().count()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.iter().map(|(_, domain)| domain.directory.bytes()).sum()
     }
@@ -108,7 +112,13 @@ impl Writer {
         self.domains.leave(state.domain);
         self.holders.free.extend(state.levels.iter().map(|&(_, holder)| holder));
         self.published.ranks.set_size(slot, &crate::RankSize::default());
-        self.published.ranks.change(|table| table.set_rank(slot, None));
+        self.published.ranks.change(|table| {
+            table.set_rank(slot, None);
+            // Whoever uses the holder next fills in its ends before it gets a meaning.
+            for &(_, holder) in &state.levels {
+                table.set_holder(holder, HolderMeaning::NOBODY);
+            }
+        });
     }
 
     /// The domain for a rank whose first event is this: one that knows the block, else the largest one

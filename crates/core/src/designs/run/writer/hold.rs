@@ -52,7 +52,13 @@ impl Writer {
     }
 
     /// The rank holds so many more copies of blocks that have their place.
-    pub(super) fn hold(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) -> Applied {
+    pub(super) fn hold(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        range: Range<u16>,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
         let rank = self.ranks.get(slot);
         if rank.home == tier && self.exception(run, slot).is_none() {
             let end = self.end(run, rank.home_holder());

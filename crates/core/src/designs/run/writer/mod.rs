@@ -23,12 +23,12 @@ use self::domains::Domains;
 use self::names::Names;
 use self::ranks::Ranks;
 use self::runs::Runs;
-use super::RunLimits;
 use super::published::Published;
 use super::published::edges::EdgesWriter;
 use super::published::holdings::{Extents, Holder};
 use super::published::layout::RunId;
-use crate::{Applied, BlockEvent, HeldBlock, WorkerRank};
+use super::{RunLimits, RunMemory};
+use crate::{Applied, BlockEvent, HeldBlock, WorkerRank, stored_events};
 
 /// One index's writer.
 #[derive(Debug)]
@@ -101,9 +101,7 @@ impl Writer {
             (Some(slot), BlockEvent::Copied { tier, blocks }) => self.copy(slot, *tier, blocks),
             (Some(slot), BlockEvent::Removed { tier, blocks, copies }) => self.remove(slot, *tier, blocks, *copies),
             (None, BlockEvent::Cleared) => Applied::default(),
-            (Some(slot), BlockEvent::Cleared) => {
-                Applied { removed: self.clear(slot), ..Applied::default() }
-            }
+            (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
         applied
@@ -125,27 +123,36 @@ impl Writer {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
     }
 
-    pub(super) fn ranks(&self) -> Vec<WorkerRank> {
-        self.ranks.iter().map(|(_, state)| state.rank).collect()
+    /// How much memory everything takes. Costs the number of ranks and directory segments.
+    pub(super) fn memory(&self) -> RunMemory {
+        let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
+        let tables = self.domains.bytes() + self.edges.bytes() + self.ranks.bytes();
+        RunMemory {
+            runs: self.runs.count(),
+            domains: self.domains.count(),
+            bytes_used: tables + parts.iter().map(|part| part.0).sum::<usize>(),
+            bytes_taken: tables + parts.iter().map(|part| part.1).sum::<usize>(),
+        }
     }
 
-    /// Bytes of the writer's own structures.
-    pub(super) fn bytes(&self) -> usize {
-        self.names.bytes() + self.runs.bytes() + self.domains.bytes()
+    /// Bytes of runs and names in use, and bytes that ever were. Cheap.
+    pub(super) fn block_bytes(&self) -> (usize, usize) {
+        let (runs, names) = (self.runs.bytes(), self.names.bytes());
+        (runs.0 + names.0, runs.1 + names.1)
     }
 
-    /// Bytes that runs and their names use of what was taken for them.
-    pub(super) fn bytes_in_use(&self) -> usize {
-        self.runs.words_in_use() * size_of::<u64>() + self.names.bytes_in_use()
-    }
-
-    /// Runs, for statistics.
-    pub(super) fn run_count(&self) -> usize {
-        self.runs.count()
-    }
-
-    pub(super) fn edge_count(&self) -> usize {
-        self.edges.count()
+    /// The same content in memory of its own, as small as it can be.
+    pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
+        let published = Arc::new(Published::new(self.published.ranks.next_version()));
+        let unlimited = RunLimits { waiting_blocks_max: usize::MAX };
+        let mut compacted = Self::new(Arc::clone(&published), unlimited);
+        for (slot, state) in self.ranks.iter() {
+            for event in stored_events(self.held_by(slot)) {
+                compacted.apply(state.rank, &event);
+            }
+        }
+        compacted.limits = self.limits;
+        (published, compacted)
     }
 
     /// Changes a run so that every reader sees all of it or starts again.

@@ -20,9 +20,10 @@ impl Writer {
         let mut at = 0;
         while let Some(&(run, from)) = below.get(at) {
             self.held_in(slot, run, from, &mut followers);
-            let children = self.runs.children(run).filter(|&(child, offset)| {
-                offset + 1 >= from && self.runs.get(child).columns.get(domain).named > 0
-            });
+            let children = self
+                .runs
+                .children(run)
+                .filter(|&(child, offset)| offset + 1 >= from && self.runs.get(child).columns.get(domain).named > 0);
             below.extend(children.map(|(child, _)| (child, 0)));
             at += 1;
         }

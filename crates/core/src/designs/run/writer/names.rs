@@ -176,11 +176,9 @@ impl Names {
         self.free = line;
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.lines.bytes() + self.links.bytes()
-    }
-
-    pub(super) fn bytes_in_use(&self) -> usize {
-        self.in_use * (size_of::<[u64; LINE_NAMES]>() + size_of::<Link>())
+    /// Bytes in use, and bytes that ever were.
+    pub(super) fn bytes(&self) -> (usize, usize) {
+        let line = size_of::<[u64; LINE_NAMES]>() + size_of::<Link>();
+        (self.in_use * line, self.end as usize * line)
     }
 }

@@ -95,6 +95,11 @@ impl Ranks {
         self.states[slot.0 as usize].as_mut().expect("the slot is in use")
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        let of_runs = |state: &RankState| state.runs.capacity() * size_of::<RunId>();
+        self.iter().map(|(_, state)| size_of::<RankState>() + of_runs(state)).sum()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, &RankState)> {
         let states = self.states.iter().enumerate();
         states.filter_map(|(slot, state)| Some((RankSlot(slot as u32), state.as_deref()?)))

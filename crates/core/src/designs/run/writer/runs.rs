@@ -7,7 +7,7 @@ use super::chunked::Chunked;
 use super::coverage::Coverage;
 use super::names::Column;
 use crate::designs::run::published::arena::Numbers;
-use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId};
+use crate::designs::run::published::layout::{CAPACITIES, HEADER_WORDS, Place, RunArena, RunId};
 use crate::designs::run::published::ranks::RankSlot;
 
 /// A hash domain: ranks whose engines call the same prefix the same.
@@ -188,13 +188,12 @@ impl Runs {
         self.numbers.iter().map(Numbers::in_use).sum::<usize>() - 1
     }
 
-    /// Words of the records in use.
-    pub(super) fn words_in_use(&self) -> usize {
-        let words = |class: usize| usize::from(CAPACITIES[class]) + crate::designs::run::published::layout::HEADER_WORDS;
-        self.numbers.iter().enumerate().map(|(class, numbers)| numbers.in_use() * words(class)).sum()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.states.iter().map(Chunked::bytes).sum()
+    /// Bytes in use, and bytes that ever were: records and states.
+    pub(super) fn bytes(&self) -> (usize, usize) {
+        let bytes =
+            |class: usize| (usize::from(CAPACITIES[class]) + HEADER_WORDS) * size_of::<u64>() + size_of::<RunState>();
+        self.numbers.iter().enumerate().fold((0, 0), |(used, touched), (class, numbers)| {
+            (used + numbers.in_use() * bytes(class), touched + numbers.touched() * bytes(class))
+        })
     }
 }

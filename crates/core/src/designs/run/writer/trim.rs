@@ -58,9 +58,10 @@ impl Writer {
         if state.children == 0 || state.deepest_child < needed {
             return needed;
         }
-        let children = self.runs.children(run).filter(|&(child, _)| {
-            domain.is_none_or(|domain| self.runs.get(child).columns.get(domain).named > 0)
-        });
+        let children = self
+            .runs
+            .children(run)
+            .filter(|&(child, _)| domain.is_none_or(|domain| self.runs.get(child).columns.get(domain).named > 0));
         let deepest = children.map(|(_, offset)| offset).max();
         if domain.is_none() {
             self.runs.get_mut(run).deepest_child = deepest.unwrap_or(0);

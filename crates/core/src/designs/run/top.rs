@@ -1,0 +1,77 @@
+//! The few holders with the deepest matches, without looking at all of them.
+//!
+//! Whoever holds something of the last run on a query's way is deeper than everybody else, so holders
+//! are collected from there upward until there are enough. In a run further up a holder may be short
+//! although it holds blocks further down; such runs are marked, and only against them is checked.
+
+use std::ops::ControlFlow;
+
+use super::find::{Changed, Way, check, walk};
+use super::matches::{Scratch, Step};
+use super::published::Published;
+use super::published::holdings::Holder;
+use crate::{LocalHash, Tier};
+
+/// Fills `top` with the `count` deepest holders of a level, deepest first; of equals, any.
+pub(super) fn find_top(
+    published: &Published,
+    query: &[LocalHash],
+    (count, level): (usize, Tier),
+    scratch: &mut Scratch,
+) -> Result<Way, Changed> {
+    let generation = published.edges.generation();
+    let Scratch { path, top, .. } = scratch;
+    top.clear();
+    let way = walk(published, generation, query, path)?;
+    if way == Way::Single {
+        for (at, step) in path.iter().enumerate().rev() {
+            if top.len() >= count {
+                break;
+            }
+            collect(published, &path[..at], step, (count, level), top);
+        }
+    }
+    check(published, generation, path)?;
+    Ok(way)
+}
+
+/// Adds the holders of one run that are not there yet, the deepest first, as far as there is room.
+fn collect(
+    published: &Published,
+    above: &[Step],
+    step: &Step,
+    (count, level): (usize, Tier),
+    top: &mut Vec<(Holder, u32)>,
+) {
+    let deeper = top.len();
+    let mut complete = 0;
+    published.run(step.run).holdings().each_until(|holder, end| {
+        let wanted = published.ranks.meaning(holder).answers_for(level)
+            && top[..deeper].iter().all(|&(other, _)| other != holder)
+            && above
+                .iter()
+                .filter(|step| step.ragged)
+                .all(|step| u32::from(published.run(step.run).holdings().end(holder)) >= step.matched);
+        if wanted {
+            let matched = step.matched.min(end.into());
+            top.push((holder, step.base + matched));
+            complete += usize::from(matched == step.matched);
+        }
+        if deeper + complete >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    top[deeper..].sort_unstable_by_key(|&(_, depth)| std::cmp::Reverse(depth));
+    top.truncate(count);
+}
+
+/// The same from depths that are known already.
+pub(super) fn top_of(published: &Published, (count, level): (usize, Tier), scratch: &mut Scratch) {
+    let Scratch { depths, top, .. } = scratch;
+    top.clear();
+    depths.for_each(|holder, depth| {
+        if published.ranks.meaning(holder).answers_for(level) {
+            top.push((holder, depth));
+        }
+    });
+    top.sort_unstable_by_key(|&(_, depth)| std::cmp::Reverse(depth));
+    top.truncate(count);
+}
