@@ -10,7 +10,9 @@ mod stop;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use flash_indexer_core::designs::Design;
 use tracing_subscriber::EnvFilter;
 
 /// A global index of the KV blocks that a fleet of LLM inference engines has cached.
@@ -31,6 +33,12 @@ enum Command {
     Simulate(simulate::SimulateArguments),
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
+}
+
+/// Reads the name of an index design, and lists them all in the help.
+fn design_name() -> impl TypedValueParser<Value = Design> {
+    let names = PossibleValuesParser::new(Design::ALL.map(Design::as_str));
+    names.map(|name| name.parse().expect("only names of designs are possible"))
 }
 
 fn main() -> ExitCode {

@@ -20,6 +20,9 @@ impl Design {
     /// Every design.
     pub const ALL: [Self; 1] = [Self::RadixTree];
 
+    /// The design that is used where none is chosen.
+    pub const DEFAULT: Self = Self::RadixTree;
+
     /// The name that chooses the design.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
