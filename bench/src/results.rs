@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use flash_indexer_bench::{Report, SweepPoint};
+use flash_indexer_bench::{Measure, MeasureReport, Report, SweepPoint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -41,10 +41,12 @@ impl Results {
     pub(crate) fn write_report(&self, report: &Report) -> Result<()> {
         let mut whole = report.clone();
         if let Some(earlier) = self.report()? {
-            let kept = |measure: &&flash_indexer_bench::MeasureReport| {
+            let kept = |measure: &&MeasureReport| {
                 !report.measures.iter().any(|taken| taken.measure == measure.measure)
             };
             whole.measures.extend(earlier.measures.iter().filter(kept).cloned());
+            let place = |name: &str| Measure::ALL.iter().position(|measure| measure.as_str() == name);
+            whole.measures.sort_by_key(|measure| place(&measure.measure));
         }
         self.write("measures.json", &whole)
     }

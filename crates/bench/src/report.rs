@@ -107,6 +107,20 @@ pub fn short(value: f64) -> String {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.1 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
+        size => {
+            let zeros = -size.log10().floor();
+            format!("{value:.digits$}", digits = zeros as usize + 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn figures_have_two_or_three_digits() {
+        let shown = [0.0, 1234.5, 99.96, 12.34, 1.0, 0.125, 0.07, 0.001_23].map(short);
+        assert_eq!(shown, ["0", "1234", "100.0", "12.3", "1.00", "0.12", "0.070", "0.0012"]);
     }
 }

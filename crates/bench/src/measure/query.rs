@@ -52,39 +52,51 @@ pub(super) fn with_ingest(contender: &dyn Contender, workload: &Workload, clock:
 pub(super) fn under_writer(contender: &dyn Contender, workload: &Workload, clock: Clock) -> Sample {
     let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
     fill(&*backend, &workload.first);
-    let quiet = ask_all(&*backend, &workload.first, clock, Ask::All);
-    let (figures, wrote_in) = ask_while_writing(&*backend, workload, clock);
-    let p99_ratio = figures.p99_ns / quiet.p99_ns.max(1.0);
+    let (busy, wrote_in) = ask_while_writing(&*backend, &workload.first, &workload.again, clock);
+    // As many queries again, of the index as the writer has left it.
+    let quiet = ask_round_and_round(&*backend, &workload.first, clock, |asked| asked < busy.count);
+    let p99_ratio = busy.p99_ns / quiet.p99_ns.max(1.0);
     let writer_ns = per_block_ns(wrote_in, workload.again.stored_blocks());
-    let values = [figures.mean_ns, figures.p50_ns, figures.p99_ns, figures.max_ns, p99_ratio, writer_ns];
+    let values = [busy.mean_ns, busy.p50_ns, busy.p99_ns, busy.max_ns, p99_ratio, writer_ns];
     Sample { values: values.map(Some).to_vec(), answers: check::answers(&*backend, &workload.first) }
 }
 
-/// Asks until the second play of the trace is written, and says how long that took.
-fn ask_while_writing(backend: &dyn Backend, workload: &Workload, clock: Clock) -> (LatencyFigures, Duration) {
-    let written = AtomicBool::new(false);
+/// Asks the queries of `asked` until all events of `written` are applied, and says how long that took.
+fn ask_while_writing(backend: &dyn Backend, asked: &Play, written: &Play, clock: Clock) -> (LatencyFigures, Duration) {
+    let done = AtomicBool::new(false);
     let ready = Barrier::new(2);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut lane = backend.lane(workload.again.events.iter().collect());
+            let mut lane = backend.lane(written.events.iter().collect());
             ready.wait();
             let start = Instant::now();
-            lane.apply(workload.again.events.len());
+            lane.apply(written.events.len());
             lane.settle();
-            written.store(true, Ordering::Release);
+            done.store(true, Ordering::Release);
             start.elapsed()
         });
-        let mut finder = backend.finder();
-        let mut latencies = Latencies::default();
-        let mut queries = workload.first.requests.iter().map(|request| request.query.as_slice()).cycle();
         ready.wait();
-        while !written.load(Ordering::Acquire)
-            && let Some(query) = queries.next()
-        {
-            latencies.record(timed(&mut *finder, query, clock, Ask::All));
-        }
-        (latencies.figures(), writer.join().expect("events are applied without panic"))
+        let figures = ask_round_and_round(backend, asked, clock, |_| !done.load(Ordering::Acquire));
+        (figures, writer.join().expect("events are applied without panic"))
     })
+}
+
+/// Asks the queries of a play again and again, while `goes_on` agrees to the number of queries so far.
+fn ask_round_and_round(
+    backend: &dyn Backend,
+    play: &Play,
+    clock: Clock,
+    goes_on: impl Fn(u64) -> bool,
+) -> LatencyFigures {
+    let mut finder = backend.finder();
+    let mut latencies = Latencies::default();
+    for (asked, request) in (0..).zip(play.requests.iter().cycle()) {
+        if !goes_on(asked) {
+            break;
+        }
+        latencies.record(timed(&mut *finder, &request.query, clock, Ask::All));
+    }
+    latencies.figures()
 }
 
 /// Asks all queries of a play, one after the other.

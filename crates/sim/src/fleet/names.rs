@@ -1,5 +1,6 @@
 //! Hashes of blocks that have no tokens.
 
+use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, SequenceHash};
 
 use super::{FleetOptions, HashSeeds};
@@ -31,19 +32,20 @@ impl Names {
     }
 
     /// How `worker` names a sequence of blocks with this content.
+    ///
+    /// Shared names follow the contract of [`sequence_hashes`]: some indexes need names that they can
+    /// compute from content, and nobody is harmed by it.
     pub(super) fn sequence(&self, worker: usize, locals: &[LocalHash]) -> Vec<SequenceHash> {
-        let mut chain = match self.hash_seeds {
-            HashSeeds::Shared => SHARED_SEED,
-            HashSeeds::Private => mix(SHARED_SEED ^ (worker as u64 + 1)),
-        };
-        let names = locals.iter().map(|local| {
-            chain = mix(chain.rotate_left(29).wrapping_mul(ODD) ^ local.0);
-            SequenceHash(chain)
-        });
-        names.collect()
+        let shared = sequence_hashes(locals);
+        match self.hash_seeds {
+            HashSeeds::Shared => shared.collect(),
+            HashSeeds::Private => {
+                let seed = mix(worker as u64 + 1);
+                shared.map(|hash| SequenceHash(mix(hash.0 ^ seed))).collect()
+            }
+        }
     }
 }
 
 /// An odd number with its bits well spread.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-const SHARED_SEED: u64 = 0x005e_ed0f_a11b_10c5;
