@@ -1,17 +1,24 @@
 //! The `flash-indexer` command.
 
+mod bench;
 mod client;
 mod demo;
 mod query;
+mod replay;
 mod serve;
 mod simulate;
 mod stop;
+mod trace;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use flash_indexer_core::designs::Design;
 use tracing_subscriber::EnvFilter;
+
+use crate::trace::trace_file;
 
 /// A global index of the KV blocks that a fleet of LLM inference engines has cached.
 ///
@@ -31,6 +38,16 @@ enum Command {
     Simulate(simulate::SimulateArguments),
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
+    /// Play a request trace through simulated caches into an index design, without a service.
+    Replay(replay::ReplayArguments),
+    /// Measure the index designs against each other.
+    Bench(bench::BenchArguments),
+}
+
+/// Reads the name of an index design, and lists them all in the help.
+fn design_name() -> impl TypedValueParser<Value = Design> {
+    let names = PossibleValuesParser::new(Design::ALL.map(Design::as_str));
+    names.map(|name| name.parse().expect("only names of designs are possible"))
 }
 
 fn main() -> ExitCode {
@@ -46,6 +63,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

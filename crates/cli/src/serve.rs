@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
 use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
+use crate::design_name;
 use crate::stop;
 
 /// Run the service: listen to engines, answer queries over HTTP.
@@ -31,6 +33,10 @@ pub(crate) struct ServeArguments {
     /// Threads that write to indexes; the indexes of several models are spread over them.
     #[arg(long, env = "FLASH_INDEXER_THREADS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
+
+    /// Design of every index.
+    #[arg(long, env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
+    index: Design,
 
     /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas.
     #[arg(
@@ -73,7 +79,11 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         port: arguments.port,
         body_bytes_max: arguments.body_bytes_max,
         connections_max: arguments.connections_max,
-        indexer: IndexerOptions { writer_threads: arguments.threads.into(), ..IndexerOptions::default() },
+        indexer: IndexerOptions {
+            design: arguments.index,
+            writer_threads: arguments.threads.into(),
+            ..IndexerOptions::default()
+        },
         registrations: registrations.collect::<Result<_>>()?,
     };
     raise_open_files_limit();

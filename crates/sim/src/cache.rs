@@ -6,8 +6,13 @@ use rustc_hash::FxHashMap;
 /// What a cache did, in order, as an engine's events tell it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheChange {
-    /// A physical copy of this block was dropped to make room.
-    Removed(SequenceHash),
+    /// A physical copy of a block was dropped to make room.
+    Removed {
+        /// The block.
+        content: SequenceHash,
+        /// Physical copies of it that are still there.
+        copies_left: usize,
+    },
     /// Blocks `first..last` of the request, which follow block `first - 1`, were put in.
     Stored {
         /// Index of the first block.
@@ -35,12 +40,16 @@ pub struct TooLong {
 /// already lies in the cache twice, as it does in vLLM.
 #[derive(Debug)]
 pub struct PrefixCache {
+    capacity: usize,
+    /// The end of the ring and every block that was used so far: thousands of caches that are
+    /// barely used stay small.
     blocks: Vec<PhysicalBlock>,
     /// Physical blocks by content, oldest copy first.
     cached: FxHashMap<SequenceHash, Vec<usize>>,
-    /// Before the first and after the last free block in the ring of `next` and `previous`.
-    end: usize,
 }
+
+/// Before the first and after the last free block in the ring of `next` and `previous`.
+const END: usize = 0;
 
 #[derive(Debug, Clone, Copy)]
 struct PhysicalBlock {
@@ -53,19 +62,14 @@ impl PrefixCache {
     /// An empty cache of `capacity` blocks.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let end = capacity;
-        let ring = (0..=capacity).map(|at| PhysicalBlock {
-            content: None,
-            previous: if at == 0 { end } else { at - 1 },
-            next: if at == end { 0 } else { at + 1 },
-        });
-        Self { blocks: ring.collect(), cached: FxHashMap::default(), end }
+        let end = PhysicalBlock { content: None, previous: END, next: END };
+        Self { capacity, blocks: vec![end], cached: FxHashMap::default() }
     }
 
     /// Blocks of the cache.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.end
+        self.capacity
     }
 
     /// Physical blocks with content.
@@ -92,12 +96,10 @@ impl PrefixCache {
     /// Gives the request blocks until it has `count`, and says what was dropped for them.
     pub(crate) fn grow(&mut self, request: &mut RunningRequest, count: usize, changes: &mut Vec<CacheChange>) {
         while request.blocks.len() < count {
-            let block = self.blocks[self.end].next;
-            assert_ne!(block, self.end, "the caller checked the capacity");
-            self.unlink(block);
+            let block = self.take_free();
             if let Some(content) = self.blocks[block].content.take() {
-                self.drop_copy(content, block);
-                changes.push(CacheChange::Removed(content));
+                let copies_left = self.drop_copy(content, block);
+                changes.push(CacheChange::Removed { content, copies_left });
             }
             request.blocks.push(block);
         }
@@ -126,12 +128,34 @@ impl PrefixCache {
     /// Ends the request: its blocks are free, and stay cached until they are needed.
     pub(crate) fn finish(&mut self, request: RunningRequest) {
         for &block in request.blocks.iter().rev() {
-            let last = self.blocks[self.end].previous;
+            let last = self.blocks[END].previous;
             self.blocks[block].previous = last;
-            self.blocks[block].next = self.end;
+            self.blocks[block].next = END;
             self.blocks[last].next = block;
-            self.blocks[self.end].previous = block;
+            self.blocks[END].previous = block;
         }
+    }
+
+    /// Drops every copy of `content`, wherever it lies in its sequences; its physical blocks stay where
+    /// they are among the free ones. No request may be running. False when it is not cached.
+    pub(crate) fn forget(&mut self, content: SequenceHash) -> bool {
+        let Some(copies) = self.cached.remove(&content) else { return false };
+        for block in copies {
+            self.blocks[block].content = None;
+        }
+        true
+    }
+
+    /// A block that nobody uses: one that was never used, or else the least recently freed one.
+    fn take_free(&mut self) -> usize {
+        if self.blocks.len() <= self.capacity {
+            self.blocks.push(PhysicalBlock { content: None, previous: END, next: END });
+            return self.blocks.len() - 1;
+        }
+        let block = self.blocks[END].next;
+        assert_ne!(block, END, "the caller checked the capacity");
+        self.unlink(block);
+        block
     }
 
     fn unlink(&mut self, block: usize) {
@@ -140,12 +164,15 @@ impl PrefixCache {
         self.blocks[next].previous = previous;
     }
 
-    fn drop_copy(&mut self, content: SequenceHash, block: usize) {
+    /// Takes one copy away and says how many are left.
+    fn drop_copy(&mut self, content: SequenceHash, block: usize) -> usize {
         let copies = self.cached.get_mut(&content).expect("content of a block is cached");
         copies.retain(|&copy| copy != block);
-        if copies.is_empty() {
+        let left = copies.len();
+        if left == 0 {
             self.cached.remove(&content);
         }
+        left
     }
 }
 

@@ -141,10 +141,10 @@ impl SimulatedEngine {
         let mut events = Vec::with_capacity(changes.len());
         for change in changes {
             events.push(match *change {
-                CacheChange::Removed(hash) => {
+                CacheChange::Removed { content, .. } => {
                     blocks += 1;
                     EngineEvent::Removed(BlockRemoved {
-                        block_hashes: vec![hash],
+                        block_hashes: vec![content],
                         medium: Some(DEVICE),
                         group_idx: Some(0),
                         ..BlockRemoved::default()

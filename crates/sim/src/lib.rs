@@ -5,6 +5,7 @@ pub mod workload;
 
 mod cache;
 mod engine;
+mod fleet;
 mod groups;
 mod publisher;
 mod random;
@@ -12,6 +13,7 @@ mod recording;
 
 pub use cache::{CacheChange, PrefixCache, TooLong};
 pub use engine::{EngineOptions, PublishedBatch, Served, SimulatedEngine, reusable_blocks};
+pub use fleet::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
 pub use groups::CacheGroups;
 pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming};
 pub use recording::{RecordedLine, RecordedMessage, RecordedRequest, Recording, RecordingError};

@@ -227,13 +227,13 @@ impl Pace {
 const LONGEST_SLEEP_S: f64 = 0.1;
 
 /// A bar on standard error, where it is a terminal.
-fn progress(total: usize, unit: &str) -> ProgressBar {
+pub(crate) fn progress(total: usize, unit: &str) -> ProgressBar {
     let template = format!("{{bar:40}} {{human_pos}}/{{human_len}} {unit}  {{elapsed}} (left {{eta}})  {{msg}}");
     let style = ProgressStyle::with_template(&template).expect("the template is valid");
     ProgressBar::new(total as u64).with_style(style)
 }
 
 /// A part of a whole, in percent; of nothing, nothing.
-fn percent(part: u64, whole: u64) -> f64 {
+pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }

@@ -12,18 +12,20 @@ pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory}
 use crate::{Locked, SharedIndex};
 
 /// An index design, as it is chosen by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Design {
     /// A tree of blocks with their holders, behind a read-write lock.
     RadixTree,
     /// Runs of blocks with the holders of each; readers take no lock.
-    #[default]
     Run,
 }
 
 impl Design {
     /// Every design.
     pub const ALL: [Self; 2] = [Self::RadixTree, Self::Run];
+
+    /// The design that is used where none is chosen.
+    pub const DEFAULT: Self = Self::Run;
 
     /// The name that chooses the design.
     #[must_use]

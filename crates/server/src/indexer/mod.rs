@@ -33,7 +33,7 @@ pub struct IndexerOptions {
 
 impl Default for IndexerOptions {
     fn default() -> Self {
-        Self { design: Design::default(), writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
+        Self { design: Design::DEFAULT, writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
     }
 }
 

@@ -4,7 +4,7 @@ mod conversations;
 mod mooncake;
 
 pub use conversations::{ConversationOptions, Conversations};
-pub use mooncake::{MooncakeTrace, TraceError};
+pub use mooncake::{HashedPrompt, MooncakeTrace, TraceError};
 
 /// One request as an engine sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

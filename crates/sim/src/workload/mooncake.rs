@@ -48,6 +48,15 @@ pub enum TraceError {
     },
 }
 
+/// A prompt of which only the identity of its parts is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashedPrompt<'a> {
+    /// When it arrives, in milliseconds since the trace's start.
+    pub at_ms: u64,
+    /// One for every 512 tokens; equal ids after equal ids are equal tokens.
+    pub hash_ids: &'a [u64],
+}
+
 /// One line of a trace.
 #[derive(Debug, Deserialize)]
 struct Line {
@@ -103,6 +112,11 @@ impl MooncakeTrace {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
+    }
+
+    /// The requests in order as the trace has them, without tokens.
+    pub fn prompts(&self) -> impl Iterator<Item = HashedPrompt<'_>> + Clone {
+        self.lines.iter().map(|line| HashedPrompt { at_ms: line.timestamp, hash_ids: &line.hash_ids })
     }
 
     /// The requests in order; `seed` changes every token.

@@ -1,0 +1,231 @@
+//! Flash Indexer measured against other indexes: see `run` beside this package.
+
+mod goals;
+mod markdown;
+mod peers;
+mod plots;
+mod results;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use flash_indexer_bench::{
+    Contender, DesignContender, EventDensity, Measure, MemoryChild, Observer, Play, RunOptions, Workload,
+    measure_in_child, sweep,
+};
+use flash_indexer_core::designs::Design;
+use flash_indexer_sim::workload::MooncakeTrace;
+use flash_indexer_sim::{Fleet, FleetOptions};
+
+use crate::results::{Results, SweepLine};
+
+/// The same for every index.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measure Flash Indexer's designs against other people's indexes.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Take the measures, and write them as measures.json.
+    Measures(MeasuresArguments),
+    /// Tell the trace in less and less time; writes sweep.json and sweep.svg.
+    Sweep(SweepArguments),
+    /// When workers store and remove, as a heat map: writes density.svg.
+    Density(DensityArguments),
+    /// Write BENCHMARKS.md from what the other parts have written.
+    Report(ReportArguments),
+    /// Measures memory for another process.
+    #[command(hide = true)]
+    MeasureMemory { contender: String, workers: usize, events: PathBuf },
+}
+
+/// Where everything lies.
+#[derive(Args)]
+struct Places {
+    /// The trace, as Mooncake publishes them.
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+
+    /// Folder for what is written.
+    #[arg(long, value_name = "FOLDER")]
+    results: PathBuf,
+}
+
+#[derive(Args)]
+struct MeasuresArguments {
+    #[command(flatten)]
+    places: Places,
+
+    /// What to measure [default: all].
+    #[arg(long, value_delimiter = ',', value_parser = measure_name())]
+    measures: Vec<Measure>,
+
+    /// Names of contenders [default: all].
+    #[arg(long, value_delimiter = ';')]
+    contenders: Vec<String>,
+
+    /// Rounds; figures are medians over them.
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+
+    /// Requests of the trace [default: all].
+    #[arg(long)]
+    requests: Option<usize>,
+}
+
+#[derive(Args)]
+struct SweepArguments {
+    #[command(flatten)]
+    places: Places,
+
+    /// Names of contenders [default: all].
+    #[arg(long, value_delimiter = ';')]
+    contenders: Vec<String>,
+
+    /// Requests of the trace: at the lowest load all of them take as long as their blocks need.
+    #[arg(long, default_value_t = 3_000)]
+    requests: usize,
+}
+
+#[derive(Args)]
+struct DensityArguments {
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Args)]
+struct ReportArguments {
+    /// Folder of what the other parts have written.
+    #[arg(long, value_name = "FOLDER")]
+    results: PathBuf,
+
+    /// The report.
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+/// Loads of the sweep, in block operations per second: doubling.
+const SWEEP_FROM: f64 = 1e6;
+const SWEEP_POINTS: i32 = 9;
+/// The heat map's share of the trace, workers and cache, and its time bins.
+const DENSITY_TRACE_PARTS: usize = 20;
+const DENSITY_WORKERS: usize = 16;
+const DENSITY_BLOCKS: usize = 2_048;
+const DENSITY_BINS: usize = 120;
+
+fn main() -> Result<()> {
+    match Arguments::parse().part {
+        Part::Measures(arguments) => measures(&arguments),
+        Part::Sweep(arguments) => sweep_all(&arguments),
+        Part::Density(arguments) => density(&arguments),
+        Part::Report(arguments) => markdown::write(&Results::new(&arguments.results), &arguments.to),
+        Part::MeasureMemory { contender, workers, events } => {
+            let found = contenders(&[contender])?;
+            Ok(measure_in_child(&*found[0], workers, &events)?)
+        }
+    }
+}
+
+/// The named contenders, or all: the designs of this project, then the peers.
+fn contenders(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
+    let designs = DesignContender::all().into_iter().map(|design| Box::new(design) as Box<dyn Contender>);
+    let all: Vec<_> = designs.chain(peers::all()).collect();
+    let known: Vec<String> = all.iter().map(|contender| contender.name().to_owned()).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+        bail!("no contender is called {unknown:?}: choose from {}", known.join("; "));
+    }
+    Ok(all
+        .into_iter()
+        .filter(|contender| names.is_empty() || names.iter().any(|name| name == contender.name()))
+        .collect())
+}
+
+fn measures(arguments: &MeasuresArguments) -> Result<()> {
+    let trace = arguments.places.open()?;
+    let contenders = contenders(&arguments.contenders)?;
+    let contenders: Vec<&dyn Contender> = contenders.iter().map(|contender| &**contender).collect();
+    let ours = Design::DEFAULT.as_str();
+    let baseline = contenders.iter().find(|contender| contender.name() == ours).unwrap_or(&contenders[0]);
+    let options = RunOptions {
+        measures: if arguments.measures.is_empty() { Measure::ALL.to_vec() } else { arguments.measures.clone() },
+        repeats: arguments.repeats,
+        requests: arguments.requests.unwrap_or(trace.len()),
+        fleet: FleetOptions::default(),
+        baseline: baseline.name().to_owned(),
+        memory_child: MemoryChild {
+            program: std::env::current_exe().context("failed to find this program, to measure memory by it")?,
+            arguments: vec!["measure-memory".into()],
+        },
+    };
+    let mut report = flash_indexer_bench::run(&contenders, &trace, &options, &mut Log::default())?;
+    report.setting.push(("allocator".to_owned(), "mimalloc, for every index".to_owned()));
+    arguments.places.results().write_report(&report)
+}
+
+fn sweep_all(arguments: &SweepArguments) -> Result<()> {
+    let trace = arguments.places.open()?;
+    let workload = Workload::play(trace.prompts().take(arguments.requests), &FleetOptions::default(), 1);
+    let mut lines = Vec::new();
+    for contender in contenders(&arguments.contenders)? {
+        eprintln!("sweep: {}", contender.name());
+        let offered = (0..SWEEP_POINTS).map(|doubled| SWEEP_FROM * 2f64.powi(doubled));
+        let points = offered.map(|offered| sweep(&*contender, &workload, offered)).collect();
+        lines.push(SweepLine { contender: contender.name().to_owned(), points });
+    }
+    let results = arguments.places.results();
+    plots::sweep(&lines, &results.sweep_plot())?;
+    results.write_sweep(&lines)
+}
+
+fn density(arguments: &DensityArguments) -> Result<()> {
+    let trace = arguments.places.open()?;
+    let mut fleet =
+        Fleet::new(FleetOptions { workers: DENSITY_WORKERS, blocks: DENSITY_BLOCKS, ..FleetOptions::default() });
+    let play = Play::of(trace.prompts().take(trace.len().div_ceil(DENSITY_TRACE_PARTS)), &mut fleet);
+    let results = arguments.places.results();
+    results.create()?;
+    plots::density(&EventDensity::of(&play, DENSITY_WORKERS, DENSITY_BINS), &results.density_plot())
+}
+
+impl Places {
+    fn open(&self) -> Result<MooncakeTrace> {
+        Ok(MooncakeTrace::open(&self.trace)?)
+    }
+
+    fn results(&self) -> Results {
+        Results::new(&self.results)
+    }
+}
+
+fn measure_name() -> impl TypedValueParser<Value = Measure> {
+    PossibleValuesParser::new(Measure::ALL.map(Measure::as_str)).map(|name| {
+        let known = Measure::ALL.into_iter().find(|measure| measure.as_str() == name);
+        known.expect("only names of measures are possible")
+    })
+}
+
+/// How far the run is, on standard error.
+#[derive(Default)]
+struct Log {
+    done: usize,
+    steps: usize,
+}
+
+impl Observer for Log {
+    fn steps(&mut self, count: usize) {
+        self.steps = count;
+    }
+
+    fn step(&mut self, what: &str) {
+        self.done += 1;
+        eprintln!("[{}/{}] {what}", self.done, self.steps);
+    }
+}

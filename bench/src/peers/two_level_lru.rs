@@ -1,0 +1,188 @@
+//! The default index of llm-d's KV-cache indexer as its documentation describes it, written anew in Rust.
+//!
+//! A cache of block keys by recency of use, whose entries are caches of the pods that have the block, by
+//! recency as well. A key is a chain hash over a prompt's tokens that the indexer computes itself; engines' own names
+//! of blocks are translated by a second cache. A lookup walks a prompt's keys until nobody is left that has all of them,
+//! and scores each pod by how far it came.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use flash_indexer_bench::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
+use flash_indexer_core::{BlockEvent, LocalHash};
+use lru::LruCache;
+use parking_lot::Mutex;
+use rustc_hash::{FxBuildHasher, FxHashSet};
+
+use super::{TWO_LEVEL_LRU, worker};
+
+/// The re-implementation, with room for everything: as many pods for a block as there are workers (the original keeps
+/// ten) and more keys than the traces have, so that it answers as the others do. Keys of queries are
+/// hashed before they are timed; keys of events are hashed when they are applied, as the original does.
+pub(crate) struct TwoLevelLruPeer;
+
+/// The original's bound on keys.
+const KEYS_MAX: usize = 100_000_000;
+
+type Cache<K, V> = LruCache<K, V, FxBuildHasher>;
+type Pods = Arc<Mutex<Cache<u32, ()>>>;
+
+impl Contender for TwoLevelLruPeer {
+    fn name(&self) -> &str {
+        TWO_LEVEL_LRU
+    }
+
+    fn build(&self, setup: Setup) -> Box<dyn Backend> {
+        let keys = || Mutex::new(cache(KEYS_MAX));
+        let held = (0..setup.workers).map(|_| Mutex::default()).collect();
+        Box::new(TwoLevelLru { pods_max: setup.workers, blocks: keys(), names: Mutex::new(cache(KEYS_MAX)), held })
+    }
+}
+
+/// An empty cache; room is made as it is needed.
+fn cache<K: std::hash::Hash + Eq, V>(entries_max: usize) -> Cache<K, V> {
+    let mut cache = LruCache::unbounded_with_hasher(FxBuildHasher);
+    cache.resize(NonZeroUsize::new(entries_max).unwrap_or(NonZeroUsize::MIN));
+    cache
+}
+
+struct TwoLevelLru {
+    pods_max: usize,
+    blocks: Mutex<Cache<u64, Pods>>,
+    /// Engines' names of blocks to keys.
+    names: Mutex<Cache<u64, u64>>,
+    /// For each worker the names that it has told and not taken back: what a clear must remove. The original
+    /// does nothing when a cache is cleared.
+    held: Vec<Mutex<FxHashSet<u64>>>,
+}
+
+impl TwoLevelLru {
+    fn add(&self, pod: u32, name: u64, key: u64) {
+        self.names.lock().put(name, key);
+        let pods = Arc::clone(self.blocks.lock().get_or_insert(key, || Arc::new(Mutex::new(cache(self.pods_max)))));
+        pods.lock().put(pod, ());
+        self.held[pod as usize].lock().insert(name);
+    }
+
+    fn evict(&self, pod: u32, name: u64) {
+        self.held[pod as usize].lock().remove(&name);
+        let Some(key) = self.names.lock().get(&name).copied() else { return };
+        let Some(pods) = self.blocks.lock().get(&key).cloned() else { return };
+        let mut pods = pods.lock();
+        pods.pop(&pod);
+        if pods.is_empty() {
+            self.blocks.lock().pop(&key);
+            self.names.lock().pop(&name);
+        }
+    }
+
+    fn apply(&self, WorkerEvent { rank, event }: &WorkerEvent) {
+        let pod = rank.worker.0 as u32;
+        match event {
+            BlockEvent::Stored { parent, blocks, .. } => {
+                let mut key = match parent {
+                    None => ROOT,
+                    Some(parent) => match self.names.lock().get(&parent.0) {
+                        Some(&key) => key,
+                        None => return,
+                    },
+                };
+                for block in blocks {
+                    key = next_key(key, block.local);
+                    self.add(pod, block.sequence.0, key);
+                }
+            }
+            BlockEvent::Removed { blocks, .. } => blocks.iter().for_each(|block| self.evict(pod, block.0)),
+            BlockEvent::Cleared => {
+                let names: Vec<u64> = self.held[pod as usize].lock().iter().copied().collect();
+                names.into_iter().for_each(|name| self.evict(pod, name));
+            }
+            BlockEvent::Copied { .. } => unreachable!("a fleet has one tier"),
+        }
+    }
+}
+
+impl Backend for TwoLevelLru {
+    fn lane<'a>(&'a self, events: Vec<&'a WorkerEvent>) -> Box<dyn Lane + 'a> {
+        assert!(events.iter().all(|event| worker(event) < self.pods_max), "workers are numbered from zero");
+        Box::new(LruLane { index: self, events, next: 0 })
+    }
+
+    fn finder(&self) -> Box<dyn Finder + '_> {
+        Box::new(LruFinder { index: self, keys: Vec::new(), scores: Vec::new() })
+    }
+}
+
+struct LruLane<'a> {
+    index: &'a TwoLevelLru,
+    events: Vec<&'a WorkerEvent>,
+    next: usize,
+}
+
+impl Lane for LruLane<'_> {
+    fn apply(&mut self, events: usize) {
+        self.events[self.next..self.next + events].iter().for_each(|event| self.index.apply(event));
+        self.next += events;
+    }
+}
+
+struct LruFinder<'a> {
+    index: &'a TwoLevelLru,
+    keys: Vec<u64>,
+    /// Pods that have the first block, with how far they came.
+    scores: Vec<(u32, u32)>,
+}
+
+impl Finder for LruFinder<'_> {
+    fn load(&mut self, query: &[LocalHash]) {
+        self.keys.clear();
+        let mut key = ROOT;
+        self.keys.extend(query.iter().map(|&local| {
+            key = next_key(key, local);
+            key
+        }));
+    }
+
+    fn find(&mut self) {
+        self.scores.clear();
+        let mut active: FxHashSet<u32> = FxHashSet::default();
+        let mut depth = 0;
+        for key in &self.keys {
+            let Some(pods) = self.index.blocks.lock().get(key).cloned() else { break };
+            let pods = pods.lock();
+            if depth == 0 {
+                active = pods.iter().map(|(&pod, ())| pod).collect();
+            }
+            let scores = &mut self.scores;
+            active.retain(|&pod| {
+                let goes_on = pods.contains(&pod);
+                if !goes_on {
+                    scores.push((pod, depth));
+                }
+                goes_on
+            });
+            if active.is_empty() {
+                break;
+            }
+            depth += 1;
+        }
+        self.scores.extend(active.into_iter().map(|pod| (pod, depth)));
+    }
+
+    fn find_top(&mut self, count: usize) {
+        self.find();
+        keep_deepest(&mut self.scores, count, |score| score.1);
+    }
+
+    fn found(&self) -> Found {
+        Found::of(self.scores.iter().map(|score| score.1))
+    }
+}
+
+const ROOT: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// The key of a block that contains `local` and follows the one of `parent`. Cheaper than the original's.
+fn next_key(parent: u64, local: LocalHash) -> u64 {
+    let mixed = (parent.rotate_left(23) ^ local.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 32)
+}

@@ -1,0 +1,58 @@
+//! Achieved against offered load.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+use crate::results::SweepLine;
+
+const SIZE: (u32, u32) = (900, 640);
+
+/// Draws one line for each contender, both axes logarithmic, and the line on which everything offered is achieved.
+pub(crate) fn sweep(lines: &[SweepLine], to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    draw(lines, to).map_err(|error| anyhow!("failed to draw {}: {error}", to.display()))
+}
+
+fn draw(lines: &[SweepLine], to: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let least = points().map(|point| point.achieved.min(point.offered)).fold(f64::INFINITY, f64::min) / 1e6;
+    let most = points().map(|point| point.offered).fold(0.0, f64::max) / 1e6;
+    let area = SVGBackend::new(to, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .margin(16)
+        .caption("Achieved against offered load", ("sans-serif", 22))
+        .x_label_area_size(48)
+        .y_label_area_size(64)
+        .build_cartesian_2d((least..most).log_scale(), (least..most).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("offered, million block operations per second")
+        .y_desc("achieved, million block operations per second")
+        .draw()?;
+    chart.draw_series(LineSeries::new([(least, least), (most, most)], BLACK.mix(0.3)))?;
+    for (number, line) in lines.iter().enumerate() {
+        let colour = Palette99::pick(number).to_rgba();
+        let points: Vec<(f64, f64)> =
+            line.points.iter().map(|point| (point.offered / 1e6, point.achieved / 1e6)).collect();
+        chart
+            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
+            .label(line.contender.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        chart.draw_series(PointSeries::of_element(points, 3, colour.filled(), &|at, size, style| {
+            Circle::new(at, size, style)
+        }))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Files that a run leaves.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use flash_indexer_bench::{Measure, MeasureReport, Report, SweepPoint};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The folder of results.
+pub(crate) struct Results {
+    folder: PathBuf,
+}
+
+/// One contender's part of the sweep.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SweepLine {
+    pub(crate) contender: String,
+    pub(crate) points: Vec<SweepPoint>,
+}
+
+impl Results {
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// Makes the folder, if it is not there.
+    pub(crate) fn create(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.folder).with_context(|| format!("failed to create {}", self.folder.display()))
+    }
+
+    pub(crate) fn sweep_plot(&self) -> PathBuf {
+        self.folder.join("sweep.svg")
+    }
+
+    pub(crate) fn density_plot(&self) -> PathBuf {
+        self.folder.join("density.svg")
+    }
+
+    /// Measures that were taken again replace what was there; others stay.
+    pub(crate) fn write_report(&self, report: &Report) -> Result<()> {
+        let mut whole = report.clone();
+        if let Some(earlier) = self.report()? {
+            let kept = |measure: &&MeasureReport| {
+                !report.measures.iter().any(|taken| taken.measure == measure.measure)
+            };
+            whole.measures.extend(earlier.measures.iter().filter(kept).cloned());
+            let place = |name: &str| Measure::ALL.iter().position(|measure| measure.as_str() == name);
+            whole.measures.sort_by_key(|measure| place(&measure.measure));
+        }
+        self.write("measures.json", &whole)
+    }
+
+    pub(crate) fn report(&self) -> Result<Option<Report>> {
+        self.read("measures.json")
+    }
+
+    pub(crate) fn write_sweep(&self, lines: &[SweepLine]) -> Result<()> {
+        self.write("sweep.json", &lines)
+    }
+
+    pub(crate) fn sweep(&self) -> Result<Option<Vec<SweepLine>>> {
+        self.read("sweep.json")
+    }
+
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.create()?;
+        let path = self.folder.join(name);
+        let text = serde_json::to_string_pretty(value)? + "\n";
+        std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.folder.join(name);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        let value = serde_json::from_str(&text);
+        Ok(Some(
+            value.with_context(|| format!("{} is of another version: remove it and measure again", path.display()))?,
+        ))
+    }
+}

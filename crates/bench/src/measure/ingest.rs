@@ -1,0 +1,68 @@
+//! How long events take.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use super::Sample;
+use crate::backend::{Backend, Contender, Setup, WorkerEvent, Writers};
+use crate::check;
+use crate::workload::{Play, Workload};
+
+pub(super) fn one_thread(contender: &dyn Contender, workload: &Workload) -> Option<Sample> {
+    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
+    let took = fill(&*backend, &workload.first);
+    Some(sample(&*backend, workload, took))
+}
+
+pub(super) fn two_threads(contender: &dyn Contender, workload: &Workload) -> Option<Sample> {
+    if contender.writers() == Writers::One {
+        return None;
+    }
+    let backend = contender.build(Setup { workers: workload.workers, event_threads: 2 });
+    let halves = [0, 1].map(|half| workload.first.events_of(|worker| worker % 2 == half));
+    let took = apply_at_once(&*backend, halves.into());
+    Some(sample(&*backend, workload, took))
+}
+
+fn sample(backend: &dyn Backend, workload: &Workload, took: Duration) -> Sample {
+    let (stored, removed) = (workload.first.stored_blocks(), workload.first.removed_blocks());
+    let rate = (stored + removed) as f64 / took.as_secs_f64() / 1e6;
+    Sample {
+        values: vec![Some(per_block_ns(took, stored)), Some(rate)],
+        answers: check::answers(backend, &workload.first),
+    }
+}
+
+/// Applies all events of a play by one thread, and says how long that took.
+pub(super) fn fill(backend: &dyn Backend, play: &Play) -> Duration {
+    apply_at_once(backend, vec![play.events.iter().collect()])
+}
+
+pub(super) fn per_block_ns(took: Duration, blocks: u64) -> f64 {
+    took.as_nanos() as f64 / blocks.max(1) as f64
+}
+
+/// Applies each list of events by a thread of its own: from a common start until queries see them all.
+fn apply_at_once(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Duration {
+    let ready = Barrier::new(lists.len() + 1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lists
+            .into_iter()
+            .map(|events| {
+                let ready = &ready;
+                scope.spawn(move || {
+                    let count = events.len();
+                    let mut lane = backend.lane(events);
+                    ready.wait();
+                    lane.apply(count);
+                    lane.settle();
+                    Instant::now()
+                })
+            })
+            .collect();
+        ready.wait();
+        let start = Instant::now();
+        let ends = threads.into_iter().map(|thread| thread.join().expect("events are applied without panic"));
+        ends.max().map_or(Duration::ZERO, |end| end.saturating_duration_since(start))
+    })
+}

@@ -1,0 +1,214 @@
+//! What is measured.
+
+mod clear;
+mod fan_out;
+mod ingest;
+mod mixed;
+mod query;
+
+use std::fmt;
+
+use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare};
+
+use crate::backend::{Contender, Found};
+use crate::clock::Clock;
+use crate::workload::Workload;
+
+/// One thing that is measured of every contender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Measure {
+    /// Events of the whole trace by one thread.
+    Ingest,
+    /// The same by two threads.
+    IngestTwoThreads,
+    /// Queries while nothing changes.
+    Query,
+    /// Queries while another thread writes as fast as it can.
+    QueryUnderWriter,
+    /// Queries and events of the trace at once, on two threads.
+    Mixed,
+    /// Memory of the fleet's blocks.
+    Memory,
+    /// Memory of the same blocks spread over 7,000 workers.
+    MemoryWide,
+    /// Queries that 1,000 workers match.
+    FanOut,
+    /// Queries that 7,000 workers match.
+    FanOutWide,
+    /// Events of workers that each name blocks in their own way.
+    PrivateSeeds,
+    /// Events and queries where one block in fifty vanishes from the middle of its sequence.
+    Holes,
+    /// Forgetting one of 1,000 workers.
+    Clear,
+}
+
+/// Workers of [`Measure::FanOut`] and [`Measure::Clear`].
+const MANY: usize = 1_000;
+/// Workers of [`Measure::FanOutWide`] and [`Measure::MemoryWide`].
+const VERY_MANY: usize = 7_000;
+const HOLES_PERCENT: f64 = 2.0;
+
+/// The fleet that a measure needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    Fleet,
+    PrivateSeeds,
+    Holes,
+    Workers(usize),
+}
+
+impl Scenario {
+    /// The fleet's options, made from those of the ordinary fleet.
+    pub(crate) fn options(self, ordinary: &FleetOptions) -> FleetOptions {
+        let ordinary = ordinary.clone();
+        match self {
+            Self::Fleet => ordinary,
+            Self::PrivateSeeds => FleetOptions { hash_seeds: HashSeeds::Private, ..ordinary },
+            Self::Holes => {
+                let holes = HoleShare::percent(HOLES_PERCENT).expect("two of a hundred is a share");
+                FleetOptions { holes, ..ordinary }
+            }
+            Self::Workers(workers) => FleetOptions { workers, ..ordinary },
+        }
+    }
+
+    /// How often the trace is played.
+    pub(crate) fn passes(self) -> usize {
+        if self == Self::Fleet { 2 } else { 1 }
+    }
+}
+
+/// What one round of a measure gave for one contender.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    /// A value for each of the measure's columns; none where the contender cannot do it.
+    pub(crate) values: Vec<Option<f64>>,
+    pub(crate) answers: Found,
+}
+
+impl Measure {
+    /// Every measure, in an order that lets one fleet serve several of them.
+    pub const ALL: [Self; 12] = [
+        Self::Ingest,
+        Self::IngestTwoThreads,
+        Self::Query,
+        Self::QueryUnderWriter,
+        Self::Mixed,
+        Self::Memory,
+        Self::PrivateSeeds,
+        Self::Holes,
+        Self::FanOut,
+        Self::Clear,
+        Self::FanOutWide,
+        Self::MemoryWide,
+    ];
+
+    /// Its name on command lines and in files.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::IngestTwoThreads => "ingest-2",
+            Self::Query => "query",
+            Self::QueryUnderWriter => "query-under-writer",
+            Self::Mixed => "mixed",
+            Self::Memory => "memory",
+            Self::MemoryWide => "memory-7000",
+            Self::FanOut => "fan-out-1000",
+            Self::FanOutWide => "fan-out-7000",
+            Self::PrivateSeeds => "private-seeds",
+            Self::Holes => "holes",
+            Self::Clear => "clear",
+        }
+    }
+
+    /// What is measured and how, in a sentence or two.
+    #[must_use]
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Ingest => "All events of the trace, removals included, applied in order by one thread.",
+            Self::IngestTwoThreads => "The same by two event threads, each with half of the workers.",
+            Self::Query => {
+                "Every query of the trace, asked of the full index; timed one by one with the query in cache and \
+                 the cost of reading the clock taken off."
+            }
+            Self::QueryUnderWriter => {
+                "The same queries round and round while another thread applies the trace once more as fast as it can."
+            }
+            Self::Mixed => {
+                "Block operations (blocks stored, removed and asked for) of the trace per second on two threads: one \
+                 asks and one writes (1 + 1), or each does both for half of the workers (2 x both)."
+            }
+            Self::Memory | Self::MemoryWide => {
+                "Growth of the resident size of a fresh process while an empty index takes in all events."
+            }
+            Self::FanOut | Self::FanOutWide => "The trace spread over many workers, all of which match every query.",
+            Self::PrivateSeeds => "As ingest, with a hash seed of its own for each worker.",
+            Self::Holes => "As ingest and query, with 2% of stored blocks removed from the middle of their sequence.",
+            Self::Clear => "One of 1,000 workers tells that its cache is empty.",
+        }
+    }
+
+    /// Names of its figures.
+    #[must_use]
+    pub const fn columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Ingest | Self::IngestTwoThreads | Self::PrivateSeeds => &["ns/stored block", "M blocks/s"],
+            Self::Query => &["mean ns", "p50 ns", "p99 ns", "max ns"],
+            Self::QueryUnderWriter => {
+                &["mean ns", "p50 ns", "p99 ns", "max ns", "p99 / own quiet p99", "writer ns/stored block"]
+            }
+            Self::Mixed => &["M ops/s, 1 + 1", "M ops/s, 2 x both", "M ops/s, better"],
+            Self::Memory | Self::MemoryWide => &["B/unique block", "B/held block", "MiB"],
+            Self::FanOut | Self::FanOutWide => {
+                &["full mean ns", "full p50 ns", "full p99 ns", "top-8 mean ns", "top-8 p50 ns", "top-8 p99 ns"]
+            }
+            Self::Holes => &["ns/stored block", "query p50 ns", "query p99 ns"],
+            Self::Clear => &["us/worker"],
+        }
+    }
+
+    pub(crate) const fn scenario(self) -> Scenario {
+        match self {
+            Self::Ingest
+            | Self::IngestTwoThreads
+            | Self::Query
+            | Self::QueryUnderWriter
+            | Self::Mixed
+            | Self::Memory => Scenario::Fleet,
+            Self::PrivateSeeds => Scenario::PrivateSeeds,
+            Self::Holes => Scenario::Holes,
+            Self::FanOut | Self::Clear => Scenario::Workers(MANY),
+            Self::FanOutWide | Self::MemoryWide => Scenario::Workers(VERY_MANY),
+        }
+    }
+
+    /// Whether it needs a process of its own.
+    pub(crate) const fn is_memory(self) -> bool {
+        matches!(self, Self::Memory | Self::MemoryWide)
+    }
+
+    /// Measures one contender once; nothing if it cannot do what is measured.
+    ///
+    /// Memory is measured elsewhere: see [`Self::is_memory`].
+    pub(crate) fn sample(self, contender: &dyn Contender, workload: &Workload, clock: Clock) -> Option<Sample> {
+        match self {
+            Self::Ingest | Self::PrivateSeeds => ingest::one_thread(contender, workload),
+            Self::IngestTwoThreads => ingest::two_threads(contender, workload),
+            Self::Query => Some(query::quiet(contender, workload, clock)),
+            Self::QueryUnderWriter => Some(query::under_writer(contender, workload, clock)),
+            Self::Mixed => Some(mixed::replay(contender, workload)),
+            Self::Holes => Some(query::with_ingest(contender, workload, clock)),
+            Self::FanOut | Self::FanOutWide => Some(fan_out::full_and_top(contender, workload, clock)),
+            Self::Clear => Some(clear::one_worker(contender, workload)),
+            Self::Memory | Self::MemoryWide => None,
+        }
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}

@@ -1,0 +1,109 @@
+//! Memory of an index, measured in a process that has nothing else.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Contender, Found, Setup, WorkerEvent};
+use crate::check;
+use crate::measure::Sample;
+use crate::resident::resident_bytes;
+use crate::stream::{Record, read_record, write_event, write_query};
+use crate::workload::{HeldBlocks, Workload};
+
+/// How the process that measures memory is started: a program and its first arguments, which are followed by the name
+/// of the contender, the number of workers and the file of events. It must call [`measure_in_child`].
+#[derive(Debug, Clone)]
+pub struct MemoryChild {
+    /// The program, usually the one that runs.
+    pub program: PathBuf,
+    /// Its first arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// What the child tells on its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    /// None where the system does not say.
+    grown_by: Option<u64>,
+    answers: Found,
+}
+
+/// Events that are in memory at a time.
+const EVENTS_AT_A_TIME: usize = 64;
+
+/// Fills an empty index from a file of events, prints how much memory that took, and what it answers.
+///
+/// # Errors
+///
+/// When the file cannot be read or the figures cannot be printed.
+pub fn measure_in_child(contender: &dyn Contender, workers: usize, events: &Path) -> io::Result<()> {
+    let mut file = BufReader::new(File::open(events)?);
+    let mut record = read_record(&mut file)?;
+    let backend = contender.build(Setup { workers, event_threads: 1 });
+    let before = resident_bytes();
+    let mut batch: Vec<WorkerEvent> = Vec::with_capacity(EVENTS_AT_A_TIME);
+    while let Some(Record::Event(event)) = record {
+        batch.push(event);
+        record = read_record(&mut file)?;
+        if batch.len() == EVENTS_AT_A_TIME || !matches!(record, Some(Record::Event(_))) {
+            let mut lane = backend.lane(batch.iter().collect());
+            lane.apply(batch.len());
+            lane.settle();
+            drop(lane);
+            batch.clear();
+        }
+    }
+    let grown_by = before.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
+    let mut answers = Found::default();
+    while let Some(Record::Query(query)) = record {
+        answers += check::answers_to(&*backend, std::iter::once(query.as_slice()));
+        record = read_record(&mut file)?;
+    }
+    serde_json::to_writer(io::stdout().lock(), &Told { grown_by, answers })?;
+    Ok(())
+}
+
+/// A file of events for children, and what they hold at the end.
+pub(crate) struct MemoryInput {
+    file: tempfile::NamedTempFile,
+    held: HeldBlocks,
+}
+
+impl MemoryInput {
+    pub(crate) fn write(workload: &Workload) -> io::Result<Self> {
+        let mut file = tempfile::NamedTempFile::new()?;
+        let mut to = BufWriter::new(file.as_file_mut());
+        workload.first.events.iter().try_for_each(|event| write_event(&mut to, event))?;
+        check::queries(&workload.first).try_for_each(|query| write_query(&mut to, query))?;
+        to.flush()?;
+        drop(to);
+        Ok(Self { file, held: workload.first.held_blocks() })
+    }
+
+    /// Measures a contender in a fresh process.
+    pub(crate) fn measure(&self, child: &MemoryChild, contender: &str, workers: usize) -> io::Result<Sample> {
+        let output = Command::new(&child.program)
+            .args(&child.arguments)
+            .arg(contender)
+            .arg(workers.to_string())
+            .arg(self.file.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(format!(
+                "the process that measures {contender} ended with {}",
+                output.status
+            )));
+        }
+        let told: Told = serde_json::from_slice(&output.stdout)?;
+        let per = |blocks: u64| told.grown_by.map(|bytes| bytes as f64 / blocks.max(1) as f64);
+        let mebibytes = told.grown_by.map(|bytes| bytes as f64 / f64::from(1 << 20));
+        Ok(Sample { values: vec![per(self.held.distinct), per(self.held.held), mebibytes], answers: told.answers })
+    }
+}

@@ -1,0 +1,74 @@
+//! How much an index takes in when the same trace is told in less and less time.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use crate::backend::{Contender, Setup};
+use crate::workload::{Play, PlayedRequest, Workload};
+
+/// One duration of the trace.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct SweepPoint {
+    /// Block operations per second that were asked for.
+    pub offered: f64,
+    /// Block operations per second that were done.
+    pub achieved: f64,
+}
+
+/// Replays a workload's first play with the trace compressed so that `offered` block operations fall into a second: one
+/// thread asks, one writes, each when the trace says so or, if it is late, at once. Ends when all is done.
+#[must_use]
+pub fn sweep(contender: &dyn Contender, workload: &Workload, offered: f64) -> SweepPoint {
+    let play = &workload.first;
+    let operations = play.block_operations() as f64;
+    let pace = Pace::of(play, Duration::from_secs_f64(operations / offered));
+    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
+    let ready = Barrier::new(2);
+    let took = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut lane = backend.lane(play.events.iter().collect());
+            ready.wait();
+            let start = Instant::now();
+            for request in &play.requests {
+                pace.wait_for(request, start);
+                lane.apply(request.events.len());
+            }
+            lane.settle();
+            start.elapsed()
+        });
+        let mut finder = backend.finder();
+        ready.wait();
+        let start = Instant::now();
+        for request in &play.requests {
+            pace.wait_for(request, start);
+            finder.load(&request.query);
+            finder.find();
+        }
+        let asked = start.elapsed();
+        writer.join().expect("events are applied without panic").max(asked)
+    });
+    SweepPoint { offered, achieved: operations / took.as_secs_f64() }
+}
+
+/// When requests are due.
+struct Pace {
+    first_ms: u64,
+    /// Seconds of the replay for each millisecond of the trace.
+    scale: f64,
+}
+
+impl Pace {
+    fn of(play: &Play, whole: Duration) -> Self {
+        let first_ms = play.requests.first().map_or(0, |request| request.at_ms);
+        let last_ms = play.requests.last().map_or(0, |request| request.at_ms);
+        Self { first_ms, scale: whole.as_secs_f64() / last_ms.saturating_sub(first_ms).max(1) as f64 }
+    }
+
+    /// Spins: a sleep is longer than many requests take.
+    fn wait_for(&self, request: &PlayedRequest, start: Instant) {
+        let due = Duration::from_secs_f64(request.at_ms.saturating_sub(self.first_ms) as f64 * self.scale);
+        while start.elapsed() < due {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Requests and the events that follow from them, played in advance.
+
+use std::ops::Range;
+
+use flash_indexer_core::{BlockEvent, LocalHash, SequenceHash, WorkerRank};
+use flash_indexer_sim::workload::HashedPrompt;
+use flash_indexer_sim::{Fleet, FleetOptions, TooLong};
+use rustc_hash::FxHashSet;
+
+use crate::backend::WorkerEvent;
+
+/// What a fleet does with a trace: once from empty caches, and on demand once more as they are then.
+#[derive(Debug, Default)]
+pub struct Workload {
+    /// Workers of the fleet.
+    pub workers: usize,
+    /// From empty caches.
+    pub first: Play,
+    /// The same prompts again; empty unless asked for.
+    pub again: Play,
+}
+
+/// One pass over a trace's requests.
+#[derive(Debug, Default)]
+pub struct Play {
+    /// The requests, in the order of the trace.
+    pub requests: Vec<PlayedRequest>,
+    /// The events of all requests, in order.
+    pub events: Vec<WorkerEvent>,
+    /// Requests that no cache could take.
+    pub refused: usize,
+}
+
+/// One request.
+#[derive(Debug)]
+pub struct PlayedRequest {
+    /// When it arrived, in milliseconds since the trace's start.
+    pub at_ms: u64,
+    /// Who served it.
+    pub rank: WorkerRank,
+    /// Local hashes of its blocks.
+    pub query: Vec<LocalHash>,
+    /// Leading **blocks** that `rank` had when it came.
+    pub reused: usize,
+    /// Which of the play's events it caused.
+    pub events: Range<usize>,
+}
+
+impl Workload {
+    /// Plays `prompts` through a fleet, `passes` (one or two) times.
+    ///
+    /// # Panics
+    ///
+    /// When there are to be no workers.
+    #[must_use]
+    pub fn play<'a>(
+        prompts: impl Iterator<Item = HashedPrompt<'a>> + Clone,
+        options: &FleetOptions,
+        passes: usize,
+    ) -> Self {
+        let mut fleet = Fleet::new(options.clone());
+        let first = Play::of(prompts.clone(), &mut fleet);
+        let again = if passes > 1 { Play::of(prompts, &mut fleet) } else { Play::default() };
+        Self { workers: options.workers, first, again }
+    }
+}
+
+impl Play {
+    /// Serves `prompts` by a fleet.
+    #[must_use]
+    pub fn of<'a>(prompts: impl Iterator<Item = HashedPrompt<'a>>, fleet: &mut Fleet) -> Self {
+        let mut play = Self::default();
+        for prompt in prompts {
+            match fleet.serve(prompt) {
+                Err(TooLong { .. }) => play.refused += 1,
+                Ok(step) => {
+                    let first = play.events.len();
+                    let rank = step.rank;
+                    play.events.extend(step.events.into_iter().map(|event| WorkerEvent { rank, event }));
+                    play.requests.push(PlayedRequest {
+                        at_ms: step.at_ms,
+                        rank,
+                        query: step.query,
+                        reused: step.reused,
+                        events: first..play.events.len(),
+                    });
+                }
+            }
+        }
+        play
+    }
+
+    /// Events of the workers that `choose` picks by their number, in order.
+    pub fn events_of(&self, choose: impl Fn(u64) -> bool) -> Vec<&WorkerEvent> {
+        self.events.iter().filter(|event| choose(event.rank.worker.0)).collect()
+    }
+
+    /// Blocks that the events store.
+    #[must_use]
+    pub fn stored_blocks(&self) -> u64 {
+        let stored =
+            |event: &WorkerEvent| if let BlockEvent::Stored { blocks, .. } = &event.event { blocks.len() } else { 0 };
+        self.events.iter().map(|event| stored(event) as u64).sum()
+    }
+
+    /// Blocks that the events remove.
+    #[must_use]
+    pub fn removed_blocks(&self) -> u64 {
+        let removed =
+            |event: &WorkerEvent| if let BlockEvent::Removed { blocks, .. } = &event.event { blocks.len() } else { 0 };
+        self.events.iter().map(|event| removed(event) as u64).sum()
+    }
+
+    /// Blocks of all queries.
+    #[must_use]
+    pub fn queried_blocks(&self) -> u64 {
+        self.requests.iter().map(|request| request.query.len() as u64).sum()
+    }
+
+    /// Block operations: blocks stored, removed and asked for.
+    #[must_use]
+    pub fn block_operations(&self) -> u64 {
+        self.stored_blocks() + self.removed_blocks() + self.queried_blocks()
+    }
+
+    /// Blocks that are held after all events: the sum over workers, and distinct sequence hashes.
+    #[must_use]
+    pub fn held_blocks(&self) -> HeldBlocks {
+        let mut held: FxHashSet<(WorkerRank, SequenceHash)> = FxHashSet::default();
+        for WorkerEvent { rank, event } in &self.events {
+            match event {
+                BlockEvent::Stored { blocks, .. } => held.extend(blocks.iter().map(|block| (*rank, block.sequence))),
+                BlockEvent::Removed { blocks, .. } => {
+                    for &block in blocks {
+                        held.remove(&(*rank, block));
+                    }
+                }
+                BlockEvent::Copied { .. } | BlockEvent::Cleared => {}
+            }
+        }
+        let distinct: FxHashSet<SequenceHash> = held.iter().map(|&(_, sequence)| sequence).collect();
+        HeldBlocks { held: held.len() as u64, distinct: distinct.len() as u64 }
+    }
+}
+
+/// How much a fleet holds, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldBlocks {
+    /// Over all workers; a block that two of them hold counts twice.
+    pub held: u64,
+    /// Names of blocks.
+    pub distinct: u64,
+}

@@ -1,0 +1,188 @@
+//! `flash-indexer bench`: the index designs against each other.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use comfy_table::{CellAlignment, Table, presets};
+use flash_indexer_bench::{
+    Contender, DesignContender, Measure, MemoryChild, Observer, RESIDENT_UNAVAILABLE, Report, RunOptions,
+    measure_in_child, resident_bytes,
+};
+use flash_indexer_core::designs::Design;
+use flash_indexer_sim::FleetOptions;
+use flash_indexer_sim::workload::MooncakeTrace;
+use indicatif::ProgressBar;
+
+use crate::simulate::progress;
+use crate::{design_name, trace_file};
+
+/// Measure the index designs against each other, without sockets or a service.
+///
+/// A request trace is played through simulated caches; what they tell and what routers would ask
+/// is applied to each design in turns, round after round, and medians are printed with their ratio to one
+/// design's. Designs that do not answer alike are named below the table. Nothing else should run meanwhile.
+#[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  flash-indexer bench conversation_trace.jsonl
+  flash-indexer bench conversation_trace.jsonl --requests 2000 --measures ingest,query --repeats 5
+  flash-indexer bench conversation_trace.jsonl --designs radix-tree --json results.json"
+)]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    child: Option<Child>,
+
+    /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt
+    /// [default: FLASH_SHARED/data/mooncake/conversation_trace.jsonl, FLASH_SHARED being ../shared].
+    trace: Option<PathBuf>,
+
+    /// Designs to measure [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…", value_parser = design_name())]
+    designs: Vec<Design>,
+
+    /// What to measure [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "MEASURE,…", value_parser = measure_name())]
+    measures: Vec<Measure>,
+
+    /// Design whose figures the others are divided by [default: the default design if it takes part, else the first].
+    #[arg(long, value_name = "NAME", value_parser = design_name())]
+    baseline: Option<Design>,
+
+    /// Rounds; figures are medians over them.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+
+    /// Stop after so many requests [default: the whole trace].
+    #[arg(long)]
+    requests: Option<usize>,
+
+    /// Workers, where the measure does not say otherwise.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
+
+    /// Blocks of each worker's cache.
+    #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: u32,
+
+    /// Write the results there as well, for programs.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Child {
+    /// Measures memory for another process.
+    #[command(hide = true)]
+    MeasureMemory {
+        #[arg(value_parser = design_name())]
+        design: Design,
+        workers: usize,
+        events: PathBuf,
+    },
+}
+
+const MEASURE_MEMORY: &str = "measure-memory";
+
+pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
+    if let Some(Child::MeasureMemory { design, workers, events }) = &arguments.child {
+        return Ok(measure_in_child(&DesignContender(*design), *workers, events)?);
+    }
+    let report = arguments.measure()?;
+    print(&report);
+    if let Some(path) = &arguments.json {
+        write_json(&report, path)?;
+    }
+    Ok(())
+}
+
+impl BenchArguments {
+    fn measure(&self) -> Result<Report> {
+        let trace = MooncakeTrace::open(&trace_file(self.trace.as_deref())?)?;
+        if trace.is_empty() {
+            bail!("the trace has no request");
+        }
+        let designs = if self.designs.is_empty() { Design::ALL.to_vec() } else { self.designs.clone() };
+        let first = if designs.contains(&Design::DEFAULT) { Design::DEFAULT } else { designs[0] };
+        let contenders: Vec<DesignContender> = designs.into_iter().map(DesignContender).collect();
+        let contenders: Vec<&dyn Contender> = contenders.iter().map(|design| design as &dyn Contender).collect();
+        let options = RunOptions {
+            measures: if self.measures.is_empty() { Measure::ALL.to_vec() } else { self.measures.clone() },
+            repeats: self.repeats.into(),
+            requests: self.requests.unwrap_or(trace.len()),
+            fleet: FleetOptions {
+                workers: self.workers.into(),
+                blocks: self.blocks as usize,
+                ..FleetOptions::default()
+            },
+            baseline: self.baseline.unwrap_or(first).as_str().to_owned(),
+            memory_child: MemoryChild {
+                program: std::env::current_exe().context("failed to find this program, to measure memory by it")?,
+                arguments: vec!["bench".into(), MEASURE_MEMORY.into()],
+            },
+        };
+        let mut bar = Bar(None);
+        let report = flash_indexer_bench::run(&contenders, &trace, &options, &mut bar)?;
+        bar.finish();
+        Ok(report)
+    }
+}
+
+fn measure_name() -> impl TypedValueParser<Value = Measure> {
+    PossibleValuesParser::new(Measure::ALL.map(Measure::as_str)).map(|name| {
+        let known = Measure::ALL.into_iter().find(|measure| measure.as_str() == name);
+        known.expect("only names of measures are possible")
+    })
+}
+
+/// How far the run is, on standard error.
+struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    fn finish(self) {
+        if let Some(bar) = self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Bar {
+    fn steps(&mut self, count: usize) {
+        self.0 = Some(progress(count, "measurements"));
+    }
+
+    fn step(&mut self, what: &str) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(what.to_owned());
+            bar.inc(1);
+        }
+    }
+}
+
+fn print(report: &Report) {
+    for (name, value) in &report.setting {
+        println!("{name}: {value}");
+    }
+    println!("in brackets: times the figure of {}", report.baseline);
+    for measure in &report.measures {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(std::iter::once("design").chain(measure.columns.iter().map(String::as_str)));
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.add_rows(measure.cells(&report.baseline));
+        println!("\n{}: {}\n{table}", measure.measure, measure.method);
+        measure.differences().iter().for_each(|line| println!("{line}"));
+    }
+    if resident_bytes().is_none() {
+        println!("\nmemory: {RESIDENT_UNAVAILABLE}");
+    }
+}
+
+fn write_json(report: &Report, path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("failed to write {}", path.display()))
+}

@@ -1,0 +1,61 @@
+//! What is printed of a replay.
+
+use std::time::Duration;
+
+use flash_indexer_bench::{Latencies, Play, RESIDENT_UNAVAILABLE, short};
+use flash_indexer_core::designs::Design;
+
+use crate::simulate::percent;
+
+/// Sums over a replay.
+#[derive(Default)]
+pub(super) struct Figures {
+    /// Each query by itself.
+    pub(super) queries: Latencies,
+    /// All events together.
+    pub(super) ingest: Duration,
+    /// Depths of all ranks in all answers.
+    pub(super) matched_blocks: u64,
+    pub(super) matching_ranks: u64,
+    /// Blocks that the serving workers took from their caches.
+    pub(super) reused_blocks: u64,
+    /// Bytes of resident memory.
+    pub(super) grown_by: Option<u64>,
+}
+
+impl Figures {
+    pub(super) fn print(&self, design: Design, play: &Play) {
+        let (stored, removed, queried) = (play.stored_blocks(), play.removed_blocks(), play.queried_blocks());
+        let queries = self.queries.figures();
+        let ingest_ns = self.ingest.as_nanos() as f64 / stored.max(1) as f64;
+        println!("{design}: {} requests ({} refused), {} events", play.requests.len(), play.refused, play.events.len());
+        println!("blocks: {stored} stored, {removed} removed, {queried} asked for");
+        println!("ingest: {} ns per stored block, removals included", short(ingest_ns));
+        println!(
+            "query: {} ns mean, {} p50, {} p99, {} max",
+            short(queries.mean_ns),
+            short(queries.p50_ns),
+            short(queries.p99_ns),
+            short(queries.max_ns)
+        );
+        self.print_memory(play);
+        println!("matches: {} workers, {} blocks of their prefixes", self.matching_ranks, self.matched_blocks);
+        println!("hit rate {:.2}% ({} of {queried} blocks)", percent(self.reused_blocks, queried), self.reused_blocks);
+    }
+
+    fn print_memory(&self, play: &Play) {
+        let Some(bytes) = self.grown_by else {
+            println!("resident memory: {RESIDENT_UNAVAILABLE}");
+            return;
+        };
+        let held = play.held_blocks();
+        let per = |blocks: u64| short(bytes as f64 / blocks.max(1) as f64);
+        println!(
+            "resident memory: {} bytes per unique block ({}), {} per held block ({})",
+            per(held.distinct),
+            held.distinct,
+            per(held.held),
+            held.held
+        );
+    }
+}

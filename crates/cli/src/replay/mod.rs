@@ -1,0 +1,179 @@
+//! `flash-indexer replay`: a trace through simulated caches into an index, without sockets or a service.
+
+mod figures;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use flash_indexer_bench::{Clock, Latencies, Play, PlayedRequest, resident_bytes};
+use flash_indexer_core::designs::Design;
+use flash_indexer_core::{MatchScores, SharedIndex, Tier};
+use flash_indexer_sim::workload::MooncakeTrace;
+use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
+
+use self::figures::Figures;
+use crate::simulate::progress;
+use crate::{design_name, trace_file};
+
+/// Play a request trace through simulated caches into an index design, and see what it costs.
+///
+/// Before each request the index is asked, as a router would; then it is told what serving the request
+/// changed in the worker's cache. No sockets, no tokens, no service: what is measured is the index. The
+/// caches are played in advance, so that they do not disturb the figures.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  flash-indexer replay conversation_trace.jsonl --verify
+  flash-indexer replay conversation_trace.jsonl --index radix-tree --workers 1000
+  flash-indexer replay conversation_trace.jsonl --private-hash-seeds --holes 2 --verify
+
+Resident memory is the growth of the process while the index was filled. It includes what the allocator
+keeps for itself, and misses what it hands out again from earlier use; flash-indexer bench measures memory in a
+fresh process.")]
+pub(crate) struct ReplayArguments {
+    /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt
+    /// [default: FLASH_SHARED/data/mooncake/conversation_trace.jsonl, FLASH_SHARED being ../shared].
+    trace: Option<PathBuf>,
+
+    /// Index design.
+    #[arg(long, value_name = "NAME", env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
+    index: Design,
+
+    /// Workers of the fleet.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
+
+    /// Blocks of each worker's cache.
+    #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: u32,
+
+    /// Tokens in a block; must divide the 512 tokens of a hash id.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    block_size: u32,
+
+    /// Stop after so many requests [default: the whole trace].
+    #[arg(long)]
+    requests: Option<usize>,
+
+    /// Send each prompt to the worker with the deepest match, instead of to each in turn.
+    #[arg(long)]
+    prefix_affinity: bool,
+
+    /// Let each worker name blocks in its own way, as engines with random hash seeds do.
+    #[arg(long)]
+    private_hash_seeds: bool,
+
+    /// Percentage of stored blocks that vanish from the middle of their sequence.
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = hole_share)]
+    holes: HoleShare,
+
+    /// Changes every hash, and where holes are.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Compare each answer for the worker that serves the request with what its cache has.
+    #[arg(long)]
+    verify: bool,
+}
+
+/// Tokens that one hash id of a trace stands for.
+const TOKENS_PER_HASH_ID: u32 = 512;
+/// Differences that are printed one by one.
+const DIFFERENCES_SHOWN_MAX: usize = 20;
+
+fn hole_share(text: &str) -> Result<HoleShare, String> {
+    let share = text.parse().ok().and_then(HoleShare::percent);
+    share.ok_or_else(|| "expected a percentage from 0 to 99".to_owned())
+}
+
+pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
+    let options = arguments.fleet()?;
+    let trace = MooncakeTrace::open(&trace_file(arguments.trace.as_deref())?)?;
+    let count = arguments.requests.unwrap_or(usize::MAX).min(trace.len());
+    let bar = progress(2 * count, "requests").with_message("playing the caches");
+    let mut fleet = Fleet::new(options);
+    let play = Play::of(trace.prompts().take(count).inspect(|_| bar.inc(1)), &mut fleet);
+    bar.set_message("filling the index");
+    let index = arguments.index.build();
+    let replayed = replay(&*index, &play, || bar.inc(1));
+    bar.finish_and_clear();
+    replayed.figures.print(arguments.index, &play);
+    if arguments.verify {
+        replayed.check()?;
+    }
+    Ok(())
+}
+
+impl ReplayArguments {
+    fn fleet(&self) -> Result<FleetOptions> {
+        if !TOKENS_PER_HASH_ID.is_multiple_of(self.block_size) {
+            bail!("--block-size {}: must divide {TOKENS_PER_HASH_ID}, the tokens of a hash id", self.block_size);
+        }
+        Ok(FleetOptions {
+            workers: self.workers.into(),
+            blocks: self.blocks as usize,
+            blocks_per_hash_id: (TOKENS_PER_HASH_ID / self.block_size) as usize,
+            routing: if self.prefix_affinity { Routing::PrefixAffinity } else { Routing::RoundRobin },
+            hash_seeds: if self.private_hash_seeds { HashSeeds::Private } else { HashSeeds::Shared },
+            holes: self.holes,
+            seed: self.seed,
+        })
+    }
+}
+
+/// What a replay came to.
+struct Replayed {
+    figures: Figures,
+    equal: usize,
+    differences: Vec<String>,
+}
+
+/// Asks and tells the index, request by request.
+fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Replayed {
+    let clock = Clock::calibrated();
+    let mut figures = Figures { queries: Latencies::default(), ..Figures::default() };
+    let mut replayed_equal = 0;
+    let mut differences = Vec::new();
+    let resident = resident_bytes();
+    for (number, request) in play.requests.iter().enumerate() {
+        let mut scores = MatchScores::default();
+        figures.queries.record(clock.time(|| scores = index.find(&request.query)));
+        let predicted = scores.get(request.rank).map_or(0, |found| found.blocks[Tier::Device] as usize);
+        match difference(number, request, predicted) {
+            None => replayed_equal += 1,
+            Some(difference) => differences.push(difference),
+        }
+        figures.matched_blocks += scores.ranks.iter().map(|found| u64::from(found.blocks[Tier::Device])).sum::<u64>();
+        figures.matching_ranks += scores.ranks.len() as u64;
+        figures.reused_blocks += request.reused as u64;
+        let start = Instant::now();
+        for event in &play.events[request.events.clone()] {
+            index.apply(event.rank, &event.event);
+        }
+        figures.ingest += start.elapsed();
+        done();
+    }
+    figures.grown_by = resident.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
+    Replayed { figures, equal: replayed_equal, differences }
+}
+
+fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Option<String> {
+    let PlayedRequest { rank, reused, .. } = request;
+    let text =
+        || format!("request {number}: {predicted} blocks predicted, {reused} cached by worker {}", rank.worker.0);
+    (predicted != *reused).then(text)
+}
+
+impl Replayed {
+    fn check(&self) -> Result<()> {
+        println!("predictions: {} equal, {} different", self.equal, self.differences.len());
+        for difference in self.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
+            println!("  {difference}");
+        }
+        match self.differences.len() {
+            0 => Ok(()),
+            different => bail!("{different} predictions differed from what the caches had"),
+        }
+    }
+}

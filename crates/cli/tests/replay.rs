@@ -1,0 +1,94 @@
+//! A trace into an index without a service: `replay` and `bench`.
+
+mod support;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use support::{run, text};
+
+/// A trace of conversations that grow turn by turn over a shared start.
+fn write_trace(to: &Path) {
+    let mut open: Vec<Vec<u64>> = (0..6).map(|chat| vec![0, 1 + chat]).collect();
+    let mut trace = String::new();
+    for turn in 0..120u64 {
+        let chat = (turn * 5 % 6) as usize;
+        open[chat].push(100 + turn);
+        let hash_ids = &open[chat];
+        let length = hash_ids.len() * 512;
+        writeln!(
+            trace,
+            r#"{{"timestamp": {}, "input_length": {length}, "output_length": 1, "hash_ids": {hash_ids:?}}}"#,
+            turn * 10
+        )
+        .expect("a string takes text");
+        if hash_ids.len() > 9 {
+            open[chat].truncate(2);
+        }
+    }
+    std::fs::write(to, trace).expect("a file");
+}
+
+fn with_trace(check: impl FnOnce(&str, &Path)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("trace.jsonl");
+    write_trace(&trace);
+    check(trace.to_str().expect("a path of text"), folder.path());
+}
+
+#[test]
+fn every_prediction_of_a_replay_is_what_the_cache_had() {
+    with_trace(|trace, _| {
+        for more in [&[][..], &["--holes", "5", "--private-hash-seeds"], &["--prefix-affinity", "--block-size", "32"]] {
+            let usual = ["replay", trace, "--verify", "--workers", "3", "--blocks", "200"];
+            let output = run(&[&usual[..], more].concat());
+            let report = text(&output.stdout);
+            assert!(output.status.success(), "{report}{}", text(&output.stderr));
+            assert!(report.contains("predictions: 120 equal, 0 different"), "{report}");
+            assert!(!report.contains("hit rate 0.00%") && report.contains("ns per stored block"), "{report}");
+        }
+    });
+}
+
+#[test]
+fn a_small_bench_prints_a_table_of_each_measure_and_writes_it_down() {
+    with_trace(|trace, folder| {
+        let json = folder.join("results.json");
+        let output =
+            run(&["bench", trace, "--requests", "60", "--repeats", "2", "--json", json.to_str().expect("text")]);
+        let report = text(&output.stdout);
+        assert!(output.status.success(), "{report}{}", text(&output.stderr));
+        assert!(!report.contains("answers differ"), "{report}");
+        let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
+        let measures = results["measures"].as_array().expect("measures");
+        assert_eq!(measures.len(), 12);
+        for measure in measures {
+            let name = measure["measure"].as_str().expect("a name");
+            assert!(report.contains(&format!("\n{name}: ")), "{name} is printed");
+            for row in measure["rows"].as_array().expect("rows") {
+                assert!(row["values"].as_array().is_some_and(|values| !values.is_empty()), "{name}");
+                assert!(report.contains(row["contender"].as_str().expect("a name")), "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn mistakes_are_named_with_their_fix() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["replay", "/nonexistent"], "/nonexistent"),
+        (&["replay", "t", "--index", "nonsense"], "radix-tree"),
+        (&["replay", "t", "--block-size", "100"], "512"),
+        (&["replay", "t", "--holes", "120"], "0 to 99"),
+        (&["bench", "t", "--measures", "nonsense"], "query-under-writer"),
+        (&["serve", "--index", "nonsense"], "radix-tree"),
+    ];
+    for (arguments, part) in cases {
+        let output = run(arguments);
+        let error = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    let output = support::flash_indexer(&["bench"]).env("FLASH_SHARED", "/nonexistent").output().expect("it runs");
+    assert!(text(&output.stderr).contains("FLASH_SHARED"), "{}", text(&output.stderr));
+}

@@ -1,0 +1,123 @@
+//! What a fleet tells is what its caches hold: the oracle, fed with its events, gives the engine's truth.
+
+use std::collections::BTreeSet;
+
+use flash_indexer_core::designs::Design;
+use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::{BlockEvent, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerRank};
+use flash_indexer_sim::workload::HashedPrompt;
+use flash_indexer_sim::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
+
+/// Conversations that grow turn by turn over a shared start, some of them sent again unchanged.
+fn prompts() -> Vec<Vec<u64>> {
+    let mut open: Vec<Vec<u64>> = (0..4).map(|chat| vec![0, 100 + chat]).collect();
+    let mut prompts = Vec::new();
+    for turn in 0..40u64 {
+        let chat = (turn * 7 % 4) as usize;
+        open[chat].push(1_000 + turn);
+        if open[chat].len() > 6 {
+            open[chat].truncate(2);
+        }
+        prompts.push(open[chat].clone());
+        if turn % 3 == 0 {
+            prompts.push(open[(chat + 1) % 4].clone());
+        }
+    }
+    prompts
+}
+
+fn options() -> FleetOptions {
+    FleetOptions { workers: 3, blocks: 20, blocks_per_hash_id: 2, ..FleetOptions::default() }
+}
+
+fn play(options: FleetOptions) -> Vec<FleetStep> {
+    let mut fleet = Fleet::new(options);
+    let prompts = prompts();
+    let hashed = prompts.iter().zip(0..).map(|(hash_ids, at_ms)| HashedPrompt { at_ms, hash_ids });
+    hashed.map(|prompt| fleet.serve(prompt).expect("the caches are large enough")).collect()
+}
+
+fn depth(index: &dyn SharedIndex, query: &[LocalHash], rank: WorkerRank) -> usize {
+    index.find(query).get(rank).map_or(0, |found| found.blocks[Tier::Device] as usize)
+}
+
+/// Applies the steps to the oracle and to a design; before each, both must know what the worker has.
+fn check(options: FleetOptions) -> Vec<FleetStep> {
+    let steps = play(options);
+    let oracle = Locked::<Oracle>::default();
+    let design = Design::DEFAULT.build();
+    let mut reused = 0;
+    for step in &steps {
+        assert_eq!(depth(&oracle, &step.query, step.rank), step.reused);
+        assert_eq!(depth(&*design, &step.query, step.rank), step.reused);
+        reused += step.reused;
+        for event in &step.events {
+            let (applied, expected) = (design.apply(step.rank, event), oracle.apply(step.rank, event));
+            assert_eq!((applied.unknown, applied.removed), (0, expected.removed), "{event:?}");
+        }
+    }
+    assert!(reused > 0, "something is reused");
+    steps
+}
+
+fn removed(steps: &[FleetStep]) -> usize {
+    let events = steps.iter().flat_map(|step| &step.events);
+    events.map(|event| if let BlockEvent::Removed { blocks, .. } = event { blocks.len() } else { 0 }).sum()
+}
+
+fn names(steps: &[FleetStep], worker: u64) -> BTreeSet<SequenceHash> {
+    let own = steps.iter().filter(|step| step.rank.worker.0 == worker).flat_map(|step| &step.events);
+    let stored =
+        own.filter_map(|event| if let BlockEvent::Stored { blocks, .. } = event { Some(blocks) } else { None });
+    stored.flatten().map(|block| block.sequence).collect()
+}
+
+#[test]
+fn events_tell_what_every_cache_holds() {
+    let steps = check(options());
+    assert!(removed(&steps) > 0, "small caches evict");
+    assert!(!names(&steps, 0).is_disjoint(&names(&steps, 1)), "equal prefixes have equal names");
+    assert_eq!(steps, play(options()), "the same options play the same");
+}
+
+#[test]
+fn nothing_is_evicted_from_a_cache_that_is_large_enough() {
+    assert_eq!(removed(&check(FleetOptions { blocks: 10_000, ..options() })), 0);
+}
+
+#[test]
+fn private_seeds_share_no_name_and_change_no_truth() {
+    let steps = check(FleetOptions { hash_seeds: HashSeeds::Private, ..options() });
+    assert!(names(&steps, 0).is_disjoint(&names(&steps, 1)));
+    let truth = |steps: &[FleetStep]| steps.iter().map(|step| step.reused).collect::<Vec<_>>();
+    assert_eq!(truth(&steps), truth(&play(options())));
+}
+
+#[test]
+fn holes_are_gone_from_the_worker_too() {
+    let holes = HoleShare::percent(10.0).expect("a share");
+    for blocks in [20, 10_000] {
+        let steps = check(FleetOptions { holes, blocks, ..options() });
+        let told_after_storing =
+            steps.iter().any(|step| matches!(step.events.last(), Some(BlockEvent::Removed { .. })));
+        assert!(told_after_storing, "some hole was opened");
+    }
+    assert_eq!(HoleShare::percent(-1.0), None);
+    assert_eq!(HoleShare::percent(f64::NAN), None);
+}
+
+#[test]
+fn affinity_reuses_more_than_taking_turns() {
+    let reused = |routing| {
+        check(FleetOptions { routing, blocks: 60, ..options() }).iter().map(|step| step.reused).sum::<usize>()
+    };
+    assert!(reused(Routing::PrefixAffinity) > reused(Routing::RoundRobin));
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_refused() {
+    let mut fleet = Fleet::new(options());
+    let hash_ids: Vec<u64> = (0..11).collect();
+    let error = fleet.serve(HashedPrompt { at_ms: 0, hash_ids: &hash_ids }).expect_err("22 blocks do not fit into 20");
+    assert_eq!((error.needed, error.capacity), (22, 20));
+}
