@@ -15,19 +15,20 @@ impl Writer {
         rank.size = RankSize::default();
         rank.waiting = Waiting::default();
         rank.extra_copies.clear();
+        let domain = rank.domain;
         let runs = std::mem::take(&mut rank.runs);
         rank.runs_held = 0;
         // Those that were listed last hang from those that were listed first.
         for &run in runs.iter().rev() {
             let state = self.runs.get(run);
             let (len, is_single) = (state.len, state.columns.is_single());
-            let end = self.coverage(run, slot).end();
+            let end = self.coverage_end(run, slot);
             if end == 0 {
                 continue;
             }
             self.set_coverage(slot, run, Coverage::default());
             if end == len || !is_single {
-                self.trim(run);
+                self.trim(run, domain);
             }
         }
         blocks

@@ -24,6 +24,20 @@ pub(super) struct Domain {
     pub(super) directory: Directory,
     /// Ranks in it.
     members: usize,
+    /// The rank that joined last.
+    newest: Option<RankSlot>,
+}
+
+impl Domain {
+    /// The domain's rank, if there is only one and it is known.
+    pub(super) fn only_member(&self) -> Option<RankSlot> {
+        self.newest.filter(|_| self.members == 1)
+    }
+
+    fn join(&mut self, rank: RankSlot) {
+        self.members += 1;
+        self.newest = Some(rank);
+    }
 }
 
 /// Every domain.
@@ -58,9 +72,10 @@ impl Domains {
         DomainId(u32::try_from(at).expect("fewer than 2^32 domains"))
     }
 
-    fn leave(&mut self, domain: DomainId) {
+    fn leave(&mut self, domain: DomainId, rank: RankSlot) {
         let state = self.get_mut(domain);
         state.members -= 1;
+        state.newest = state.newest.filter(|&newest| newest != rank);
         if state.members == 0 {
             debug_assert!(state.directory.is_empty(), "names go with what they name");
             self.domains[domain.0 as usize] = None;
@@ -94,8 +109,8 @@ impl Writer {
             return None;
         }
         let domain = self.domain_for(parent, first);
-        self.domains.get_mut(domain).members += 1;
         let slot = self.ranks.insert(RankState::new(rank, domain, home));
+        self.domains.get_mut(domain).join(slot);
         let holder = self.holders.take();
         self.ranks.get_mut(slot).levels.push((home, holder));
         let slowest = Tier::ALL.len() as u8 - 1;
@@ -109,7 +124,7 @@ impl Writer {
     /// Lets go of a rank that holds nothing.
     pub(super) fn leave(&mut self, slot: RankSlot) {
         let state = self.ranks.remove(slot);
-        self.domains.leave(state.domain);
+        self.domains.leave(state.domain, slot);
         self.holders.free.extend(state.levels.iter().map(|&(_, holder)| holder));
         self.published.ranks.set_size(slot, &crate::RankSize::default());
         self.published.ranks.change(|table| {
@@ -163,12 +178,12 @@ impl Writer {
                 self.give_name(new, Place { run, offset }, name);
             }
         }
-        self.domains.get_mut(new).members += 1;
+        self.domains.get_mut(new).join(slot);
         self.ranks.get_mut(slot).domain = new;
         for &(run, _) in area.iter().rev() {
-            self.trim(run);
+            self.trim(run, old);
         }
-        self.domains.leave(old);
+        self.domains.leave(old, slot);
     }
 
     /// The runs that a rank holds something of, and those above them, each with the number of blocks

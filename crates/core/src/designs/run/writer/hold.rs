@@ -34,6 +34,14 @@ impl Writer {
         })
     }
 
+    /// One more than the last offset that the rank holds of a run.
+    pub(super) fn coverage_end(&self, run: RunId, slot: RankSlot) -> u16 {
+        match self.exception(run, slot) {
+            Some(coverage) => coverage.end(),
+            None => self.end(run, self.ranks.get(slot).home_holder()),
+        }
+    }
+
     pub(super) fn holds_in(&self, slot: RankSlot, place: Place, tier: Tier) -> bool {
         match self.exception(place.run, slot) {
             Some(coverage) => coverage.tier(tier).contains(place.offset),
@@ -138,7 +146,8 @@ impl Writer {
         size.by_tier[tier] -= range.len();
         let state = self.runs.get(run);
         if range.end == state.len || !state.columns.is_single() {
-            self.trim(run);
+            let domain = self.ranks.get(slot).domain;
+            self.trim(run, domain);
         }
     }
 

@@ -1,6 +1,8 @@
 //! Giving back what nobody needs: blocks at the end of a run that no rank holds and no run hangs
 //! from, and names of a domain in which no rank holds the block or any that follows it.
 
+use std::ops::ControlFlow;
+
 use super::Writer;
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::Relaxed;
@@ -9,24 +11,18 @@ use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
 
 impl Writer {
-    /// Trims a run, and then those above it that become free of what hung from them.
-    pub(super) fn trim(&mut self, run: RunId) {
+    /// Trims a run of which a rank of this domain has let go, and then those above it that become free
+    /// of what hung from them. Other domains need what they needed before.
+    pub(super) fn trim(&mut self, run: RunId, domain: DomainId) {
         let mut run = run;
         while run != RunId::NONE {
-            let needed = self.needed(run, None);
-            let mut vanished = false;
-            if self.runs.get(run).columns.is_single() {
-                // Then whatever is needed is needed by the one domain.
-                let domain = self.runs.get(run).columns.domains().next();
-                vanished |= domain.is_some_and(|domain| self.unname(run, domain, needed));
-            } else {
-                let domains: Vec<DomainId> = self.runs.get(run).columns.domains().collect();
-                for domain in domains {
-                    let needed = self.needed(run, Some(domain));
-                    vanished |= self.unname(run, domain, needed);
-                }
-            }
-            let parent = self.runs.get(run).parent.run;
+            let state = self.runs.get(run);
+            let (parent, named) = (state.parent.run, state.columns.get(domain).named);
+            let is_single = state.columns.is_single();
+            let needed = self.needed(run);
+            let needed_names = if is_single { needed } else { self.names_needed(run, domain) };
+            let vanished = needed_names == 0 && named > 0;
+            self.unname(run, domain, needed_names);
             if needed == 0 {
                 self.free(run);
             } else {
@@ -39,43 +35,66 @@ impl Writer {
         }
     }
 
-    /// How many blocks of a run must stay for its holders and for the runs that hang from it; those
-    /// of one domain or all.
-    fn needed(&mut self, run: RunId, domain: Option<DomainId>) -> u16 {
-        let in_domain = |rank| domain.is_none_or(|domain| self.ranks.get(rank).domain == domain);
+    /// How many blocks of a run must stay for its holders and for the runs that hang from it.
+    fn needed(&mut self, run: RunId) -> u16 {
         let mut needed = 0;
-        self.published.run(run).holdings().for_each(|holder, end| {
-            if end > needed && in_domain(self.published.ranks.meaning(holder).rank) {
-                needed = end;
-            }
+        let len = self.runs.get(run).len;
+        self.published.run(run).holdings().each_until(|_, end| {
+            needed = end.max(needed);
+            if needed == len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let state = self.runs.get(run);
-        for (&rank, coverage) in state.exceptions.iter().flat_map(|exceptions| exceptions.iter()) {
-            if in_domain(rank) {
-                needed = needed.max(coverage.end());
-            }
+        for coverage in state.exceptions.iter().flat_map(|exceptions| exceptions.values()) {
+            needed = needed.max(coverage.end());
         }
         if state.children == 0 || state.deepest_child < needed {
             return needed;
         }
-        let children = self
-            .runs
-            .children(run)
-            .filter(|&(child, _)| domain.is_none_or(|domain| self.runs.get(child).columns.get(domain).named > 0));
-        let deepest = children.map(|(_, offset)| offset).max();
-        if domain.is_none() {
-            self.runs.get_mut(run).deepest_child = deepest.unwrap_or(0);
-        }
-        deepest.map_or(needed, |deepest| needed.max(deepest + 1))
+        let deepest = self.runs.children(run).map(|(_, offset)| offset).max().unwrap_or(0);
+        self.runs.get_mut(run).deepest_child = deepest;
+        needed.max(deepest + 1)
     }
 
-    /// Forgets the domain's names from an offset on; true when none is left that was.
-    fn unname(&mut self, run: RunId, domain: DomainId, keep: u16) -> bool {
+    /// How many blocks of a run must keep the domain's names: those that its ranks hold and those from
+    /// which runs hang that it has named.
+    fn names_needed(&self, run: RunId, domain: DomainId) -> u16 {
+        let named = self.runs.get(run).columns.get(domain).named;
+        let needed = match self.domains.get(domain).only_member() {
+            Some(rank) => self.coverage_end(run, rank),
+            None => self.coverage_end_in(run, domain),
+        };
+        if needed >= named || self.runs.get(run).children == 0 {
+            return needed.min(named);
+        }
+        let children = self.runs.children(run);
+        let named_too = children.filter(|&(child, _)| self.runs.get(child).columns.get(domain).named > 0);
+        named_too.fold(needed, |needed, (_, offset)| needed.max(offset + 1))
+    }
+
+    /// One more than the last offset that any rank of the domain holds.
+    fn coverage_end_in(&self, run: RunId, domain: DomainId) -> u16 {
+        let in_domain = |rank| self.ranks.get(rank).domain == domain;
+        let mut coverage_end = 0;
+        self.published.run(run).holdings().for_each(|holder, end| {
+            if end > coverage_end && in_domain(self.published.ranks.meaning(holder).rank) {
+                coverage_end = end;
+            }
+        });
+        for (&rank, coverage) in self.runs.get(run).exceptions.iter().flat_map(|exceptions| exceptions.iter()) {
+            if in_domain(rank) {
+                coverage_end = coverage_end.max(coverage.end());
+            }
+        }
+        coverage_end
+    }
+
+    /// Forgets the domain's names from an offset on.
+    fn unname(&mut self, run: RunId, domain: DomainId, keep: u16) {
         let Self { runs, names, domains, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         if column.named <= keep {
-            return false;
+            return;
         }
         let directory = &mut domains.get_mut(domain).directory;
         while column.named > keep {
@@ -84,7 +103,6 @@ impl Writer {
             names.pop(&mut column);
         }
         columns.set(domain, column);
-        column.named == 0
     }
 
     fn truncate(&mut self, run: RunId, len: u16) {
