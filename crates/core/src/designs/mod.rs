@@ -1,11 +1,14 @@
 //! The index designs, one file or folder each, and their names.
 
+mod naming;
 mod radix_tree;
+mod rank_slots;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use radix_tree::{RadixTree, RadixTreeLimits};
+pub use naming::NamingLimits;
+pub use radix_tree::RadixTree;
 
 use crate::{Locked, SharedIndex};
 
