@@ -1,8 +1,14 @@
 //! Indexes that threads share, and how a design for one thread becomes one.
 
+mod actor;
 mod locked;
+mod sharded;
+mod thread_pool;
 
+pub use actor::{ACTOR_REQUESTS_MAX, Actor};
 pub use locked::Locked;
+pub use sharded::Sharded;
+pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
 use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank, stored_events};
 
