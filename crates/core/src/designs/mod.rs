@@ -22,7 +22,7 @@ pub use inverted::Inverted;
 pub use naming::NamingLimits;
 pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
-pub use radix_tree::RadixTree;
+pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
 
 use crate::{Actor, Locked, SharedIndex};
 

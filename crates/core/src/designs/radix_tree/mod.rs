@@ -18,8 +18,12 @@
 
 mod find;
 mod nodes;
+mod uses;
+
+use std::time::Duration;
 
 use self::nodes::{NodeId, Nodes, RankNodes};
+pub use self::uses::{CountedMatches, UseWindow};
 use super::naming::{Lookup, NamingLimits, RankWriter};
 use super::rank_slots::RankSlots;
 use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankMatch, RankSize, WorkerRank};
@@ -47,6 +51,20 @@ impl RadixTree {
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Answers a query as [`PrefixIndex::find`] does, and counts it as a use of every block that any
+    /// rank holds of it.
+    ///
+    /// `now` is the time since a moment that all calls share, and never goes back. Memory is taken
+    /// for blocks that queries have matched, at most [`UseWindow::uses_max`] times each, until the
+    /// block is gone. Costs a second walk down the matched prefix. Queries through `find` are not
+    /// counted: they only read.
+    pub fn find_and_count(&mut self, query: &[LocalHash], now: Duration, window: UseWindow) -> CountedMatches {
+        let scores = self.find(query);
+        let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0);
+        let recent_uses = uses::count(&mut self.nodes, &query[..longest as usize], now, window);
+        CountedMatches { scores, recent_uses }
     }
 }
 

@@ -1,7 +1,10 @@
 //! The tree itself: nodes in one arena, linked by number.
 
+use std::time::Duration;
+
 use rustc_hash::FxHashMap;
 
+use super::uses::{RecentUses, UseWindow};
 use crate::designs::naming::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
@@ -36,6 +39,7 @@ struct Node {
     previous_twin: Option<NodeId>,
     /// Ordered by slot.
     holders: Vec<Holder>,
+    uses: RecentUses,
 }
 
 impl Node {
@@ -47,6 +51,7 @@ impl Node {
             next_twin: None,
             previous_twin: None,
             holders: Vec::new(),
+            uses: RecentUses::default(),
         }
     }
 }
@@ -81,6 +86,11 @@ impl Nodes {
 
     pub(super) fn holders(&self, node: NodeId) -> &[Holder] {
         &self.at(node).holders
+    }
+
+    /// Notes a use of a node's block and returns how many are remembered from before.
+    pub(super) fn count_use(&mut self, node: NodeId, now: Duration, window: UseWindow) -> u32 {
+        self.at_mut(node).uses.count(now, window)
     }
 
     /// Children of `node` that the rank has a name for. Looks at every child, of whatever rank.
