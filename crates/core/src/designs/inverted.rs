@@ -98,7 +98,7 @@ impl PrefixIndex for Inverted {
             depth += 1;
         }
         depths.record(&matching, depth);
-        depths.into_scores(&self.ranks)
+        depths.into_scores(|slot| self.ranks.rank(slot))
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {

@@ -2,8 +2,7 @@
 
 use super::holders::Holders;
 use super::rank_set::RankSet;
-use super::rank_slots::RankSlots;
-use crate::{MatchScores, PerTier, RankMatch, Tier};
+use crate::{MatchScores, PerTier, RankMatch, Tier, WorkerRank};
 
 /// For each tier, the ranks that hold every block of the query so far in it or a faster one.
 #[derive(Debug, Clone, Default)]
@@ -92,13 +91,10 @@ impl Depths {
         }
     }
 
-    /// The depths as scores of the ranks that had the slots.
-    pub(super) fn into_scores<T>(self, slots: &RankSlots<T>) -> MatchScores {
+    /// The depths as scores of the ranks in the slots; of slots without a rank there are none.
+    pub(super) fn into_scores(self, rank_in: impl Fn(u32) -> Option<WorkerRank>) -> MatchScores {
         let by_slot = (0..).zip(self.0).filter(|(_, blocks)| !blocks.is_zero());
-        let matches = by_slot.filter_map(|(slot, blocks)| {
-            let &(rank, _) = slots.at(slot)?;
-            Some(RankMatch { rank, blocks })
-        });
+        let matches = by_slot.filter_map(|(slot, blocks)| Some(RankMatch { rank: rank_in(slot)?, blocks }));
         MatchScores { ranks: matches.collect() }
     }
 }

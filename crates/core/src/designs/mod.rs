@@ -71,7 +71,7 @@ impl Design {
         }
     }
 
-    /// An empty index of the design.
+    /// An empty index of the design. [`Design::Actor`] starts a thread.
     #[must_use]
     pub fn build(self) -> Box<dyn SharedIndex> {
         match self {

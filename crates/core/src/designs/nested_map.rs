@@ -24,8 +24,8 @@ use crate::{
 /// hashes of which the rank holds **any** block in the tier or a faster one, wherever that block
 /// stands. So an answer is never too low, and it is too high exactly if the rank holds, beside the
 /// true prefix, some block with the content that comes next: in another sequence, or cut off by a
-/// block that is missing. Where each local hash stands for one prefix only and no rank has holes,
-/// every answer is right.
+/// block that is missing. Where no rank has holes and each local hash stands for one prefix only, in
+/// what is held and in what is asked, every answer is right.
 ///
 /// # Cost
 ///

@@ -43,6 +43,11 @@ impl<T> RankSlots<T> {
         }
     }
 
+    /// The rank in a slot, if it is in use.
+    pub(super) fn rank(&self, slot: u32) -> Option<WorkerRank> {
+        self.at(slot).map(|&(rank, _)| rank)
+    }
+
     /// The rank and the state in a slot, if it is in use.
     pub(super) fn at(&self, slot: u32) -> Option<&(WorkerRank, T)> {
         self.slots.get(slot as usize)?.as_ref()

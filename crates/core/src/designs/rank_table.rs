@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use super::matching::Depths;
 use super::rank_slots::RankSlots;
-use crate::WorkerRank;
+use crate::{MatchScores, WorkerRank};
 
-/// [`RankSlots`] that threads share. A slot's number may be reused while a query is under way, so a
-/// query translates slots by the snapshot that it took at its start.
+/// [`RankSlots`] that threads share. A slot may go to another rank while a query is under way, so a
+/// query takes a snapshot at its start and leaves out ranks that have lost their slot at its end.
 #[derive(Debug)]
 pub(super) struct RankTable<T> {
-    slots: RwLock<Arc<RankSlots<Arc<T>>>>,
+    slots: RwLock<Snapshot<T>>,
 }
+
+/// Ranks and slots at one moment.
+pub(super) type Snapshot<T> = Arc<RankSlots<Arc<T>>>;
 
 impl<T> Default for RankTable<T> {
     fn default() -> Self {
@@ -22,8 +26,21 @@ impl<T> Default for RankTable<T> {
 
 impl<T: Default> RankTable<T> {
     /// Ranks and slots as they are now.
-    pub(super) fn snapshot(&self) -> Arc<RankSlots<Arc<T>>> {
+    pub(super) fn snapshot(&self) -> Snapshot<T> {
         Arc::clone(&self.slots.read())
+    }
+
+    /// The scores of a query that took the snapshot `before` at its start.
+    pub(super) fn scores(&self, before: &Snapshot<T>, depths: Depths) -> MatchScores {
+        let after = self.snapshot();
+        if Arc::ptr_eq(before, &after) {
+            return depths.into_scores(|slot| after.rank(slot));
+        }
+        depths.into_scores(|slot| {
+            // A rank that comes back gets a new state, and this one lives as long as the snapshot.
+            let ((rank, was), (_, is)) = (before.at(slot)?, after.at(slot)?);
+            Arc::ptr_eq(was, is).then_some(*rank)
+        })
     }
 
     pub(super) fn get(&self, rank: WorkerRank) -> Option<Arc<T>> {

@@ -21,7 +21,8 @@ use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, Wo
 /// The changes of one worker (`apply`, `clear_rank`, `remove_worker`) must come from one thread at a
 /// time, in the order in which its engine made them; different workers may be changed at once.
 /// When nothing is being changed every answer is exact. What a reader may see during a change is said
-/// by each design. No method waits for readers.
+/// by each design. A change may wait for queries that are under way, never for whoever uses their
+/// answers.
 pub trait SharedIndex: Send + Sync {
     /// Applies one event of `rank` and says what it changed.
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied;

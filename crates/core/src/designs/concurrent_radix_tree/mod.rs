@@ -26,7 +26,7 @@ use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, Sh
 /// its child, and waits for queries at those nodes only. So a query sees each block entirely or not
 /// at all, but may see an event of many blocks in part: for a rank that is being changed it can find
 /// any depth that blocks held at some moment during the query add up to. What it says of other ranks
-/// is exact, and with nobody writing everything is. A rank whose first block is stored during a
+/// is exact, and with nobody writing everything is. A rank that held nothing at some moment during a
 /// query may be missing from the answer. `held` and `size` take a rank between two events.
 ///
 /// # Cost
@@ -67,10 +67,10 @@ impl SharedIndex for ConcurrentRadixTree {
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        let slots = self.ranks.snapshot();
+        let before = self.ranks.snapshot();
         let mut depths = Depths::default();
         find::find(&self.root, query, &mut depths);
-        depths.into_scores(&slots)
+        self.ranks.scores(&before, depths)
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {

@@ -89,9 +89,9 @@ impl Default for PositionalOptions {
 /// The changes of one worker come from one thread at a time. A query runs on the caller's thread and
 /// sees each position entirely or not at all; for a rank that is being changed it may see an event in
 /// part, and, as it does not look at every block, can find a depth that the rank had at no moment.
-/// What it says of other ranks is exact, and with nobody writing everything is. A rank whose first
-/// block is stored during a query may be missing from the answer. `held` and `size` take a rank
-/// between two events.
+/// What it says of other ranks is exact, and with nobody writing everything is. A rank that held
+/// nothing at some moment during a query may be missing from the answer. `held` and `size` take a
+/// rank between two events.
 ///
 /// # Cost
 ///
@@ -176,7 +176,7 @@ impl SharedIndex for Positional {
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        let slots = self.ranks.snapshot();
+        let before = self.ranks.snapshot();
         let mut search = Search::new(&self.table, query);
         let mut depths = Depths::default();
         if let Some(mut matching) = search.start() {
@@ -187,7 +187,7 @@ impl SharedIndex for Positional {
                 depths.record_rank(slot, twins::depths_of(&mut search, slot));
             }
         }
-        depths.into_scores(&slots)
+        self.ranks.scores(&before, depths)
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {

@@ -82,7 +82,7 @@ impl PrefixIndex for RadixTree {
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let found = find::find(&self.nodes, query).into_iter();
-        let rank_of = |slot| self.ranks.at(slot).expect("a holder's slot is in use").0;
+        let rank_of = |slot| self.ranks.rank(slot).expect("a holder's slot is in use");
         let matches = found.map(|(slot, blocks)| RankMatch { rank: rank_of(slot), blocks });
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
