@@ -62,11 +62,19 @@ impl Postings for RankPostings<'_> {
 }
 
 impl Inverted {
-    /// The ranks that hold any block with this content.
-    fn holding(&self, local: LocalHash) -> Option<Matching> {
-        let mut matching = Matching::default();
-        self.by_content.get(&local)?.values().for_each(|holders| matching.unite(holders));
-        Some(matching)
+    /// Takes out the ranks that hold no block with this content.
+    fn split_off_lost(&self, matching: &mut Matching, local: LocalHash) -> Option<Matching> {
+        let same_content = self.by_content.get(&local).map(FxHashMap::values);
+        let mut same_content = same_content.into_iter().flatten();
+        match (same_content.next(), same_content.next()) {
+            (None, _) => Some(std::mem::take(matching)),
+            (Some(only), None) => matching.split_off_lost(only),
+            (Some(first), Some(second)) => {
+                let mut holding = Matching::holding(first);
+                [second].into_iter().chain(same_content).for_each(|holders| holding.unite(holders));
+                matching.split_off_outside(&holding)
+            }
+        }
     }
 }
 
@@ -83,21 +91,20 @@ impl PrefixIndex for Inverted {
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let mut depths = Depths::default();
-        let Some(mut matching) = query.first().and_then(|&local| self.holding(local)) else {
+        let Some(first) = query.first().and_then(|local| self.by_content.get(local)) else {
             return MatchScores::default();
         };
-        let mut depth = 1;
-        for &local in &query[1..] {
-            let holding = self.holding(local).unwrap_or_default();
-            if let Some(lost) = matching.split_off_outside(&holding) {
+        let mut matching = Matching::default();
+        first.values().for_each(|holders| matching.unite(holders));
+        for (&local, depth) in query[1..].iter().zip(1..) {
+            if let Some(lost) = self.split_off_lost(&mut matching, local) {
                 depths.record(&lost, depth);
             }
             if matching.is_empty() {
                 break;
             }
-            depth += 1;
         }
-        depths.record(&matching, depth);
+        depths.record(&matching, query.len());
         depths.into_scores(|slot| self.ranks.rank(slot))
     }
 

@@ -32,7 +32,8 @@ use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, Sh
 /// # Cost
 ///
 /// As [`RadixTree`](super::RadixTree); a query of depth *D* takes *D* locks and counts *D* references
-/// up and down. What a moved block takes along is looked for among all that its rank has named.
+/// up and down. What a moved block takes along, and what follows a removed block beyond
+/// [`NamingLimits::removed_blocks_max`], is looked for among all that the rank has named.
 #[derive(Debug, Default)]
 pub struct ConcurrentRadixTree {
     root: Arc<Node>,

@@ -98,7 +98,8 @@ impl Default for PositionalOptions {
 /// A query of depth *D* costs O(D / J) lookups for jumps of J blocks, as many again for ranks lost on
 /// the way as [`LostRankSearch`] says, D hashes of 16 bytes, and D lookups more if a matching rank has
 /// holes. Storing or removing a block costs one lookup by name and one by position. What a moved
-/// block takes along is looked for among all that its rank has named.
+/// block takes along, and what follows a removed block beyond [`NamingLimits::removed_blocks_max`], is
+/// looked for among all that the rank has named.
 #[derive(Debug, Default)]
 pub struct Positional {
     table: Table,

@@ -1,7 +1,7 @@
 //! Ranks that have several names for one prefix: what follows each name is followed.
 
+use super::entry::Entry;
 use super::search::Search;
-use crate::designs::naming::Tiers;
 use crate::hashing::next_sequence_hash;
 use crate::{PerTier, SequenceHash, Tier};
 
@@ -22,12 +22,11 @@ pub(super) fn depths_of(search: &mut Search<'_>, slot: u32) -> PerTier<u32> {
             0 => vec![(None, 0)],
             _ => names.iter().map(|name| (Some(name.prefix), name.fastest)).collect(),
         };
-        let next = |entry: &super::entry::Entry| {
+        let next = |entry: &Entry| {
             let mut next = Vec::new();
             for (above, fastest) in above {
                 for (prefix, holders) in entry.with_twins(next_sequence_hash(above, local)) {
-                    let tiers: Tiers = holders.tiers_of(slot);
-                    next.push(Name { prefix, fastest: tiers.fastest().max(fastest) });
+                    next.push(Name { prefix, fastest: holders.tiers_of(slot).fastest().max(fastest) });
                 }
             }
             next.retain(|name| name.fastest < Tier::ALL.len());
