@@ -83,7 +83,7 @@ fn limits() -> impl Strategy<Value = NamingLimits> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(support::cases(1000))]
 
     #[test]
     fn concurrent_radix_tree(

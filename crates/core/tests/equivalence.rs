@@ -58,7 +58,7 @@ fn remove_every_copy(index: &dyn SharedIndex) {
 macro_rules! equals_the_oracle {
     ($cases:literal; $($name:ident: $build:expr,)*) => {
         proptest! {
-            #![proptest_config(ProptestConfig { cases: $cases, ..ProptestConfig::default() })]
+            #![proptest_config(support::cases($cases))]
             $(
                 #[test]
                 fn $name(steps in support::stream(40), queries in vec(support::path(), 12)) {

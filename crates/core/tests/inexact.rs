@@ -129,7 +129,7 @@ macro_rules! goes_by_content {
             use super::*;
 
             proptest! {
-                #![proptest_config(ProptestConfig { cases: $cases, ..ProptestConfig::default() })]
+                #![proptest_config(support::cases($cases))]
 
                 #[test]
                 fn claims_too_much_exactly_where_content_stands_elsewhere(

@@ -76,7 +76,7 @@ fn query() -> impl Strategy<Value = Vec<LocalHash>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(support::cases(1000))]
 
     #[test]
     fn jumps_of_any_size_find_what_the_radix_tree_finds(

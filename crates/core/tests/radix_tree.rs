@@ -22,7 +22,7 @@ fn apply(tree: &mut RadixTree, step: &Step) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(support::cases(3000))]
 
     #[test]
     fn an_empty_tree_keeps_no_node(steps in support::stream(40)) {

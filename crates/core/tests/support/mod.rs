@@ -10,6 +10,14 @@ use flash_indexer_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+/// So many cases, or more if `PROPTEST_CASES` asks for more.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    let is_asked_for = std::env::var_os("PROPTEST_CASES").is_some();
+    let cases = if is_asked_for { config.cases.max(cases) } else { cases };
+    ProptestConfig { cases, ..config }
+}
+
 /// One step of a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
