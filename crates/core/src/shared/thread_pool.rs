@@ -85,12 +85,6 @@ impl<S: SharedIndex + 'static> ThreadPool<S> {
         Self { index, routes: RwLock::new(Routes::new(options.threads)), queues, threads }
     }
 
-    /// The index, for reading.
-    #[must_use]
-    pub fn index(&self) -> &S {
-        &self.index
-    }
-
     /// Queues one event of `rank`. What it changes is told by [`ThreadPool::flush`].
     pub fn submit(&self, rank: WorkerRank, event: BlockEvent) {
         self.send(self.thread_of(rank.worker), Job::Apply(rank, event));

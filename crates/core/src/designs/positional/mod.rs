@@ -2,8 +2,8 @@
 //! position without going through those before it.
 //!
 //! ```text
-//!  (0, A1) ─▶ Single: prefix A1      ─▶ {rank 0, rank 1}        a query of 200 blocks looks at
-//!  (1, C3) ─▶ Single: prefix A1 C3   ─▶ {rank 0}                positions 0, 64, 128 and 199, and
+//!  (0, A1) ─▶ Single: prefix A1      ─▶ {rank 0, rank 1}        a query of 150 blocks looks at
+//!  (1, C3) ─▶ Single: prefix A1 C3   ─▶ {rank 0}                positions 0, 64, 128 and 149, and
 //!  (2, D4) ─▶ Multi:  prefix A1 C3 D4 ─▶ {rank 0}               goes back only where it has lost
 //!                     prefix B2 C5 D4 ─▶ {rank 1}               ranks in between
 //! ```
