@@ -184,19 +184,21 @@ pub fn local_hashes(space: HashSpace, tokens: &[u32], block_size: BlockSize, win
 /// Our own sequence hashes: each is the hash of the one before it and the block's local hash, the
 /// first is the local hash itself.
 pub fn sequence_hashes(locals: &[LocalHash]) -> impl Iterator<Item = SequenceHash> {
-    locals.iter().scan(None, |previous: &mut Option<u64>, local| {
-        let hash = match previous {
-            None => local.0,
-            Some(previous) => {
-                let mut bytes = [0; 16];
-                bytes[..8].copy_from_slice(&previous.to_le_bytes());
-                bytes[8..].copy_from_slice(&local.0.to_le_bytes());
-                xxh3_64_with_seed(&bytes, SEED)
-            }
-        };
-        *previous = Some(hash);
-        Some(SequenceHash(hash))
+    locals.iter().scan(None, |previous, &local| {
+        *previous = Some(next_sequence_hash(*previous, local));
+        *previous
     })
+}
+
+/// Our own sequence hash of one block after the block whose hash is `previous`; none at the start of
+/// a sequence.
+#[must_use]
+pub fn next_sequence_hash(previous: Option<SequenceHash>, local: LocalHash) -> SequenceHash {
+    let Some(previous) = previous else { return SequenceHash(local.0) };
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&previous.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&local.0.to_le_bytes());
+    SequenceHash(xxh3_64_with_seed(&bytes, SEED))
 }
 
 #[cfg(test)]

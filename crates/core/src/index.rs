@@ -19,12 +19,13 @@ use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, Wo
 /// * a sequence hash means one thing at a time: stored again with another parent or content it
 ///   **moves**, every earlier copy is forgotten, and blocks that follow it follow it there.
 ///
-/// [`oracle::Oracle`](crate::oracle::Oracle) says exactly this, without any shortcut; every design
-/// must give its answers.
+/// [`oracle::Oracle`](crate::oracle::Oracle) says exactly this, without any shortcut; every exact
+/// design must give its answers.
 ///
 /// # Consistency
 ///
-/// One writer (`&mut self`), any number of readers between writes; every answer is exact.
+/// One writer (`&mut self`), any number of readers between writes; every answer is exact, except that
+/// the designs that look blocks up by content alone claim too much where they say so.
 /// [`SharedIndex`](crate::SharedIndex) is what threads share.
 pub trait PrefixIndex: Send + Sync {
     /// Applies one event of `rank` and says what it changed.

@@ -1,6 +1,7 @@
 //! The pure heart of Flash Indexer: block identities, hashes, events, scores and index designs.
 //!
-//! Nothing here does I/O, reads a clock, starts a thread or logs. An index is a value that takes
+//! Nothing here does I/O, reads a clock or logs, and nothing starts a thread except [`Actor`] and
+//! [`ThreadPool`], which end theirs when they are dropped. An index is a value that takes
 //! [`BlockEvent`]s of one [`WorkerRank`] at a time and answers, for the local hashes of a prompt's
 //! blocks, how deep each rank holds that prefix.
 //!
@@ -40,4 +41,4 @@ pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{Applied, PrefixIndex, RankSize};
 pub use scores::{MatchScores, RankMatch};
-pub use shared::{Locked, SharedIndex};
+pub use shared::{ACTOR_REQUESTS_MAX, Actor, Locked, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions};

@@ -2,7 +2,7 @@
 
 mod support;
 
-use flash_indexer_core::designs::{RadixTree, RadixTreeLimits};
+use flash_indexer_core::designs::{NamingLimits, RadixTree};
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, PrefixIndex, SequenceHash, SharedIndex, Tier, WorkerId,
@@ -22,7 +22,7 @@ fn apply(tree: &mut RadixTree, step: &Step) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(support::cases(3000))]
 
     #[test]
     fn an_empty_tree_keeps_no_node(steps in support::stream(40)) {
@@ -43,7 +43,7 @@ proptest! {
         waiting_blocks_max in 0..4usize,
         removed_blocks_max in 0..4usize,
     ) {
-        let limits = RadixTreeLimits { waiting_blocks_max, removed_blocks_max };
+        let limits = NamingLimits { waiting_blocks_max, removed_blocks_max };
         let (mut tree, oracle) = (RadixTree::new(limits), Locked::<Oracle>::default());
         let mut refused = 0;
         for step in &steps {
@@ -105,7 +105,7 @@ fn in_a_circle(held: &[HeldBlock], start: SequenceHash) -> bool {
 #[test]
 fn waiting_blocks_are_bounded_and_the_refused_are_counted() {
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-    let mut tree = RadixTree::new(RadixTreeLimits { waiting_blocks_max: 2, ..RadixTreeLimits::default() });
+    let mut tree = RadixTree::new(NamingLimits { waiting_blocks_max: 2, ..NamingLimits::default() });
     let block = |n| Block { sequence: SequenceHash(n), local: LocalHash(n) };
     let stored = |parent: Option<u64>, blocks: &[u64]| BlockEvent::Stored {
         tier: Tier::Device,

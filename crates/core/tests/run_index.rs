@@ -97,7 +97,7 @@ fn rank(worker: u64) -> WorkerRank {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(support::cases(60))]
 
     #[test]
     fn equals_the_oracle_in_a_large_world(changes in vec(change(), 1..150), queries in vec(prompt(), 6)) {

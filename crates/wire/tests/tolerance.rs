@@ -1,6 +1,6 @@
 //! What engines may send besides the recorded forms, and what must not hurt.
 
-use flash_indexer_core::designs::{RadixTree, RadixTreeLimits};
+use flash_indexer_core::designs::{NamingLimits, RadixTree};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_wire::{
@@ -264,7 +264,7 @@ fn take_in(payload: &[u8]) {
         lora_name: None,
         removed_copies: RemovedCopies::One,
     });
-    let mut index = RadixTree::new(RadixTreeLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
+    let mut index = RadixTree::new(NamingLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: batch.dp_rank.unwrap_or_default() };
     for event in batch.events.flatten() {
         if let Ok(event) = translator.translate(&event) {

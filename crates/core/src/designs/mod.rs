@@ -1,28 +1,66 @@
 //! The index designs, one file or folder each, and their names.
 
+mod concurrent_radix_tree;
+mod inverted;
+mod nested_map;
+mod positional;
 mod radix_tree;
 mod run;
+
+mod holders;
+mod matching;
+mod naming;
+mod rank_blocks;
+mod rank_set;
+mod rank_slots;
+mod rank_table;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use radix_tree::{RadixTree, RadixTreeLimits};
+pub use concurrent_radix_tree::ConcurrentRadixTree;
+pub use inverted::Inverted;
+pub use naming::NamingLimits;
+pub use nested_map::NestedMap;
+pub use positional::{LostRankSearch, Positional, PositionalOptions};
+pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
 pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory};
 
-use crate::{Locked, SharedIndex};
+use crate::{Actor, Locked, SharedIndex};
 
 /// An index design, as it is chosen by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Design {
+    /// For each rank a map by content, behind a read-write lock. Claims too much where content repeats.
+    NestedMap,
+    /// The nested map, owned by a thread that serves one request after the other.
+    Actor,
+    /// One map by content for all ranks, behind a read-write lock. Claims what the nested map claims.
+    Inverted,
     /// A tree of blocks with their holders, behind a read-write lock.
     RadixTree,
+    /// A tree of blocks with a lock in each.
+    ConcurrentRadixTree,
+    /// Blocks by position, searched in jumps; what a jump has lost is looked for one by one.
+    Positional,
+    /// Blocks by position, searched in jumps; what a jump has lost is looked for by halves.
+    PositionalBinary,
     /// Runs of blocks with the holders of each; readers take no lock.
     Run,
 }
 
 impl Design {
     /// Every design.
-    pub const ALL: [Self; 2] = [Self::RadixTree, Self::Run];
+    pub const ALL: [Self; 8] = [
+        Self::NestedMap,
+        Self::Actor,
+        Self::Inverted,
+        Self::RadixTree,
+        Self::ConcurrentRadixTree,
+        Self::Positional,
+        Self::PositionalBinary,
+        Self::Run,
+    ];
 
     /// The design that is used where none is chosen.
     pub const DEFAULT: Self = Self::Run;
@@ -31,16 +69,31 @@ impl Design {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::NestedMap => "nested-map",
+            Self::Actor => "actor",
+            Self::Inverted => "inverted",
             Self::RadixTree => "radix-tree",
+            Self::ConcurrentRadixTree => "concurrent-radix-tree",
+            Self::Positional => "positional",
+            Self::PositionalBinary => "positional-binary",
             Self::Run => "run",
         }
     }
 
-    /// An empty index of the design.
+    /// An empty index of the design. [`Design::Actor`] starts a thread.
     #[must_use]
     pub fn build(self) -> Box<dyn SharedIndex> {
         match self {
+            Self::NestedMap => Box::new(Locked::<NestedMap>::default()),
+            Self::Actor => Box::new(Actor::<NestedMap>::default()),
+            Self::Inverted => Box::new(Locked::<Inverted>::default()),
             Self::RadixTree => Box::new(Locked::<RadixTree>::default()),
+            Self::ConcurrentRadixTree => Box::new(ConcurrentRadixTree::default()),
+            Self::Positional => Box::new(Positional::default()),
+            Self::PositionalBinary => Box::new(Positional::new(PositionalOptions {
+                lost_rank_search: LostRankSearch::Binary,
+                ..PositionalOptions::default()
+            })),
             Self::Run => Box::<RunIndex>::default(),
         }
     }

@@ -1,8 +1,14 @@
 //! Indexes that threads share, and how a design for one thread becomes one.
 
+mod actor;
 mod locked;
+mod sharded;
+mod thread_pool;
 
+pub use actor::{ACTOR_REQUESTS_MAX, Actor};
 pub use locked::Locked;
+pub use sharded::Sharded;
+pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
 use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank, stored_events};
 
@@ -15,7 +21,8 @@ use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, Wo
 /// The changes of one worker (`apply`, `clear_rank`, `remove_worker`) must come from one thread at a
 /// time, in the order in which its engine made them; different workers may be changed at once.
 /// When nothing is being changed every answer is exact. What a reader may see during a change is said
-/// by each design. No method waits for readers.
+/// by each design. A change may wait for queries that are under way, never for whoever uses their
+/// answers.
 pub trait SharedIndex: Send + Sync {
     /// Applies one event of `rank` and says what it changed.
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied;

@@ -10,6 +10,14 @@ use flash_indexer_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+/// So many cases, or more if `PROPTEST_CASES` asks for more.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    let is_asked_for = std::env::var_os("PROPTEST_CASES").is_some();
+    let cases = if is_asked_for { config.cases.max(cases) } else { cases };
+    ProptestConfig { cases, ..config }
+}
+
 /// One step of a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
@@ -38,6 +46,11 @@ pub(crate) fn check_equal(
     for query in queries {
         prop_assert_eq!(index.find(query).sorted(), expected.find(query).sorted(), "query {:?}", query);
     }
+    check_equal_state(index, expected)
+}
+
+/// Two indexes hold the same.
+pub(crate) fn check_equal_state(index: &dyn SharedIndex, expected: &dyn SharedIndex) -> Result<(), TestCaseError> {
     prop_assert_eq!(ranks(index), ranks(expected));
     for rank in expected.ranks() {
         prop_assert_eq!(held(index, rank), held(expected, rank));
@@ -94,7 +107,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn rank() -> impl Strategy<Value = WorkerRank> {
+pub(crate) fn rank() -> impl Strategy<Value = WorkerRank> {
     (0..2u64, 0..2u32).prop_map(|(worker, dp_rank)| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank) })
 }
 

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::nodes::{Holder, NodeId, Nodes};
+use crate::designs::naming::Tiers;
 use crate::{LocalHash, PerTier, Tier};
 
 /// Deepest matches by slot, each slot once.
@@ -36,11 +37,10 @@ impl Matching {
         Self { slot, fastest: 0, blocks: PerTier::default() }
     }
 
-    /// Takes in the tiers (bit *t* for tier *t*) that hold the block at `depth`; false when even
-    /// all tiers together have lost the prefix.
-    fn advance(&mut self, tiers: u8, depth: usize) -> bool {
-        let held_from = tiers.trailing_zeros() as usize;
-        self.fastest = self.fastest.max(held_from).min(Tier::ALL.len());
+    /// Takes in the tiers that hold the block at `depth`; false when even all tiers together have
+    /// lost the prefix.
+    fn advance(&mut self, tiers: Tiers, depth: usize) -> bool {
+        self.fastest = self.fastest.max(tiers.fastest()).min(Tier::ALL.len());
         for blocks in &mut self.blocks.0[self.fastest..] {
             *blocks = depth as u32 + 1;
         }
@@ -82,7 +82,7 @@ fn advance_all(matching: &mut Vec<Matching>, holders: &[Holder], depth: usize, f
     matching.retain_mut(|rank| {
         while holders.next_if(|holder| holder.slot < rank.slot).is_some() {}
         let held = holders.next_if(|holder| holder.slot == rank.slot);
-        let goes_on = rank.advance(held.map_or(0, |holder| holder.tiers), depth);
+        let goes_on = rank.advance(held.map_or(Tiers::default(), |holder| holder.tiers), depth);
         if !goes_on {
             finished.push(*rank);
         }

@@ -16,33 +16,17 @@
 //! so that they stay where they are and it can come back; a hash that changes its meaning takes what
 //! follows it along.
 
-mod changes;
 mod find;
-mod lookup;
 mod nodes;
+mod uses;
 
-use rustc_hash::FxHashMap;
+use std::time::Duration;
 
-use self::changes::RankWriter;
-use self::lookup::Lookup;
-use self::nodes::Nodes;
+use self::nodes::{NodeId, Nodes, RankNodes};
+pub use self::uses::{CountedMatches, UseWindow};
+use super::naming::{Lookup, NamingLimits, RankWriter};
+use super::rank_slots::RankSlots;
 use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankMatch, RankSize, WorkerRank};
-
-/// Bounds of a [`RadixTree`].
-#[derive(Debug, Clone, Copy)]
-pub struct RadixTreeLimits {
-    /// Blocks of one rank that may wait for a parent; further ones are refused and counted.
-    pub waiting_blocks_max: usize,
-    /// Removed blocks of one rank that may keep their place for blocks after them; beyond it those
-    /// wait until the removed block comes back, which changes no answer.
-    pub removed_blocks_max: usize,
-}
-
-impl Default for RadixTreeLimits {
-    fn default() -> Self {
-        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20 }
-    }
-}
 
 /// A radix tree over local hashes with a set of holders in each node.
 ///
@@ -52,14 +36,14 @@ impl Default for RadixTreeLimits {
 #[derive(Debug, Default)]
 pub struct RadixTree {
     nodes: Nodes,
-    ranks: RankSlots,
-    limits: RadixTreeLimits,
+    ranks: RankSlots<Lookup<NodeId>>,
+    limits: NamingLimits,
 }
 
 impl RadixTree {
     /// An empty tree with the given bounds.
     #[must_use]
-    pub fn new(limits: RadixTreeLimits) -> Self {
+    pub fn new(limits: NamingLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
@@ -68,29 +52,47 @@ impl RadixTree {
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
+
+    /// Answers a query as [`PrefixIndex::find`] does, and counts it as a use of every block that any
+    /// rank holds of it.
+    ///
+    /// `now` is the time since a moment that all calls share, and never goes back. Memory is taken
+    /// for blocks that queries have matched, at most [`UseWindow::uses_max`] times each, until the
+    /// block is gone. Costs a second walk down the matched prefix. Queries through `find` are not
+    /// counted: they only read.
+    pub fn find_and_count(&mut self, query: &[LocalHash], now: Duration, window: UseWindow) -> CountedMatches {
+        let scores = self.find(query);
+        let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0);
+        let recent_uses = uses::count(&mut self.nodes, &query[..longest as usize], now, window);
+        CountedMatches { scores, recent_uses }
+    }
 }
 
 impl PrefixIndex for RadixTree {
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
-        let slot = self.ranks.slot_or_insert(rank);
-        let lookup = self.ranks.lookup_mut(slot);
-        let applied = RankWriter { nodes: &mut self.nodes, lookup, slot, limits: self.limits }.apply(event);
-        self.ranks.release_if_empty(slot);
+        let slot = self.ranks.slot(rank).unwrap_or_else(|| self.ranks.insert(rank, Lookup::default()));
+        let names = self.ranks.state_mut(slot);
+        let placement = RankNodes { nodes: &mut self.nodes, slot };
+        let applied = RankWriter { placement, names, limits: self.limits }.apply(event);
+        if names.is_empty() {
+            self.ranks.release(slot);
+        }
         applied
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let found = find::find(&self.nodes, query).into_iter();
-        let matches = found.map(|(slot, blocks)| RankMatch { rank: self.ranks.rank(slot), blocks });
+        let rank_of = |slot| self.ranks.rank(slot).expect("a holder's slot is in use");
+        let matches = found.map(|(slot, blocks)| RankMatch { rank: rank_of(slot), blocks });
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {
-        self.ranks.iter().collect()
+        self.ranks.ranks().collect()
     }
 
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
-        self.ranks.lookup(rank).map(Lookup::held).unwrap_or_default()
+        self.ranks.state(rank).map(Lookup::held).unwrap_or_default()
     }
 
     fn clear_rank(&mut self, rank: WorkerRank) {
@@ -98,56 +100,6 @@ impl PrefixIndex for RadixTree {
     }
 
     fn size(&self, rank: WorkerRank) -> RankSize {
-        self.ranks.lookup(rank).map(Lookup::size).unwrap_or_default()
-    }
-}
-
-/// Small numbers for ranks, so that a node's holders stay small.
-#[derive(Debug, Default)]
-struct RankSlots {
-    slots: Vec<Option<(WorkerRank, Lookup)>>,
-    by_rank: FxHashMap<WorkerRank, u32>,
-    free: Vec<u32>,
-}
-
-impl RankSlots {
-    fn slot_or_insert(&mut self, rank: WorkerRank) -> u32 {
-        if let Some(&slot) = self.by_rank.get(&rank) {
-            return slot;
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 ranks")
-        });
-        self.slots[slot as usize] = Some((rank, Lookup::default()));
-        self.by_rank.insert(rank, slot);
-        slot
-    }
-
-    fn release_if_empty(&mut self, slot: u32) {
-        if let Some((rank, lookup)) = &self.slots[slot as usize]
-            && lookup.is_empty()
-        {
-            self.by_rank.remove(rank);
-            self.slots[slot as usize] = None;
-            self.free.push(slot);
-        }
-    }
-
-    fn rank(&self, slot: u32) -> WorkerRank {
-        self.slots[slot as usize].as_ref().expect("a holder's slot is in use").0
-    }
-
-    fn lookup_mut(&mut self, slot: u32) -> &mut Lookup {
-        &mut self.slots[slot as usize].as_mut().expect("the slot is in use").1
-    }
-
-    fn lookup(&self, rank: WorkerRank) -> Option<&Lookup> {
-        let slot = *self.by_rank.get(&rank)?;
-        self.slots[slot as usize].as_ref().map(|(_, lookup)| lookup)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = WorkerRank> {
-        self.by_rank.keys().copied()
+        self.ranks.state(rank).map(Lookup::size).unwrap_or_default()
     }
 }

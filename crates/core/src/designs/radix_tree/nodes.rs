@@ -1,7 +1,11 @@
 //! The tree itself: nodes in one arena, linked by number.
 
+use std::time::Duration;
+
 use rustc_hash::FxHashMap;
 
+use super::uses::{RecentUses, UseWindow};
+use crate::designs::naming::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
 /// Number of a node; reused after the node is gone.
@@ -17,9 +21,8 @@ impl NodeId {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder {
     pub(super) slot: u32,
-    /// Bit *t* for each tier *t* in which the rank holds the block; none once it was removed while
-    /// blocks after it are held.
-    pub(super) tiers: u8,
+    /// Where the rank holds the block; nowhere once it was removed while blocks after it are held.
+    pub(super) tiers: Tiers,
     /// The rank's name of the block.
     pub(super) sequence: SequenceHash,
 }
@@ -36,6 +39,7 @@ struct Node {
     previous_twin: Option<NodeId>,
     /// Ordered by slot.
     holders: Vec<Holder>,
+    uses: RecentUses,
 }
 
 impl Node {
@@ -47,6 +51,7 @@ impl Node {
             next_twin: None,
             previous_twin: None,
             holders: Vec::new(),
+            uses: RecentUses::default(),
         }
     }
 }
@@ -83,8 +88,13 @@ impl Nodes {
         &self.at(node).holders
     }
 
+    /// Notes a use of a node's block and returns how many are remembered from before.
+    pub(super) fn count_use(&mut self, node: NodeId, now: Duration, window: UseWindow) -> u32 {
+        self.at_mut(node).uses.count(now, window)
+    }
+
     /// Children of `node` that the rank has a name for. Looks at every child, of whatever rank.
-    pub(super) fn children_of(&self, node: NodeId, slot: u32) -> impl Iterator<Item = (NodeId, SequenceHash)> {
+    fn children_of(&self, node: NodeId, slot: u32) -> impl Iterator<Item = (NodeId, SequenceHash)> {
         let children = self.at(node).children.values().flat_map(|&first| self.with_twins(Some(first)));
         children.filter_map(move |child| {
             let holders = self.holders(child);
@@ -93,16 +103,15 @@ impl Nodes {
         })
     }
 
-    /// Makes the rank a holder, in no tier yet, of a child of `node` that it has no name for so far:
-    /// the first child with that local hash, or else a new twin. Twins after the first are not
-    /// looked through, so that many of them cost no more than one.
-    pub(super) fn join_child(&mut self, node: NodeId, local: LocalHash, slot: u32, sequence: SequenceHash) -> NodeId {
-        let holder = Holder { slot, tiers: 0, sequence };
+    /// Makes a rank without a name for it a holder of a child of `node`: of the first child with that
+    /// local hash, or else of a new twin. Twins after the first are not looked through, so that many
+    /// of them cost no more than one.
+    fn join_child(&mut self, node: NodeId, local: LocalHash, holder: Holder) -> NodeId {
         let first = self.child(node, local);
         if let Some(first) = first {
             let holders = &mut self.at_mut(first).holders;
-            if let Err(place) = holders.binary_search_by_key(&slot, |holder| holder.slot) {
-                holders.insert(place, holder);
+            if let Err(at) = holders.binary_search_by_key(&holder.slot, |holder| holder.slot) {
+                holders.insert(at, holder);
                 return first;
             }
         }
@@ -126,19 +135,9 @@ impl Nodes {
         id
     }
 
-    /// The holder now holds the block in `tier`.
-    pub(super) fn hold(&mut self, node: NodeId, slot: u32, tier: Tier) {
-        self.holder_mut(node, slot).tiers |= 1 << tier as u8;
-    }
-
-    /// The holder no longer holds the block in `tier`.
-    pub(super) fn release(&mut self, node: NodeId, slot: u32, tier: Tier) {
-        self.holder_mut(node, slot).tiers &= !(1 << tier as u8);
-    }
-
     /// The rank has no name for the node any more. Drops the node, and then its ancestors, as far
     /// as nobody needs them.
-    pub(super) fn leave(&mut self, node: NodeId, slot: u32) {
+    fn leave(&mut self, node: NodeId, slot: u32) {
         let holders = &mut self.at_mut(node).holders;
         let at = holders.binary_search_by_key(&slot, |holder| holder.slot).expect("the rank is a holder");
         holders.remove(at);
@@ -180,5 +179,46 @@ impl Nodes {
 
     fn at_mut(&mut self, node: NodeId) -> &mut Node {
         &mut self.nodes[node.0 as usize]
+    }
+}
+
+/// The tree as one rank's writer sees it.
+pub(super) struct RankNodes<'t> {
+    pub(super) nodes: &'t mut Nodes,
+    pub(super) slot: u32,
+}
+
+impl Placement for RankNodes<'_> {
+    type Place = NodeId;
+
+    fn root(&self) -> NodeId {
+        NodeId::ROOT
+    }
+
+    fn join(&mut self, &above: &NodeId, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> NodeId {
+        self.nodes.join_child(above, local, Holder { slot: self.slot, tiers, sequence })
+    }
+
+    fn hold(&mut self, &node: &NodeId, tier: Tier) {
+        self.nodes.holder_mut(node, self.slot).tiers.insert(tier);
+    }
+
+    fn release(&mut self, &node: &NodeId, tier: Tier) {
+        self.nodes.holder_mut(node, self.slot).tiers.remove(tier);
+    }
+
+    fn leave(&mut self, &node: &NodeId) {
+        self.nodes.leave(node, self.slot);
+    }
+
+    /// Costs what the rank has below the node and the children that others have there.
+    fn below(&self, &node: &NodeId, _: SequenceHash, _: &Lookup<NodeId>) -> Vec<(NodeId, SequenceHash)> {
+        let mut below: Vec<(NodeId, SequenceHash)> = self.nodes.children_of(node, self.slot).collect();
+        let mut visited = 0;
+        while let Some(&(node, _)) = below.get(visited) {
+            below.extend(self.nodes.children_of(node, self.slot));
+            visited += 1;
+        }
+        below
     }
 }

@@ -1,38 +1,53 @@
-//! What one rank has named: from its sequence hashes to nodes.
+//! What one rank has named: from its sequence hashes to places.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::nodes::NodeId;
+use super::Tiers;
 use crate::{HeldBlock, LocalHash, PerTier, RankSize, SequenceHash, Tier};
 
 /// Where a named block is.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
-    /// In the tree, with this many entries of the same rank directly after it.
-    At { node: NodeId, followers: u32 },
+#[derive(Debug, Clone)]
+pub(super) enum Position<P> {
+    /// In its place, with this many placed blocks of the same rank directly after it.
+    Placed { place: P, followers: u32 },
     /// Set aside until its parent is placed.
     Waiting,
 }
 
 /// One named block. Without copies it is a removed block that keeps its place for its followers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+#[derive(Debug, Clone)]
+pub(super) struct Entry<P> {
     pub(super) parent: Option<SequenceHash>,
     pub(super) local: LocalHash,
     pub(super) copies: PerTier<u32>,
-    pub(super) place: Place,
+    pub(super) position: Position<P>,
 }
 
-impl Entry {
+impl<P> Entry<P> {
     pub(super) fn is_held(&self) -> bool {
         !self.copies.is_zero()
     }
+
+    pub(super) fn tiers(&self) -> Tiers {
+        self.copies.iter().filter(|&(_, &copies)| copies > 0).map(|(tier, _)| tier).collect()
+    }
+
+    pub(super) fn place(&self) -> Option<&P> {
+        match &self.position {
+            Position::Placed { place, .. } => Some(place),
+            Position::Waiting => None,
+        }
+    }
+
+    pub(super) fn has_followers(&self) -> bool {
+        matches!(self.position, Position::Placed { followers, .. } if followers > 0)
+    }
 }
 
-/// All that one rank has named.
-#[derive(Debug, Default)]
-pub(super) struct Lookup {
-    entries: FxHashMap<SequenceHash, Entry>,
+/// All that one rank has named, with places `P`.
+#[derive(Debug)]
+pub(in crate::designs) struct Lookup<P> {
+    entries: FxHashMap<SequenceHash, Entry<P>>,
     /// Waiting blocks by the parent that they wait for.
     waiting: FxHashMap<SequenceHash, FxHashSet<SequenceHash>>,
     size: RankSize,
@@ -40,31 +55,32 @@ pub(super) struct Lookup {
     removed_count: usize,
 }
 
-impl Lookup {
-    pub(super) fn is_empty(&self) -> bool {
+impl<P> Default for Lookup<P> {
+    fn default() -> Self {
+        Self {
+            entries: FxHashMap::default(),
+            waiting: FxHashMap::default(),
+            size: RankSize::default(),
+            removed_count: 0,
+        }
+    }
+}
+
+impl<P: Clone> Lookup<P> {
+    pub(in crate::designs) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub(super) fn size(&self) -> RankSize {
+    pub(in crate::designs) fn size(&self) -> RankSize {
         self.size
     }
 
-    pub(super) fn removed_count(&self) -> usize {
+    /// Removed blocks that keep their place. Zero means that what precedes a placed block is held.
+    pub(in crate::designs) fn removed_count(&self) -> usize {
         self.removed_count
     }
 
-    pub(super) fn get(&self, sequence: SequenceHash) -> Option<Entry> {
-        self.entries.get(&sequence).copied()
-    }
-
-    pub(super) fn node_of(&self, sequence: SequenceHash) -> Option<NodeId> {
-        match self.entries.get(&sequence)?.place {
-            Place::At { node, .. } => Some(node),
-            Place::Waiting => None,
-        }
-    }
-
-    pub(super) fn held(&self) -> Vec<HeldBlock> {
+    pub(in crate::designs) fn held(&self) -> Vec<HeldBlock> {
         let held = self.entries.iter().filter(|(_, entry)| entry.is_held());
         held.map(|(&sequence, entry)| HeldBlock {
             sequence,
@@ -73,6 +89,35 @@ impl Lookup {
             copies: entry.copies,
         })
         .collect()
+    }
+
+    /// What is placed below a block, parents before children, for designs whose places do not lead
+    /// to those below them. One pass over all that the rank has named.
+    pub(in crate::designs) fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
+        let mut followers: FxHashMap<SequenceHash, Vec<(&P, SequenceHash)>> = FxHashMap::default();
+        for (&name, entry) in &self.entries {
+            if let (Some(parent), Some(place)) = (entry.parent, entry.place()) {
+                followers.entry(parent).or_default().push((place, name));
+            }
+        }
+        let mut below: Vec<(P, SequenceHash)> = Vec::new();
+        let mut next = Some(sequence);
+        let mut visited = 0;
+        while let Some(above) = next {
+            let placed = followers.get(&above).into_iter().flatten();
+            below.extend(placed.map(|&(place, name)| (place.clone(), name)));
+            next = below.get(visited).map(|&(_, name)| name);
+            visited += 1;
+        }
+        below
+    }
+
+    pub(super) fn get(&self, sequence: SequenceHash) -> Option<&Entry<P>> {
+        self.entries.get(&sequence)
+    }
+
+    pub(super) fn place_of(&self, sequence: SequenceHash) -> Option<&P> {
+        self.entries.get(&sequence)?.place()
     }
 
     /// Adds copies to a known block and returns how many there were in that tier before.
@@ -112,7 +157,7 @@ impl Lookup {
         local: LocalHash,
         (tier, copies): (Tier, u32),
     ) {
-        let mut entry = Entry { parent, local, copies: PerTier::default(), place: Place::Waiting };
+        let mut entry = Entry { parent, local, copies: PerTier::default(), position: Position::Waiting };
         entry.copies[tier] = copies;
         self.entries.insert(sequence, entry);
         self.size.by_tier[tier] += 1;
@@ -139,23 +184,23 @@ impl Lookup {
         }
     }
 
-    /// A waiting block has got its node; returns the blocks that waited for it.
-    pub(super) fn settle(&mut self, sequence: SequenceHash, node: NodeId) -> Vec<SequenceHash> {
+    /// A waiting block has got its place; returns the blocks that waited for it.
+    pub(super) fn settle(&mut self, sequence: SequenceHash, place: P) -> Vec<SequenceHash> {
         let entry = self.entries.get_mut(&sequence).expect("a waiting block has an entry");
-        entry.place = Place::At { node, followers: 0 };
+        entry.position = Position::Placed { place, followers: 0 };
         let parent = entry.parent;
         self.stop_waiting(sequence, parent);
         self.count_follower(parent, 1);
         self.waiting.get(&sequence).into_iter().flatten().copied().collect()
     }
 
-    /// A placed block has lost its node, because what it followed has lost its own: it waits again,
+    /// A placed block has lost its place, because what it followed has lost its own: it waits again,
     /// or is forgotten if it was only kept for its followers.
     pub(super) fn unsettle(&mut self, sequence: SequenceHash) {
         let entry = self.entries.get_mut(&sequence).expect("a placed block has an entry");
         let parent = entry.parent;
         if entry.is_held() {
-            entry.place = Place::Waiting;
+            entry.position = Position::Waiting;
             self.start_waiting(sequence, parent);
         } else {
             self.entries.remove(&sequence);
@@ -166,52 +211,55 @@ impl Lookup {
 
     fn count_follower(&mut self, parent: Option<SequenceHash>, change: i32) {
         if let Some(parent) = parent
-            && let Some(Entry { place: Place::At { followers, .. }, .. }) = self.entries.get_mut(&parent)
+            && let Some(Entry { position: Position::Placed { followers, .. }, .. }) = self.entries.get_mut(&parent)
         {
             *followers = followers.checked_add_signed(change).expect("as many leave as have come");
         }
     }
 
     /// Forgets a block without followers, whatever copies it has; and then, upward, removed blocks
-    /// that only it needed. Returns the nodes that the rank has no name for any more.
-    pub(super) fn forget(&mut self, sequence: SequenceHash) -> Vec<NodeId> {
+    /// that only it needed. Returns the places that the rank has no name for any more.
+    pub(super) fn forget(&mut self, sequence: SequenceHash) -> Vec<P> {
         let mut left = Vec::new();
         let mut next = Some(sequence);
         while let Some(sequence) = next
-            && let Some(entry) = self.entries.get(&sequence).copied()
+            && let Some(entry) = self.entries.get(&sequence)
         {
             let is_asked_for = left.is_empty();
-            match entry.place {
-                Place::At { followers, .. } if followers > 0 => break,
-                Place::At { .. } if entry.is_held() && !is_asked_for => break,
-                Place::At { node, .. } => left.push(node),
-                Place::Waiting if is_asked_for => self.stop_waiting(sequence, entry.parent),
-                Place::Waiting => break,
-            }
-            self.entries.remove(&sequence);
-            self.uncount(&entry);
-            if matches!(entry.place, Place::Waiting) {
+            let is_needed = entry.has_followers() || (!is_asked_for && entry.is_held());
+            if is_needed {
                 break;
             }
+            let entry = self.entries.remove(&sequence).expect("it was found just now");
+            self.uncount(&entry);
+            let Position::Placed { place, .. } = entry.position else {
+                self.stop_waiting(sequence, entry.parent);
+                break;
+            };
+            left.push(place);
             self.count_follower(entry.parent, -1);
             next = entry.parent;
         }
         left
     }
 
-    fn uncount(&mut self, entry: &Entry) {
+    fn uncount(&mut self, entry: &Entry<P>) {
         if entry.is_held() {
             self.size.blocks -= 1;
         } else {
             self.removed_count -= 1;
         }
-        for (tier, &copies) in entry.copies.iter() {
-            self.size.by_tier[tier] -= usize::from(copies > 0);
+        for tier in entry.tiers().iter() {
+            self.size.by_tier[tier] -= 1;
         }
     }
 
-    /// Empties the lookup.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
-        std::mem::take(self).entries.into_values()
+    /// Empties the lookup; returns the places that it had.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = P> {
+        let entries = std::mem::take(self).entries.into_values();
+        entries.filter_map(|entry| match entry.position {
+            Position::Placed { place, .. } => Some(place),
+            Position::Waiting => None,
+        })
     }
 }
