@@ -72,14 +72,15 @@ struct Stripe {
 }
 
 impl Stripe {
-    /// A bin's two cells.
-    fn cells(&self, left: f64, width: f64, bin: DensityBin) -> [Rectangle<(f64, f64)>; 2] {
+    /// A bin's cells: none for what did not happen.
+    fn cells(&self, left: f64, width: f64, bin: DensityBin) -> impl Iterator<Item = Rectangle<(f64, f64)>> {
         let half = self.height / 2.0;
-        let cell = |bottom: f64, blocks: u64, full: RGBColor| {
+        let (row, full) = (self.row, self.full);
+        let cells = [(row + half, bin.stored, STORED), (row, bin.removed, REMOVED)];
+        cells.into_iter().filter(|&(_, blocks, _)| blocks > 0).map(move |(bottom, blocks, colour)| {
             let corners = [(left, bottom), (left + width, bottom + half)];
-            Rectangle::new(corners, shade(full, blocks as f64 / self.full).filled())
-        };
-        [cell(self.row + half, bin.stored, STORED), cell(self.row, bin.removed, REMOVED)]
+            Rectangle::new(corners, shade(colour, blocks as f64 / full).filled())
+        })
     }
 }
 
