@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use flash_indexer_bench::{
-    Contender, DesignContender, EventDensity, Measure, MemoryChild, Observer, Play, RunOptions, Workload,
+    Contender, DesignContender, EventDensity, Measure, MemoryChild, Observer, Play, RunOptions, SweepPoint, Workload,
     measure_in_child, sweep,
 };
 use flash_indexer_core::designs::Design;
@@ -93,6 +93,10 @@ struct SweepArguments {
     /// Requests of the trace: at the lowest load all of them take as long as their blocks need.
     #[arg(long, default_value_t = 3_000)]
     requests: usize,
+
+    /// Rounds; the plot shows medians over them.
+    #[arg(long, default_value_t = 3)]
+    repeats: usize,
 }
 
 #[derive(Args)]
@@ -173,12 +177,23 @@ fn measures(arguments: &MeasuresArguments) -> Result<()> {
 fn sweep_all(arguments: &SweepArguments) -> Result<()> {
     let trace = arguments.places.open()?;
     let workload = Workload::play(trace.prompts().take(arguments.requests), &FleetOptions::default(), 1);
-    let mut lines = Vec::new();
-    for contender in contenders(&arguments.contenders)? {
-        eprintln!("sweep: {}", contender.name());
-        let offered = (0..SWEEP_POINTS).map(|doubled| SWEEP_FROM * 2f64.powi(doubled));
-        let points = offered.map(|offered| sweep(&*contender, &workload, offered)).collect();
-        lines.push(SweepLine { contender: contender.name().to_owned(), points });
+    let contenders = contenders(&arguments.contenders)?;
+    let lines = contenders.iter();
+    let mut lines: Vec<SweepLine> =
+        lines.map(|of| SweepLine { contender: of.name().to_owned(), points: Vec::new() }).collect();
+    for doubled in 0..SWEEP_POINTS {
+        let offered = SWEEP_FROM * 2f64.powi(doubled);
+        eprintln!("sweep: {:.0} million block operations per second", offered / 1e6);
+        let mut rounds = vec![Vec::new(); contenders.len()];
+        for _ in 0..arguments.repeats.max(1) {
+            for (contender, achieved) in contenders.iter().zip(&mut rounds) {
+                achieved.push(sweep(&**contender, &workload, offered).achieved);
+            }
+        }
+        for (line, mut achieved) in lines.iter_mut().zip(rounds) {
+            achieved.sort_unstable_by(f64::total_cmp);
+            line.points.push(SweepPoint { offered, achieved: achieved[achieved.len() / 2] });
+        }
     }
     let results = arguments.places.results();
     plots::sweep(&lines, &results.sweep_plot())?;

@@ -41,9 +41,7 @@ impl Results {
     pub(crate) fn write_report(&self, report: &Report) -> Result<()> {
         let mut whole = report.clone();
         if let Some(earlier) = self.report()? {
-            let kept = |measure: &&MeasureReport| {
-                !report.measures.iter().any(|taken| taken.measure == measure.measure)
-            };
+            let kept = |measure: &&MeasureReport| !report.measures.iter().any(|taken| taken.measure == measure.measure);
             whole.measures.extend(earlier.measures.iter().filter(kept).cloned());
             let place = |name: &str| Measure::ALL.iter().position(|measure| measure.as_str() == name);
             whole.measures.sort_by_key(|measure| place(&measure.measure));

@@ -3,33 +3,34 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use flash_indexer_bench::EventDensity;
+use flash_indexer_bench::{DensityBin, EventDensity};
 use plotters::prelude::*;
 
-const SIZE: (u32, u32) = (1_000, 460);
+const SIZE: (u32, u32) = (1_000, 560);
 /// Blocks of a worker and bin at which a colour is full.
-const FULL_BLOCKS: f64 = 200.0;
+const FULL_BLOCKS: f64 = 400.0;
 const STORED: RGBColor = RGBColor(46, 139, 87);
 const REMOVED: RGBColor = RGBColor(230, 145, 20);
+/// Height of the row for all workers, in rows of one.
+const TOTAL_HEIGHT: f64 = 3.0;
 
-/// Draws a row of cells for each worker and one, thrice as high and as many times fainter as there are workers, for all.
+/// Draws two stripes for each worker, stored blocks above removed ones, and two high ones for all workers together.
 pub(crate) fn density(density: &EventDensity, to: &Path) -> Result<()> {
     draw(density, to).map_err(|error| anyhow!("failed to draw {}: {error}", to.display()))
 }
 
 fn draw(density: &EventDensity, to: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let workers = density.net.len();
-    let bins = density.net.first().map_or(0, Vec::len);
+    let workers = density.workers.len();
+    let total = total(density);
     let area = SVGBackend::new(to, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    let end_s = density.bin_ms as f64 * bins as f64 / 1e3;
-    let rows = workers as f64 + TOTAL_HEIGHT;
+    let bin_s = density.bin_ms as f64 / 1e3;
     let mut chart = ChartBuilder::on(&area)
         .margin(16)
         .caption("Blocks stored (green) and removed (amber)", ("sans-serif", 22))
         .x_label_area_size(44)
-        .y_label_area_size(70)
-        .build_cartesian_2d(0.0..end_s, 0.0..rows)?;
+        .y_label_area_size(80)
+        .build_cartesian_2d(0.0..bin_s * total.len() as f64, 0.0..workers as f64 + TOTAL_HEIGHT)?;
     let label = |row: &f64| match *row {
         row if row < workers as f64 => format!("worker {row:.0}"),
         _ => "all".to_owned(),
@@ -41,28 +42,50 @@ fn draw(density: &EventDensity, to: &Path) -> Result<(), Box<dyn std::error::Err
         .y_labels(workers)
         .y_label_formatter(&label)
         .draw()?;
-    let bin_s = density.bin_ms as f64 / 1e3;
-    let cell = |bin: usize, row: f64, height: f64, net: i64, full: f64| {
-        let left = bin as f64 * bin_s;
-        Rectangle::new([(left, row), (left + bin_s, row + height)], colour(net as f64 / full).filled())
-    };
-    for (worker, net) in density.net.iter().enumerate() {
-        chart.draw_series(net.iter().enumerate().map(|(bin, &net)| cell(bin, worker as f64, 1.0, net, FULL_BLOCKS)))?;
+    let all = Stripe { row: workers as f64, height: TOTAL_HEIGHT, full: FULL_BLOCKS * workers as f64 };
+    let rows = (0..).map(|row| Stripe { row: f64::from(row), height: 1.0, full: FULL_BLOCKS }).zip(&density.workers);
+    for (stripe, bins) in rows.chain([(all, &total)]) {
+        chart.draw_series((0..).zip(bins).flat_map(|(at, bin)| stripe.cells(f64::from(at) * bin_s, bin_s, *bin)))?;
     }
-    let total = (0..bins).map(|bin| (bin, density.net.iter().map(|net| net[bin]).sum::<i64>()));
-    let full = FULL_BLOCKS * workers as f64;
-    chart.draw_series(total.map(|(bin, net)| cell(bin, workers as f64, TOTAL_HEIGHT, net, full)))?;
     area.present()?;
     Ok(())
 }
 
-/// Height of the row for all workers, in rows of one.
-const TOTAL_HEIGHT: f64 = 3.0;
+/// The bins of all workers together.
+fn total(density: &EventDensity) -> Vec<DensityBin> {
+    let mut total = vec![DensityBin::default(); density.workers.first().map_or(0, Vec::len)];
+    for bins in &density.workers {
+        for (sum, bin) in total.iter_mut().zip(bins) {
+            sum.stored += bin.stored;
+            sum.removed += bin.removed;
+        }
+    }
+    total
+}
 
-/// White for nothing, full colour from one on.
-fn colour(strength: f64) -> RGBColor {
-    let full = if strength < 0.0 { REMOVED } else { STORED };
-    let share = strength.abs().min(1.0);
-    let mix = |channel: u8| (255.0 + (f64::from(channel) - 255.0) * share) as u8;
+/// Where a worker's bins are drawn.
+struct Stripe {
+    row: f64,
+    height: f64,
+    /// Blocks at which its colours are full.
+    full: f64,
+}
+
+impl Stripe {
+    /// A bin's cells: none for what did not happen.
+    fn cells(&self, left: f64, width: f64, bin: DensityBin) -> impl Iterator<Item = Rectangle<(f64, f64)>> {
+        let half = self.height / 2.0;
+        let (row, full) = (self.row, self.full);
+        let cells = [(row + half, bin.stored, STORED), (row, bin.removed, REMOVED)];
+        cells.into_iter().filter(|&(_, blocks, _)| blocks > 0).map(move |(bottom, blocks, colour)| {
+            let corners = [(left, bottom), (left + width, bottom + half)];
+            Rectangle::new(corners, shade(colour, blocks as f64 / full).filled())
+        })
+    }
+}
+
+/// White for nothing, the full colour from one on.
+fn shade(full: RGBColor, strength: f64) -> RGBColor {
+    let mix = |channel: u8| (255.0 + (f64::from(channel) - 255.0) * strength.min(1.0)) as u8;
     RGBColor(mix(full.0), mix(full.1), mix(full.2))
 }

@@ -27,7 +27,7 @@ mod workload;
 
 pub use backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, Writers, keep_deepest};
 pub use clock::Clock;
-pub use density::EventDensity;
+pub use density::{DensityBin, EventDensity};
 pub use designs::DesignContender;
 pub use latencies::{Latencies, LatencyFigures};
 pub use measure::Measure;

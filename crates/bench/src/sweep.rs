@@ -64,11 +64,18 @@ impl Pace {
         Self { first_ms, scale: whole.as_secs_f64() / last_ms.saturating_sub(first_ms).max(1) as f64 }
     }
 
-    /// Spins: a sleep is longer than many requests take.
+    /// Sleeps through long pauses and gives way in short ones, to the threads of an index that has its own.
     fn wait_for(&self, request: &PlayedRequest, start: Instant) {
         let due = Duration::from_secs_f64(request.at_ms.saturating_sub(self.first_ms) as f64 * self.scale);
-        while start.elapsed() < due {
-            std::hint::spin_loop();
+        loop {
+            match due.saturating_sub(start.elapsed()) {
+                Duration::ZERO => return,
+                left if left > SHORT_PAUSE => std::thread::sleep(left - SHORT_PAUSE),
+                _ => std::thread::yield_now(),
+            }
         }
     }
 }
+
+/// A sleep may take so much longer than was asked for.
+const SHORT_PAUSE: Duration = Duration::from_micros(200);

@@ -38,9 +38,8 @@ enum Command {
     Simulate(simulate::SimulateArguments),
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
-    /// Play a request trace through simulated caches into an index design, without a service.
+    // Their arguments say what they do, at more length in --help.
     Replay(replay::ReplayArguments),
-    /// Measure the index designs against each other.
     Bench(bench::BenchArguments),
 }
 
