@@ -1,51 +1,87 @@
 //! From an engine's names to blocks: one hash table for each hash domain.
 //!
 //! ```text
-//!  line of 64 bytes: twelve tags (8 bits) | counter of names that overflowed (32) | twelve lines of names (32)
+//!  line of 64 bytes: ten tags (16 bits) | counter of names that overflowed (32) | ten places (32)
+//!  place: displaced (1) | line of names (31)
 //! ```
 //!
 //! A slot says only in which line of names a name stands; the eight names of that line tell whether
-//! it does, and where. The table is cut into segments by the upper bits of the hash. A segment that
-//! is full is doubled while it is small and split after that, so that growing never costs more than
-//! one segment; the names themselves give back the bits of their hashes that a slot does not keep.
+//! it does, and where. The table is cut into segments by the upper bits of the tags. A segment that is
+//! full is doubled while it is small, for which its names are read, and split after that: a name that is
+//! not displaced goes on in the line of the same number, on the side that its tag says. So growing
+//! never costs more than one segment, and seldom looks at a name.
 
 use super::names::{LineId, Names};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
 
-const SLOTS: usize = 12;
-/// Lines of a full-grown segment.
-const SEGMENT_LINES_MAX: usize = 128;
+const SLOTS: usize = 10;
+const TAG_BITS: u32 = 16;
+/// Lines of a segment that is split rather than doubled.
+const SPLIT_LINES: usize = 1_024;
 const SEGMENT_LINES_MIN: usize = 2;
+/// The bits of a tag that choose the segment tell names of one segment apart no longer.
+const DEPTH_MAX: u32 = 10;
+
+/// What a slot holds: a line of names, and whether a fuller line is where it belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct SlotPlace(u32);
+
+impl SlotPlace {
+    const EMPTY: Self = Self(0);
+    const DISPLACED: u32 = 1 << 31;
+
+    fn new(line: LineId, displaced: bool) -> Self {
+        debug_assert!(line.0 < Self::DISPLACED, "fewer than 2^31 lines of names");
+        Self(line.0 | if displaced { Self::DISPLACED } else { 0 })
+    }
+
+    fn line(self) -> LineId {
+        LineId(self.0 & !Self::DISPLACED)
+    }
+
+    fn is_displaced(self) -> bool {
+        self.0 & Self::DISPLACED != 0
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Line {
-    /// Zero where the slot is free.
-    tags: [u8; SLOTS],
+    tags: [u16; SLOTS],
     overflow: u32,
-    places: [LineId; SLOTS],
+    places: [SlotPlace; SLOTS],
 }
 
 impl Line {
-    const EMPTY: Self = Self { tags: [0; SLOTS], overflow: 0, places: [LineId::NONE; SLOTS] };
+    const EMPTY: Self = Self { tags: [0; SLOTS], overflow: 0, places: [SlotPlace::EMPTY; SLOTS] };
 
-    /// Slots with this tag, as bits.
+    /// Slots with this tag, as bits; free ones have the tag zero.
     #[inline]
-    fn with_tag(&self, tag: u8) -> u32 {
+    fn with_tag(&self, tag: u16) -> u32 {
         let mut equal = 0;
         for (at, &other) in self.tags.iter().enumerate() {
             equal |= u32::from(other == tag) << at;
         }
         equal
     }
+
+    #[inline]
+    fn free_slot(&self) -> Option<usize> {
+        self.places.iter().position(|&place| place == SlotPlace::EMPTY)
+    }
+
+    fn used(&self) -> impl Iterator<Item = (u16, SlotPlace)> {
+        let slots = self.tags.into_iter().zip(self.places);
+        slots.filter(|&(_, place)| place != SlotPlace::EMPTY)
+    }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Segment {
     lines: Vec<Line>,
     count: usize,
-    /// How many upper bits of the hash all names of the segment share, and which.
+    /// How many upper bits of their tags all names of the segment share, and which.
     depth: u32,
     prefix: usize,
 }
@@ -54,12 +90,12 @@ struct Segment {
 #[derive(Debug)]
 pub(super) struct Directory {
     segments: Vec<Segment>,
-    /// Segment by the upper `depth` bits of the hash.
+    /// Segment by the upper `depth` bits of the tag.
     index: Vec<u32>,
     depth: u32,
 }
 
-/// A name's hash: the upper bits choose the segment, the lower ones tag and line.
+/// A name's hash: tag, and line in its segment.
 #[derive(Debug, Clone, Copy)]
 struct Hash(u64);
 
@@ -71,19 +107,25 @@ impl Hash {
     }
 
     #[inline]
-    fn tag(self) -> u8 {
-        (self.0 as u8).max(1)
+    fn tag(self) -> u16 {
+        self.0 as u16
     }
 
     #[inline]
     fn home(self, lines: usize) -> usize {
-        (self.0 >> 8) as usize & (lines - 1)
+        (self.0 >> TAG_BITS) as usize & (lines - 1)
     }
 
     #[inline]
     fn upper(self, bits: u32) -> usize {
-        self.0.checked_shr(u64::BITS - bits).unwrap_or(0) as usize
+        upper(self.tag(), bits)
     }
+}
+
+/// The first bits of a tag.
+#[inline]
+fn upper(tag: u16, bits: u32) -> usize {
+    (u32::from(tag) >> (TAG_BITS - bits)) as usize
 }
 
 impl Default for Directory {
@@ -111,17 +153,40 @@ impl Directory {
         segment.lines[hash.home(segment.lines.len())].overflow
     }
 
-    /// Makes room for one more name with this one's hash. Must come before the name enters a line,
-    /// because names are counted by what lines hold.
-    pub(super) fn reserve(&mut self, names: &Names, name: SequenceHash) {
+    /// Takes in a name that is not known yet; `place` puts it into a line of names, once there is room
+    /// for it here, and returns that line. Returns nothing when the name is known.
+    ///
+    /// The order matters: when a segment grows, the lines say which names are in it.
+    #[inline]
+    pub(super) fn insert_new(
+        &mut self,
+        names: &mut Names,
+        name: SequenceHash,
+        place: impl FnOnce(&mut Names) -> LineId,
+    ) -> Option<LineId> {
         let hash = Hash::of(name);
+        let mut at = self.index[hash.upper(self.depth)] as usize;
+        if self.segments[at].find(names, name, hash).is_some() {
+            return None;
+        }
+        if self.segments[at].is_full() {
+            at = self.make_room(names, hash);
+        }
+        let line = place(names);
+        self.segments[at].put(hash, line);
+        Some(line)
+    }
+
+    /// The segment for one more name with this hash.
+    #[cold]
+    fn make_room(&mut self, names: &Names, hash: Hash) -> usize {
         loop {
             let at = self.index[hash.upper(self.depth)] as usize;
             let segment = &mut self.segments[at];
-            if (segment.count + 1) * 6 <= segment.lines.len() * SLOTS * 5 {
-                return;
+            if !segment.is_full() {
+                return at;
             }
-            if segment.lines.len() < SEGMENT_LINES_MAX {
+            if segment.lines.len() < SPLIT_LINES || segment.depth == DEPTH_MAX {
                 let lines = segment.lines.len() * 2;
                 let entries = segment.entries(names);
                 segment.rebuild(lines, entries.iter().copied());
@@ -129,12 +194,6 @@ impl Directory {
                 self.split(names, at);
             }
         }
-    }
-
-    /// Takes in a name that stands in `line` now and is not known; after [`Directory::reserve`].
-    pub(super) fn insert(&mut self, name: SequenceHash, line: LineId) {
-        let hash = Hash::of(name);
-        self.segments[self.index[hash.upper(self.depth)] as usize].put(hash, line);
     }
 
     /// Forgets a name that stands in `line`.
@@ -153,28 +212,25 @@ impl Directory {
     }
 
     fn split(&mut self, names: &Names, at: usize) {
-        let entries = self.segments[at].entries(names);
-        let (depth, prefix) = (self.segments[at].depth + 1, self.segments[at].prefix << 1);
+        let new = u32::try_from(self.segments.len()).expect("fewer than 2^32 segments");
+        let upper = self.segments[at].split(names);
+        let (depth, prefix) = (upper.depth, upper.prefix);
+        self.segments.push(upper);
         if depth > self.depth {
             self.index = self.index.iter().flat_map(|&segment| [segment, segment]).collect();
             self.depth += 1;
         }
-        let new = u32::try_from(self.segments.len()).expect("fewer than 2^32 segments");
-        let is_upper = |hash: Hash| hash.upper(depth) & 1 == 1;
-        let mut upper = Segment { lines: Vec::new(), count: 0, depth, prefix: prefix | 1 };
-        upper.rebuild(SEGMENT_LINES_MAX, entries.iter().copied().filter(|&(hash, _)| is_upper(hash)));
-        let lower = &mut self.segments[at];
-        (lower.depth, lower.prefix) = (depth, prefix);
-        lower.rebuild(SEGMENT_LINES_MAX, entries.iter().copied().filter(|&(hash, _)| !is_upper(hash)));
-        self.segments.push(upper);
         // All places of the index that start with the bits of the upper half.
         let width = 1_usize << (self.depth - depth);
-        let start = (prefix | 1) * width;
-        self.index[start..start + width].fill(new);
+        self.index[prefix * width..(prefix + 1) * width].fill(new);
     }
 }
 
 impl Segment {
+    fn is_full(&self) -> bool {
+        (self.count + 1) * 5 > self.lines.len() * SLOTS * 4
+    }
+
     #[inline]
     fn find(&self, names: &Names, name: SequenceHash, hash: Hash) -> Option<(Place, LineId)> {
         let tag = hash.tag();
@@ -183,8 +239,10 @@ impl Segment {
             let line = &self.lines[at];
             let mut candidates = line.with_tag(tag);
             while candidates != 0 {
-                let candidate = line.places[candidates.trailing_zeros() as usize];
-                if let Some(place) = names.find_in(candidate, name) {
+                let candidate = line.places[candidates.trailing_zeros() as usize].line();
+                if candidate != LineId::NONE
+                    && let Some(place) = names.find_in(candidate, name)
+                {
                     return Some((place, candidate));
                 }
                 candidates &= candidates - 1;
@@ -198,14 +256,13 @@ impl Segment {
     }
 
     fn put(&mut self, hash: Hash, place: LineId) {
-        let mut at = hash.home(self.lines.len());
+        let home = hash.home(self.lines.len());
+        let mut at = home;
         loop {
             let line = &mut self.lines[at];
-            let free = line.with_tag(0);
-            if free != 0 {
-                let slot = free.trailing_zeros() as usize;
+            if let Some(slot) = line.free_slot() {
                 line.tags[slot] = hash.tag();
-                line.places[slot] = place;
+                line.places[slot] = SlotPlace::new(place, at != home);
                 break;
             }
             line.overflow += 1;
@@ -223,7 +280,7 @@ impl Segment {
         let slot = loop {
             let line = &self.lines[at];
             let mut candidates = line.with_tag(tag);
-            while candidates != 0 && line.places[candidates.trailing_zeros() as usize] != place {
+            while candidates != 0 && line.places[candidates.trailing_zeros() as usize].line() != place {
                 candidates &= candidates - 1;
             }
             if candidates != 0 {
@@ -233,6 +290,7 @@ impl Segment {
             at = (at + 1) & mask;
         };
         self.lines[at].tags[slot] = 0;
+        self.lines[at].places[slot] = SlotPlace::EMPTY;
         let mut passed = home;
         while passed != at {
             self.lines[passed].overflow -= 1;
@@ -241,23 +299,55 @@ impl Segment {
         self.count -= 1;
     }
 
+    /// Takes the names out whose tags go on with a one, into a segment of their own.
+    fn split(&mut self, names: &Names) -> Self {
+        let (depth, lines) = (self.depth + 1, self.lines.len());
+        let old = std::mem::replace(&mut self.lines, vec![Line::EMPTY; lines]);
+        let mut displaced = Vec::new();
+        let mut halves = [std::mem::take(self), Self { lines: vec![Line::EMPTY; lines], ..Self::default() }];
+        let prefix = halves[0].prefix << 1;
+        for (at, half) in halves.iter_mut().enumerate() {
+            (half.depth, half.prefix, half.count) = (depth, prefix | at, 0);
+        }
+        for (at, line) in old.iter().enumerate() {
+            for (tag, place) in line.used() {
+                if place.is_displaced() {
+                    displaced.push((tag, place.line()));
+                    continue;
+                }
+                let half = &mut halves[upper(tag, depth) & 1];
+                let slot = half.lines[at].free_slot().expect("a half has no more names than the whole");
+                half.lines[at].tags[slot] = tag;
+                half.lines[at].places[slot] = place;
+                half.count += 1;
+            }
+        }
+        for (hash, place) in displaced_names(names, displaced, &old) {
+            halves[hash.upper(depth) & 1].put(hash, place);
+        }
+        let [lower, upper] = halves;
+        *self = lower;
+        upper
+    }
+
     /// Every name of the segment, by its hash, and its line.
     fn entries(&self, names: &Names) -> Vec<(Hash, LineId)> {
-        let mut lines: Vec<LineId> = self
-            .lines
-            .iter()
-            .flat_map(|line| {
-                let used = line.tags.iter().zip(line.places).filter(|&(&tag, _)| tag != 0);
-                used.map(|(_, place)| place).collect::<Vec<_>>()
-            })
-            .collect();
-        lines.sort_unstable();
-        lines.dedup();
-        let belongs = |hash: Hash| hash.upper(self.depth) == self.prefix;
-        let all = lines
-            .iter()
-            .flat_map(|&line| names.line(line).iter().map(move |&name| (Hash::of(SequenceHash(name)), line)));
-        all.filter(|&(hash, _)| belongs(hash)).collect()
+        let mut entries = Vec::with_capacity(self.count);
+        let mut ambiguous = Vec::new();
+        for (tag, place) in self.lines.iter().flat_map(Line::used) {
+            let mut found = names_with_tag(names, tag, place.line());
+            match (found.next(), found.next()) {
+                (Some(hash), None) => entries.push((hash, place.line())),
+                _ => ambiguous.push((place.line(), tag)),
+            }
+        }
+        // Names of one line with one tag have slots that look alike: each name once.
+        ambiguous.sort_unstable();
+        ambiguous.dedup();
+        for (place, tag) in ambiguous {
+            entries.extend(names_with_tag(names, tag, place).map(|hash| (hash, place)));
+        }
+        entries
     }
 
     fn rebuild(&mut self, lines: usize, entries: impl Iterator<Item = (Hash, LineId)>) {
@@ -267,4 +357,30 @@ impl Segment {
             self.put(hash, line);
         }
     }
+}
+
+/// Hashes of the names in a line that have a tag.
+fn names_with_tag(names: &Names, tag: u16, place: LineId) -> impl Iterator<Item = Hash> {
+    let hashes = names.line(place).iter().map(|&name| Hash::of(SequenceHash(name)));
+    hashes.filter(move |hash| hash.tag() == tag)
+}
+
+/// The names that displaced slots, given by tag and place, stand for.
+fn displaced_names(names: &Names, mut slots: Vec<(u16, LineId)>, old: &[Line]) -> Vec<(Hash, LineId)> {
+    slots.sort_unstable();
+    let mut found = Vec::with_capacity(slots.len());
+    for alike in slots.chunk_by(|a, b| a == b) {
+        let (tag, place) = alike[0];
+        let candidates: Vec<usize> = names_with_tag(names, tag, place).map(|hash| hash.home(old.len())).collect();
+        let hashes = names_with_tag(names, tag, place).enumerate();
+        // Names of the same line and tag that are not displaced stand where they belong.
+        let is_displaced = |at: usize, home: usize| {
+            let at_home = |&(other, slot): &(u16, SlotPlace)| other == tag && slot == SlotPlace::new(place, false);
+            let before = candidates[..at].iter().filter(|&&other| other == home).count();
+            before >= old[home].used().filter(at_home).count()
+        };
+        let displaced = hashes.filter(|&(at, hash)| is_displaced(at, hash.home(old.len())));
+        found.extend(displaced.map(|(_, hash)| (hash, place)).take(alike.len()));
+    }
+    found
 }

@@ -87,10 +87,14 @@ impl Names {
         column.last
     }
 
-    /// The column's last name and its line.
-    pub(super) fn last(&self, column: &Column) -> Option<(SequenceHash, LineId)> {
-        let at = usize::from(column.named.checked_sub(1)?) % LINE_NAMES;
-        Some((SequenceHash(self.lines[column.last.0][at]), column.last))
+    /// The name of the column's last block that has one.
+    pub(super) fn last(&self, column: &Column) -> SequenceHash {
+        SequenceHash(self.lines[column.last.0][usize::from(column.named - 1) % LINE_NAMES])
+    }
+
+    /// The line of that name; none in an empty column.
+    pub(super) fn last_line(&self, column: &Column) -> LineId {
+        column.last
     }
 
     /// Takes the last name away.

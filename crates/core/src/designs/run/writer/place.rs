@@ -94,6 +94,28 @@ impl Writer {
         (known, cursor)
     }
 
+    /// How many of `names` precede the cursor one after the other in its own column, and where the last
+    /// of them is.
+    pub(super) fn named_before(&self, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
+        let (mut cursor, mut count) = (at, 0);
+        let mut line = self.names.line(at.line);
+        for &name in names {
+            let Some(offset) = cursor.place.offset.checked_sub(1) else { break };
+            let within = usize::from(offset) % LINE_NAMES;
+            let mut id = cursor.line;
+            if within + 1 == LINE_NAMES {
+                id = self.names.previous(id);
+                line = self.names.line(id);
+            }
+            if line[within] != name.0 {
+                break;
+            }
+            cursor = Cursor { place: Place { offset, ..cursor.place }, line: id };
+            count += 1;
+        }
+        (count, cursor)
+    }
+
     /// What is known of a block that is said to follow `parent`.
     pub(super) fn locate(&self, domain: DomainId, parent: Place, block: &Block) -> Located {
         if let Some(found) = self.named(domain, block.sequence) {
@@ -138,9 +160,8 @@ impl Writer {
         let mut column = columns.get(domain);
         debug_assert_eq!(column.named, place.offset, "names of a column have no gaps");
         let directory = &mut domains.get_mut(domain).directory;
-        directory.reserve(names, name);
-        let line = names.push(place.run, &mut column, name);
-        directory.insert(name, line);
+        let line = directory.insert_new(names, name, |names| names.push(place.run, &mut column, name));
+        let line = line.expect("the caller knows that the domain does not know the name");
         columns.set(domain, column);
         Cursor { place, line }
     }
@@ -208,18 +229,15 @@ impl Writer {
         let locals = published.run(run).locals();
         let mut count = 0;
         for (block, local) in blocks.iter().zip(&locals[start..]) {
-            if count > 0 && directory.find(names, block.sequence).is_some() {
+            if directory.insert_new(names, block.sequence, |names| names.push(run, &mut column, block.sequence)).is_none() {
                 break;
             }
-            directory.reserve(names, block.sequence);
-            let line = names.push(run, &mut column, block.sequence);
-            directory.insert(block.sequence, line);
             local.store(block.local.0, Relaxed);
             count += 1;
         }
         columns.set(domain, column);
-        let (_, line) = names.last(&column).expect("a name was given");
-        (count, Cursor { place: Place { run, offset: column.named - 1 }, line })
+        let last = Place { run, offset: column.named - 1 };
+        (count, Cursor { place: last, line: names.last_line(&column) })
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.

@@ -1,22 +1,11 @@
 //! Removals: engines give up chains from their ends, so after one search the next block is usually
 //! the neighbour of the last.
 
-use std::ops::Range;
-
 use super::Writer;
-use super::names::LINE_NAMES;
 use super::place::Cursor;
-use crate::designs::run::published::layout::{Place, RunId};
+use crate::designs::run::published::layout::Place;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
-
-/// Blocks of one run that are found and held, and not released yet.
-struct Pending {
-    run: RunId,
-    range: Range<u16>,
-    /// The first of them.
-    first: Cursor,
-}
 
 impl Writer {
     pub(super) fn remove(
@@ -27,44 +16,37 @@ impl Writer {
         copies: RemovedCopies,
     ) -> Applied {
         let mut applied = Applied::default();
-        let mut pending: Option<Pending> = None;
-        for &name in blocks {
-            let before = pending.as_ref().and_then(|pending| self.neighbour_before(slot, pending, name));
-            let at = before.or_else(|| {
-                self.flush(slot, tier, pending.take());
-                (!self.ranks.get(slot).waiting.contains(name)).then(|| self.named(self.ranks.get(slot).domain, name))?
-            });
-            let Some(at) = at.filter(|at| self.holds_in(slot, at.place, tier)) else {
-                self.flush(slot, tier, pending.take());
+        let mut rest = blocks;
+        while let Some((&name, more)) = rest.split_first() {
+            let rank = self.ranks.get(slot);
+            let waits = rank.waiting.contains(name);
+            let at = self.named(rank.domain, name).filter(|at| !waits && self.holds_in(slot, at.place, tier));
+            rest = more;
+            let Some(at) = at else {
                 applied += self.remove_waiting(slot, tier, name, copies);
                 continue;
             };
             applied.removed += 1;
             if self.drop_extra_copy(slot, at.place, tier, copies) {
-                self.flush(slot, tier, pending.take());
                 continue;
             }
-            let Place { run, offset } = at.place;
-            let end = pending.map_or(offset + 1, |pending| pending.range.end);
-            pending = Some(Pending { run, range: offset..end, first: at });
+            let (before, first) = self.releasable_before(slot, tier, at, more);
+            self.release(slot, at.place.run, first.place.offset..at.place.offset + 1, tier);
+            applied.removed += before as u64;
+            rest = &more[before..];
         }
-        self.flush(slot, tier, pending);
         applied
     }
 
-    /// The block right before the pending ones, if that is its name.
-    fn neighbour_before(&self, slot: RankSlot, pending: &Pending, name: SequenceHash) -> Option<Cursor> {
-        let Cursor { place, line } = pending.first;
-        let offset = place.offset.checked_sub(1)?;
-        let within = usize::from(offset) % LINE_NAMES;
-        let line = if within + 1 == LINE_NAMES { self.names.previous(line) } else { line };
-        let same = self.names.line(line)[within] == name.0 && self.ranks.get(slot).waiting.is_empty();
-        same.then_some(Cursor { place: Place { offset, ..place }, line })
-    }
-
-    fn flush(&mut self, slot: RankSlot, tier: Tier, pending: Option<Pending>) {
-        if let Some(pending) = pending {
-            self.release(slot, pending.run, pending.range, tier);
+    /// How many of `names` are the blocks right before one that the rank holds, and held like it, so that
+    /// all of them can be released at once; and where the first of these blocks is.
+    fn releasable_before(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
+        let rank = self.ranks.get(slot);
+        // An interval from the start: who holds a block holds those before it.
+        let plain = rank.home == tier && self.exception(at.place.run, slot).is_none();
+        match plain && rank.waiting.is_empty() && rank.extra_copies.is_empty() {
+            true => self.named_before(at, names),
+            false => (0, at),
         }
     }
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use super::Writer;
 use super::runs::DomainId;
+use crate::SequenceHash;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
@@ -98,9 +99,14 @@ impl Writer {
         }
         let directory = &mut domains.get_mut(domain).directory;
         while column.named > keep {
-            let (name, line) = names.last(&column).expect("the column has names left");
-            directory.remove(name, line);
-            names.pop(&mut column);
+            // A line at a time: what the directory needs for its names is loaded at once.
+            let line = names.last_line(&column);
+            std::hint::black_box(names.line(line).iter().fold(0, |sum, &name| sum ^ directory.touch(SequenceHash(name))));
+            while column.named > keep && names.last_line(&column) == line {
+                let name = names.last(&column);
+                directory.remove(name, line);
+                names.pop(&mut column);
+            }
         }
         columns.set(domain, column);
     }
