@@ -1,7 +1,7 @@
 //! From an engine's names to blocks: one hash table for each hash domain.
 //!
 //! ```text
-//!  line of 64 bytes: ten tags (16 bits) | counter of names that overflowed (32) | ten places (32)
+//!  line of 64 bytes: ten tags (16 bits) | used slots (16) | counter of names that overflowed (16) | ten places (32)
 //!  place: displaced (1) | line of names (31)
 //! ```
 //!
@@ -49,31 +49,48 @@ impl SlotPlace {
 #[repr(C, align(64))]
 struct Line {
     tags: [u16; SLOTS],
-    overflow: u32,
+    /// Slots in use, as bits.
+    used: u16,
+    /// Names that belong here and stand in a later line.
+    overflow: u16,
     places: [SlotPlace; SLOTS],
 }
 
 impl Line {
-    const EMPTY: Self = Self { tags: [0; SLOTS], overflow: 0, places: [SlotPlace::EMPTY; SLOTS] };
+    const EMPTY: Self = Self { tags: [0; SLOTS], used: 0, overflow: 0, places: [SlotPlace::EMPTY; SLOTS] };
 
-    /// Slots with this tag, as bits; free ones have the tag zero.
+    /// Slots in use with this tag, as bits. Four tags at a time in one word.
     #[inline]
     fn with_tag(&self, tag: u16) -> u32 {
-        let mut equal = 0;
-        for (at, &other) in self.tags.iter().enumerate() {
-            equal |= u32::from(other == tag) << at;
-        }
-        equal
+        const EACH: u64 = 0x0001_0001_0001_0001;
+        const LOW: u64 = 0x7fff * EACH;
+        let four = |at: usize| {
+            let tags: [u16; 4] = std::array::from_fn(|lane| self.tags.get(at + lane).copied().unwrap_or(0));
+            let word = u64::from(tags[0]) | u64::from(tags[1]) << 16 | u64::from(tags[2]) << 32 | u64::from(tags[3]) << 48;
+            let different = word ^ (u64::from(tag) * EACH);
+            // The upper bit of each lane that is zero, and then these four bits side by side.
+            let equal = !(((different & LOW) + LOW) | different | LOW) >> 15;
+            (equal.wrapping_mul(1 << 45 | 1 << 30 | 1 << 15 | 1) >> 45) as u32 & 15
+        };
+        (four(0) | four(4) << 4 | four(8) << 8) & u32::from(self.used)
     }
 
     #[inline]
     fn free_slot(&self) -> Option<usize> {
-        self.places.iter().position(|&place| place == SlotPlace::EMPTY)
+        let slot = self.used.trailing_ones() as usize;
+        (slot < SLOTS).then_some(slot)
     }
 
-    fn used(&self) -> impl Iterator<Item = (u16, SlotPlace)> {
-        let slots = self.tags.into_iter().zip(self.places);
-        slots.filter(|&(_, place)| place != SlotPlace::EMPTY)
+    fn set(&mut self, slot: usize, tag: u16, place: SlotPlace) {
+        self.used |= 1 << slot;
+        self.tags[slot] = tag;
+        self.places[slot] = place;
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (u16, SlotPlace)> {
+        let used = self.used;
+        let slots = self.tags.into_iter().zip(self.places).enumerate();
+        slots.filter(move |(slot, _)| used >> slot & 1 == 1).map(|(_, slot)| slot)
     }
 }
 
@@ -144,13 +161,17 @@ impl Directory {
         segment.find(names, name, hash)
     }
 
-    /// Starts loading what a search for this name will look at first. The sum is to be used, or the
-    /// loads are optimised away.
+    /// Loads what searches for these names will look at first, all at once instead of one after the
+    /// other.
     #[inline]
-    pub(super) fn touch(&self, name: SequenceHash) -> u32 {
-        let hash = Hash::of(name);
-        let segment = &self.segments[self.index[hash.upper(self.depth)] as usize];
-        segment.lines[hash.home(segment.lines.len())].overflow
+    pub(super) fn touch(&self, names: impl Iterator<Item = SequenceHash>) {
+        let loaded = names.map(|name| {
+            let hash = Hash::of(name);
+            let segment = &self.segments[self.index[hash.upper(self.depth)] as usize];
+            segment.lines[hash.home(segment.lines.len())].overflow
+        });
+        // Without a use the loads would be optimised away.
+        std::hint::black_box(loaded.fold(0, |sum, overflow| sum ^ overflow));
     }
 
     /// Takes in a name that is not known yet; `place` puts it into a line of names, once there is room
@@ -240,9 +261,7 @@ impl Segment {
             let mut candidates = line.with_tag(tag);
             while candidates != 0 {
                 let candidate = line.places[candidates.trailing_zeros() as usize].line();
-                if candidate != LineId::NONE
-                    && let Some(place) = names.find_in(candidate, name)
-                {
+                if let Some(place) = names.find_in(candidate, name) {
                     return Some((place, candidate));
                 }
                 candidates &= candidates - 1;
@@ -261,8 +280,7 @@ impl Segment {
         loop {
             let line = &mut self.lines[at];
             if let Some(slot) = line.free_slot() {
-                line.tags[slot] = hash.tag();
-                line.places[slot] = SlotPlace::new(place, at != home);
+                line.set(slot, hash.tag(), SlotPlace::new(place, at != home));
                 break;
             }
             line.overflow += 1;
@@ -289,8 +307,7 @@ impl Segment {
             assert_ne!(line.overflow, 0, "the name is in the directory");
             at = (at + 1) & mask;
         };
-        self.lines[at].tags[slot] = 0;
-        self.lines[at].places[slot] = SlotPlace::EMPTY;
+        self.lines[at].used &= !(1 << slot);
         let mut passed = home;
         while passed != at {
             self.lines[passed].overflow -= 1;
@@ -310,15 +327,14 @@ impl Segment {
             (half.depth, half.prefix, half.count) = (depth, prefix | at, 0);
         }
         for (at, line) in old.iter().enumerate() {
-            for (tag, place) in line.used() {
+            for (tag, place) in line.slots() {
                 if place.is_displaced() {
                     displaced.push((tag, place.line()));
                     continue;
                 }
                 let half = &mut halves[upper(tag, depth) & 1];
                 let slot = half.lines[at].free_slot().expect("a half has no more names than the whole");
-                half.lines[at].tags[slot] = tag;
-                half.lines[at].places[slot] = place;
+                half.lines[at].set(slot, tag, place);
                 half.count += 1;
             }
         }
@@ -334,7 +350,7 @@ impl Segment {
     fn entries(&self, names: &Names) -> Vec<(Hash, LineId)> {
         let mut entries = Vec::with_capacity(self.count);
         let mut ambiguous = Vec::new();
-        for (tag, place) in self.lines.iter().flat_map(Line::used) {
+        for (tag, place) in self.lines.iter().flat_map(Line::slots) {
             let mut found = names_with_tag(names, tag, place.line());
             match (found.next(), found.next()) {
                 (Some(hash), None) => entries.push((hash, place.line())),
@@ -377,7 +393,7 @@ fn displaced_names(names: &Names, mut slots: Vec<(u16, LineId)>, old: &[Line]) -
         let is_displaced = |at: usize, home: usize| {
             let at_home = |&(other, slot): &(u16, SlotPlace)| other == tag && slot == SlotPlace::new(place, false);
             let before = candidates[..at].iter().filter(|&&other| other == home).count();
-            before >= old[home].used().filter(at_home).count()
+            before >= old[home].slots().filter(at_home).count()
         };
         let displaced = hashes.filter(|&(at, hash)| is_displaced(at, hash.home(old.len())));
         found.extend(displaced.map(|(_, hash)| (hash, place)).take(alike.len()));

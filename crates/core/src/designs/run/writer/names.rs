@@ -87,12 +87,14 @@ impl Names {
         column.last
     }
 
-    /// The name of the column's last block that has one.
-    pub(super) fn last(&self, column: &Column) -> SequenceHash {
-        SequenceHash(self.lines[column.last.0][usize::from(column.named - 1) % LINE_NAMES])
+    /// The column's names and their lines, last first.
+    pub(super) fn last_names(&self, column: &Column) -> impl Iterator<Item = (SequenceHash, LineId)> {
+        let lines = std::iter::successors(Some(column.last), |line| Some(self.links[line.0].previous));
+        let lines = lines.take_while(|&line| line != LineId::NONE);
+        lines.flat_map(|line| self.line(line).iter().rev().map(move |&name| (SequenceHash(name), line)))
     }
 
-    /// The line of that name; none in an empty column.
+    /// The line of the column's last name; none in an empty column.
     pub(super) fn last_line(&self, column: &Column) -> LineId {
         column.last
     }

@@ -9,6 +9,10 @@ use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RUN_BLOCKS_MAX, RunId, class_for};
 use crate::{Block, LocalHash, SequenceHash};
 
+/// Names whose places in the directory are loaded together, ahead of their use: so many loads the
+/// processor has under way at a time.
+pub(super) const TOUCHED_AHEAD: usize = 32;
+
 /// A named block and the line that its name stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
@@ -228,12 +232,16 @@ impl Writer {
         let mut column = columns.get(domain);
         let locals = published.run(run).locals();
         let mut count = 0;
-        for (block, local) in blocks.iter().zip(&locals[start..]) {
-            if directory.insert_new(names, block.sequence, |names| names.push(run, &mut column, block.sequence)).is_none() {
-                break;
+        'blocks: for ahead in blocks.chunks(TOUCHED_AHEAD) {
+            directory.touch(ahead.iter().map(|block| block.sequence));
+            for block in ahead {
+                let name = block.sequence;
+                if directory.insert_new(names, name, |names| names.push(run, &mut column, name)).is_none() {
+                    break 'blocks;
+                }
+                locals[start + count].store(block.local.0, Relaxed);
+                count += 1;
             }
-            local.store(block.local.0, Relaxed);
-            count += 1;
         }
         columns.set(domain, column);
         let last = Place { run, offset: column.named - 1 };

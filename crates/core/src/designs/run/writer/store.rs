@@ -6,9 +6,6 @@ use crate::designs::run::published::layout::Place;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Applied, Block, HeldBlock, PerTier, SequenceHash, Tier};
 
-/// Names whose directory lines are asked for ahead of their use.
-const TOUCHED_AHEAD_MAX: usize = 256;
-
 impl Writer {
     pub(super) fn store(
         &mut self,
@@ -41,15 +38,11 @@ impl Writer {
         let domain = self.ranks.get(slot).domain;
         let mut applied = Applied::default();
         let (mut at, mut parent, mut rest) = (at, parent, blocks);
-        let mut touched = 0;
         while let Some(block) = rest.first() {
             let (known, last) = self.known_after(domain, at, rest);
             let (count, last) = if known > 0 {
                 (known, last)
             } else {
-                if rest.len() < touched || touched == 0 {
-                    touched = self.touch(slot, rest);
-                }
                 match self.locate(domain, at.place, block) {
                     Located::Known(found) => (1, found),
                     Located::Unnamed(place) => (1, self.give_name(domain, place, block.sequence)),
@@ -69,15 +62,6 @@ impl Writer {
             rest = &rest[count..];
         }
         applied
-    }
-
-    /// Loads what the next blocks will need of the directory, all at once instead of one after the
-    /// other. Returns how many blocks are left after those.
-    fn touch(&self, slot: RankSlot, blocks: &[Block]) -> usize {
-        let directory = &self.domains.get(self.ranks.get(slot).domain).directory;
-        let ahead = &blocks[..blocks.len().min(TOUCHED_AHEAD_MAX)];
-        std::hint::black_box(ahead.iter().fold(0, |sum, block| sum ^ directory.touch(block.sequence)));
-        blocks.len() - ahead.len()
     }
 
     /// Stores each block by its parent's name: where something waits, or a name changes its meaning.

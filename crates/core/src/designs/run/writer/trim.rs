@@ -4,8 +4,8 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
+use super::place::TOUCHED_AHEAD;
 use super::runs::DomainId;
-use crate::SequenceHash;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
@@ -98,12 +98,13 @@ impl Writer {
             return;
         }
         let directory = &mut domains.get_mut(domain).directory;
+        let mut going = Vec::with_capacity(TOUCHED_AHEAD);
         while column.named > keep {
-            // A line at a time: what the directory needs for its names is loaded at once.
-            let line = names.last_line(&column);
-            std::hint::black_box(names.line(line).iter().fold(0, |sum, &name| sum ^ directory.touch(SequenceHash(name))));
-            while column.named > keep && names.last_line(&column) == line {
-                let name = names.last(&column);
+            let count = usize::from(column.named - keep).min(TOUCHED_AHEAD);
+            going.clear();
+            going.extend(names.last_names(&column).take(count));
+            directory.touch(going.iter().map(|&(name, _)| name));
+            for &(name, line) in &going {
                 directory.remove(name, line);
                 names.pop(&mut column);
             }
