@@ -8,14 +8,15 @@ use super::atomics::{AtomicU64, zeroed_words};
 /// Words in a cache line; records start at one.
 pub(crate) const LINE_WORDS: usize = 8;
 
-/// Each bucket holds twice as many records as the one before it.
-const BUCKETS: usize = 28;
+/// Four buckets for each power of two: growing takes no more than a quarter of what is there.
+const BUCKETS_LOG2: u32 = 2;
+const BUCKETS: usize = 28 << BUCKETS_LOG2;
 
 /// Records of `record_words` words, found by number. Grows without moving anything.
 #[derive(Debug)]
 pub(crate) struct Arena {
     record_words: usize,
-    /// Records in the first bucket, as a power of two.
+    /// Records in each of the first buckets, as a power of two.
     first_log2: u32,
     buckets: [OnceLock<Bucket>; BUCKETS],
 }
@@ -29,7 +30,7 @@ struct Bucket {
 
 impl Arena {
     pub(crate) fn new(record_words: usize) -> Self {
-        let first_bytes = if cfg!(loom) { 1 } else { 4_096 };
+        let first_bytes = if cfg!(loom) { 1 } else { 1_024 };
         let first_log2 = (first_bytes / (record_words * 8)).max(1).ilog2();
         Self { record_words, first_log2, buckets: [const { OnceLock::new() }; BUCKETS] }
     }
@@ -47,18 +48,22 @@ impl Arena {
     pub(crate) fn make(&self, number: u32) {
         let (bucket, _) = self.locate(number);
         self.buckets[bucket].get_or_init(|| {
-            let records = 1_usize << (self.first_log2 as usize + bucket);
+            let records = 1_usize << (self.first_log2 as usize + (bucket >> BUCKETS_LOG2));
             let words = zeroed_words(records * self.record_words + LINE_WORDS - 1);
             let misaligned = (words.as_ptr() as usize / size_of::<u64>()) % LINE_WORDS;
             Bucket { words, skipped: (LINE_WORDS - misaligned) % LINE_WORDS }
         });
     }
 
+    /// Bucket, and record in it. The records of four buckets of one size are as many as all before
+    /// them and four of the first size: shifted by these, a number's top bits say where it is.
     #[inline]
     fn locate(&self, number: u32) -> (usize, usize) {
-        let shifted = u64::from(number) + (1 << self.first_log2);
-        let top = shifted.ilog2();
-        ((top - self.first_log2) as usize, (shifted - (1 << top)) as usize)
+        let shifted = u64::from(number) + (1 << (self.first_log2 + BUCKETS_LOG2));
+        let size = shifted.ilog2() - BUCKETS_LOG2;
+        let quarter = (shifted >> size) - (1 << BUCKETS_LOG2);
+        let bucket = u64::from(size - self.first_log2) << BUCKETS_LOG2 | quarter;
+        (bucket as usize, (shifted & ((1 << size) - 1)) as usize)
     }
 }
 
@@ -91,5 +96,34 @@ impl Numbers {
 
     pub(crate) fn in_use(&self) -> usize {
         self.next as usize - self.free.len()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_words_of_their_own() {
+        for record_words in [1, 8, 520, 4_096] {
+            let arena = Arena::new(record_words);
+            let mut expected = (0, 0);
+            for number in 0..5_000 {
+                let (bucket, within) = arena.locate(number);
+                if (bucket, within) != expected {
+                    assert_eq!((bucket, within), (expected.0 + 1, 0), "bucket by bucket, record by record");
+                }
+                expected = (bucket, within + 1);
+            }
+            for number in 0..40 {
+                arena.make(number);
+                assert_eq!(arena.record(number)[0].swap(u64::from(number) + 1, super::super::atomics::Relaxed), 0);
+                let start = arena.record(number).as_ptr() as usize;
+                assert!(!record_words.is_multiple_of(LINE_WORDS) || start.is_multiple_of(LINE_WORDS * 8));
+            }
+            assert!((0..40).all(|number| {
+                arena.record(number)[0].load(super::super::atomics::Relaxed) == u64::from(number) + 1
+            }));
+        }
     }
 }

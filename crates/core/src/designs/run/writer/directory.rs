@@ -15,6 +15,10 @@ use super::names::{LineId, Names};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
 
+/// Names whose lines are loaded together, ahead of their use: so many loads the processor has under way
+/// at a time.
+pub(super) const TOUCHED_AHEAD: usize = 32;
+
 const SLOTS: usize = 10;
 const TAG_BITS: u32 = 16;
 /// Lines of a segment that is split rather than doubled.
@@ -66,7 +70,8 @@ impl Line {
         const LOW: u64 = 0x7fff * EACH;
         let four = |at: usize| {
             let tags: [u16; 4] = std::array::from_fn(|lane| self.tags.get(at + lane).copied().unwrap_or(0));
-            let word = u64::from(tags[0]) | u64::from(tags[1]) << 16 | u64::from(tags[2]) << 32 | u64::from(tags[3]) << 48;
+            let word =
+                u64::from(tags[0]) | u64::from(tags[1]) << 16 | u64::from(tags[2]) << 32 | u64::from(tags[3]) << 48;
             let different = word ^ (u64::from(tag) * EACH);
             // The upper bit of each lane that is zero, and then these four bits side by side.
             let equal = !(((different & LOW) + LOW) | different | LOW) >> 15;
@@ -87,11 +92,22 @@ impl Line {
         self.places[slot] = place;
     }
 
-    fn slots(&self) -> impl Iterator<Item = (u16, SlotPlace)> {
-        let used = self.used;
-        let slots = self.tags.into_iter().zip(self.places).enumerate();
-        slots.filter(move |(slot, _)| used >> slot & 1 == 1).map(|(_, slot)| slot)
+    /// Slots whose tags have this bit.
+    fn with_bit(&self, bit: u16) -> u16 {
+        self.tags.iter().enumerate().fold(0, |slots, (slot, tag)| slots | u16::from(tag & bit != 0) << slot)
     }
+
+    /// Tags and places of the slots in use.
+    fn slots(&self) -> impl Iterator<Item = (u16, SlotPlace)> {
+        ones(self.used).map(|slot| (self.tags[slot], self.places[slot]))
+    }
+}
+
+/// The numbers of the bits that are set.
+fn ones(bits: u16) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)))
+        .take_while(|&bits| bits != 0)
+        .map(|bits| bits.trailing_zeros() as usize)
 }
 
 #[derive(Debug, Default)]
@@ -114,11 +130,11 @@ pub(super) struct Directory {
 
 /// A name's hash: tag, and line in its segment.
 #[derive(Debug, Clone, Copy)]
-struct Hash(u64);
+pub(super) struct Hash(u64);
 
 impl Hash {
     #[inline]
-    fn of(name: SequenceHash) -> Self {
+    pub(super) fn of(name: SequenceHash) -> Self {
         let mixed = u128::from(name.0 ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
         Self((mixed >> 64) as u64 ^ mixed as u64)
     }
@@ -137,6 +153,11 @@ impl Hash {
     fn upper(self, bits: u32) -> usize {
         upper(self.tag(), bits)
     }
+}
+
+/// Whether a tag belongs to the upper half of a segment that is split to this depth.
+fn is_upper(tag: u16, depth: u32) -> bool {
+    upper(tag, depth) & 1 == 1
 }
 
 /// The first bits of a tag.
@@ -161,17 +182,20 @@ impl Directory {
         segment.find(names, name, hash)
     }
 
-    /// Loads what searches for these names will look at first, all at once instead of one after the
-    /// other.
+    /// Hashes of up to [`TOUCHED_AHEAD`] names. Loads what searches for them will look at first, all at
+    /// once instead of one after the other.
     #[inline]
-    pub(super) fn touch(&self, names: impl Iterator<Item = SequenceHash>) {
-        let loaded = names.map(|name| {
-            let hash = Hash::of(name);
+    pub(super) fn touch(&self, names: impl Iterator<Item = SequenceHash>) -> [Hash; TOUCHED_AHEAD] {
+        let mut hashes = [Hash(0); TOUCHED_AHEAD];
+        let mut loaded = 0;
+        for (hash, name) in hashes.iter_mut().zip(names) {
+            *hash = Hash::of(name);
             let segment = &self.segments[self.index[hash.upper(self.depth)] as usize];
-            segment.lines[hash.home(segment.lines.len())].overflow
-        });
+            loaded ^= segment.lines[hash.home(segment.lines.len())].used;
+        }
         // Without a use the loads would be optimised away.
-        std::hint::black_box(loaded.fold(0, |sum, overflow| sum ^ overflow));
+        std::hint::black_box(loaded);
+        hashes
     }
 
     /// Takes in a name that is not known yet; `place` puts it into a line of names, once there is room
@@ -182,10 +206,9 @@ impl Directory {
     pub(super) fn insert_new(
         &mut self,
         names: &mut Names,
-        name: SequenceHash,
+        (name, hash): (SequenceHash, Hash),
         place: impl FnOnce(&mut Names) -> LineId,
     ) -> Option<LineId> {
-        let hash = Hash::of(name);
         let mut at = self.index[hash.upper(self.depth)] as usize;
         if self.segments[at].find(names, name, hash).is_some() {
             return None;
@@ -218,8 +241,7 @@ impl Directory {
     }
 
     /// Forgets a name that stands in `line`.
-    pub(super) fn remove(&mut self, name: SequenceHash, line: LineId) {
-        let hash = Hash::of(name);
+    pub(super) fn remove(&mut self, hash: Hash, line: LineId) {
         self.segments[self.index[hash.upper(self.depth)] as usize].remove(hash, line);
     }
 
@@ -318,32 +340,43 @@ impl Segment {
 
     /// Takes the names out whose tags go on with a one, into a segment of their own.
     fn split(&mut self, names: &Names) -> Self {
-        let (depth, lines) = (self.depth + 1, self.lines.len());
-        let old = std::mem::replace(&mut self.lines, vec![Line::EMPTY; lines]);
-        let mut displaced = Vec::new();
-        let mut halves = [std::mem::take(self), Self { lines: vec![Line::EMPTY; lines], ..Self::default() }];
-        let prefix = halves[0].prefix << 1;
-        for (at, half) in halves.iter_mut().enumerate() {
-            (half.depth, half.prefix, half.count) = (depth, prefix | at, 0);
-        }
-        for (at, line) in old.iter().enumerate() {
-            for (tag, place) in line.slots() {
-                if place.is_displaced() {
-                    displaced.push((tag, place.line()));
-                    continue;
-                }
-                let half = &mut halves[upper(tag, depth) & 1];
-                let slot = half.lines[at].free_slot().expect("a half has no more names than the whole");
-                half.lines[at].set(slot, tag, place);
-                half.count += 1;
+        let depth = self.depth + 1;
+        let mut upper =
+            Self { lines: vec![Line::EMPTY; self.lines.len()], count: 0, depth, prefix: self.prefix << 1 | 1 };
+        let displaced = self.take_displaced(names);
+        for (from, to) in self.lines.iter_mut().zip(&mut upper.lines) {
+            let going = from.used & from.with_bit(1 << (TAG_BITS - depth));
+            for slot in ones(going) {
+                to.set(to.used.trailing_ones() as usize, from.tags[slot], from.places[slot]);
             }
+            from.used &= !going;
+            upper.count += going.count_ones() as usize;
         }
-        for (hash, place) in displaced_names(names, displaced, &old) {
-            halves[hash.upper(depth) & 1].put(hash, place);
+        self.count -= upper.count;
+        (self.depth, self.prefix) = (depth, self.prefix << 1);
+        for (hash, place) in displaced {
+            let half = if is_upper(hash.tag(), depth) { &mut upper } else { &mut *self };
+            half.put(hash, place);
         }
-        let [lower, upper] = halves;
-        *self = lower;
         upper
+    }
+
+    /// Takes out all names that do not stand where they belong: only the names themselves tell where
+    /// that is. Without them nothing has overflowed.
+    fn take_displaced(&mut self, names: &Names) -> Vec<(Hash, LineId)> {
+        let displaced = self.lines.iter().flat_map(Line::slots);
+        let displaced = displaced.filter(|(_, place)| place.is_displaced()).map(|(tag, place)| (tag, place.line()));
+        let displaced = displaced_names(names, displaced.collect(), &self.lines);
+        for line in &mut self.lines {
+            for slot in ones(line.used) {
+                if line.places[slot].is_displaced() {
+                    line.used &= !(1 << slot);
+                }
+            }
+            line.overflow = 0;
+        }
+        self.count -= displaced.len();
+        displaced
     }
 
     /// Every name of the segment, by its hash, and its line.
@@ -391,7 +424,7 @@ fn displaced_names(names: &Names, mut slots: Vec<(u16, LineId)>, old: &[Line]) -
         let hashes = names_with_tag(names, tag, place).enumerate();
         // Names of the same line and tag that are not displaced stand where they belong.
         let is_displaced = |at: usize, home: usize| {
-            let at_home = |&(other, slot): &(u16, SlotPlace)| other == tag && slot == SlotPlace::new(place, false);
+            let at_home = |&slot: &(u16, SlotPlace)| slot == (tag, SlotPlace::new(place, false));
             let before = candidates[..at].iter().filter(|&&other| other == home).count();
             before >= old[home].slots().filter(at_home).count()
         };
@@ -399,4 +432,58 @@ fn displaced_names(names: &Names, mut slots: Vec<(u16, LineId)>, old: &[Line]) -
         found.extend(displaced.map(|(_, hash)| (hash, place)).take(alike.len()));
     }
     found
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::names::Column;
+    use super::*;
+    use crate::designs::run::published::layout::RunId;
+
+    fn last(names: &Names, column: &Column) -> Option<(SequenceHash, LineId)> {
+        names.last_names(column).next()
+    }
+
+    /// Columns of a few names each, which come and go at random; the directory knows just those.
+    #[test]
+    fn knows_the_names_that_it_was_told() {
+        let (mut directory, mut names) = (Directory::default(), Names::default());
+        let mut columns = vec![Column::default(); 3_000];
+        let mut known: HashMap<u64, Place> = HashMap::new();
+        let mut random = 1_u64;
+        for step in 0..120_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let run = (random >> 33) as usize % columns.len();
+            let column = &mut columns[run];
+            // More come than go, and every fourth name is one of few.
+            if random >> 20 & 3 > 0 && column.named < 40 {
+                let name = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
+                let line = directory.insert_new(&mut names, (name, Hash::of(name)), |names| {
+                    names.push(RunId(run as u32), column, name)
+                });
+                assert_eq!(line.is_none(), known.contains_key(&name.0));
+                if line.is_some() {
+                    known.insert(name.0, Place { run: RunId(run as u32), offset: column.named - 1 });
+                }
+            } else if let Some((name, line)) = last(&names, column) {
+                directory.remove(Hash::of(name), line);
+                names.pop(column);
+                known.remove(&name.0);
+            }
+        }
+        assert!(known.len() > 20_000, "it was split: {}", known.len());
+        for name in 0..120_000 {
+            let found = directory.find(&names, SequenceHash(name)).map(|(place, _)| place);
+            assert_eq!(found, known.get(&name).copied(), "{name}");
+        }
+        for column in &mut columns {
+            while let Some((name, line)) = last(&names, column) {
+                directory.remove(Hash::of(name), line);
+                names.pop(column);
+            }
+        }
+        assert!(directory.is_empty());
+    }
 }

@@ -1,17 +1,14 @@
 //! Where blocks are, by name and by neighbourhood, and how new ones get their place.
 
 use super::Writer;
-use super::names::{LINE_NAMES, LineId};
+use super::directory::{Directory, Hash, TOUCHED_AHEAD};
+use super::names::{Column, LINE_NAMES, LineId, Names};
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::{Relaxed, Release};
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RUN_BLOCKS_MAX, RunId, class_for};
 use crate::{Block, LocalHash, SequenceHash};
-
-/// Names whose places in the directory are loaded together, ahead of their use: so many loads the
-/// processor has under way at a time.
-pub(super) const TOUCHED_AHEAD: usize = 32;
 
 /// A named block and the line that its name stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,10 +161,28 @@ impl Writer {
         let mut column = columns.get(domain);
         debug_assert_eq!(column.named, place.offset, "names of a column have no gaps");
         let directory = &mut domains.get_mut(domain).directory;
-        let line = directory.insert_new(names, name, |names| names.push(place.run, &mut column, name));
+        let new = (name, Hash::of(name));
+        let line = directory.insert_new(names, new, |names| names.push(place.run, &mut column, name));
         let line = line.expect("the caller knows that the domain does not know the name");
         columns.set(domain, column);
         Cursor { place, line }
+    }
+
+    /// Gives names to blocks whose content is there from `place` on, in its run: as many as agree, the
+    /// first of them at least, and not beyond a name that the domain knows.
+    pub(super) fn name_stretch(&mut self, domain: DomainId, place: Place, blocks: &[Block]) -> (usize, Cursor) {
+        let Self { domains, names, runs, published, .. } = self;
+        let Place { run, offset } = place;
+        let state = runs.get_mut(run);
+        let locals = &published.run(run).locals()[usize::from(offset)..usize::from(state.len)];
+        let same = locals.iter().zip(blocks).take_while(|(local, block)| local.load(Relaxed) == block.local.0);
+        let blocks = &blocks[..same.count()];
+        let mut column = state.columns.get(domain);
+        debug_assert_eq!(column.named, offset, "names of a column have no gaps");
+        let count = push_names(&mut domains.get_mut(domain).directory, names, run, &mut column, blocks);
+        state.columns.set(domain, column);
+        let last = Place { run, offset: column.named - 1 };
+        (count, Cursor { place: last, line: names.last_line(&column) })
     }
 
     /// Makes places for blocks that nobody has told of, in the run of `parent` if it ends there and
@@ -231,17 +246,9 @@ impl Writer {
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         let locals = published.run(run).locals();
-        let mut count = 0;
-        'blocks: for ahead in blocks.chunks(TOUCHED_AHEAD) {
-            directory.touch(ahead.iter().map(|block| block.sequence));
-            for block in ahead {
-                let name = block.sequence;
-                if directory.insert_new(names, name, |names| names.push(run, &mut column, name)).is_none() {
-                    break 'blocks;
-                }
-                locals[start + count].store(block.local.0, Relaxed);
-                count += 1;
-            }
+        let count = push_names(directory, names, run, &mut column, blocks);
+        for (local, block) in locals[start..].iter().zip(&blocks[..count]) {
+            local.store(block.local.0, Relaxed);
         }
         columns.set(domain, column);
         let last = Place { run, offset: column.named - 1 };
@@ -264,4 +271,26 @@ impl Writer {
         let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
     }
+}
+
+/// Adds the blocks' names to a column, up to the first that the directory knows; says how many.
+fn push_names(
+    directory: &mut Directory,
+    names: &mut Names,
+    run: RunId,
+    column: &mut Column,
+    blocks: &[Block],
+) -> usize {
+    let mut count = 0;
+    for ahead in blocks.chunks(TOUCHED_AHEAD) {
+        let hashes = directory.touch(ahead.iter().map(|block| block.sequence));
+        for (block, hash) in ahead.iter().zip(hashes) {
+            let name = block.sequence;
+            if directory.insert_new(names, (name, hash), |names| names.push(run, column, name)).is_none() {
+                return count;
+            }
+            count += 1;
+        }
+    }
+    count
 }

@@ -45,7 +45,7 @@ impl Writer {
             } else {
                 match self.locate(domain, at.place, block) {
                     Located::Known(found) => (1, found),
-                    Located::Unnamed(place) => (1, self.give_name(domain, place, block.sequence)),
+                    Located::Unnamed(place) => self.name_stretch(domain, place, rest),
                     Located::Absent => self.append(domain, at.place, rest),
                     Located::OtherName if self.domains.is_alone(domain) => self.append_twin(domain, at.place, rest),
                     Located::OtherName => {

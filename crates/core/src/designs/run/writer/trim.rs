@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
-use super::place::TOUCHED_AHEAD;
+use super::directory::TOUCHED_AHEAD;
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::edges::edge_hash;
@@ -103,9 +103,9 @@ impl Writer {
             let count = usize::from(column.named - keep).min(TOUCHED_AHEAD);
             going.clear();
             going.extend(names.last_names(&column).take(count));
-            directory.touch(going.iter().map(|&(name, _)| name));
-            for &(name, line) in &going {
-                directory.remove(name, line);
+            let hashes = directory.touch(going.iter().map(|&(name, _)| name));
+            for (&(_, line), hash) in going.iter().zip(hashes) {
+                directory.remove(hash, line);
                 names.pop(&mut column);
             }
         }
