@@ -9,6 +9,8 @@
 mod branching;
 mod find;
 mod matches;
+#[cfg(all(test, loom))]
+mod models;
 mod published;
 mod top;
 mod writer;
