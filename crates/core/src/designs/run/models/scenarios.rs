@@ -93,7 +93,7 @@ fn a_hole_closes_after_a_change_below() {
 
 #[test]
 fn a_holder_becomes_another_rank() {
-    Model::new("ab", &[stores(2, "", "z"), stores(1, "", "ab")], &[clears(1), stores(3, "", "ab")]).check();
+    Model::new("a", &[stores(2, "", "az"), stores(1, "", "a")], &[clears(1), stores(3, "", "a")]).check();
 }
 
 #[test]
@@ -120,15 +120,16 @@ fn an_edge_overflows_its_line() {
 #[test]
 fn a_block_gets_a_twin() {
     // The twin's edge comes to lie before that of the older one.
-    let before = [stores(1, "", "x"), stores(1, "", "ab"), evicts(1, "x", 1)];
-    Model::new("ab", &before, &[stores_as(1, Tier::Device, "", "a", 9)]).check();
-    Model::new("ab", &before, &[stores_as(1, Tier::Device, "", "ab", 9), evicts(1, "ab", 2)]).check();
+    let before = [stores(1, "", "x"), stores(1, "", "ab"), stores(2, "", "ab"), evicts(1, "x", 1)];
+    let twin = stores_as(1, Tier::Device, "", "a", 9);
+    Model::new("ab", &before, &[twin.clone()]).check();
+    Model::new("ab", &before, &[twin, evicts(1, "ab", 2)]).with_twins(1).check();
 }
 
 #[test]
 fn a_block_inside_a_run_gets_a_twin() {
-    let before = [stores(1, "", "abc")];
-    Model::new("abc", &before, &[renames(1, "a", "b"), evicts(1, "abc", 2)]).check();
+    let before = [stores(1, "", "abc"), stores(2, "", "abc")];
+    Model::new("abc", &before, &[renames(1, "a", "b"), evicts(1, "abc", 2)]).with_twins(1).check();
 }
 
 #[test]
