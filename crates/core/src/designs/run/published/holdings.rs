@@ -146,7 +146,10 @@ impl<'a> Holdings<'a> {
     pub(crate) fn of(record: &'a [AtomicU64], lists: &'a ListArena) -> Self {
         let form = Form(record[HOLDINGS].load(Acquire));
         match form.0 & 3 {
-            0 => Self::Entries { words: &record[INLINE..INLINE + INLINE_ENTRIES / 2], count: form.entries().min(INLINE_ENTRIES) },
+            0 => Self::Entries {
+                words: &record[INLINE..INLINE + INLINE_ENTRIES / 2],
+                count: form.entries().min(INLINE_ENTRIES),
+            },
             1 => {
                 let words = lists.words(form.extent().expect("a list has an extent"));
                 Self::Entries { words, count: form.entries().min(words.len() * 2) }
