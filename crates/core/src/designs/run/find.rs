@@ -6,7 +6,7 @@
 
 use super::branching;
 use super::matches::{Scratch, Step};
-use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence};
+use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
 use super::published::edges::edge_hash;
 use super::published::layout::{Info, Place, RunId};
 use super::published::{Published, Run};
@@ -38,7 +38,7 @@ pub(super) fn until_unchanged<T>(published: &Published, mut attempt: impl FnMut(
                 return (result, version);
             }
         }
-        std::hint::spin_loop();
+        pause();
     }
 }
 

@@ -65,8 +65,11 @@ impl Depths {
                 let Self { by_holder, filled: Filled::These(these) } = self else { unreachable!("just cleared") };
                 holdings.for_each(|holder, end| {
                     if let Some(slot) = by_holder.get_mut(holder.0 as usize) {
+                        // A holder that goes and comes back meanwhile is met twice.
+                        if *slot == 0 {
+                            these.push(holder);
+                        }
                         *slot = matched.min(end.into());
-                        these.push(holder);
                     }
                 });
             }

@@ -9,6 +9,8 @@
 mod branching;
 mod find;
 mod matches;
+#[cfg(all(test, loom))]
+mod models;
 mod published;
 mod top;
 mod writer;
@@ -72,8 +74,9 @@ const COMPACTED_BYTES_MIN: usize = 16 << 20;
 /// and write nothing that others see. Blocks of one event become visible one after the other, in the
 /// order of the event; so do blocks that waited for one of them, and runs of a rank that is cleared. When
 /// nothing is being applied, answers are exact; while events are being applied, each rank's depth is
-/// one that was true at some moment of the call. One exception: while a rank gives
-/// a sequence hash another meaning, what follows that hash may be missing from its answer.
+/// one that was true at some moment of the call. Two exceptions: while a rank gives a sequence hash
+/// another meaning, what follows that hash may be missing from its answer; and while blocks of a rank
+/// change that has two names for one prefix, its answer may miss one of its two chains.
 #[derive(Debug)]
 pub struct RunIndex {
     published: ArcSwap<Published>,

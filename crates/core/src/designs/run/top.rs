@@ -45,9 +45,13 @@ fn collect(
 ) {
     let deeper = top.len();
     let mut complete = 0;
+    // What looks like a holder may be anything while the run is being changed; and a holder that fills
+    // its ends in does not stand for anybody yet.
+    let holders = published.ranks.holder_count();
     published.run(step.run).holdings().each_until(|holder, end| {
-        let wanted = published.ranks.meaning(holder).answers_for(level)
-            && top[..deeper].iter().all(|&(other, _)| other != holder)
+        let wanted = (holder.0 as usize) < holders
+            && published.ranks.meaning(holder).answers_for(level)
+            && top.iter().all(|&(other, _)| other != holder)
             && above
                 .iter()
                 .filter(|step| step.ragged)

@@ -2,11 +2,21 @@
 //! where the publication protocol is checked under every interleaving.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+pub(crate) use super::modelled::{AtomicU32, AtomicU64};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 pub(crate) use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A moment in which the writer may finish what it has begun.
+pub(crate) fn pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}
 
 /// So many words of zero, as address space that costs nothing until it is written.
 pub(crate) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {

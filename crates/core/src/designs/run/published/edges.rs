@@ -15,7 +15,7 @@ use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_wor
 use super::layout::{Place, RunId};
 use crate::LocalHash;
 
-const SLOTS: usize = LINE_WORDS - 1;
+const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
 const OVERFLOW: usize = SLOTS;
 const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 26;

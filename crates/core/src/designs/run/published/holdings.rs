@@ -13,9 +13,11 @@ use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE};
 
 /// Entries that the header has room for.
-pub(crate) const INLINE_ENTRIES: usize = (HEADER_WORDS - INLINE) * 2;
+pub(crate) const INLINE_ENTRIES: usize = if cfg!(loom) { 2 } else { (HEADER_WORDS - INLINE) * 2 };
+/// Lists with more than one in so many of all holders become arrays.
+const DENSE_SHARE: usize = if cfg!(loom) { 2 } else { 8 };
 /// Lists and arrays come in powers of two, from a cache line on.
-const SMALLEST_WORDS_LOG2: u32 = 3;
+const SMALLEST_WORDS_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 18;
 
 /// A (rank, level of tiers) in the index's own small numbers.
@@ -144,7 +146,10 @@ impl<'a> Holdings<'a> {
     pub(crate) fn of(record: &'a [AtomicU64], lists: &'a ListArena) -> Self {
         let form = Form(record[HOLDINGS].load(Acquire));
         match form.0 & 3 {
-            0 => Self::Entries { words: &record[INLINE..HEADER_WORDS], count: form.entries().min(INLINE_ENTRIES) },
+            0 => Self::Entries {
+                words: &record[INLINE..INLINE + INLINE_ENTRIES / 2],
+                count: form.entries().min(INLINE_ENTRIES),
+            },
             1 => {
                 let words = lists.words(form.extent().expect("a list has an extent"));
                 Self::Entries { words, count: form.entries().min(words.len() * 2) }
@@ -287,7 +292,7 @@ impl HoldingsWriter<'_> {
     /// A dense array beyond an eighth of all holders, because a list is gone through from its start.
     fn form_of(&mut self, entries: &[Entry]) -> Form {
         let holders = entries.iter().map(|entry| entry.holder().0 + 1).max().unwrap_or(0).max(self.holders_end);
-        if entries.len() > INLINE_ENTRIES && entries.len() * 8 > holders as usize {
+        if entries.len() > INLINE_ENTRIES && entries.len() * DENSE_SHARE > holders as usize {
             let extent = self.extents.take(self.lists, (holders as usize).div_ceil(4));
             let words = self.lists.words(extent);
             words.iter().for_each(|word| word.store(0, Relaxed));

@@ -6,6 +6,8 @@ pub(super) mod atomics;
 pub(super) mod edges;
 pub(super) mod holdings;
 pub(super) mod layout;
+#[cfg(loom)]
+pub(super) mod modelled;
 pub(super) mod ranks;
 
 use arena::LINE_WORDS;

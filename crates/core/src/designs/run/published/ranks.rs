@@ -9,7 +9,7 @@
 //! a rank that uses one tier has one holder.
 
 use super::arena::{Arena, LINE_WORDS};
-use super::atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
+use super::atomics::{Acquire, AtomicU64, Relaxed, Release, fence, pause};
 use super::holdings::Holder;
 use crate::{DpRank, PerTier, RankSize, Tier, WorkerId, WorkerRank};
 
@@ -111,7 +111,7 @@ impl RankTable {
     pub(crate) fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
         loop {
             let Some(version) = self.version() else {
-                std::hint::spin_loop();
+                pause();
                 continue;
             };
             let count = self.rank_count.load(Acquire) as u32;

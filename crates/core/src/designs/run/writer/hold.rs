@@ -186,27 +186,41 @@ impl Writer {
     /// Changes how far a holder goes.
     ///
     /// One store, which readers may see or not. But a query adds what it finds in one run to what it
-    /// has found in the runs before. So that no sum is of different times, a change that puts a hole
-    /// into what a holder has — blocks further down without those here — gives the run with the hole a
-    /// new version first: who has read it before and sees anything later starts again.
+    /// has found in the runs before. So that no sum is of different times, an end that opens or closes a
+    /// hole in what a holder has — blocks further down without those here — changes with the run's
+    /// version: who has read the run before and sees anything later starts again, and so does who
+    /// comes upon the change. A run that is held without the blocks above it opens a hole up there.
     pub(super) fn publish_end(&mut self, run: RunId, holder: Holder, end: u16) {
         let old = self.end(run, holder);
         if old == end {
             return;
         }
         let state = self.runs.get(run);
-        if end < old && state.children > 0 && state.deepest_child >= end {
-            self.mark_hole(run);
-        } else if old == 0 {
+        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let opens_hole = end < old && state.children > 0 && state.deepest_child >= end;
+        let closes_hole = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
+        if old == 0 {
             let parent = state.parent;
             if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
                 self.mark_hole(parent.run);
             }
         }
-        let Self { published, extents, holders, .. } = self;
+        let Self { published, extents, holders, version, .. } = self;
         let record = published.run(run).record;
         let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end };
-        if let Change::NewForm(form) = writer.set_end(holder, end) {
+        let mut change = Change::Done;
+        if opens_hole || closes_hole {
+            *version += 2;
+            published.run(run).change(*version, || {
+                change = writer.set_end(holder, end);
+                if opens_hole {
+                    record[INFO].store(info.0 | Info::RAGGED, Relaxed);
+                }
+            });
+        } else {
+            change = writer.set_end(holder, end);
+        }
+        if let Change::NewForm(form) = change {
             let old = Form(record[HOLDINGS].load(Relaxed)).extent();
             self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
             if let Some(extent) = old {

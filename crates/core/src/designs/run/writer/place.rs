@@ -196,7 +196,9 @@ impl Writer {
         };
         let room = run.capacity() - start;
         let (count, last) = self.fill(domain, run, start, &blocks[..blocks.len().min(room)]);
-        self.publish_length(run, parent, start, start + count);
+        let info =
+            if start == 0 { Info::new(parent) } else { Info(self.published.run(run).record[INFO].load(Relaxed)) };
+        self.publish_length(run, info, start, start + count);
         (count, last)
     }
 
@@ -209,8 +211,8 @@ impl Writer {
         }
         let run = self.new_run(parent, blocks.len());
         let (count, last) = self.fill(domain, run, 0, &blocks[..blocks.len().min(run.capacity())]);
-        self.publish_length(run, parent, 0, count);
-        self.set_flag(run, Info::TWIN);
+        // Whoever finds this one of the twins first must know at once that there is another.
+        self.publish_length(run, Info(Info::new(parent).0 | Info::TWIN), 0, count);
         (count, last)
     }
 
@@ -256,16 +258,17 @@ impl Writer {
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.
-    fn publish_length(&mut self, run: RunId, parent: Place, start: usize, end: usize) {
+    fn publish_length(&mut self, run: RunId, info: Info, start: usize, end: usize) {
         self.runs.get_mut(run).len = end as u16;
+        let info = info.with_len(end);
         if start > 0 {
-            let info = &self.published.run(run).record[INFO];
-            info.store(Info(info.load(Relaxed)).with_len(end).0, Release);
+            self.published.run(run).record[INFO].store(info.0, Release);
             return;
         }
+        let parent = info.parent();
         self.runs.link(run, parent);
         self.change_run(run, |run| {
-            run.record[INFO].store(Info::new(parent).with_len(end).0, Relaxed);
+            run.record[INFO].store(info.0, Relaxed);
             run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
         });
         let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));

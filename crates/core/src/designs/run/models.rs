@@ -1,0 +1,268 @@
+//! Models of the publication protocol: the real writer and the real reader under every order of their
+//! steps, and every order in which their stores may become visible, that a few preemptions allow.
+//!
+//! A model is a stream of events. Some are applied before the reader starts, the others beside it. What
+//! the reader is told of each rank must be what the oracle says after some block of some event; what
+//! is told in the end must be what the oracle says in the end. Sizes are small under `cfg(loom)`, so
+//! that all forms of all structures are met with a handful of blocks and ranks.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p flash-indexer-core --release --lib models`
+
+mod scenarios;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::find::{Way, find_depths, until_unchanged};
+use super::matches::Scratch;
+use super::published::Published;
+use super::published::modelled::as_writer;
+use super::writer::Writer;
+use super::{RunLimits, scores, top};
+use crate::oracle::Oracle;
+use crate::{
+    Block, BlockEvent, DpRank, LocalHash, MatchScores, PerTier, PrefixIndex, RemovedCopies, SequenceHash, Tier,
+    WorkerId, WorkerRank,
+};
+
+type Event = (WorkerRank, BlockEvent);
+
+const STACK_BYTES: usize = 1 << 20;
+
+/// A stream of events and the query that is asked beside the last ones.
+struct Model {
+    /// Applied before the reader starts.
+    before: Vec<Event>,
+    /// Applied while it reads.
+    beside: Vec<Event>,
+    query: Vec<LocalHash>,
+    /// A rank with two names for a prefix, which may be told too little of while it changes.
+    twinned: Option<WorkerRank>,
+    /// Times that a thread may be interrupted.
+    preemptions: usize,
+}
+
+impl Model {
+    fn new(query: &str, before: &[Event], beside: &[Event]) -> Self {
+        Self { before: before.to_vec(), beside: beside.to_vec(), query: locals(query), twinned: None, preemptions: 2 }
+    }
+
+    fn with_twins(self, worker: u64) -> Self {
+        Self { twinned: Some(rank(worker)), ..self }
+    }
+
+    /// Checks the whole answer in every execution.
+    fn check(self) {
+        let truth = Truth::of(&self);
+        let query = self.query.clone();
+        self.explore(move |published| truth.check(&find(published, &query)));
+    }
+
+    /// Checks the few deepest ranks in every execution.
+    fn check_top(self, count: usize) {
+        let truth = Truth::of(&self);
+        let query = self.query.clone();
+        self.explore(move |published| truth.check_top(&find_top(published, &query, count), count));
+    }
+
+    fn explore(self, read: impl Fn(&Published) + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(self.preemptions);
+        builder.max_branches = 100_000;
+        let finally = Truth::at_the_end(&self);
+        let executions = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counter = Arc::clone(&executions);
+        let (model, read, finally) = (Arc::new(self), Arc::new(read), Arc::new(finally));
+        builder.check(move || {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let (model, read, finally) = (Arc::clone(&model), Arc::clone(&read), Arc::clone(&finally));
+            let reader = spawn(move || {
+                let published = Arc::new(Published::new(0));
+                let mut writer = Writer::new(Arc::clone(&published), RunLimits::default());
+                as_writer(|| apply(&mut writer, &model.before));
+                let beside = model.beside.clone();
+                let writer = spawn(move || as_writer(|| apply(&mut writer, &beside)));
+                read(&published);
+                writer.join().expect("the writer does not fail");
+                assert_eq!(find(&published, &model.query).sorted(), *finally, "when nothing is being applied");
+            });
+            reader.join().expect("the reader finds nothing wrong");
+        });
+        println!("{} executions", executions.load(std::sync::atomic::Ordering::Relaxed));
+    }
+}
+
+/// A thread with room for what lies on the stack: loom's own have little.
+fn spawn(run: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(run).expect("a model has few threads")
+}
+
+fn apply(writer: &mut Writer, events: &[Event]) {
+    for (rank, event) in events {
+        writer.apply(*rank, event);
+    }
+}
+
+fn find(published: &Published, query: &[LocalHash]) -> MatchScores {
+    let mut scratch = Scratch::default();
+    let attempt = || {
+        find_depths(published, query, &mut scratch)?;
+        Ok(scores(published, &scratch))
+    };
+    until_unchanged(published, attempt).0
+}
+
+/// Ranks with their depths in every tier together.
+fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(WorkerRank, u32)> {
+    let mut scratch = Scratch::default();
+    let which = (count, Tier::External);
+    let attempt = || {
+        if top::find_top(published, query, which, &mut scratch)? == Way::Branching {
+            find_depths(published, query, &mut scratch)?;
+            top::top_of(published, which, &mut scratch);
+        }
+        let found = scratch.top.iter().map(|&(holder, depth)| {
+            assert!((holder.0 as usize) < published.ranks.holder_count(), "a holder that stands for nobody");
+            (published.ranks.rank(published.ranks.meaning(holder).rank), depth)
+        });
+        Ok(found.collect())
+    };
+    until_unchanged(published, attempt).0
+}
+
+/// What each rank may be told to hold, level by level: what it held at some moment.
+struct Truth {
+    ranks: Vec<(WorkerRank, Vec<PerTier<u32>>)>,
+    twinned: Option<WorkerRank>,
+}
+
+impl Truth {
+    fn of(model: &Model) -> Self {
+        let mut oracle = Oracle::default();
+        model.before.iter().for_each(|(rank, event)| {
+            oracle.apply(*rank, event);
+        });
+        let mut moments = vec![oracle.find(&model.query)];
+        for (rank, event) in model.beside.iter().flat_map(block_by_block) {
+            oracle.apply(rank, &event);
+            moments.push(oracle.find(&model.query));
+        }
+        let ranks: BTreeSet<WorkerRank> = model.before.iter().chain(&model.beside).map(|&(rank, _)| rank).collect();
+        let depths = |rank| moments.iter().map(|moment| depths_in(moment, rank)).collect();
+        Self { ranks: ranks.into_iter().map(|rank| (rank, depths(rank))).collect(), twinned: model.twinned }
+    }
+
+    fn at_the_end(model: &Model) -> MatchScores {
+        let mut oracle = Oracle::default();
+        for (rank, event) in model.before.iter().chain(&model.beside) {
+            oracle.apply(*rank, event);
+        }
+        oracle.find(&model.query).sorted()
+    }
+
+    fn check(&self, found: &MatchScores) {
+        for (rank, true_depths) in &self.ranks {
+            let depths = depths_in(found, *rank);
+            for level in Tier::ALL {
+                let may_be_less = self.twinned == Some(*rank);
+                let explains = |moment: &PerTier<u32>| match may_be_less {
+                    true => moment[level] >= depths[level],
+                    false => moment[level] == depths[level],
+                };
+                let was_true = true_depths.iter().any(explains);
+                assert!(was_true, "{rank:?}: {depths:?} is none of {true_depths:?}");
+            }
+        }
+        assert!(found.ranks.iter().all(|found| self.knows(found.rank)), "nobody else: {found:?}");
+        let distinct: BTreeSet<WorkerRank> = found.ranks.iter().map(|found| found.rank).collect();
+        assert_eq!(distinct.len(), found.ranks.len(), "each rank once: {found:?}");
+    }
+
+    fn check_top(&self, found: &[(WorkerRank, u32)], count: usize) {
+        assert!(found.len() <= count);
+        for &(rank, depth) in found {
+            let (_, true_depths) = self.ranks.iter().find(|known| known.0 == rank).expect("nobody else");
+            let was_true = true_depths.iter().any(|moment| moment[Tier::External] == depth);
+            assert!(was_true, "{rank:?}: {depth} is none of {true_depths:?}");
+        }
+        let distinct: BTreeSet<WorkerRank> = found.iter().map(|found| found.0).collect();
+        assert_eq!(distinct.len(), found.len(), "each rank once: {found:?}");
+    }
+
+    fn knows(&self, rank: WorkerRank) -> bool {
+        self.ranks.iter().any(|known| known.0 == rank)
+    }
+}
+
+fn depths_in(scores: &MatchScores, rank: WorkerRank) -> PerTier<u32> {
+    scores.get(rank).map(|found| found.blocks).unwrap_or_default()
+}
+
+/// The blocks of one event become visible one after the other.
+fn block_by_block((rank, event): &Event) -> Vec<Event> {
+    let singles: Vec<BlockEvent> = match event {
+        BlockEvent::Stored { tier, parent, blocks, copies } => {
+            let parents = std::iter::once(*parent).chain(blocks.iter().map(|block| Some(block.sequence)));
+            let single =
+                |(parent, &block)| BlockEvent::Stored { tier: *tier, parent, blocks: vec![block], copies: *copies };
+            parents.zip(blocks).map(single).collect()
+        }
+        BlockEvent::Removed { tier, blocks, copies } => {
+            let single = |&block| BlockEvent::Removed { tier: *tier, blocks: vec![block], copies: *copies };
+            blocks.iter().map(single).collect()
+        }
+        other => vec![other.clone()],
+    };
+    singles.into_iter().map(|single| (*rank, single)).collect()
+}
+
+/// A chain is written as a word: each letter is the content of a block.
+fn locals(chain: &str) -> Vec<LocalHash> {
+    chain.bytes().map(|content| LocalHash(content.into())).collect()
+}
+
+fn rank(worker: u64) -> WorkerRank {
+    WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
+}
+
+/// The name of a chain's last block; all engines have the same seed unless a model says otherwise.
+fn name(chain: &str, seed: u64) -> SequenceHash {
+    SequenceHash(chain.bytes().fold(seed, |name, content| name.wrapping_mul(31).wrapping_add(content.into())))
+}
+
+/// A worker stores the blocks of a chain that follow `parent`.
+fn stores(worker: u64, parent: &str, blocks: &str) -> Event {
+    stores_as(worker, Tier::Device, parent, blocks, 7)
+}
+
+fn stores_as(worker: u64, tier: Tier, parent: &str, blocks: &str, seed: u64) -> Event {
+    let chain = format!("{parent}{blocks}");
+    let ends = parent.len() + 1..=chain.len();
+    let parent = (!parent.is_empty()).then(|| name(parent, seed));
+    let blocks = ends
+        .map(|end| Block { sequence: name(&chain[..end], seed), local: LocalHash(chain.as_bytes()[end - 1].into()) })
+        .collect();
+    (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies: 1 })
+}
+
+/// A worker stores the block that follows `parent` under one more name.
+fn renames(worker: u64, parent: &str, block: &str) -> Event {
+    let (rank, mut event) = stores(worker, parent, block);
+    if let BlockEvent::Stored { blocks, .. } = &mut event {
+        blocks[0].sequence.0 ^= 1 << 60;
+    }
+    (rank, event)
+}
+
+/// A worker gives up the last `count` blocks of a chain, last first.
+fn evicts(worker: u64, chain: &str, count: usize) -> Event {
+    let ends = chain.len() - count + 1..=chain.len();
+    let blocks = ends.rev().map(|end| name(&chain[..end], 7)).collect();
+    (rank(worker), BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All })
+}
+
+fn clears(worker: u64) -> Event {
+    (rank(worker), BlockEvent::Cleared)
+}

@@ -1,0 +1,141 @@
+//! What happens beside the reader, one kind of change a test. In models runs have room for eight blocks,
+//! headers for two holders, and the first table of edges for two.
+
+use super::{Model, clears, evicts, renames, stores, stores_as};
+use crate::Tier;
+
+#[test]
+fn a_run_grows() {
+    Model::new("abcd", &[stores(1, "", "ab")], &[stores(1, "ab", "cd")]).check();
+}
+
+#[test]
+fn a_chain_goes_on_in_another_run() {
+    Model::new("abcdefghij", &[stores(1, "", "abcdefg")], &[stores(1, "abcdefg", "hij")]).check();
+}
+
+#[test]
+fn a_tail_is_replaced() {
+    // Truncation, and other content at the same places.
+    Model::new("abcd", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
+    Model::new("abxy", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
+}
+
+#[test]
+fn a_record_is_used_again() {
+    // The rank itself stays, so that the run is all that changes.
+    let before = [stores(1, "", "z"), stores(1, "", "ab")];
+    Model::new("ab", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
+    Model::new("cd", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
+}
+
+#[test]
+fn a_prefix_comes_back_in_another_record() {
+    let beside = [evicts(1, "ab", 2), stores(1, "", "cd"), stores(1, "", "ab")];
+    Model::new("ab", &[stores(1, "", "z"), stores(1, "", "ab")], &beside).check();
+}
+
+#[test]
+fn holders_get_a_list_or_an_array() {
+    let two = [stores(1, "", "abc"), stores(2, "", "ab")];
+    Model::new("abc", &two, &[stores(3, "", "ab")]).check();
+    let others = [stores(4, "", "z"), stores(5, "", "z"), stores(6, "", "z"), stores(3, "", "z")];
+    Model::new("abc", &[&two[..], &others].concat(), &[stores(3, "", "ab")]).check();
+}
+
+/// Runs "abc" with an array of four holders, which a fifth makes too small, and "x", which becomes
+/// the array's next owner.
+fn an_array_changes_its_owner(query: &str) -> Model {
+    let abc = [stores(1, "", "abc"), stores(2, "", "abc"), stores(3, "", "abc"), stores(4, "", "abc")];
+    let x = [stores(5, "", "x"), stores(4, "", "x")];
+    Model::new(query, &[&abc[..], &x].concat(), &[stores(5, "", "a"), stores(3, "", "x")])
+}
+
+#[test]
+fn the_memory_of_holders_is_used_again() {
+    an_array_changes_its_owner("abc").check();
+    an_array_changes_its_owner("x").check();
+}
+
+#[test]
+fn slots_of_holders_are_used_again() {
+    let before = [1, 2, 3].map(|worker| stores(worker, "", "z"));
+    let before = [&before[..], &[stores(1, "", "a"), stores(2, "", "a")]].concat();
+    let beside = [evicts(1, "a", 1), stores(3, "", "a"), evicts(2, "a", 1), stores(1, "", "a")];
+    Model::new("a", &before, &beside).check();
+}
+
+/// "cd" hangs from the middle of "abz".
+fn forked() -> Vec<super::Event> {
+    vec![stores(2, "", "abz"), stores(1, "", "abcd")]
+}
+
+#[test]
+fn a_hole_opens_above_a_change() {
+    Model::new("abcde", &forked(), &[evicts(1, "ab", 1), stores(1, "abcd", "e")]).check();
+    Model::new("abcd", &forked(), &[evicts(1, "ab", 1), evicts(1, "abcd", 1)]).check();
+}
+
+#[test]
+fn a_run_is_held_without_the_one_above() {
+    let before = [forked(), vec![stores(2, "ab", "cd"), evicts(1, "abcd", 2)]].concat();
+    let beside = [evicts(1, "ab", 1), stores(1, "ab", "cd")];
+    Model::new("abcd", &before, &beside).check();
+}
+
+#[test]
+fn a_hole_closes_after_a_change_below() {
+    let hole = [forked(), vec![evicts(1, "ab", 1)]].concat();
+    Model::new("abcde", &hole, &[stores(1, "abcd", "e"), stores(1, "a", "b")]).check();
+    let hole = [stores(1, "", "abc"), evicts(1, "ab", 1)];
+    Model::new("abcd", &hole, &[stores(1, "abc", "d"), stores(1, "a", "b")]).check();
+}
+
+#[test]
+fn a_holder_becomes_another_rank() {
+    Model::new("a", &[stores(2, "", "az"), stores(1, "", "a")], &[clears(1), stores(3, "", "a")]).check();
+}
+
+#[test]
+fn a_rank_uses_another_tier() {
+    let host = |parent, blocks| stores_as(1, Tier::Host, parent, blocks, 7);
+    Model::new("abc", &[stores(1, "", "ab")], &[host("ab", "c")]).check();
+    Model::new("abc", &[stores(1, "", "ab")], &[host("", "ab"), evicts(1, "ab", 1)]).check();
+}
+
+#[test]
+fn the_table_of_edges_grows() {
+    let before = [stores(1, "", "ab"), stores(1, "", "c")];
+    Model::new("ab", &before, &[stores(1, "", "d")]).check();
+    Model::new("abc", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
+    Model::new("d", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
+}
+
+#[test]
+fn an_edge_overflows_its_line() {
+    // All of one line: the table of two edges has only one.
+    Model::new("c", &[stores(1, "", "a"), stores(1, "", "c")], &[evicts(1, "a", 1), stores(1, "", "e")]).check();
+}
+
+#[test]
+fn a_block_gets_a_twin() {
+    // The twin's edge comes to lie before that of the older one.
+    let before = [stores(1, "", "x"), stores(1, "", "ab"), stores(2, "", "ab"), evicts(1, "x", 1)];
+    let twin = stores_as(1, Tier::Device, "", "a", 9);
+    Model::new("ab", &before, &[twin.clone()]).check();
+    Model::new("ab", &before, &[twin, evicts(1, "ab", 2)]).with_twins(1).check();
+}
+
+#[test]
+fn a_block_inside_a_run_gets_a_twin() {
+    let before = [stores(1, "", "abc"), stores(2, "", "abc")];
+    Model::new("abc", &before, &[renames(1, "a", "b"), evicts(1, "abc", 2)]).with_twins(1).check();
+}
+
+#[test]
+fn the_deepest_ranks() {
+    Model::new("abcde", &forked(), &[evicts(1, "ab", 1), stores(1, "abcd", "e")]).check_top(1);
+    Model::new("abcd", &forked(), &[stores(3, "", "abcd"), evicts(1, "abcd", 1)]).check_top(2);
+    Model::new("abc", &[stores(1, "", "abc")], &[stores_as(1, Tier::Host, "", "a", 7)]).check_top(2);
+    an_array_changes_its_owner("abc").check_top(9);
+}
