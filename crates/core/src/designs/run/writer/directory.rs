@@ -12,6 +12,7 @@
 //! never costs more than one segment, and seldom looks at a name.
 
 use super::names::{LineId, Names};
+use super::prefetch::prefetch;
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
 
@@ -187,14 +188,11 @@ impl Directory {
     #[inline]
     pub(super) fn touch(&self, names: impl Iterator<Item = SequenceHash>) -> [Hash; TOUCHED_AHEAD] {
         let mut hashes = [Hash(0); TOUCHED_AHEAD];
-        let mut loaded = 0;
         for (hash, name) in hashes.iter_mut().zip(names) {
             *hash = Hash::of(name);
             let segment = &self.segments[self.index[hash.upper(self.depth)] as usize];
-            loaded ^= segment.lines[hash.home(segment.lines.len())].used;
+            prefetch(&segment.lines[hash.home(segment.lines.len())]);
         }
-        // Without a use the loads would be optimised away.
-        std::hint::black_box(loaded);
         hashes
     }
 

@@ -10,6 +10,7 @@ mod hold;
 mod moves;
 mod names;
 mod place;
+mod prefetch;
 mod ranks;
 mod remove;
 mod runs;
