@@ -11,14 +11,15 @@
 //! not displaced goes on in the line of the same number, on the side that its tag says. So growing
 //! never costs more than one segment, and seldom looks at a name.
 
+use std::ops::ControlFlow;
+
 use super::names::{LineId, Names};
 use super::prefetch::prefetch;
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
 
-/// Names whose lines are loaded together, ahead of their use: so many loads the processor has under way
-/// at a time.
-pub(super) const TOUCHED_AHEAD: usize = 32;
+/// How many names before its turn a name's line is asked for.
+const PREFETCHED_AHEAD: usize = 16;
 
 const SLOTS: usize = 10;
 const TAG_BITS: u32 = 16;
@@ -183,17 +184,29 @@ impl Directory {
         segment.find(names, name, hash)
     }
 
-    /// Hashes of up to [`TOUCHED_AHEAD`] names. Loads what searches for them will look at first, all at
-    /// once instead of one after the other.
+    /// Calls `each` with every item and the hash of its name, in order, until it wants no more. The
+    /// directory's lines are on their way from memory by then: they were asked for some items before.
     #[inline]
-    pub(super) fn touch(&self, names: impl Iterator<Item = SequenceHash>) -> [Hash; TOUCHED_AHEAD] {
-        let mut hashes = [Hash(0); TOUCHED_AHEAD];
-        for (hash, name) in hashes.iter_mut().zip(names) {
-            *hash = Hash::of(name);
-            let segment = &self.segments[self.index[hash.upper(self.depth)] as usize];
-            prefetch(&segment.lines[hash.home(segment.lines.len())]);
+    pub(super) fn for_each_ahead<T>(
+        &mut self,
+        items: &[T],
+        name: impl Fn(&T) -> SequenceHash,
+        mut each: impl FnMut(&mut Self, &T, Hash) -> ControlFlow<()>,
+    ) {
+        let mut hashes = [Hash(0); PREFETCHED_AHEAD];
+        for at in 0..items.len() + PREFETCHED_AHEAD {
+            let hash = &mut hashes[at % PREFETCHED_AHEAD];
+            if let Some(item) = at.checked_sub(PREFETCHED_AHEAD).map(|at| &items[at])
+                && each(self, item, *hash).is_break()
+            {
+                return;
+            }
+            if let Some(item) = items.get(at) {
+                *hash = Hash::of(name(item));
+                let segment = &self.segments[self.index[hash.upper(self.depth)] as usize];
+                prefetch(&segment.lines[hash.home(segment.lines.len())]);
+            }
         }
-        hashes
     }
 
     /// Takes in a name that is not known yet; `place` puts it into a line of names, once there is room

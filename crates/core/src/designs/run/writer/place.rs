@@ -1,7 +1,9 @@
 //! Where blocks are, by name and by neighbourhood, and how new ones get their place.
 
+use std::ops::ControlFlow;
+
 use super::Writer;
-use super::directory::{Directory, Hash, TOUCHED_AHEAD};
+use super::directory::{Directory, Hash};
 use super::names::{Column, LINE_NAMES, LineId, Names};
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::{Relaxed, Release};
@@ -285,15 +287,19 @@ fn push_names(
     blocks: &[Block],
 ) -> usize {
     let mut count = 0;
-    for ahead in blocks.chunks(TOUCHED_AHEAD) {
-        let hashes = directory.touch(ahead.iter().map(|block| block.sequence));
-        for (block, hash) in ahead.iter().zip(hashes) {
+    directory.for_each_ahead(
+        blocks,
+        |block| block.sequence,
+        |directory, block, hash| {
             let name = block.sequence;
-            if directory.insert_new(names, (name, hash), |names| names.push(run, column, name)).is_none() {
-                return count;
+            match directory.insert_new(names, (name, hash), |names| names.push(run, column, name)) {
+                None => ControlFlow::Break(()),
+                Some(_) => {
+                    count += 1;
+                    ControlFlow::Continue(())
+                }
             }
-            count += 1;
-        }
-    }
+        },
+    );
     count
 }

@@ -4,7 +4,6 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
-use super::directory::TOUCHED_AHEAD;
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::edges::edge_hash;
@@ -98,17 +97,16 @@ impl Writer {
             return;
         }
         let directory = &mut domains.get_mut(domain).directory;
-        let mut going = Vec::with_capacity(TOUCHED_AHEAD);
-        while column.named > keep {
-            let count = usize::from(column.named - keep).min(TOUCHED_AHEAD);
-            going.clear();
-            going.extend(names.last_names(&column).take(count));
-            let hashes = directory.touch(going.iter().map(|&(name, _)| name));
-            for (&(_, line), hash) in going.iter().zip(hashes) {
+        let going: Vec<_> = names.last_names(&column).take(usize::from(column.named - keep)).collect();
+        directory.for_each_ahead(
+            &going,
+            |&(name, _)| name,
+            |directory, &(_, line), hash| {
                 directory.remove(hash, line);
                 names.pop(&mut column);
-            }
-        }
+                ControlFlow::Continue(())
+            },
+        );
         columns.set(domain, column);
     }
 
