@@ -1,36 +1,79 @@
-//! Forgetting everything of a rank: along its own list of runs, never through the whole index.
+//! Forgetting everything of a rank: at once for readers, little by little for the writer.
+//!
+//! A cleared rank loses its place in the table of ranks, and with it every reader loses sight of its
+//! holders. What its holders still have in runs is released along the rank's own list of runs, a few
+//! with each event that follows, so that nobody waits for a worker that goes.
 
 use super::Writer;
 use super::coverage::Coverage;
 use super::waiting::Waiting;
-use crate::RankSize;
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::holdings::Holder;
+use crate::designs::run::published::layout::RunId;
+use crate::designs::run::published::ranks::{HolderMeaning, RankSlot};
+
+/// Runs that are released with each event. An event seldom adds more than one or two to a rank.
+const RELEASED_WITH_EVENT: usize = 8;
 
 impl Writer {
-    /// Forgets all that the rank holds, and says how many blocks that was. Costs the runs that it
-    /// holds, and the blocks that nobody else does.
+    /// Forgets all that the rank holds, and says how many blocks that was. The rank is not in use any
+    /// more: it gets another slot when it comes back.
     pub(super) fn clear(&mut self, slot: RankSlot) -> u64 {
-        let rank = self.ranks.get_mut(slot);
-        let blocks = rank.size.blocks as u64;
-        rank.size = RankSize::default();
-        rank.waiting = Waiting::default();
-        rank.extra_copies.clear();
-        let domain = rank.domain;
-        let runs = std::mem::take(&mut rank.runs);
-        rank.runs_held = 0;
-        // Those that were listed last hang from those that were listed first.
-        for &run in runs.iter().rev() {
-            let state = self.runs.get(run);
-            let (len, is_single) = (state.len, state.columns.is_single());
-            let end = self.coverage_end(run, slot);
-            if end == 0 {
-                continue;
+        self.ranks.retire(slot);
+        let state = self.ranks.get_mut(slot);
+        state.waiting = Waiting::default();
+        state.extra_copies = Default::default();
+        let (blocks, levels) = (state.size.blocks, state.levels);
+        self.published.ranks.set_size(slot, &crate::RankSize::default());
+        self.published.ranks.change(|table| {
+            table.set_rank(slot, None);
+            for (_, holder) in levels.iter() {
+                table.set_holder(holder, HolderMeaning::NOBODY);
             }
-            self.set_coverage(slot, run, Coverage::default());
-            if end == len || !is_single {
-                self.trim(run, domain);
+        });
+        self.leaving.push_back(slot);
+        blocks as u64
+    }
+
+    /// Goes on with what cleared ranks have left behind.
+    pub(super) fn release_left_behind(&mut self) {
+        for _ in 0..RELEASED_WITH_EVENT {
+            let Some(&slot) = self.leaving.front() else { return };
+            match self.ranks.get_mut(slot).runs.pop() {
+                Some(run) => self.release_all_of(slot, run),
+                None => {
+                    self.leaving.pop_front();
+                    self.let_go(slot);
+                }
             }
         }
-        blocks
+    }
+
+    /// Finishes it.
+    pub(super) fn release_all_left_behind(&mut self) {
+        while !self.leaving.is_empty() {
+            self.release_left_behind();
+        }
+    }
+
+    /// Ends and intervals only: the rank itself counts no more.
+    fn release_all_of(&mut self, slot: RankSlot, run: RunId) {
+        let state = self.runs.get(run);
+        let (len, is_single) = (state.len, state.columns.is_single());
+        let end = self.coverage_end(run, slot);
+        if end == 0 {
+            return;
+        }
+        self.set_coverage(slot, run, Coverage::default());
+        if end == len || !is_single {
+            let domain = self.ranks.get(slot).domain;
+            self.trim(run, domain);
+        }
+    }
+
+    fn let_go(&mut self, slot: RankSlot) {
+        let state = self.ranks.remove(slot);
+        self.domains.leave(state.domain, slot);
+        let holders = state.levels.iter().map(|(_, holder)| holder);
+        self.holders.free.extend(holders.collect::<Vec<Holder>>());
     }
 }

@@ -25,6 +25,26 @@ impl Intervals {
         self.0.iter().any(|interval| interval.contains(&offset))
     }
 
+    /// The interval that an offset is in.
+    pub(super) fn containing(&self, offset: u16) -> Option<Range<u16>> {
+        self.0.iter().find(|interval| interval.contains(&offset)).cloned()
+    }
+
+    /// A range cut into the parts that are covered and those that are not, in order.
+    pub(super) fn parts(&self, range: Range<u16>) -> Vec<(Range<u16>, Covered)> {
+        let mut parts = Vec::new();
+        let mut from = range.start;
+        for interval in self.0.iter().filter(|interval| interval.end > range.start && interval.start < range.end) {
+            let covered = interval.start.max(range.start)..interval.end.min(range.end);
+            parts.push((from..covered.start, Covered::No));
+            from = covered.end;
+            parts.push((covered, Covered::Yes));
+        }
+        parts.push((from..range.end, Covered::No));
+        parts.retain(|(part, _)| !part.is_empty());
+        parts
+    }
+
     fn end(&self) -> u16 {
         self.0.last().map_or(0, |interval| interval.end)
     }
@@ -55,6 +75,13 @@ impl Intervals {
         });
         self.0 = pieces.filter(|piece| !piece.is_empty()).collect();
     }
+}
+
+/// Whether some part of a range is in the intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Covered {
+    Yes,
+    No,
 }
 
 /// Intervals in each tier.
@@ -88,6 +115,15 @@ impl Coverage {
     /// Whether any tier holds the block.
     pub(super) fn contains(&self, offset: u16) -> bool {
         self.0.iter().any(|(_, intervals)| intervals.contains(offset))
+    }
+
+    /// How many blocks of a range no tier but this one holds.
+    pub(super) fn count_only_in(&self, tier: Tier, range: Range<u16>) -> usize {
+        let others = || self.0.iter().filter(|&(other, _)| other != tier).map(|(_, intervals)| intervals);
+        if others().all(Intervals::is_empty) {
+            return range.len();
+        }
+        range.filter(|&offset| !others().any(|intervals| intervals.contains(offset))).count()
     }
 
     /// One more than the last held offset.

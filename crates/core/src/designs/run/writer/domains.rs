@@ -15,7 +15,7 @@ use super::place::Located;
 use super::ranks::RankState;
 use super::runs::DomainId;
 use crate::designs::run::published::layout::{Place, RunId};
-use crate::designs::run::published::ranks::{HolderMeaning, RankSlot};
+use crate::designs::run::published::ranks::RankSlot;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
 /// One domain.
@@ -72,7 +72,7 @@ impl Domains {
         DomainId(u32::try_from(at).expect("fewer than 2^32 domains"))
     }
 
-    fn leave(&mut self, domain: DomainId, rank: RankSlot) {
+    pub(super) fn leave(&mut self, domain: DomainId, rank: RankSlot) {
         let state = self.get_mut(domain);
         state.members -= 1;
         state.newest = state.newest.filter(|&newest| newest != rank);
@@ -111,29 +111,11 @@ impl Writer {
         let domain = self.domain_for(parent, first);
         let slot = self.ranks.insert(RankState::new(rank, domain, home));
         self.domains.get_mut(domain).join(slot);
-        let holder = self.holders.take();
-        self.ranks.get_mut(slot).levels.push((home, holder));
-        let slowest = Tier::ALL.len() as u8 - 1;
-        self.published.ranks.change(|table| {
-            table.set_rank(slot, Some(rank));
-            table.set_holder(holder, HolderMeaning { rank: slot, first: home as u8, last: slowest });
-        });
+        let holder = self.holders.take(slot);
+        self.ranks.get_mut(slot).levels.set(home, holder);
+        self.published.ranks.change(|table| table.set_rank(slot, Some(rank)));
+        self.publish_levels(slot);
         Some(slot)
-    }
-
-    /// Lets go of a rank that holds nothing.
-    pub(super) fn leave(&mut self, slot: RankSlot) {
-        let state = self.ranks.remove(slot);
-        self.domains.leave(state.domain, slot);
-        self.holders.free.extend(state.levels.iter().map(|&(_, holder)| holder));
-        self.published.ranks.set_size(slot, &crate::RankSize::default());
-        self.published.ranks.change(|table| {
-            table.set_rank(slot, None);
-            // Whoever uses the holder next fills in its ends before it gets a meaning.
-            for &(_, holder) in &state.levels {
-                table.set_holder(holder, HolderMeaning::NOBODY);
-            }
-        });
     }
 
     /// The domain for a rank whose first event is this: one that knows the block, else the largest one

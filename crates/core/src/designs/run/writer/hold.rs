@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::Writer;
-use super::coverage::Coverage;
+use super::coverage::{Coverage, Covered};
 use super::place::Cursor;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
@@ -40,6 +40,13 @@ impl Writer {
             Some(coverage) => coverage.end(),
             None => self.end(run, self.ranks.get(slot).home_holder()),
         }
+    }
+
+    /// Everything that the rank holds of a run, about to be changed: [`Writer::set_coverage`] follows.
+    fn take_coverage(&mut self, run: RunId, slot: RankSlot) -> Coverage {
+        let exceptions = self.runs.get_mut(run).exceptions.as_mut();
+        let taken = exceptions.and_then(|exceptions| exceptions.get_mut(&slot)).map(std::mem::take);
+        taken.unwrap_or_else(|| self.coverage(run, slot))
     }
 
     pub(super) fn holds_in(&self, slot: RankSlot, place: Place, tier: Tier) -> bool {
@@ -97,19 +104,22 @@ impl Writer {
         range: Range<u16>,
         (tier, copies): (Tier, u32),
     ) -> Applied {
-        let mut coverage = self.coverage(run, slot);
+        let mut coverage = self.take_coverage(run, slot);
         if coverage.is_empty() {
             self.list(slot, run);
         }
         let (mut applied, mut newly_held) = (Applied::default(), 0);
-        for offset in range.clone() {
-            if coverage.tier(tier).contains(offset) {
-                applied.duplicate += 1;
-                self.add_copies(slot, run, offset..offset + 1, (tier, copies));
-            } else {
-                applied.stored += 1;
-                newly_held += usize::from(!coverage.contains(offset));
-                self.add_copies(slot, run, offset..offset + 1, (tier, copies - 1));
+        for (part, covered) in coverage.tier(tier).parts(range.clone()) {
+            match covered {
+                Covered::Yes => {
+                    applied.duplicate += part.len() as u64;
+                    self.add_copies(slot, run, part, (tier, copies));
+                }
+                Covered::No => {
+                    applied.stored += part.len() as u64;
+                    newly_held += coverage.count_only_in(tier, part.clone());
+                    self.add_copies(slot, run, part, (tier, copies - 1));
+                }
             }
         }
         coverage.insert(tier, range);
@@ -132,9 +142,9 @@ impl Writer {
             }
             range.len()
         } else {
-            let mut coverage = self.coverage(run, slot);
+            let mut coverage = self.take_coverage(run, slot);
             coverage.remove(tier, &range);
-            let unheld = range.clone().filter(|&offset| !coverage.contains(offset)).count();
+            let unheld = coverage.count_only_in(tier, range.clone());
             if coverage.is_empty() {
                 self.ranks.get_mut(slot).runs_held -= 1;
             }
@@ -154,11 +164,8 @@ impl Writer {
     /// Publishes an interval from the start in the home tier.
     fn publish_plain(&mut self, slot: RankSlot, run: RunId, end: u16) {
         let rank = self.ranks.get(slot);
-        if let [(_, holder)] = rank.levels[..] {
-            return self.publish_end(run, holder, end);
-        }
         let home = rank.home;
-        for (tier, holder) in rank.levels.clone() {
+        for (tier, holder) in rank.levels.iter() {
             if tier >= home {
                 self.publish_end(run, holder, end);
             }
@@ -169,7 +176,7 @@ impl Writer {
     pub(super) fn set_coverage(&mut self, slot: RankSlot, run: RunId, coverage: Coverage) {
         let rank = self.ranks.get(slot);
         let home = rank.home;
-        for (tier, holder) in rank.levels.clone() {
+        for (tier, holder) in rank.levels.iter() {
             self.publish_end(run, holder, coverage.reach(tier));
         }
         let exceptions = &mut self.runs.get_mut(run).exceptions;
@@ -207,7 +214,7 @@ impl Writer {
         }
         let Self { published, extents, holders, version, .. } = self;
         let record = published.run(run).record;
-        let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end };
+        let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end() };
         let mut change = Change::Done;
         if opens_hole || closes_hole {
             *version += 2;
@@ -284,22 +291,26 @@ impl Writer {
         if !self.holders.has_room() {
             return false;
         }
-        let holder = self.holders.take();
+        let holder = self.holders.take(slot);
         for run in self.runs_of(slot) {
             let end = self.coverage(run, slot).reach(tier);
             self.publish_end(run, holder, end);
         }
-        let rank = self.ranks.get_mut(slot);
-        rank.levels.push((tier, holder));
-        rank.levels.sort_unstable();
-        let levels = &self.ranks.get(slot).levels;
+        self.ranks.get_mut(slot).levels.set(tier, holder);
+        self.publish_levels(slot);
+        true
+    }
+
+    /// Tells readers which holders the rank has and what levels they answer for.
+    pub(super) fn publish_levels(&self, slot: RankSlot) {
+        let levels = self.ranks.get(slot).levels;
         self.published.ranks.change(|table| {
-            for (at, &(tier, holder)) in levels.iter().enumerate() {
-                let next = levels.get(at + 1).map_or(Tier::ALL.len(), |&(next, _)| next as usize);
-                table.set_holder(holder, HolderMeaning { rank: slot, first: tier as u8, last: next as u8 - 1 });
+            let mut next = Tier::ALL.len() as u8;
+            for (tier, holder) in levels.iter().rev() {
+                table.set_holder(holder, HolderMeaning { rank: slot, first: tier as u8, last: next - 1 });
+                next = tier as u8;
             }
         });
-        true
     }
 
     /// Everything that the rank holds, its names as its own domain has them.

@@ -18,6 +18,7 @@ mod store;
 mod trim;
 mod waiting;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use self::domains::Domains;
@@ -27,7 +28,8 @@ use self::runs::Runs;
 use super::published::Published;
 use super::published::edges::EdgesWriter;
 use super::published::holdings::{Extents, Holder};
-use super::published::layout::RunId;
+use super::published::layout::{HOLDERS_MAX, RunId};
+use super::published::ranks::RankSlot;
 use super::{RunLimits, RunMemory};
 use crate::{Applied, BlockEvent, HeldBlock, WorkerRank, stored_events};
 
@@ -43,27 +45,40 @@ pub(super) struct Writer {
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
+    /// Cleared ranks whose holders still have something in runs.
+    leaving: VecDeque<RankSlot>,
     /// The last version given to any run: no version is given twice.
     version: u64,
 }
 
-/// Which holders are in use.
+/// Which holders are in use, and whose they are.
 #[derive(Debug, Default)]
 struct Holders {
-    end: u32,
+    owners: Vec<RankSlot>,
     free: Vec<Holder>,
 }
 
 impl Holders {
-    fn take(&mut self) -> Holder {
-        self.free.pop().unwrap_or_else(|| {
-            self.end += 1;
-            Holder(self.end - 1)
-        })
+    fn take(&mut self, owner: RankSlot) -> Holder {
+        if let Some(holder) = self.free.pop() {
+            self.owners[holder.0 as usize] = owner;
+            return holder;
+        }
+        self.owners.push(owner);
+        Holder(self.end() - 1)
     }
 
     fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.end < super::published::layout::HOLDERS_MAX
+        !self.free.is_empty() || self.end() < HOLDERS_MAX
+    }
+
+    /// One more than the largest holder ever in use.
+    fn end(&self) -> u32 {
+        self.owners.len() as u32
+    }
+
+    fn owner(&self, holder: Holder) -> RankSlot {
+        self.owners[holder.0 as usize]
     }
 }
 
@@ -80,6 +95,7 @@ impl Writer {
             domains: Domains::default(),
             ranks: Ranks::default(),
             holders: Holders::default(),
+            leaving: VecDeque::new(),
             version: 0,
         }
     }
@@ -105,6 +121,7 @@ impl Writer {
             (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
+        self.release_left_behind();
         applied
     }
 
@@ -115,7 +132,7 @@ impl Writer {
         if size.blocks > 0 {
             self.published.ranks.set_size(slot, &size);
         } else {
-            self.leave(slot);
+            self.clear(slot);
         }
     }
 
@@ -124,8 +141,10 @@ impl Writer {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
     }
 
-    /// How much memory everything takes. Costs the number of ranks and directory segments.
-    pub(super) fn memory(&self) -> RunMemory {
+    /// How much memory everything takes, when what cleared ranks have left behind is gone. Costs that,
+    /// and the number of ranks and directory segments.
+    pub(super) fn memory(&mut self) -> RunMemory {
+        self.release_all_left_behind();
         let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
         let tables = self.domains.bytes() + self.edges.bytes() + self.ranks.bytes();
         RunMemory {

@@ -7,7 +7,7 @@ use super::waiting::Waiting;
 use crate::designs::run::published::holdings::Holder;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
-use crate::{RankSize, Tier, WorkerRank};
+use crate::{PerTier, RankSize, Tier, WorkerRank};
 
 /// One rank that holds something.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct RankState {
     pub(super) home: Tier,
     /// For each tier in use, fastest first, the holder of the level that it ends: what the rank holds
     /// when that tier and the faster ones are used together.
-    pub(super) levels: Vec<(Tier, Holder)>,
+    pub(super) levels: Levels,
     /// Runs that the rank holds something of, and some that it no longer does.
     pub(super) runs: Vec<RunId>,
     /// How many of `runs` are held.
@@ -35,7 +35,7 @@ impl RankState {
             rank,
             domain,
             home,
-            levels: Vec::new(),
+            levels: Levels::default(),
             runs: Vec::new(),
             runs_held: 0,
             extra_copies: FxHashMap::default(),
@@ -46,12 +46,26 @@ impl RankState {
 
     /// The holder of the level that the home tier ends.
     pub(super) fn home_holder(&self) -> Holder {
-        let home = self.levels.iter().find(|&&(tier, _)| tier == self.home);
-        home.expect("a rank uses its home tier").1
+        self.levels.0[self.home].expect("a rank uses its home tier")
     }
 
     pub(super) fn uses(&self, tier: Tier) -> bool {
-        self.levels.iter().any(|&(used, _)| used == tier)
+        self.levels.0[tier].is_some()
+    }
+}
+
+/// The holders of a rank's levels, by the tier that ends each.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Levels(PerTier<Option<Holder>>);
+
+impl Levels {
+    pub(super) fn set(&mut self, tier: Tier, holder: Holder) {
+        self.0[tier] = Some(holder);
+    }
+
+    /// Levels in use, fastest tier first.
+    pub(super) fn iter(self) -> impl DoubleEndedIterator<Item = (Tier, Holder)> {
+        Tier::ALL.into_iter().filter_map(move |tier| Some((tier, self.0[tier]?)))
     }
 }
 
@@ -78,11 +92,16 @@ impl Ranks {
         slot
     }
 
+    /// The slot is not the rank's any more, and not free yet.
+    pub(super) fn retire(&mut self, slot: RankSlot) {
+        let rank = self.get(slot).rank;
+        self.by_rank.remove(&rank);
+    }
+
+    /// Frees the slot of a rank that was retired.
     pub(super) fn remove(&mut self, slot: RankSlot) -> Box<RankState> {
-        let state = self.states[slot.0 as usize].take().expect("the slot is in use");
-        self.by_rank.remove(&state.rank);
         self.free.push(slot);
-        state
+        self.states[slot.0 as usize].take().expect("the slot is in use")
     }
 
     #[inline]
@@ -97,11 +116,11 @@ impl Ranks {
 
     pub(super) fn bytes(&self) -> usize {
         let of_runs = |state: &RankState| state.runs.capacity() * size_of::<RunId>();
-        self.iter().map(|(_, state)| size_of::<RankState>() + of_runs(state)).sum()
+        self.states.iter().flatten().map(|state| size_of::<RankState>() + of_runs(state)).sum()
     }
 
+    /// Ranks that are in use.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, &RankState)> {
-        let states = self.states.iter().enumerate();
-        states.filter_map(|(slot, state)| Some((RankSlot(slot as u32), state.as_deref()?)))
+        self.by_rank.values().map(|&slot| (slot, self.get(slot)))
     }
 }

@@ -1,9 +1,12 @@
 //! Removals: engines give up chains from their ends, so after one search the next block is usually
 //! the neighbour of the last.
 
+use std::ops::Range;
+
 use super::Writer;
+use super::names::LineId;
 use super::place::Cursor;
-use crate::designs::run::published::layout::Place;
+use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
 
@@ -17,36 +20,74 @@ impl Writer {
     ) -> Applied {
         let mut applied = Applied::default();
         let mut rest = blocks;
+        let mut nearby = [LineId::NONE; 2];
         while let Some((&name, more)) = rest.split_first() {
-            let rank = self.ranks.get(slot);
-            let waits = rank.waiting.contains(name);
-            let at = self.named(rank.domain, name).filter(|at| !waits && self.holds_in(slot, at.place, tier));
+            let at = self.named_near(slot, nearby, name).filter(|at| self.holds_in(slot, at.place, tier));
             rest = more;
             let Some(at) = at else {
                 applied += self.remove_waiting(slot, tier, name, copies);
                 continue;
             };
-            applied.removed += 1;
-            if self.drop_extra_copy(slot, at.place, tier, copies) {
-                continue;
-            }
-            let (before, first) = self.releasable_before(slot, tier, at, more);
-            self.release(slot, at.place.run, first.place.offset..at.place.offset + 1, tier);
-            applied.removed += before as u64;
+            let (before, first) = self.held_before(slot, tier, at, more);
+            nearby = [first.line, self.names.previous(first.line)];
             rest = &more[before..];
+            applied.removed += before as u64 + 1;
+            self.remove_stretch(slot, at.place.run, first.place.offset..at.place.offset + 1, (tier, copies));
         }
         applied
     }
 
-    /// How many of `names` are the blocks right before one that the rank holds, and held like it, so that
-    /// all of them can be released at once; and where the first of these blocks is.
-    fn releasable_before(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
+    /// The block that the rank's domain calls so, if it does not wait. Looked for in lines of names near the
+    /// last one first: a stretch that is interrupted goes on behind the gap.
+    fn named_near(&self, slot: RankSlot, nearby: [LineId; 2], name: SequenceHash) -> Option<Cursor> {
         let rank = self.ranks.get(slot);
-        // An interval from the start: who holds a block holds those before it.
-        let plain = rank.home == tier && self.exception(at.place.run, slot).is_none();
-        match plain && rank.waiting.is_empty() && rank.extra_copies.is_empty() {
-            true => self.named_before(at, names),
-            false => (0, at),
+        if rank.waiting.contains(name) {
+            return None;
+        }
+        let lines = nearby.into_iter().filter(|&line| line != LineId::NONE);
+        let near = lines.filter_map(|line| Some(Cursor { place: self.names.find_in(line, name)?, line })).next();
+        near.or_else(|| self.named(rank.domain, name))
+    }
+
+    /// How many of `names` are the blocks right before one that the rank holds, held like it, and where
+    /// the first of these blocks is.
+    fn held_before(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
+        if !self.ranks.get(slot).waiting.is_empty() {
+            return (0, at);
+        }
+        let offset = at.place.offset;
+        let held_from = match self.exception(at.place.run, slot) {
+            // An interval from the start.
+            None => 0,
+            Some(coverage) => coverage.tier(tier).containing(offset).map_or(offset, |interval| interval.start),
+        };
+        let most = names.len().min(usize::from(offset - held_from));
+        self.named_before(at, &names[..most])
+    }
+
+    /// Takes a copy, or all, of blocks that the rank holds in the tier.
+    fn remove_stretch(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        range: Range<u16>,
+        (tier, copies): (Tier, RemovedCopies),
+    ) {
+        let mut end = range.end;
+        if !self.ranks.get(slot).extra_copies.is_empty() {
+            for offset in range.clone().rev() {
+                if self.drop_extra_copy(slot, Place { run, offset }, tier, copies) {
+                    self.release_some(slot, run, offset + 1..end, tier);
+                    end = offset;
+                }
+            }
+        }
+        self.release_some(slot, run, range.start..end, tier);
+    }
+
+    fn release_some(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, tier: Tier) {
+        if !range.is_empty() {
+            self.release(slot, run, range, tier);
         }
     }
 

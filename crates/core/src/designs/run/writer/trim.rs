@@ -76,7 +76,7 @@ impl Writer {
         let in_domain = |rank| self.ranks.get(rank).domain == domain;
         let mut coverage_end = 0;
         self.published.run(run).holdings().for_each(|holder, end| {
-            if end > coverage_end && in_domain(self.published.ranks.meaning(holder).rank) {
+            if end > coverage_end && in_domain(self.holders.owner(holder)) {
                 coverage_end = end;
             }
         });
