@@ -15,10 +15,24 @@ fn a_chain_goes_on_in_another_run() {
 }
 
 #[test]
+fn a_run_lies_in_memory_that_is_new() {
+    // No run of its size was there before.
+    Model::new("abc", &[stores(1, "", "z")], &[stores(1, "", "abcdefghi")]).check();
+}
+
+#[test]
 fn a_tail_is_replaced() {
     // Truncation, and other content at the same places.
     Model::new("abcd", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
     Model::new("abxy", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
+}
+
+#[test]
+fn a_tail_is_replaced_by_another_rank() {
+    let before = [stores(1, "", "abcd"), stores(2, "", "ab")];
+    Model::new("abcd", &before, &[evicts(1, "abcd", 2), stores(2, "ab", "xy")]).check();
+    let before = [&before[..], &[evicts(1, "abcd", 2)]].concat();
+    Model::new("abcd", &before, &[stores(2, "ab", "xy")]).check();
 }
 
 #[test]
@@ -27,6 +41,8 @@ fn a_record_is_used_again() {
     let before = [stores(1, "", "z"), stores(1, "", "ab")];
     Model::new("ab", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
     Model::new("cd", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
+    // Half of what the run was and half of what it becomes.
+    Model::new("ad", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
 }
 
 #[test]
@@ -87,6 +103,8 @@ fn a_run_is_held_without_the_one_above() {
 fn a_hole_closes_after_a_change_below() {
     let hole = [forked(), vec![evicts(1, "ab", 1)]].concat();
     Model::new("abcde", &hole, &[stores(1, "abcd", "e"), stores(1, "a", "b")]).check();
+    let hole = [forked(), vec![stores(3, "", "a"), stores(3, "ab", "cd")]].concat();
+    Model::new("abcde", &hole, &[stores(3, "abcd", "e"), stores(3, "a", "b")]).check();
     let hole = [stores(1, "", "abc"), evicts(1, "ab", 1)];
     Model::new("abcd", &hole, &[stores(1, "abc", "d"), stores(1, "a", "b")]).check();
 }
