@@ -3,6 +3,7 @@
 
 use super::{Model, clears, evicts, renames, stores, stores_as};
 use crate::Tier;
+use crate::designs::run::RunLimits;
 
 #[test]
 fn a_run_grows() {
@@ -75,10 +76,15 @@ fn the_memory_of_holders_is_used_again() {
 
 #[test]
 fn slots_of_holders_are_used_again() {
-    let before = [1, 2, 3].map(|worker| stores(worker, "", "z"));
-    let before = [&before[..], &[stores(1, "", "a"), stores(2, "", "a")]].concat();
+    let others = [1, 2, 3].map(|worker| stores(worker, "", "z"));
+    let before = [&others[..], &[stores(1, "", "a"), stores(2, "", "a")]].concat();
     let beside = [evicts(1, "a", 1), stores(3, "", "a"), evicts(2, "a", 1), stores(1, "", "a")];
     Model::new("a", &before, &beside).check();
+    // The header still has the ends from before its holders got an array.
+    let abc = [1, 2, 3].map(|worker| stores(worker, "", "abc"));
+    let gone = [1, 2, 3].map(|worker| evicts(worker, "abc", 3));
+    let before = [&others[..], &abc, &gone, &[stores(3, "", "de")]].concat();
+    Model::new("de", &before, &[stores(2, "", "d")]).check();
 }
 
 /// "cd" hangs from the middle of "abz".
@@ -110,6 +116,12 @@ fn a_hole_closes_after_a_change_below() {
 }
 
 #[test]
+fn what_lies_behind_a_hole_is_set_aside() {
+    let limits = RunLimits { removed_blocks_max: 0, ..RunLimits::default() };
+    Model::new("abcd", &forked(), &[evicts(1, "ab", 1)]).with_limits(limits).check();
+}
+
+#[test]
 fn a_holder_becomes_another_rank() {
     Model::new("a", &[stores(2, "", "az"), stores(1, "", "a")], &[clears(1), stores(3, "", "a")]).check();
 }
@@ -127,6 +139,9 @@ fn the_table_of_edges_grows() {
     Model::new("ab", &before, &[stores(1, "", "d")]).check();
     Model::new("abc", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
     Model::new("d", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
+    // The edge to "cd" is only in the new table, and rank 1 holds all or one.
+    let before = [stores(2, "", "abz"), stores(1, "", "a"), stores(2, "", "y")];
+    Model::new("abcd", &before, &[stores(1, "ab", "cd"), stores(1, "a", "b")]).check();
 }
 
 #[test]
