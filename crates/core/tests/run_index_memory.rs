@@ -1,6 +1,6 @@
 //! What the run index keeps of content that has gone: nothing that grows.
 
-use flash_indexer_core::designs::{RunIndex, RunMemory};
+use flash_indexer_core::designs::{RunIndex, RunLimits, RunMemory};
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
@@ -129,4 +129,35 @@ fn memory_comes_back_after_a_mass_eviction() {
     assert_eq!((index.memory().runs, index.memory().domains), (0, 0));
     let query: Vec<LocalHash> = kept.iter().map(|block| block.local).collect();
     assert!(index.find(&query).ranks.is_empty());
+}
+
+/// An engine that removes all but the ends of its chains: the blocks before them are kept as far as the
+/// bound allows.
+#[test]
+fn removed_blocks_are_kept_within_their_bound() {
+    const CHAINS: u64 = 400;
+    const LENGTH: u64 = 1_000;
+    let limits = RunLimits { removed_blocks_max: 20_000, ..RunLimits::default() };
+    let index = RunIndex::new(limits);
+    let mut most = 0;
+    for number in 0..CHAINS {
+        let worker = number % WORKERS;
+        let chain = chain(worker, number, LENGTH);
+        store(&index, worker, &chain);
+        remove(&index, worker, &chain[..chain.len() - 1]);
+        most = most.max(index.memory().bytes_used);
+    }
+    let held: usize = index.sizes().iter().map(|(_, size)| size.blocks).sum();
+    assert_eq!(held as u64, CHAINS, "nothing that is held is forgotten");
+    assert!(most < 2_000_000, "{most} bytes for 20,000 removed blocks and {CHAINS} held ones");
+    // What was removed comes back, and with it what followed.
+    for number in 0..CHAINS {
+        let worker = number % WORKERS;
+        let chain = chain(worker, number, LENGTH);
+        store(&index, worker, &chain[..chain.len() - 1]);
+        let query: Vec<LocalHash> = chain.iter().map(|block| block.local).collect();
+        let found = index.find(&query).get(rank(worker)).map(|found| found.longest());
+        assert_eq!(found, Some(LENGTH as u32));
+    }
+    assert!(index.sizes().iter().all(|(_, size)| size.waiting == 0));
 }

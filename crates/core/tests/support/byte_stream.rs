@@ -1,6 +1,7 @@
 //! Any bytes as a stream of events and queries, played to the run index and to the oracle in lockstep.
 //!
 //! ```text
+//!  stream: bound of removed blocks, or none (8) | steps
 //!  step:   what (8) | worker (8) | arguments
 //!  prompt: family (8) | where it leaves the family's common chain (8) | blocks (8)
 //! ```
@@ -10,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use flash_indexer_core::designs::{RunIndex, RunMatches};
+use flash_indexer_core::designs::{RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
@@ -29,8 +30,8 @@ enum Step {
 
 /// Plays the bytes; panics where the run index is not what the oracle is.
 pub(crate) fn play(bytes: &[u8]) {
-    let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
     let mut bytes = Bytes(bytes);
+    let (index, oracle) = (RunIndex::new(bytes.limits()), Locked::<Oracle>::default());
     while let Some(step) = bytes.step() {
         match step {
             Step::Event(rank, event) => {
@@ -98,6 +99,15 @@ impl Bytes<'_> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
+    }
+
+    /// Half of all streams meet the bound of removed blocks.
+    fn limits(&mut self) -> RunLimits {
+        let limits = RunLimits::default();
+        match self.next() {
+            Some(byte) if byte % 2 == 1 => RunLimits { removed_blocks_max: usize::from(byte / 2), ..limits },
+            _ => limits,
+        }
     }
 
     fn step(&mut self) -> Option<Step> {

@@ -10,6 +10,7 @@ mod hold;
 mod moves;
 mod names;
 mod place;
+mod prune;
 mod ranks;
 mod remove;
 mod runs;
@@ -42,6 +43,8 @@ pub(super) struct Writer {
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
+    /// Blocks that ranks hold and that have a place, summed over the ranks.
+    placed: usize,
     /// The last version given to any run: no version is given twice.
     version: u64,
 }
@@ -79,6 +82,7 @@ impl Writer {
             domains: Domains::default(),
             ranks: Ranks::default(),
             holders: Holders::default(),
+            placed: 0,
             version: 0,
         }
     }
@@ -104,12 +108,16 @@ impl Writer {
             (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
+        if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
+            self.prune_if_bare();
+        }
         applied
     }
 
     /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
     fn finish(&mut self, rank: WorkerRank) {
         let Some(slot) = self.ranks.slot(rank) else { return };
+        self.count_placed(slot);
         let size = self.ranks.get(slot).size;
         if size.blocks > 0 {
             self.published.ranks.set_size(slot, &size);
@@ -144,7 +152,7 @@ impl Writer {
     /// The same content in memory of its own, as small as it can be.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
         let published = Arc::new(Published::new(self.published.ranks.next_version()));
-        let unlimited = RunLimits { waiting_blocks_max: usize::MAX };
+        let unlimited = RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX };
         let mut compacted = Self::new(Arc::clone(&published), unlimited);
         for (slot, state) in self.ranks.iter() {
             for event in stored_events(self.held_by(slot)) {
