@@ -37,11 +37,14 @@ use crate::{
 pub struct RunLimits {
     /// Blocks of one rank that may wait for a parent; further ones are refused and counted.
     pub waiting_blocks_max: usize,
+    /// Removed blocks that the whole index may keep because blocks that follow them are held. Beyond
+    /// that those wait until what was removed comes back, which changes no answer.
+    pub removed_blocks_max: usize,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { waiting_blocks_max: 1 << 20 }
+        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20 }
     }
 }
 

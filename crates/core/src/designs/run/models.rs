@@ -29,6 +29,9 @@ use crate::{
 
 type Event = (WorkerRank, BlockEvent);
 
+/// How often a thread may be interrupted in one execution.
+const PREEMPTIONS_MAX: usize = 2;
+
 const STACK_BYTES: usize = 1 << 20;
 
 /// A stream of events and the query that is asked beside the last ones.
@@ -38,15 +41,24 @@ struct Model {
     /// Applied while it reads.
     beside: Vec<Event>,
     query: Vec<LocalHash>,
+    limits: RunLimits,
     /// A rank with two names for a prefix, which may be told too little of while it changes.
     twinned: Option<WorkerRank>,
-    /// Times that a thread may be interrupted.
-    preemptions: usize,
 }
 
 impl Model {
     fn new(query: &str, before: &[Event], beside: &[Event]) -> Self {
-        Self { before: before.to_vec(), beside: beside.to_vec(), query: locals(query), twinned: None, preemptions: 2 }
+        Self {
+            before: before.to_vec(),
+            beside: beside.to_vec(),
+            query: locals(query),
+            limits: RunLimits::default(),
+            twinned: None,
+        }
+    }
+
+    fn with_limits(self, limits: RunLimits) -> Self {
+        Self { limits, ..self }
     }
 
     fn with_twins(self, worker: u64) -> Self {
@@ -69,18 +81,15 @@ impl Model {
 
     fn explore(self, read: impl Fn(&Published) + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(self.preemptions);
+        builder.preemption_bound = Some(PREEMPTIONS_MAX);
         builder.max_branches = 100_000;
         let finally = Truth::at_the_end(&self);
-        let executions = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let counter = Arc::clone(&executions);
         let (model, read, finally) = (Arc::new(self), Arc::new(read), Arc::new(finally));
         builder.check(move || {
-            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let (model, read, finally) = (Arc::clone(&model), Arc::clone(&read), Arc::clone(&finally));
             let reader = spawn(move || {
                 let published = Arc::new(Published::new(0));
-                let mut writer = Writer::new(Arc::clone(&published), RunLimits::default());
+                let mut writer = Writer::new(Arc::clone(&published), model.limits);
                 as_writer(|| apply(&mut writer, &model.before));
                 let beside = model.beside.clone();
                 let writer = spawn(move || as_writer(|| apply(&mut writer, &beside)));
@@ -90,7 +99,6 @@ impl Model {
             });
             reader.join().expect("the reader finds nothing wrong");
         });
-        println!("{} executions", executions.load(std::sync::atomic::Ordering::Relaxed));
     }
 }
 

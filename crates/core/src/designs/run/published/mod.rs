@@ -7,6 +7,7 @@ pub(super) mod edges;
 pub(super) mod holdings;
 pub(super) mod layout;
 #[cfg(loom)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only models say who writes"))]
 pub(super) mod modelled;
 pub(super) mod ranks;
 

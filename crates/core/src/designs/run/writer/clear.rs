@@ -23,6 +23,7 @@ impl Writer {
         state.waiting = Waiting::default();
         state.extra_copies = Default::default();
         let (blocks, levels) = (state.size.blocks, state.levels);
+        self.placed -= std::mem::take(&mut state.placed);
         self.published.ranks.set_size(slot, &crate::RankSize::default());
         self.published.ranks.change(|table| {
             table.set_rank(slot, None);

@@ -189,7 +189,7 @@ impl Writer {
         area
     }
 
-    fn runs_above(&self, run: RunId) -> usize {
+    pub(super) fn runs_above(&self, run: RunId) -> usize {
         let above = std::iter::successors(Some(run), |&run| Some(self.runs.get(run).parent.run));
         above.take_while(|&run| run != RunId::NONE).count()
     }

@@ -11,6 +11,7 @@ mod moves;
 mod names;
 mod place;
 mod prefetch;
+mod prune;
 mod ranks;
 mod remove;
 mod runs;
@@ -47,6 +48,8 @@ pub(super) struct Writer {
     holders: Holders,
     /// Cleared ranks whose holders still have something in runs.
     leaving: VecDeque<RankSlot>,
+    /// Blocks that ranks hold and that have a place, summed over the ranks.
+    placed: usize,
     /// The last version given to any run: no version is given twice.
     version: u64,
 }
@@ -96,6 +99,7 @@ impl Writer {
             ranks: Ranks::default(),
             holders: Holders::default(),
             leaving: VecDeque::new(),
+            placed: 0,
             version: 0,
         }
     }
@@ -122,12 +126,16 @@ impl Writer {
         };
         self.finish(rank);
         self.release_left_behind();
+        if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
+            self.prune_if_bare();
+        }
         applied
     }
 
     /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
     fn finish(&mut self, rank: WorkerRank) {
         let Some(slot) = self.ranks.slot(rank) else { return };
+        self.count_placed(slot);
         let size = self.ranks.get(slot).size;
         if size.blocks > 0 {
             self.published.ranks.set_size(slot, &size);
@@ -164,7 +172,7 @@ impl Writer {
     /// The same content in memory of its own, as small as it can be.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
         let published = Arc::new(Published::new(self.published.ranks.next_version()));
-        let unlimited = RunLimits { waiting_blocks_max: usize::MAX };
+        let unlimited = RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX };
         let mut compacted = Self::new(Arc::clone(&published), unlimited);
         for (slot, state) in self.ranks.iter() {
             for event in stored_events(self.held_by(slot)) {

@@ -36,7 +36,7 @@ impl Writer {
     }
 
     /// Releases all copies of everything from an offset on.
-    fn release_from(&mut self, slot: RankSlot, run: RunId, from: u16) {
+    pub(super) fn release_from(&mut self, slot: RankSlot, run: RunId, from: u16) {
         let coverage = self.coverage(run, slot);
         for tier in Tier::ALL {
             for interval in coverage.tier(tier).iter().filter(|interval| interval.end > from) {
@@ -52,7 +52,7 @@ impl Writer {
         }
     }
 
-    fn set_aside(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
+    pub(super) fn set_aside(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
         let rank = self.ranks.get_mut(slot);
         for block in blocks {
             rank.size.blocks += 1;

@@ -53,12 +53,14 @@ pub(super) struct Names {
     end: u32,
     free: LineId,
     in_use: usize,
+    /// Names in all columns together.
+    count: usize,
 }
 
 impl Default for Names {
     fn default() -> Self {
         // Line zero is none.
-        Self { lines: Chunked::default(), links: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0 }
+        Self { lines: Chunked::default(), links: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0 }
     }
 }
 
@@ -84,6 +86,7 @@ impl Names {
         self.lines[column.last.0][within] = name.0;
         self.links[column.last.0].used = within as u16 + 1;
         column.named += 1;
+        self.count += 1;
         column.last
     }
 
@@ -103,6 +106,7 @@ impl Names {
     pub(super) fn pop(&mut self, column: &mut Column) {
         let line = column.last;
         column.named -= 1;
+        self.count -= 1;
         let used = column.named % LINE_NAMES as u16;
         self.links[line.0].used = used;
         if used == 0 {
@@ -180,6 +184,11 @@ impl Names {
         self.in_use -= 1;
         self.links[line.0] = Link { next: self.free, ..Link::default() };
         self.free = line;
+    }
+
+    /// Names in all columns together: at least one for every block that has a place.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Bytes in use, and bytes that ever were.

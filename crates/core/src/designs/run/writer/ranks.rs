@@ -27,6 +27,8 @@ pub(super) struct RankState {
     pub(super) extra_copies: FxHashMap<(Place, Tier), u32>,
     pub(super) waiting: Waiting,
     pub(super) size: RankSize,
+    /// Its part of the writer's sum of placed blocks.
+    pub(super) placed: usize,
 }
 
 impl RankState {
@@ -41,6 +43,7 @@ impl RankState {
             extra_copies: FxHashMap::default(),
             waiting: Waiting::default(),
             size: RankSize::default(),
+            placed: 0,
         }
     }
 

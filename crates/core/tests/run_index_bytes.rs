@@ -1,0 +1,18 @@
+//! The run index under streams of random bytes: the same as the fuzz target `run_index_events`, without
+//! a fuzzer.
+
+#[path = "support/byte_stream.rs"]
+mod byte_stream;
+mod support;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(support::cases(300))]
+
+    #[test]
+    fn equals_the_oracle_whatever_the_bytes_say(bytes in vec(any::<u8>(), 0..1_200)) {
+        byte_stream::play(&bytes);
+    }
+}
