@@ -1,7 +1,7 @@
 //! The designs of this project as contenders.
 
 use flash_indexer_core::designs::{Design, RunIndex, RunMatches};
-use flash_indexer_core::{LocalHash, MatchScores, RankMatch, SharedIndex, Tier};
+use flash_indexer_core::{LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
 
 use crate::backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
 
@@ -23,33 +23,57 @@ impl Contender for DesignContender {
     }
 
     /// A design whose query has a form of its own beside [`SharedIndex::find`] is asked in that form.
-    fn build(&self, _setup: Setup) -> Box<dyn Backend> {
+    fn build(&self, setup: Setup) -> Box<dyn Backend> {
         match self.0 {
-            Design::Run => Box::<Run>::default(),
+            Design::Run => Box::new(Run((0..setup.event_threads.max(1)).map(|_| RunIndex::default()).collect())),
             design => Box::new(Shared(design.build())),
         }
     }
 }
 
-/// The run index, which answers with an array of depths.
-#[derive(Default)]
-struct Run(RunIndex);
+/// The run index, which answers with an array of depths: one for each thread that applies events, with
+/// the workers that have the thread's number modulo the threads. A query asks all of them.
+struct Run(Vec<RunIndex>);
+
+impl Run {
+    fn shard(&self, rank: WorkerRank) -> &RunIndex {
+        &self.0[rank.worker.0 as usize % self.0.len()]
+    }
+}
 
 impl Backend for Run {
     fn lane<'a>(&'a self, events: Vec<&'a WorkerEvent>) -> Box<dyn Lane + 'a> {
-        Box::new(SharedLane { index: &self.0, events, next: 0 })
+        Box::new(RunLane { run: self, events, next: 0 })
     }
 
     fn finder(&self) -> Box<dyn Finder + '_> {
-        Box::new(RunFinder { index: &self.0, query: Vec::new(), matches: RunMatches::default(), is_top: false })
+        let matches = self.0.iter().map(|_| RunMatches::default()).collect();
+        Box::new(RunFinder { run: self, query: Vec::new(), matches, top: None })
+    }
+}
+
+struct RunLane<'a> {
+    run: &'a Run,
+    events: Vec<&'a WorkerEvent>,
+    next: usize,
+}
+
+impl Lane for RunLane<'_> {
+    fn apply(&mut self, events: usize) {
+        for WorkerEvent { rank, event } in &self.events[self.next..self.next + events] {
+            self.run.shard(*rank).apply(*rank, event);
+        }
+        self.next += events;
     }
 }
 
 struct RunFinder<'a> {
-    index: &'a RunIndex,
+    run: &'a Run,
     query: Vec<LocalHash>,
-    matches: RunMatches,
-    is_top: bool,
+    /// By shard.
+    matches: Vec<RunMatches>,
+    /// The deepest few, if only those were asked for.
+    top: Option<Vec<u32>>,
 }
 
 impl Finder for RunFinder<'_> {
@@ -59,20 +83,35 @@ impl Finder for RunFinder<'_> {
     }
 
     fn find(&mut self) {
-        self.index.find_depths(&self.query, &mut self.matches);
-        self.is_top = false;
+        for (shard, matches) in self.run.0.iter().zip(&mut self.matches) {
+            shard.find_depths(&self.query, matches);
+        }
+        self.top = None;
     }
 
     fn find_top(&mut self, count: usize) {
-        self.index.find_top(&self.query, count, Tier::Device, &mut self.matches);
-        self.is_top = true;
+        let mut top = self.top.take().unwrap_or_default();
+        top.clear();
+        for (shard, matches) in self.run.0.iter().zip(&mut self.matches) {
+            shard.find_top(&self.query, count, Tier::Device, matches);
+            top.extend(matches.top().map(|(_, depth)| depth));
+        }
+        keep_deepest(&mut top, count, |&depth| depth);
+        self.top = Some(top);
     }
 
     fn found(&self) -> Found {
-        match self.is_top {
-            true => Found::of(self.matches.top().map(|(_, depth)| depth)),
-            false => Found::of(self.matches.depths().iter().copied()),
+        if let Some(top) = &self.top {
+            return Found::of(top.iter().copied());
         }
+        let mut found = Found::default();
+        for (shard, matches) in self.run.0.iter().zip(&self.matches) {
+            // What a rank that has gone left behind stands for nobody.
+            let holders = shard.holders().holders;
+            let depths = matches.depths().iter().zip(&holders);
+            found += Found::of(depths.filter(|(_, holder)| holder.is_some()).map(|(&depth, _)| depth));
+        }
+        found
     }
 }
 

@@ -141,7 +141,7 @@ impl Measure {
                  asks and one writes (1 + 1), or each does both for half of the workers (2 x both)."
             }
             Self::Memory | Self::MemoryWide => {
-                "Growth of the resident size of a fresh process while an empty index takes in all events."
+                "Growth of the resident size of a fresh process while an empty index takes in all events; pages of 4 KiB."
             }
             Self::FanOut | Self::FanOutWide => "The trace spread over many workers, all of which match every query.",
             Self::PrivateSeeds => "As ingest, with a hash seed of its own for each worker.",

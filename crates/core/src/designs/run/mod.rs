@@ -104,7 +104,8 @@ pub struct RunMatches {
 }
 
 impl RunMatches {
-    /// Leading blocks of the query by holder; zero for those without a match.
+    /// Leading blocks of the query by holder; zero for those without a match. A holder that is in use no
+    /// more ([`RunHolders::holders`] has none there) may still have a depth: it counts for nobody.
     #[must_use]
     pub fn depths(&self) -> &[u32] {
         self.scratch.depths.as_slice()

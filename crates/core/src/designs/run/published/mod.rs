@@ -9,6 +9,7 @@ pub(super) mod layout;
 #[cfg(loom)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only models say who writes"))]
 pub(super) mod modelled;
+pub(super) mod prefetch;
 pub(super) mod ranks;
 
 use arena::LINE_WORDS;

@@ -14,9 +14,9 @@
 use std::ops::ControlFlow;
 
 use super::names::{LineId, Names};
-use super::prefetch::prefetch;
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
+use crate::designs::run::published::prefetch::prefetch;
 
 /// How many names before its turn a name's line is asked for.
 const PREFETCHED_AHEAD: usize = 16;

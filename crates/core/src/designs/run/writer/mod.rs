@@ -10,7 +10,6 @@ mod hold;
 mod moves;
 mod names;
 mod place;
-mod prefetch;
 mod prune;
 mod ranks;
 mod remove;
@@ -125,7 +124,10 @@ impl Writer {
             (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
-        self.release_left_behind();
+        // Not with the clear itself, so that nobody waits for it.
+        if *event != BlockEvent::Cleared {
+            self.release_left_behind();
+        }
         if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
             self.prune_if_bare();
         }

@@ -25,9 +25,8 @@ impl Writer {
     /// Sets aside what lies behind holes when too much is kept for it. Costs everything that is held by
     /// runs, but only after as many removals as the limit has blocks.
     pub(super) fn prune_if_bare(&mut self) {
-        let too_many = |writer: &Self| {
-            writer.names.count() > writer.placed.saturating_add(writer.limits.removed_blocks_max)
-        };
+        let too_many =
+            |writer: &Self| writer.names.count() > writer.placed.saturating_add(writer.limits.removed_blocks_max);
         if !too_many(self) {
             return;
         }

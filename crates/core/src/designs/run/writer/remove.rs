@@ -66,13 +66,7 @@ impl Writer {
     }
 
     /// Takes a copy, or all, of blocks that the rank holds in the tier.
-    fn remove_stretch(
-        &mut self,
-        slot: RankSlot,
-        run: RunId,
-        range: Range<u16>,
-        (tier, copies): (Tier, RemovedCopies),
-    ) {
+    fn remove_stretch(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, RemovedCopies)) {
         let mut end = range.end;
         if !self.ranks.get(slot).extra_copies.is_empty() {
             for offset in range.clone().rev() {
