@@ -68,16 +68,16 @@ const COMPACTED_BYTES_MIN: usize = 16 << 20;
 ///
 /// Exact under any order of events. A stored or removed block costs some tens of nanoseconds and is
 /// shared by all ranks whose engines name blocks alike; a query costs the blocks that it compares and
-/// the holders of the runs on its way, whatever the size of the index; clearing a rank costs what it
-/// holds. Memory: `docs/run-index.md`.
+/// the holders of the runs on its way, whatever the size of the index; clearing a rank costs a few
+/// stores, and eight of its runs with each event that follows. Memory: `docs/run-index.md`.
 ///
 /// # Consistency
 ///
 /// Writers take turns (a mutex that a single writer finds free). Readers take no lock, wait for nobody
 /// and write nothing that others see. Blocks of one event become visible one after the other, in the
-/// order of the event; so do blocks that waited for one of them, and runs of a rank that is cleared. When
-/// nothing is being applied, answers are exact; while events are being applied, each rank's depth is
-/// one that was true at some moment of the call. Two exceptions: while a rank gives a sequence hash
+/// order of the event; so do blocks that waited for one of them. A rank that is cleared goes as a whole.
+/// When nothing is being applied, answers are exact; while events are being applied, each rank's depth
+/// is one that was true at some moment of the call. Two exceptions: while a rank gives a sequence hash
 /// another meaning, what follows that hash may be missing from its answer; and while blocks of a rank
 /// change that has two names for one prefix, its answer may miss one of its two chains.
 #[derive(Debug)]
