@@ -7,6 +7,7 @@
 //! has bytes, or costs more than the event it is in.
 
 mod chain_hash;
+mod cursor;
 mod decode;
 mod encode;
 mod event;
@@ -17,6 +18,7 @@ mod sequence;
 mod translate;
 
 pub use chain_hash::{EngineBlockHash, Sha256CborChain};
+pub use cursor::Cursor;
 pub use decode::{Batch, BatchError, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};

@@ -209,7 +209,7 @@ impl Writer {
         if old == 0 {
             let parent = state.parent;
             if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
-                self.mark_hole(parent.run);
+                self.set_flag(parent.run, Info::RAGGED);
             }
         }
         let Self { published, extents, holders, version, .. } = self;
@@ -234,13 +234,6 @@ impl Writer {
                 self.extents.give_back(extent);
             }
         }
-    }
-
-    fn mark_hole(&mut self, run: RunId) {
-        self.change_run(run, |run| {
-            let info = run.record[INFO].load(Relaxed);
-            run.record[INFO].store(info | Info::RAGGED, Relaxed);
-        });
     }
 
     /// Notes that the rank holds something of a run of which it held nothing.

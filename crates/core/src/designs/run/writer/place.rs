@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
-use super::directory::{Directory, Hash};
-use super::names::{Column, LINE_NAMES, LineId, Names};
+use super::directory::Hash;
+use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::{Relaxed, Release};
 use crate::designs::run::published::edges::edge_hash;
@@ -157,7 +157,7 @@ impl Writer {
     }
 
     /// Gives a block its next name in the domain's column, which must end just before it.
-    pub(super) fn give_name(&mut self, domain: DomainId, place: Place, name: SequenceHash) -> Cursor {
+    pub(super) fn give_name(&mut self, domain: DomainId, place: Place, name: SequenceHash) {
         let Self { domains, names, runs, .. } = self;
         let columns = &mut runs.get_mut(place.run).columns;
         let mut column = columns.get(domain);
@@ -165,26 +165,20 @@ impl Writer {
         let directory = &mut domains.get_mut(domain).directory;
         let new = (name, Hash::of(name));
         let line = directory.insert_new(names, new, |names| names.push(place.run, &mut column, name));
-        let line = line.expect("the caller knows that the domain does not know the name");
+        line.expect("the caller knows that the domain does not know the name");
         columns.set(domain, column);
-        Cursor { place, line }
     }
 
     /// Gives names to blocks whose content is there from `place` on, in its run: as many as agree, the
     /// first of them at least, and not beyond a name that the domain knows.
     pub(super) fn name_stretch(&mut self, domain: DomainId, place: Place, blocks: &[Block]) -> (usize, Cursor) {
-        let Self { domains, names, runs, published, .. } = self;
         let Place { run, offset } = place;
-        let state = runs.get_mut(run);
-        let locals = &published.run(run).locals()[usize::from(offset)..usize::from(state.len)];
+        let state = self.runs.get(run);
+        debug_assert_eq!(state.columns.get(domain).named, offset, "names of a column have no gaps");
+        let locals = &self.published.run(run).locals()[usize::from(offset)..usize::from(state.len)];
         let same = locals.iter().zip(blocks).take_while(|(local, block)| local.load(Relaxed) == block.local.0);
-        let blocks = &blocks[..same.count()];
-        let mut column = state.columns.get(domain);
-        debug_assert_eq!(column.named, offset, "names of a column have no gaps");
-        let count = push_names(&mut domains.get_mut(domain).directory, names, run, &mut column, blocks);
-        state.columns.set(domain, column);
-        let last = Place { run, offset: column.named - 1 };
-        (count, Cursor { place: last, line: names.last_line(&column) })
+        let same = same.count();
+        self.push_names(domain, run, &blocks[..same])
     }
 
     /// Makes places for blocks that nobody has told of, in the run of `parent` if it ends there and
@@ -218,6 +212,7 @@ impl Writer {
         (count, last)
     }
 
+    /// With a new version of the run: whoever has read it without the flag starts again.
     pub(super) fn set_flag(&mut self, run: RunId, flag: u64) {
         self.change_run(run, |run| {
             let info = run.record[INFO].load(Relaxed);
@@ -245,18 +240,34 @@ impl Writer {
 
     /// Writes blocks and names behind the end of a run, where no reader looks yet.
     fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
-        let Self { domains, names, runs, published, .. } = self;
-        let directory = &mut domains.get_mut(domain).directory;
-        let columns = &mut runs.get_mut(run).columns;
-        let mut column = columns.get(domain);
-        let locals = published.run(run).locals();
-        let count = push_names(directory, names, run, &mut column, blocks);
-        for (local, block) in locals[start..].iter().zip(&blocks[..count]) {
+        let (count, last) = self.push_names(domain, run, blocks);
+        for (local, block) in self.published.run(run).locals()[start..].iter().zip(&blocks[..count]) {
             local.store(block.local.0, Relaxed);
         }
+        (count, last)
+    }
+
+    /// Adds the blocks' names to the domain's column of a run, up to the first that the domain knows. Says
+    /// how many, and where the last of them is.
+    fn push_names(&mut self, domain: DomainId, run: RunId, blocks: &[Block]) -> (usize, Cursor) {
+        let Self { domains, names, runs, .. } = self;
+        let columns = &mut runs.get_mut(run).columns;
+        let mut column = columns.get(domain);
+        let named_before = column.named;
+        domains.get_mut(domain).directory.for_each_ahead(
+            blocks,
+            |block| block.sequence,
+            |directory, block, hash| {
+                let new = (block.sequence, hash);
+                match directory.insert_new(names, new, |names| names.push(run, &mut column, block.sequence)) {
+                    None => ControlFlow::Break(()),
+                    Some(_) => ControlFlow::Continue(()),
+                }
+            },
+        );
         columns.set(domain, column);
         let last = Place { run, offset: column.named - 1 };
-        (count, Cursor { place: last, line: names.last_line(&column) })
+        ((column.named - named_before).into(), Cursor { place: last, line: names.last_line(&column) })
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.
@@ -276,30 +287,4 @@ impl Writer {
         let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
     }
-}
-
-/// Adds the blocks' names to a column, up to the first that the directory knows; says how many.
-fn push_names(
-    directory: &mut Directory,
-    names: &mut Names,
-    run: RunId,
-    column: &mut Column,
-    blocks: &[Block],
-) -> usize {
-    let mut count = 0;
-    directory.for_each_ahead(
-        blocks,
-        |block| block.sequence,
-        |directory, block, hash| {
-            let name = block.sequence;
-            match directory.insert_new(names, (name, hash), |names| names.push(run, column, name)) {
-                None => ControlFlow::Break(()),
-                Some(_) => {
-                    count += 1;
-                    ControlFlow::Continue(())
-                }
-            }
-        },
-    );
-    count
 }
