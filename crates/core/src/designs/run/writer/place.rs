@@ -257,11 +257,11 @@ impl Writer {
         domains.get_mut(domain).directory.for_each_ahead(
             blocks.iter().map(|block| block.sequence),
             |name| name,
-            |directory, name, hash| {
-                match directory.insert_new(names, (name, hash), |names| names.push(run, &mut column, name)) {
-                    None => ControlFlow::Break(()),
-                    Some(_) => ControlFlow::Continue(()),
-                }
+            |directory, name, hash| match directory
+                .insert_new(names, (name, hash), |names| names.push(run, &mut column, name))
+            {
+                None => ControlFlow::Break(()),
+                Some(_) => ControlFlow::Continue(()),
             },
         );
         columns.set(domain, column);

@@ -10,6 +10,8 @@
 //! next, and its place says how many lines further. So a segment is split without a look at any name: the tag
 //! says into which half a slot goes, its line and its displacement where in it.
 
+use std::collections::BTreeSet;
+
 use super::names::{LineId, Names};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
@@ -329,22 +331,18 @@ impl Segment {
         let mut found = Vec::with_capacity(far.len());
         for alike in far.chunk_by(|a, b| a == b) {
             let (tag, place) = alike[0];
-            let mut homes: Vec<usize> =
-                names_with_tag(names, tag, place).map(|hash| hash.home(self.lines.len())).collect();
+            let hashes = names_with_tag(names, tag, place);
+            let mut homes: Vec<usize> = hashes.map(|hash| hash.home(self.lines.len())).collect();
             let near = displaced.iter().filter(|&&(_, other, line)| (other, line) == (tag, place));
-            let at_home = |home: usize| {
-                let slots = self.lines[home].slots();
-                slots.filter(|&slot| slot == (tag, SlotPlace::new(place, 0))).map(move |_| home)
-            };
-            let distinct: std::collections::BTreeSet<usize> = homes.iter().copied().collect();
-            let accounted: Vec<usize> =
-                distinct.into_iter().flat_map(at_home).chain(near.map(|&(home, ..)| home)).collect();
-            for home in accounted {
-                if let Some(at) = homes.iter().position(|&other| other == home) {
-                    homes.swap_remove(at);
-                }
+            let mut accounted: Vec<usize> = near.map(|&(home, ..)| home).collect();
+            for &home in homes.iter().collect::<BTreeSet<_>>() {
+                let at_home = self.lines[home].slots().filter(|&slot| slot == (tag, SlotPlace::new(place, 0)));
+                accounted.extend(at_home.map(|_| home));
             }
-            debug_assert_eq!(homes.len(), alike.len(), "every slot stands for a name");
+            for home in accounted {
+                let at = homes.iter().position(|&other| other == home);
+                homes.swap_remove(at.expect("every slot stands for a name"));
+            }
             found.extend(homes.into_iter().map(|home| (home, tag, place)));
         }
         found
@@ -385,4 +383,57 @@ impl Segment {
 fn names_with_tag(names: &Names, tag: u16, place: LineId) -> impl Iterator<Item = Hash> {
     let hashes = names.line(place).iter().map(|&name| Hash::of(SequenceHash(name)));
     hashes.filter(move |hash| hash.tag() == tag)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::names::Column;
+    use super::*;
+    use crate::designs::run::published::layout::RunId;
+
+    /// Names that crowd into a few lines, far from where they belong, some of them alike in every way that
+    /// slots can tell: split or doubled, the segment knows each of them.
+    #[test]
+    fn crowded_names_are_found_after_growth() {
+        let of_home = |home: usize| move |name: &u64| Hash::of(SequenceHash(*name)).home(SPLIT_LINES) == home;
+        let mut crowd: Vec<u64> = (0..1 << 20).filter(of_home(7)).take(400).collect();
+        crowd.extend((0..1 << 20).filter(of_home(SPLIT_LINES - 1)).take(90));
+        // Equal tags beside each other share lines of names.
+        crowd.sort_unstable_by_key(|&name| Hash::of(SequenceHash(name)).tag());
+        let alike = |pair: &[u64]| Hash::of(SequenceHash(pair[0])).tag() == Hash::of(SequenceHash(pair[1])).tag();
+        assert!(crowd.windows(2).any(alike), "some share tag and home");
+
+        for split in [false, true] {
+            let (mut names, mut column) = (Names::default(), Column::default());
+            let mut lower = Segment { lines: vec![Line::EMPTY; SPLIT_LINES], ..Segment::default() };
+            let mut placed = Vec::new();
+            for &name in &crowd {
+                let name = SequenceHash(name);
+                let line = names.push(RunId(1), &mut column, name);
+                lower.put(Hash::of(name), line);
+                placed.push((name, line));
+            }
+            let far =
+                lower.lines.iter().flat_map(Line::slots).filter(|(_, place)| place.displacement() == SlotPlace::FAR);
+            assert!(far.count() > 100);
+            let mut upper = Segment::default();
+            if split {
+                upper = lower.split(&names);
+            } else {
+                lower.double(&names);
+            }
+            let half = |name: SequenceHash, depth: u32| split && Hash::of(name).upper(depth) & 1 == 1;
+            for &(name, line) in &placed {
+                let hash = Hash::of(name);
+                let segment = if half(name, 1) { &upper } else { &lower };
+                assert_eq!(segment.find(&names, name, hash).map(|(_, found)| found), Some(line));
+            }
+            for &(name, line) in &placed {
+                let segment = if half(name, 1) { &mut upper } else { &mut lower };
+                segment.remove(Hash::of(name), line);
+            }
+            assert!(lower.is_empty() && upper.is_empty());
+            assert!(lower.lines.iter().all(|line| line.used == 0 && line.overflow == 0), "nothing is left behind");
+        }
+    }
 }
