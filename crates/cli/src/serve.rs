@@ -7,7 +7,7 @@ use clap::Args;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
+use flash_indexer_server::{IndexerOptions, InstanceId, MetricNames, ModelKey, Registration, Server, ServerOptions};
 use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
@@ -68,6 +68,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value_t = 4_096)]
     connections_max: usize,
 
+    /// Offer some metrics under the names dynamo_kvindexer_… as well.
+    #[arg(long, env = "FLASH_INDEXER_COMPAT_METRICS")]
+    compat_metrics: bool,
+
     #[command(flatten)]
     demo: DemoArguments,
 }
@@ -82,6 +86,10 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
+            metric_names: match arguments.compat_metrics {
+                true => MetricNames::OwnAndCompat,
+                false => MetricNames::Own,
+            },
             ..IndexerOptions::default()
         },
         registrations: registrations.collect::<Result<_>>()?,

@@ -22,4 +22,5 @@ pub use answer::{Answer, QueryOptions, RankAnswer};
 pub use indexer::{Indexer, IndexerOptions, QueryError, Registered, Registration, RegistrationError, Unregistered};
 pub use ingest::{Connection, ListenerReport, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
+pub use metrics::MetricNames;
 pub use server::{Server, ServerOptions, StartError};

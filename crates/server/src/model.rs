@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 use crate::answer::{Answer, QueryOptions, RankAnswer};
 use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::{ModelCounts, ModelState};
 
 /// An index and the instances registered for it.
 ///
@@ -26,6 +27,7 @@ pub(crate) struct Model {
     pub(crate) index: Box<dyn SharedIndex>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
+    pub(crate) counts: ModelCounts,
     /// Which writer applies the model's events.
     pub(crate) writer: usize,
 }
@@ -65,8 +67,22 @@ impl Model {
         *self.lora_name.write() = agreed;
     }
 
-    pub(crate) fn held_blocks(&self) -> usize {
-        self.index.sizes().into_iter().map(|(_, size)| size.blocks).sum()
+    /// What all ranks hold together.
+    pub(crate) fn size(&self) -> RankSize {
+        self.index.sizes().into_iter().map(|(_, size)| size).sum()
+    }
+
+    /// What metrics tell about the model.
+    pub(crate) fn state(&self) -> ModelState {
+        let sizes = self.index.sizes();
+        ModelState {
+            key: self.key.clone(),
+            instances: self.instances.read().len(),
+            ranks: sizes.len(),
+            size: sizes.into_iter().map(|(_, size)| size).sum(),
+            bytes: self.index.memory_bytes(),
+            counts: self.counts.clone(),
+        }
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
@@ -75,12 +91,15 @@ impl Model {
         queries: impl IntoIterator<Item = &'q [LocalHash]>,
         options: QueryOptions,
     ) -> Answer {
-        let found: Vec<MatchScores> = queries.into_iter().map(|query| self.index.find(query)).collect();
+        let found: Vec<(&[LocalHash], MatchScores)> =
+            queries.into_iter().map(|query| (query, self.index.find(query))).collect();
+        let reached = deepest(&found);
+        self.counts.query(reached.asked, reached.found.len());
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
         for (rank, size) in self.index.sizes() {
             ranks.insert(rank, (PerTier::default(), size));
         }
-        for RankMatch { rank, blocks } in found.into_iter().flat_map(|scores| scores.ranks) {
+        for RankMatch { rank, blocks } in found.into_iter().flat_map(|(_, scores)| scores.ranks) {
             let (deepest, _) = ranks.entry(rank).or_default();
             for (deepest, blocks) in deepest.0.iter_mut().zip(blocks.0) {
                 *deepest = blocks.max(*deepest);
@@ -114,6 +133,24 @@ impl Model {
         }
         answers
     }
+}
+
+/// How deep a query went.
+#[derive(Default)]
+struct Reached<'q> {
+    /// Blocks asked for.
+    asked: usize,
+    /// Leading blocks that some rank holds in any tier.
+    found: &'q [LocalHash],
+}
+
+/// Of several forms of one query, the one that goes deepest.
+fn deepest<'q>(found: &[(&'q [LocalHash], MatchScores)]) -> Reached<'q> {
+    let reached = found.iter().map(|&(query, ref scores)| {
+        let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
+        Reached { asked: query.len(), found: &query[..longest.min(query.len())] }
+    });
+    reached.max_by_key(|reached| (reached.found.len(), reached.asked)).unwrap_or_default()
 }
 
 /// Which token windows the model's engines have hashed so far.

@@ -25,6 +25,7 @@ use super::extract::Parameters;
 use super::fields::{HashForm, Scope, ShownHash};
 use crate::indexer::{Indexer, RankDump};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::Bound;
 
 /// Bytes gathered before they are sent.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -51,6 +52,7 @@ pub(super) async fn dump(
 ) -> Result<Response, ApiError> {
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
+        .inspect_err(|_| api.indexer.metrics().bound(Bound::Dumps))
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
     let DumpParameters { scope, hashes } = parameters;
     let (model_name, tenant_id) = scope.names()?;

@@ -10,9 +10,11 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -22,6 +24,7 @@ use tokio::sync::Semaphore;
 use self::error::ApiError;
 use crate::indexer::Indexer;
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::{Bound, Endpoint};
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
@@ -81,9 +84,26 @@ const COUNTED: [&str; 9] =
     ["/health", "/ready", "/metrics", "/register", "/unregister", "/workers", "/query", "/query_by_hash", "/dump"];
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let start = Instant::now();
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
-    let endpoint = COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other");
+    let endpoint = Endpoint {
+        path: COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other"),
+        method: match *request.method() {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            _ => "other",
+        },
+    };
     let response = next.run(request).await;
-    api.indexer.metrics().request(endpoint, response.status().as_u16());
+    let metrics = api.indexer.metrics();
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        metrics.bound(Bound::BodyBytes);
+    }
+    metrics.answered(endpoint, response.status().as_u16(), start.elapsed());
     response
+}
+
+/// Runs what waits for other threads where it holds nobody up.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::unavailable("the service is stopping"))
 }

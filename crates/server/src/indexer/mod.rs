@@ -15,7 +15,7 @@ pub use self::registration::{Registered, Registration, RegistrationError, Unregi
 use crate::answer::{Answer, QueryOptions};
 use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
-use crate::metrics::Metrics;
+use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
 
 /// What an indexer is made with.
@@ -29,11 +29,19 @@ pub struct IndexerOptions {
     pub models_max: usize,
     /// Ranks that may be registered.
     pub listeners_max: usize,
+    /// What the metrics are called.
+    pub metric_names: MetricNames,
 }
 
 impl Default for IndexerOptions {
     fn default() -> Self {
-        Self { design: Design::DEFAULT, writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
+        Self {
+            design: Design::DEFAULT,
+            writer_threads: 4,
+            models_max: 1_024,
+            listeners_max: 16_384,
+            metric_names: MetricNames::Own,
+        }
     }
 }
 
@@ -59,14 +67,6 @@ pub(crate) struct RankDump {
     pub(crate) instance: InstanceId,
     pub(crate) dp_rank: DpRank,
     pub(crate) events: Vec<BlockEvent>,
-}
-
-/// Sizes of the whole service.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Totals {
-    pub(crate) models: usize,
-    pub(crate) instances: usize,
-    pub(crate) held_blocks: usize,
 }
 
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
@@ -100,7 +100,7 @@ impl Indexer {
     ///
     /// When its threads cannot be started.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
         Ok(Self {
             options,
@@ -215,20 +215,25 @@ impl Indexer {
         missing.map(|(key, instance, dp_rank)| format!("instance {instance} rank {dp_rank} of {key}")).collect()
     }
 
-    pub(crate) fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
-        for model in self.models_of(None, None) {
-            totals.models += 1;
-            totals.instances += model.instances.read().len();
-            totals.held_blocks += model.held_blocks();
+    /// All metrics. Waits for the writers of designs that tell their size so; linear in the ranks.
+    pub(crate) fn metrics_text(&self, format: TextFormat) -> String {
+        let models = self.models_of(None, None);
+        let mut listeners: BTreeMap<ListenerState, usize> = BTreeMap::new();
+        for model in &models {
+            for (&rank, listener) in model.instances.read().values().flat_map(|instance| &instance.listeners) {
+                let state =
+                    ListenerState { status: listener.connection().as_str(), trust: listener.trust(rank).as_str() };
+                *listeners.entry(state).or_default() += 1;
+            }
         }
-        totals
+        let models = models.iter().map(|model| model.state()).collect();
+        self.metrics.encode(State { models, listeners, queues: self.writers.queues() }, format)
     }
 
     /// Blocks held by all ranks of all models.
     #[must_use]
     pub fn held_blocks(&self) -> usize {
-        self.totals().held_blocks
+        self.models_of(None, None).iter().map(|model| model.size().blocks).sum()
     }
 
     /// Events applied since the start.

@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use super::Indexer;
 use crate::ingest::{ConnectError, Listener, ListenerOptions};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
 
 /// A rank of an engine that asks to be indexed.
@@ -124,6 +125,7 @@ impl Indexer {
             };
         }
         if self.listener_count() >= self.options.listeners_max {
+            self.metrics.bound(Bound::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
         // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
@@ -149,6 +151,7 @@ impl Indexer {
                 asked: block_size.tokens(),
             }),
             None if models.len() >= self.options.models_max => {
+                self.metrics.bound(Bound::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
             None => Ok(self.new_model(key, block_size)),
@@ -180,6 +183,7 @@ impl Indexer {
             index: self.options.design.build(),
             instances: RwLock::default(),
             windows: Windows::default(),
+            counts: ModelCounts::default(),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         })
     }

@@ -1,7 +1,7 @@
 //! One listener's messages, taken into its model's index.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use flash_indexer_core::{BlockEvent, DpRank, WorkerRank};
 use flash_indexer_wire::{
@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use tracing::{info, warn};
 
 use super::listener::{Listener, Trust};
-use crate::metrics::Metrics;
+use crate::metrics::{Bound, Metrics};
 
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
@@ -65,7 +65,9 @@ impl Intake {
         };
         let arrival = self.sequence.take(message.sequence);
         self.arrived(arrival, metrics);
+        let stamped = batch.timestamp;
         self.apply(batch, metrics);
+        metrics.lag(stamped, SystemTime::now());
         self.listener.taken_in(message.sequence, Instant::now());
     }
 
@@ -110,6 +112,7 @@ impl Intake {
         let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
         if !self.translators.contains_key(&dp_rank) && self.translators.len() >= RANKS_PER_LISTENER_MAX {
             metrics.rejected("too_many_ranks");
+            metrics.bound(Bound::RanksPerListener);
             self.listener.reject("too_many_ranks", format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream"));
             return;
         }
@@ -137,12 +140,13 @@ impl Intake {
         listener.model.windows.note(translator.window());
         let rank = WorkerRank { worker: listener.worker, dp_rank };
         let applied = listener.model.index.apply(rank, &event);
-        metrics.applied(&applied);
+        metrics.applied(&event, &applied);
         if event == BlockEvent::Cleared && !translator.is_hybrid() {
             // Whatever was missed before, the rank's cache is empty now.
             listener.trust_rank(dp_rank);
         }
         if applied.refused > 0 {
+            metrics.bounded(Bound::WaitingBlocks, applied.refused);
             listener.degrade_rank(dp_rank, "too many blocks wait for a parent that was never told".to_owned());
         }
     }

@@ -22,6 +22,17 @@ pub enum Trust {
     Degraded,
 }
 
+impl Trust {
+    /// The name used in answers and metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Cold => "cold",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
 /// State of a subscription's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -32,6 +43,17 @@ pub enum Connection {
     Connected,
     /// It was connected, and reconnects.
     Disconnected,
+}
+
+impl Connection {
+    /// The name used in answers and metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+        }
+    }
 }
 
 /// What a listener was registered with.

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::intake::Intake;
 use super::listener::Listener;
-use crate::metrics::Metrics;
+use crate::metrics::{Bound, Metrics, QueueState};
 
 /// Messages that may wait for one writer.
 const QUEUED_MESSAGES_MAX: usize = 1 << 16;
@@ -104,6 +104,14 @@ impl Writers {
         self.queues.len()
     }
 
+    /// What waits for each writer.
+    pub(crate) fn queues(&self) -> Vec<QueueState> {
+        let queued = self.queues.iter().map(|queue| &queue.queued);
+        queued
+            .map(|queued| QueueState { messages: queued.messages.load(Relaxed), bytes: queued.bytes.load(Relaxed) })
+            .collect()
+    }
+
     /// Whether nothing is taken in any more.
     pub(crate) fn are_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
@@ -118,6 +126,7 @@ impl Writers {
             && !queue.queued.add(byte_count(frames))
         {
             self.metrics.rejected(QUEUE_FULL);
+            self.metrics.bound(Bound::Queue);
             listener.reject(QUEUE_FULL, "messages arrive faster than they can be applied".to_owned());
             return;
         }
