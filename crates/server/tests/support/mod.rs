@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+mod exposition;
+
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
@@ -10,6 +12,8 @@ use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
+
+pub(crate) use self::exposition::{Exposition, Format};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const BLOCK_TOKENS: u32 = 4;
@@ -51,6 +55,18 @@ impl Service {
     pub(crate) fn get_text(&self, path: &str) -> String {
         let mut response = self.agent.get(self.url(path)).call().expect("an answer");
         response.body_mut().read_to_string().expect("text")
+    }
+
+    /// The metrics, which must be as Prometheus wants them in both of its formats.
+    pub(crate) fn metrics(&self) -> Exposition {
+        let read = |format, accept: &str, content_type: &str| {
+            let mut response = self.agent.get(self.url("/metrics")).header("accept", accept).call().expect("an answer");
+            assert_eq!(response.headers()["content-type"], content_type);
+            Exposition::read(&response.body_mut().read_to_string().expect("text"), format)
+        };
+        read(Format::Classic, "*/*", "text/plain; version=0.0.4; charset=utf-8");
+        let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+        read(Format::OpenMetrics, accept, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
