@@ -68,6 +68,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value_t = 4_096)]
     connections_max: usize,
 
+    /// Count how many queries of the last so many seconds reached each block, for the frequencies in
+    /// answers; 0 counts nothing.
+    #[arg(long, env = "FLASH_INDEXER_FREQUENCY_WINDOW_S", default_value_t = 0, value_parser = clap::value_parser!(u32))]
+    frequency_window_s: u32,
+
     /// Offer some metrics under the names dynamo_kvindexer_… as well.
     #[arg(long, env = "FLASH_INDEXER_COMPAT_METRICS")]
     compat_metrics: bool,
@@ -86,6 +91,10 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
+            use_window: match arguments.frequency_window_s {
+                0 => None,
+                seconds => Some(Duration::from_secs(seconds.into())),
+            },
             metric_names: match arguments.compat_metrics {
                 true => MetricNames::OwnAndCompat,
                 false => MetricNames::Own,

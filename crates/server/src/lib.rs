@@ -16,6 +16,7 @@ mod ingest;
 mod instance;
 mod metrics;
 mod model;
+mod recent_uses;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};

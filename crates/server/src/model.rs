@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_core::{
@@ -13,7 +14,8 @@ use parking_lot::RwLock;
 use crate::answer::{Answer, QueryOptions, RankAnswer};
 use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
-use crate::metrics::{ModelCounts, ModelState};
+use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
+use crate::recent_uses::RecentUses;
 
 /// An index and the instances registered for it.
 ///
@@ -28,6 +30,11 @@ pub(crate) struct Model {
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
     pub(crate) counts: ModelCounts,
+    /// Unique in the process.
+    pub(crate) id: u64,
+    /// Where uses of blocks are counted, if they are.
+    pub(crate) uses: Option<Arc<RecentUses>>,
+    pub(crate) metrics: Arc<Metrics>,
     /// Which writer applies the model's events.
     pub(crate) writer: usize,
 }
@@ -105,7 +112,15 @@ impl Model {
                 *deepest = blocks.max(*deepest);
             }
         }
-        Answer::of(self.name_ranks(&ranks), options)
+        Answer { frequencies: self.count_uses(reached.found), ..Answer::of(self.name_ranks(&ranks), options) }
+    }
+
+    /// Counts a use of each block and says how many there were before.
+    fn count_uses(&self, prefix: &[LocalHash]) -> Vec<u32> {
+        let Some(uses) = &self.uses else { return Vec::new() };
+        let uses = uses.count(self.id, prefix, Instant::now());
+        self.metrics.bounded(Bound::RecentUses, uses.forgotten);
+        uses.before
     }
 
     /// Puts names to what the index says; ranks without a registered instance are left out.

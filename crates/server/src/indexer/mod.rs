@@ -5,6 +5,7 @@ mod registration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
@@ -17,6 +18,7 @@ use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
+use crate::recent_uses::RecentUses;
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub struct IndexerOptions {
     pub listeners_max: usize,
     /// What the metrics are called.
     pub metric_names: MetricNames,
+    /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
+    pub use_window: Option<Duration>,
 }
 
 impl Default for IndexerOptions {
@@ -41,6 +45,7 @@ impl Default for IndexerOptions {
             models_max: 1_024,
             listeners_max: 16_384,
             metric_names: MetricNames::Own,
+            use_window: None,
         }
     }
 }
@@ -83,6 +88,7 @@ pub struct Indexer {
     sockets: Sockets,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
+    uses: Option<Arc<RecentUses>>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -100,6 +106,7 @@ impl Indexer {
     ///
     /// When its threads cannot be started.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
+        let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
         Ok(Self {
@@ -109,6 +116,7 @@ impl Indexer {
             sockets: Sockets::new(Arc::clone(&writers)),
             writers,
             metrics,
+            uses,
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })

@@ -184,6 +184,9 @@ impl Indexer {
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
+            id: self.new_id(),
+            uses: self.uses.clone(),
+            metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         })
     }
