@@ -10,6 +10,7 @@
 
 mod answer;
 mod connections;
+mod explain;
 mod http;
 mod indexer;
 mod ingest;

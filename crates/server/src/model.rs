@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flash_indexer_core::hashing::{BlockSize, TokenWindow};
+use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
 use flash_indexer_core::{
     DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
 use parking_lot::RwLock;
 
 use crate::answer::{Answer, QueryOptions, RankAnswer};
+use crate::explain::{History, SeenSpaces};
 use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
@@ -35,6 +36,9 @@ pub(crate) struct Model {
     /// Where uses of blocks are counted, if they are.
     pub(crate) uses: Option<Arc<RecentUses>>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What happened lately.
+    pub(crate) history: History,
+    pub(crate) spaces: SeenSpaces,
     /// Which writer applies the model's events.
     pub(crate) writer: usize,
 }
@@ -46,7 +50,48 @@ pub(crate) struct Instance {
     pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
 }
 
+/// What the streams of a rank have been through.
+pub(crate) struct Standing {
+    pub(crate) trust: Trust,
+    /// The last thing that went wrong.
+    pub(crate) last_error: Option<String>,
+}
+
+impl Instance {
+    /// How far the index can be believed about one of its ranks. A rank that only batches name is as
+    /// trustworthy as the streams it can have come by.
+    fn trust(&self, dp_rank: DpRank) -> Trust {
+        let own = self.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
+        let worst = || self.listeners.values().map(|listener| listener.trust(dp_rank)).max();
+        own.or_else(worst).unwrap_or(Trust::Cold)
+    }
+
+    /// What went wrong last with what may feed the rank.
+    fn last_error(&self, dp_rank: DpRank) -> Option<String> {
+        let own = self.listeners.get(&dp_rank).into_iter();
+        own.chain(self.listeners.values()).find_map(|listener| listener.report(dp_rank).last_error)
+    }
+}
+
 impl Model {
+    /// Where content of this adapter and salt is hashed: without an adapter, that of all registrations.
+    pub(crate) fn hash_space(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashSpace {
+        match lora_name {
+            Some(name) => HashSpace::new(Some(name), cache_salt),
+            None => HashSpace::new(self.lora_name.read().as_deref(), cache_salt),
+        }
+    }
+
+    /// How far a rank of a registered instance can be believed, and what went wrong last.
+    pub(crate) fn standing(&self, instance: &InstanceId, dp_rank: DpRank) -> Standing {
+        let instances = self.instances.read();
+        let instance = instances.get(instance);
+        Standing {
+            trust: instance.map_or(Trust::Cold, |instance| instance.trust(dp_rank)),
+            last_error: instance.and_then(|instance| instance.last_error(dp_rank)),
+        }
+    }
+
     /// Every rank that is registered or that the index has seen of a registered instance, with its
     /// name.
     pub(crate) fn ranks(&self) -> Vec<(InstanceId, WorkerRank)> {
@@ -134,15 +179,12 @@ impl Model {
                 instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
             ranks.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
             for (dp_rank, (blocks, size)) in ranks {
-                // A rank that only batches name is as trustworthy as the streams it can have come by.
-                let own = instance.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
-                let worst = || instance.listeners.values().map(|listener| listener.trust(dp_rank)).max();
                 answers.push(RankAnswer {
                     instance: name.clone(),
                     dp_rank,
                     tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
                     blocks_held: size.blocks,
-                    trust: own.or_else(worst).unwrap_or(Trust::Cold),
+                    trust: instance.trust(dp_rank),
                 });
             }
         }

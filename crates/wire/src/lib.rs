@@ -15,6 +15,7 @@ mod fields;
 mod frames;
 mod msgpack;
 mod sequence;
+mod space;
 mod translate;
 
 pub use chain_hash::{EngineBlockHash, Sha256CborChain};
@@ -24,4 +25,5 @@ pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage};
 pub use sequence::{Arrival, SequenceTracker};
+pub use space::ContentSpace;
 pub use translate::{Translator, TranslatorOptions, Unusable};

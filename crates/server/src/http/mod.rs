@@ -2,6 +2,7 @@
 
 mod dump;
 mod error;
+mod explain;
 mod extract;
 mod fields;
 mod probes;
@@ -28,6 +29,8 @@ use crate::metrics::{Bound, Endpoint};
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
+/// Explanations that may be made at the same time.
+const EXPLANATIONS_MAX: usize = 2;
 
 /// What every handler shares.
 pub(crate) struct Api {
@@ -39,6 +42,7 @@ pub(crate) struct Api {
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
     pub(crate) dumps: Arc<Semaphore>,
+    pub(crate) explanations: Arc<Semaphore>,
 }
 
 impl Api {
@@ -48,7 +52,8 @@ impl Api {
         asked: Vec<(ModelKey, InstanceId, DpRank)>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
-        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps }
+        let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
+        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, explanations }
     }
 }
 
@@ -64,6 +69,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/workers", get(workers::list))
         .route("/query", post(query::by_tokens))
         .route("/query_by_hash", post(query::by_hashes))
+        .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
@@ -80,8 +86,18 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 9] =
-    ["/health", "/ready", "/metrics", "/register", "/unregister", "/workers", "/query", "/query_by_hash", "/dump"];
+const COUNTED: [&str; 10] = [
+    "/health",
+    "/ready",
+    "/metrics",
+    "/register",
+    "/unregister",
+    "/workers",
+    "/query",
+    "/query_by_hash",
+    "/explain",
+    "/dump",
+];
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let start = Instant::now();

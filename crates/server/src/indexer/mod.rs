@@ -1,5 +1,6 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod explain;
 mod registration;
 
 use std::collections::BTreeMap;
@@ -8,12 +9,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
 
+pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 use crate::answer::{Answer, QueryOptions};
+use crate::explain::Departures;
 use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
@@ -31,6 +34,8 @@ pub struct IndexerOptions {
     pub models_max: usize,
     /// Ranks that may be registered.
     pub listeners_max: usize,
+    /// Stored and removed blocks of each model that are remembered to explain answers with, each.
+    pub history_blocks_max: usize,
     /// What the metrics are called.
     pub metric_names: MetricNames,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
@@ -46,6 +51,7 @@ impl Default for IndexerOptions {
             listeners_max: 16_384,
             metric_names: MetricNames::Own,
             use_window: None,
+            history_blocks_max: 16_384,
         }
     }
 }
@@ -89,6 +95,7 @@ pub struct Indexer {
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
+    departures: Departures,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -117,6 +124,7 @@ impl Indexer {
             writers,
             metrics,
             uses,
+            departures: Departures::default(),
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -155,10 +163,7 @@ impl Indexer {
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
-        let space = match lora_name {
-            Some(name) => HashSpace::new(Some(name), cache_salt),
-            None => HashSpace::new(model.lora_name.read().as_deref(), cache_salt),
-        };
+        let space = model.hash_space(lora_name, cache_salt);
         let windows = model.windows.in_use();
         let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
         Ok(model.answer(queries.iter().map(Vec::as_slice), options))

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
 use parking_lot::RwLock;
 
 use super::Indexer;
+use crate::explain::{Departure, History, SeenSpaces};
 use crate::ingest::{ConnectError, Listener, ListenerOptions};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
@@ -186,6 +188,8 @@ impl Indexer {
             counts: ModelCounts::default(),
             id: self.new_id(),
             uses: self.uses.clone(),
+            history: History::new(self.options.history_blocks_max),
+            spaces: SeenSpaces::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         })
@@ -233,6 +237,8 @@ impl Indexer {
             ranks += closed.len();
             for (dp_rank, listener) in closed {
                 self.stop_listening(&model, instance, dp_rank, &listener);
+                let (instance, model) = (instance.clone(), model.key.clone());
+                self.departures.note(Departure { at: Instant::now(), instance, dp_rank, model });
             }
             model.update_lora_name();
             if model.instances.read().is_empty() {

@@ -116,15 +116,16 @@ impl Intake {
             self.listener.reject("too_many_ranks", format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream"));
             return;
         }
+        let now = Instant::now();
         for event in batch.events {
             match event {
-                Ok(event) => self.apply_event(dp_rank, &event, metrics),
+                Ok(event) => self.apply_event(dp_rank, &event, now, metrics),
                 Err(error) => self.reject_event(dp_rank, &error, metrics),
             }
         }
     }
 
-    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>, metrics: &Metrics) {
+    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>, now: Instant, metrics: &Metrics) {
         let listener = &self.listener;
         let translator = self.translators.entry(dp_rank).or_insert_with(|| {
             Translator::new(TranslatorOptions {
@@ -138,9 +139,11 @@ impl Intake {
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable, metrics),
         };
         listener.model.windows.note(translator.window());
+        listener.model.spaces.note(translator.space());
         let rank = WorkerRank { worker: listener.worker, dp_rank };
         let applied = listener.model.index.apply(rank, &event);
         metrics.applied(&event, &applied);
+        listener.model.history.note(rank, &event, now);
         if event == BlockEvent::Cleared && !translator.is_hybrid() {
             // Whatever was missed before, the rank's cache is empty now.
             listener.trust_rank(dp_rank);
@@ -182,7 +185,9 @@ impl Intake {
     /// Clears every rank that the listener has fed.
     pub(super) fn forget_ranks(&self) {
         for &dp_rank in self.translators.keys() {
-            self.listener.model.index.clear_rank(WorkerRank { worker: self.listener.worker, dp_rank });
+            let rank = WorkerRank { worker: self.listener.worker, dp_rank };
+            self.listener.model.index.clear_rank(rank);
+            self.listener.model.history.forgotten(rank, Instant::now());
         }
     }
 }
