@@ -73,6 +73,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_FREQUENCY_WINDOW_S", default_value_t = 0, value_parser = clap::value_parser!(u32))]
     frequency_window_s: u32,
 
+    /// Stored and removed blocks of each model that are remembered for explanations, so many of each;
+    /// about 100 bytes for both. 0 remembers nothing.
+    #[arg(long, env = "FLASH_INDEXER_HISTORY_BLOCKS_MAX", default_value_t = 16_384)]
+    history_blocks_max: usize,
+
     /// Offer some metrics under the names dynamo_kvindexer_… as well.
     #[arg(long, env = "FLASH_INDEXER_COMPAT_METRICS")]
     compat_metrics: bool,
@@ -91,6 +96,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
+            history_blocks_max: arguments.history_blocks_max,
             use_window: match arguments.frequency_window_s {
                 0 => None,
                 seconds => Some(Duration::from_secs(seconds.into())),
