@@ -51,6 +51,11 @@ struct Kind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BlockResult {
     result: &'static str,
 }
 
@@ -102,9 +107,9 @@ impl IngestMetrics {
             missed_messages: counter("missed_messages", "Messages that engines published and that did not arrive"),
             gaps: counter("gaps", "Times that messages were missed"),
             restarts: counter("engine_restarts", "Engines that started again"),
-            replays: resolved(&replays, ReplayOutcome::ALL, |outcome| Outcome { result: outcome.as_str() }),
+            replays: resolved(&replays, ReplayOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() }),
             events: resolved(&events, KINDS, |kind| Kind { kind }),
-            blocks: resolved(&blocks, RESULTS, |result| Outcome { result }),
+            blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
             lag,
             batches_from_the_future: counter(
                 "batches_from_the_future",
