@@ -22,7 +22,7 @@ pub use cursor::Cursor;
 pub use decode::{Batch, BatchError, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
-pub use frames::{FrameError, LiveMessage};
+pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use stream::{
     Action, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,

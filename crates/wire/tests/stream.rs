@@ -4,8 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use flash_indexer_wire::{
-    Action, Cursor, Forgotten, Note, Replay, Start, Stream, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust,
+    Action, Cursor, Forgotten, Note, Replay, Start, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust,
 };
 use proptest::prelude::*;
 

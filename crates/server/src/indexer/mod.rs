@@ -1,5 +1,6 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod handover;
 mod registration;
 
 use std::collections::BTreeMap;
@@ -8,15 +9,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
+use flash_indexer_core::{DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
 
+pub use self::handover::RankDump;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 use crate::answer::{Answer, QueryOptions};
-use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::remembered::Remembered;
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -54,13 +57,6 @@ pub(crate) struct InstanceReport {
     pub(crate) listeners: BTreeMap<DpRank, ListenerReport>,
 }
 
-/// What one rank holds, as events.
-pub(crate) struct RankDump {
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) events: Vec<BlockEvent>,
-}
-
 /// Sizes of the whole service.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
@@ -80,7 +76,10 @@ pub struct Indexer {
     models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
+    /// Where streams stood that are listened to no more.
+    remembered: Mutex<Remembered>,
     sockets: Sockets,
+    decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -102,11 +101,14 @@ impl Indexer {
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
+        let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
-            sockets: Sockets::new(Arc::clone(&writers)),
+            remembered: Mutex::default(),
+            sockets: Sockets::new(Arc::clone(&decoders)),
+            decoders,
             writers,
             metrics,
             next_id: AtomicU64::new(1),
@@ -116,8 +118,10 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        self.writers.stop();
+        self.writers.stop_applying();
         self.sockets.stop();
+        self.decoders.stop();
+        self.writers.stop();
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -190,17 +194,6 @@ impl Indexer {
     pub(crate) fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
         let models = self.models_of(model_name, tenant_id).into_iter();
         models.map(|model| (model.key.clone(), model.block_size)).collect()
-    }
-
-    /// What each rank of a model holds, one rank at a time: each at one moment, with the index
-    /// unlocked in between, and no more than one rank in memory.
-    pub(crate) fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<> {
-        let model = self.models.read().get(key).cloned();
-        let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
-        ranks.into_iter().filter_map(move |(instance, rank)| {
-            let events = model.as_ref()?.index.dump(rank);
-            Some(RankDump { instance, dp_rank: rank.dp_rank, events })
-        })
     }
 
     /// Whether every listener in `asked` is connected; else those that are not.

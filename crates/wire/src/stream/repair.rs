@@ -62,9 +62,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         *deadline = now + answer_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
-        if is_first
-            && let First::Done = self.take_first(check, sequence, &payload, now)
-        {
+        if is_first && let First::Done = self.take_first(check, sequence, &payload, now) {
             return;
         }
         if sequence == self.next {
