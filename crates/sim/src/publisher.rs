@@ -113,6 +113,8 @@ impl Publisher {
         let context = zmq::Context::new();
         // An XPUB is a PUB that can tell when somebody subscribes.
         let live = context.socket(zmq::XPUB)?;
+        // It tells of each one, also when another is still there.
+        live.set_xpub_verbose(true)?;
         live.set_sndhwm(SEND_QUEUE_MAX)?;
         live.set_linger(LINGER_MS)?;
         let endpoint = bind(&live, &options.endpoint)?;
