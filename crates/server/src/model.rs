@@ -46,7 +46,7 @@ pub(crate) struct Model {
 /// A registered engine instance.
 pub(crate) struct Instance {
     pub(crate) worker: WorkerId,
-    /// Listeners by registered rank; never empty.
+    /// Listeners by rank, registered or named by a batch; never empty.
     pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
 }
 
@@ -58,18 +58,14 @@ pub(crate) struct Standing {
 }
 
 impl Instance {
-    /// How far the index can be believed about one of its ranks. A rank that only batches name is as
-    /// trustworthy as the streams it can have come by.
+    /// How far the index can be believed about one of its ranks.
     fn trust(&self, dp_rank: DpRank) -> Trust {
-        let own = self.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
-        let worst = || self.listeners.values().map(|listener| listener.trust(dp_rank)).max();
-        own.or_else(worst).unwrap_or(Trust::Cold)
+        self.listeners.get(&dp_rank).map_or(Trust::Cold, |listener| listener.trust(dp_rank))
     }
 
-    /// What went wrong last with what may feed the rank.
+    /// What went wrong last with what feeds the rank.
     fn last_error(&self, dp_rank: DpRank) -> Option<String> {
-        let own = self.listeners.get(&dp_rank).into_iter();
-        own.chain(self.listeners.values()).find_map(|listener| listener.report(dp_rank).last_error)
+        self.listeners.get(&dp_rank)?.report(dp_rank).last_error
     }
 }
 
@@ -108,6 +104,16 @@ impl Model {
         ranks.sort_unstable();
         ranks.dedup();
         ranks
+    }
+
+    /// Lists a rank that only the batches of a stream name beside those registered with it, unless the
+    /// stream is no longer listened to.
+    pub(crate) fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        if let Some(instance) = self.instances.write().get_mut(&listener.instance)
+            && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
+        {
+            instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
+        }
     }
 
     /// Looks anew which adapter every registration names. Called when registrations change.

@@ -1,6 +1,7 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
 mod explain;
+mod handover;
 mod registration;
 
 use std::collections::BTreeMap;
@@ -10,18 +11,20 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
+use flash_indexer_core::{DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
+pub use self::handover::RankDump;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
-use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
 use crate::recent_uses::RecentUses;
+use crate::remembered::Remembered;
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -73,13 +76,6 @@ pub(crate) struct InstanceReport {
     pub(crate) listeners: BTreeMap<DpRank, ListenerReport>,
 }
 
-/// What one rank holds, as events.
-pub(crate) struct RankDump {
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) events: Vec<BlockEvent>,
-}
-
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
 ///
 /// # Consistency
@@ -91,7 +87,10 @@ pub struct Indexer {
     models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
+    /// Where streams stood that are listened to no more.
+    remembered: Mutex<Remembered>,
     sockets: Sockets,
+    decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
@@ -116,11 +115,14 @@ impl Indexer {
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
+        let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
-            sockets: Sockets::new(Arc::clone(&writers)),
+            remembered: Mutex::default(),
+            sockets: Sockets::new(Arc::clone(&decoders)),
+            decoders,
             writers,
             metrics,
             uses,
@@ -132,8 +134,10 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        self.writers.stop();
+        self.writers.stop_applying();
         self.sockets.stop();
+        self.decoders.stop();
+        self.writers.stop();
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -205,17 +209,6 @@ impl Indexer {
         models.map(|model| (model.key.clone(), model.block_size)).collect()
     }
 
-    /// What each rank of a model holds, one rank at a time: each at one moment, with the index
-    /// unlocked in between, and no more than one rank in memory.
-    pub(crate) fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<> {
-        let model = self.models.read().get(key).cloned();
-        let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
-        ranks.into_iter().filter_map(move |(instance, rank)| {
-            let events = model.as_ref()?.index.dump(rank);
-            Some(RankDump { instance, dp_rank: rank.dp_rank, events })
-        })
-    }
-
     /// Whether every listener in `asked` is connected; else those that are not.
     pub(crate) fn unconnected(&self, asked: &[(ModelKey, InstanceId, DpRank)]) -> Vec<String> {
         let models = self.models.read();
@@ -240,7 +233,10 @@ impl Indexer {
             }
         }
         let models = models.iter().map(|model| model.state()).collect();
-        self.metrics.encode(State { models, listeners, queues: self.writers.queues() }, format)
+        self.metrics.encode(
+            State { models, listeners, decoders: self.decoders.queues(), writers: self.writers.queues() },
+            format,
+        )
     }
 
     /// Blocks held by all ranks of all models.

@@ -10,8 +10,12 @@ use super::{Metrics, registered, resolved};
 /// Something that is bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// Messages or bytes that wait for a writer.
+    /// Messages or bytes that wait to be decoded.
     Queue,
+    /// Changes that wait for a writer.
+    WriterQueue,
+    /// Live messages that wait for earlier ones.
+    WaitingMessages,
     /// Ranks named in one stream.
     RanksPerListener,
     /// Blocks of a rank that wait for a parent.
@@ -33,8 +37,10 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Queue,
+        Self::WriterQueue,
+        Self::WaitingMessages,
         Self::RanksPerListener,
         Self::WaitingBlocks,
         Self::Connections,
@@ -49,6 +55,8 @@ impl Bound {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
+            Self::WriterQueue => "writer_queue",
+            Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",
             Self::WaitingBlocks => "waiting_blocks",
             Self::Connections => "connections",

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use flash_indexer_core::{Applied, BlockEvent};
+use flash_indexer_wire::ReplayOutcome;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,31 +19,8 @@ use super::{Metrics, registered, resolved};
 const LAGS: [f64; 16] =
     [0.5e-3, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0];
 
-/// How an attempt to get missed messages from an engine ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReplayOutcome {
-    /// All that were missed came.
-    Complete,
-    /// The engine did not have all of them any more.
-    Partial,
-    /// It did not answer in time.
-    TimedOut,
-    /// It answered with something else, or could not be asked.
-    Failed,
-}
-
-impl ReplayOutcome {
-    const ALL: [Self; 4] = [Self::Complete, Self::Partial, Self::TimedOut, Self::Failed];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Partial => "partial",
-            Self::TimedOut => "timed_out",
-            Self::Failed => "failed",
-        }
-    }
-}
+const REPLAY_OUTCOMES: [ReplayOutcome; 4] =
+    [ReplayOutcome::Complete, ReplayOutcome::Truncated, ReplayOutcome::GivenUp, ReplayOutcome::Interrupted];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
@@ -79,7 +57,10 @@ pub(super) struct IngestMetrics {
     missed_messages: Counter,
     gaps: Counter,
     restarts: Counter,
-    replays: [Counter; ReplayOutcome::ALL.len()],
+    replayed_messages: Counter,
+    lost_messages: Counter,
+    replays: Family<Outcome, Counter>,
+    listener_restarts: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: Family<Reason, Counter>,
@@ -94,7 +75,11 @@ impl IngestMetrics {
         let help = "Blocks in applied events, by what became of them; some of the stored are also waiting or moved";
         let blocks = registered(registry, "blocks", help, Family::default());
         let help = "Attempts to get missed messages from engines, by how they ended";
-        let replays = registered(registry, "replays", help, Family::default());
+        let replays: Family<Outcome, Counter> = registered(registry, "replays", help, Family::default());
+        for outcome in REPLAY_OUTCOMES {
+            // Shown from the start, so that the first one is seen as a rise.
+            drop(replays.get_or_create(&Outcome { outcome: outcome.as_str() }));
+        }
         let lag = Histogram::new(&LAGS);
         let help = "From an engine's time stamp on a batch until queries see the batch";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
@@ -107,7 +92,10 @@ impl IngestMetrics {
             missed_messages: counter("missed_messages", "Messages that engines published and that did not arrive"),
             gaps: counter("gaps", "Times that messages were missed"),
             restarts: counter("engine_restarts", "Engines that started again"),
-            replays: resolved(&replays, ReplayOutcome::ALL, |outcome| Outcome { outcome: outcome.as_str() }),
+            replayed_messages: counter("replayed_messages", "Messages that engines sent again"),
+            lost_messages: counter("lost_messages", "Missed messages that could not be had any more"),
+            listener_restarts: counter("listener_restarts", "Listeners that failed and started anew"),
+            replays,
             events: resolved(&events, KINDS, |kind| Kind { kind }),
             blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
             lag,
@@ -131,21 +119,33 @@ impl Metrics {
         self.ingest.messages.inc();
     }
 
-    /// So many messages of an engine did not arrive before the one that did.
-    pub(crate) fn missed(&self, messages: u64) {
-        if messages > 0 {
-            self.ingest.gaps.inc();
-            self.ingest.missed_messages.inc_by(messages);
-        }
+    /// So many messages of an engine did not arrive before one that did.
+    pub(crate) fn gap(&self, missed: u64) {
+        self.ingest.gaps.inc();
+        self.ingest.missed_messages.inc_by(missed);
+    }
+
+    /// An engine sent a missed message again.
+    pub(crate) fn replayed(&self) {
+        self.ingest.replayed_messages.inc();
+    }
+
+    /// So many missed messages cannot be had any more.
+    pub(crate) fn lost(&self, messages: u64) {
+        self.ingest.lost_messages.inc_by(messages);
+    }
+
+    /// A listener failed and started anew.
+    pub(crate) fn listener_restart(&self) {
+        self.ingest.listener_restarts.inc();
     }
 
     pub(crate) fn restart(&self) {
         self.ingest.restarts.inc();
     }
 
-    #[expect(dead_code, reason = "nothing asks engines for missed messages yet")]
     pub(crate) fn replay(&self, outcome: ReplayOutcome) {
-        self.ingest.replays[outcome as usize].inc();
+        self.ingest.replays.get_or_create(&Outcome { outcome: outcome.as_str() }).inc();
     }
 
     pub(crate) fn applied(&self, event: &BlockEvent, applied: &Applied) {

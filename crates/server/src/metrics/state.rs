@@ -22,8 +22,10 @@ pub(crate) struct State {
     pub(crate) models: Vec<ModelState>,
     /// How many registered ranks are in each state.
     pub(crate) listeners: BTreeMap<ListenerState, usize>,
-    /// By writer.
-    pub(crate) queues: Vec<QueueState>,
+    /// By decoder.
+    pub(crate) decoders: Vec<QueueState>,
+    /// By writer, how many lots of changes wait for it.
+    pub(crate) writers: Vec<usize>,
 }
 
 /// What a registered rank is counted under.
@@ -33,7 +35,7 @@ pub(crate) struct ListenerState {
     pub(crate) trust: &'static str,
 }
 
-/// What waits for one writer.
+/// What waits for one decoder.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueState {
     pub(crate) messages: usize,
@@ -93,6 +95,11 @@ impl State {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Decoder {
+    decoder: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Writer {
     writer: usize,
 }
@@ -113,11 +120,13 @@ impl Collector for State {
         let help = "Registered ranks by the state of their connection and by trust";
         families.add("listeners", help, None, listeners)?;
 
-        let queues = || self.queues.iter().enumerate().map(|(writer, queue)| (Writer { writer }, queue));
-        let messages = queues().map(|(writer, queue)| (writer, gauge(queue.messages)));
-        families.add("queued_messages", "Messages that wait for a writer", None, messages)?;
-        let bytes = queues().map(|(writer, queue)| (writer, gauge(queue.bytes)));
-        families.add("queued", "Messages that wait for a writer", Some(Unit::Bytes), bytes)?;
+        let queues = || self.decoders.iter().enumerate().map(|(decoder, queue)| (Decoder { decoder }, queue));
+        let messages = queues().map(|(decoder, queue)| (decoder, gauge(queue.messages)));
+        families.add("queued_messages", "Messages that wait to be decoded", None, messages)?;
+        let bytes = queues().map(|(decoder, queue)| (decoder, gauge(queue.bytes)));
+        families.add("queued", "Messages that wait to be decoded", Some(Unit::Bytes), bytes)?;
+        let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
+        families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
 
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
