@@ -107,7 +107,7 @@ impl Indexer {
             models: RwLock::default(),
             registering: Mutex::default(),
             remembered: Mutex::default(),
-            sockets: Sockets::new(Arc::clone(&decoders)),
+            sockets: Sockets::start(Arc::clone(&decoders))?,
             decoders,
             writers,
             metrics,

@@ -212,18 +212,10 @@ impl Decoder {
     fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
         let now = Instant::now();
         match delivery {
-            Delivery::Live(messages) => self.with_intake(listener, |intake, out| {
-                for frames in messages {
-                    intake.live(frames, now);
-                    out.write_lot(intake);
-                }
-            }),
-            Delivery::Replayed { attempt, messages } => self.with_intake(listener, |intake, out| {
-                for frames in messages {
-                    intake.replayed(attempt, frames, now);
-                    out.write_lot(intake);
-                }
-            }),
+            Delivery::Live(messages) => self.each(listener, messages, |intake, frames| intake.live(frames, now)),
+            Delivery::Replayed { attempt, messages } => {
+                self.each(listener, messages, |intake, frames| intake.replayed(attempt, frames, now));
+            }
             Delivery::ReplayFailed { attempt, why } => {
                 self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
             }
@@ -250,6 +242,19 @@ impl Decoder {
                 let position = position.unwrap_or(START);
                 self.when_written(listener, move || done.send(position));
             }
+        }
+    }
+
+    /// Takes messages in, also those after one that a listener has failed on.
+    fn each(&mut self, listener: &Arc<Listener>, messages: Vec<Frames>, take: impl Fn(&mut Intake, Frames)) {
+        let mut messages = messages.into_iter();
+        while messages.len() > 0 {
+            self.with_intake(listener, |intake, out| {
+                for frames in messages.by_ref() {
+                    take(intake, frames);
+                    out.write_lot(intake);
+                }
+            });
         }
     }
 
