@@ -76,7 +76,7 @@ impl Delivery {
 }
 
 enum Work {
-    Delivery(Arc<Listener>, Delivery),
+    Delivery { listener: Arc<Listener>, delivery: Delivery, at: Instant },
     Stop,
 }
 
@@ -142,7 +142,7 @@ impl Decoders {
             self.metrics.decoder_queue(messages as i64, bytes as i64);
         }
         // It fails only when the decoder has ended, and with it everything.
-        let _ = queue.sender.send(Work::Delivery(Arc::clone(listener), delivery));
+        let _ = queue.sender.send(Work::Delivery { listener: Arc::clone(listener), delivery, at: Instant::now() });
     }
 
     /// Ends every decoder; what is still queued is dropped, because nothing outlives the process.
@@ -180,31 +180,32 @@ impl Decoder {
                 Some(&(wake, _)) => self.work.recv_deadline(wake),
                 None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            match work {
-                Ok(Work::Delivery(listener, delivery)) => {
+            // What was delivered before a deadline counts, however long it waited here.
+            let time = match work {
+                Ok(Work::Delivery { listener, delivery, at }) => {
                     let (messages, bytes) = delivery.size();
                     self.queued.take(messages, bytes);
                     self.metrics.decoder_queue(-(messages as i64), -(bytes as i64));
                     if !self.writers.are_stopping() {
                         self.take(&listener, delivery);
                     }
+                    at
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => Instant::now(),
                 Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-            }
-            self.wake();
+            };
+            self.wake(time);
         }
     }
 
-    /// Lets every stream know the time that wants to.
-    fn wake(&mut self) {
-        let now = Instant::now();
+    /// Lets every stream know the time that wants to by `time`.
+    fn wake(&mut self, time: Instant) {
         while let Some(&(wake, id)) = self.wakes.first()
-            && wake <= now
+            && wake <= time
         {
             self.wakes.pop_first();
             if let Some(listener) = self.intakes.get(&id).map(|intake| Arc::clone(intake.listener())) {
-                self.with_intake(&listener, |intake, _| intake.tick(now));
+                self.with_intake(&listener, |intake, _| intake.tick(Instant::now()));
             }
         }
     }
