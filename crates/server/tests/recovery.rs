@@ -324,3 +324,27 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     assert_eq!(service.score(&chain_tokens(3), "1", 0), 12);
     assert_eq!(service.indexer().positions(&key)[0].2.epoch, 4);
 }
+
+#[test]
+fn host_names_are_looked_up_and_one_that_is_unknown_says_so() {
+    let service = Service::start();
+    let by_name = |endpoint: &str| endpoint.replace("127.0.0.1", "localhost");
+    let publisher = Publisher::bind(loopback()).expect("free ports");
+    (0..3).for_each(|sequence| publisher.keep(sequence, &chain(1.0, sequence)));
+    let engine = Engine { publisher, instance: json!(1), rank: 0 };
+    let unknown = Engine { instance: json!(2), ..Engine::registered(&service, json!(3), 0, &json!({})) };
+    let request = |instance: u32, endpoint: String, replay_endpoint: String| {
+        json!({
+            "instance_id": instance, "endpoint": endpoint, "replay_endpoint": replay_endpoint,
+            "model_name": "m", "block_size": BLOCK_TOKENS,
+        })
+    };
+    let nowhere = "tcp://no-such-host.invalid:5557".to_owned();
+    assert_eq!(service.post("/register", &request(2, nowhere.clone(), nowhere)).0, 201);
+    let here = request(1, by_name(engine.publisher.endpoint()), by_name(engine.publisher.replay_endpoint()));
+    assert_eq!(service.post("/register", &here).0, 201);
+    engine.wait_for(&service, 2, "exact");
+    unknown.wait(&service, "a reason", |listener| {
+        listener["last_error"].as_str().is_some_and(|why| why.contains("no-such-host.invalid cannot be resolved"))
+    });
+}
