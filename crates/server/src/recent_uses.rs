@@ -135,6 +135,9 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(80);
 
     proptest! {
+        // Each case fills a table of its own.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         /// Against a list of all uses: those of this slice and of the seven before it count.
         #[test]
         fn uses_are_counted_as_a_plain_list_counts_them(
