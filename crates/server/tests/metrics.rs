@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 3] = ["flash_indexer_replayed_messages", "flash_indexer_replays", "flash_indexer_listener_restarts"];
+const UNMOVED: [&str; 3] =
+    ["flash_indexer_replays", "flash_indexer_replayed_messages", "flash_indexer_listener_restarts"];
 
 #[test]
 fn everything_that_is_counted_moves_its_metric() {

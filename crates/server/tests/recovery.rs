@@ -146,7 +146,7 @@ fn a_gap_beyond_the_engines_buffer_is_given_up() {
     engine.publisher.publish(50, &batch(1.0, &[removed(&[1])])).expect("published");
     let listener = engine.wait_for(&service, 50, "degraded");
     assert_eq!(listener["last_error"], json!("40 messages were lost before number 41"));
-    assert_eq!(count(&service, "replays_total{result=\"truncated\"}"), 1);
+    assert_eq!(count(&service, "replays_total{outcome=\"truncated\"}"), 1);
 }
 
 #[test]
