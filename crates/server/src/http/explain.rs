@@ -281,3 +281,29 @@ fn milliseconds(duration: Duration) -> u64 {
 fn shown_time(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::EXPLANATIONS_MAX;
+    use super::*;
+    use crate::indexer::{Indexer, IndexerOptions};
+    use crate::metrics::TextFormat;
+
+    #[tokio::test]
+    async fn explanations_beyond_the_bound_are_refused_and_counted() {
+        let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
+        let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Vec::new()));
+        let ask = || {
+            let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
+            explain(State(Arc::clone(&api)), Parameters(ExplainParameters { hashes: HashForm::Number }), Body(request))
+        };
+        let all = Arc::clone(&api.explanations).acquire_many_owned(EXPLANATIONS_MAX as u32).await;
+        let refused = ask().await.err().map(|error| format!("{error:?}")).expect("nobody is left to explain");
+        assert!(refused.contains("503") && refused.contains("try again"), "{refused}");
+        let counted = indexer.metrics_text(TextFormat::Classic);
+        assert!(counted.contains("flash_indexer_bounds_reached_total{bound=\"explanations\"} 1\n"), "{counted}");
+        drop(all);
+        let answered = ask().await.err().map(|error| format!("{error:?}")).expect("nobody is registered");
+        assert!(answered.contains("404"), "{answered}");
+    }
+}
