@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use flash_indexer_core::{BlockEvent, DpRank};
 use flash_indexer_wire::{
-    Action, Batch, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay, ReplayReply, Stream, StreamLimits,
-    StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions, Unusable, decode_batch,
+    Action, Batch, BatchError, BatchOutline, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay,
+    ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions,
+    Unusable,
 };
 use rustc_hash::FxHashMap;
 use tracing::{info, warn};
@@ -20,11 +21,32 @@ use crate::metrics::{Bound, Metrics};
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
 
+/// A payload that was looked over once.
+#[derive(Debug)]
+struct Message {
+    payload: Vec<u8>,
+    outline: Result<BatchOutline, BatchError>,
+}
+
+impl Message {
+    /// The message whose last frame is its payload.
+    fn of(mut frames: Vec<Vec<u8>>) -> Self {
+        let payload = frames.pop().unwrap_or_default();
+        Self { outline: BatchOutline::of(&payload), payload }
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
 /// What decoding knows of one listener between its messages.
 pub(super) struct Intake {
     listener: Arc<Listener>,
     metrics: Arc<Metrics>,
-    stream: Stream<Vec<u8>>,
+    stream: Stream<Message>,
     translators: FxHashMap<DpRank, Translator>,
     /// Every rank that the index may hold something of through this stream.
     ranks: BTreeSet<DpRank>,
@@ -147,30 +169,29 @@ impl Intake {
     }
 
     /// Takes in a live message.
-    pub(super) fn live(&mut self, mut frames: Vec<Vec<u8>>, now: Instant) {
-        self.metrics.message();
-        let sequence = match LiveMessage::from_frames(&frames) {
-            Ok(message) => match decode_batch(message.payload) {
-                Ok(_) => message.sequence,
-                // Its number is not believed: if it was the engine's, the next one shows a gap.
-                Err(error) => return self.reject(error.reason(), error.to_string()),
-            },
-            Err(error) => return self.reject(error.reason(), error.to_string()),
-        };
+    pub(super) fn live(&mut self, frames: Vec<Vec<u8>>, now: Instant) {
         #[cfg(test)]
         tests::fail_on_purpose(&frames);
-        let payload = frames.pop().unwrap_or_default();
-        self.stream.live(sequence, payload, now);
+        self.metrics.message();
+        let sequence = match LiveMessage::from_frames(&frames) {
+            Ok(message) => message.sequence,
+            Err(error) => return self.reject(error.reason(), error.to_string()),
+        };
+        let message = Message::of(frames);
+        if let Err(error) = &message.outline {
+            // Its number is not believed: if it was the engine's, the next one shows a gap.
+            return self.reject(error.reason(), error.to_string());
+        }
+        self.stream.live(sequence, message, now);
         self.execute();
     }
 
     /// Takes in one message of an answer to a request for missed ones.
-    pub(super) fn replayed(&mut self, attempt: u32, mut frames: Vec<Vec<u8>>, now: Instant) {
+    pub(super) fn replayed(&mut self, attempt: u32, frames: Vec<Vec<u8>>, now: Instant) {
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::Message { sequence, .. }) => {
                 self.metrics.replayed();
-                let payload = frames.pop().unwrap_or_default();
-                self.stream.replayed(attempt, sequence, payload, now);
+                self.stream.replayed(attempt, sequence, Message::of(frames), now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
             Err(error) => {
@@ -302,10 +323,11 @@ impl Intake {
         self.listener.reject(reason, why);
     }
 
-    fn apply_message(&mut self, sequence: u64, payload: &[u8]) {
+    fn apply_message(&mut self, sequence: u64, message: &Message) {
         let mut stamped = None;
-        match decode_batch(payload) {
-            Ok(batch) => {
+        match &message.outline {
+            Ok(outline) => {
+                let batch = outline.batch(&message.payload);
                 stamped = Some(batch.timestamp);
                 self.apply(sequence, batch);
             }
@@ -316,7 +338,7 @@ impl Intake {
             }
         }
         self.changes.push(Change::TakenIn { sequence, stamped });
-        self.changed_bytes += payload.len();
+        self.changed_bytes += message.payload.len();
     }
 
     fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
