@@ -37,6 +37,51 @@ pub(crate) struct Query<'a> {
     pub(crate) min_score: Option<u64>,
 }
 
+/// A query whose answer is to be explained.
+#[derive(Debug, Serialize)]
+pub(crate) struct ExplainQuery<'a> {
+    #[serde(flatten)]
+    pub(crate) query: Query<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instance_id: Option<&'a str>,
+}
+
+/// The parts of an explanation that this program shows.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Explanation {
+    pub(crate) blocks: usize,
+    pub(crate) ranks: Vec<ExplainedRank>,
+    pub(crate) absent: Vec<Absent>,
+}
+
+/// One rank's part of an explanation; matches in tokens.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ExplainedRank {
+    pub(crate) instance_id: Value,
+    pub(crate) dp_rank: u32,
+    pub(crate) trust: String,
+    pub(crate) gpu: u64,
+    pub(crate) longest_matched: u64,
+    pub(crate) ends: Vec<ExplainedEnd>,
+}
+
+/// Where a rank's match ends.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ExplainedEnd {
+    pub(crate) position: usize,
+    pub(crate) local_hash: Option<u64>,
+    pub(crate) sequence_hash: Option<u64>,
+    pub(crate) why: String,
+}
+
+/// An instance that is not registered.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Absent {
+    pub(crate) instance_id: Value,
+    pub(crate) dp_rank: Option<u32>,
+    pub(crate) why: String,
+}
+
 type ByRank<T> = BTreeMap<u32, T>;
 
 /// The parts of an answer that this program uses.
@@ -106,6 +151,11 @@ impl IndexerClient {
     /// The answer as the service gave it.
     pub(crate) fn query_json(&self, query: &Query<'_>) -> Result<Value> {
         self.post("/query", query)
+    }
+
+    /// The explanation as the service gave it.
+    pub(crate) fn explain(&self, query: &ExplainQuery<'_>) -> Result<Value> {
+        self.post("/explain", query)
     }
 
     pub(crate) fn workers(&self, model_name: &str, tenant_id: &str) -> Result<Vec<Worker>> {

@@ -3,6 +3,8 @@
 mod bench;
 mod client;
 mod demo;
+mod explain;
+mod prompt;
 mod query;
 mod replay;
 mod serve;
@@ -38,6 +40,8 @@ enum Command {
     Simulate(simulate::SimulateArguments),
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
+    /// Ask a running service where each rank's match of a prompt ends, and why.
+    Explain(explain::ExplainArguments),
     // Their arguments say what they do, at more length in --help.
     Replay(replay::ReplayArguments),
     Bench(bench::BenchArguments),
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };

@@ -1,13 +1,11 @@
 //! `flash-indexer query`: a person's question.
 
-use std::io::Read;
-use std::path::PathBuf;
-
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::client::{Answer, IndexerClient, Query};
+use crate::prompt::PromptArguments;
 
 /// Which instances hold the longest prefix of these tokens, and how deep?
 #[derive(Args)]
@@ -15,29 +13,8 @@ use crate::client::{Answer, IndexerClient, Query};
     after_help = "Example:\n  flash-indexer query --model llama-3-8b --tokens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"
 )]
 pub(crate) struct QueryArguments {
-    /// Token ids of the prompt, separated by commas.
-    #[arg(long, value_delimiter = ',', required_unless_present = "tokens_file", conflicts_with = "tokens_file")]
-    tokens: Vec<u32>,
-
-    /// File with token ids separated by commas, spaces or lines, or as a JSON list; - for standard input.
-    #[arg(long, value_name = "FILE")]
-    tokens_file: Option<PathBuf>,
-
-    /// Model whose engines are asked about.
-    #[arg(long, alias = "model-name", default_value = "default")]
-    model: String,
-
-    /// Tenant whose engines are asked about [default: the service's default tenant].
-    #[arg(long)]
-    tenant_id: Option<String>,
-
-    /// LoRA adapter that the request would use.
-    #[arg(long)]
-    lora_name: Option<String>,
-
-    /// Cache salt that the request would use.
-    #[arg(long)]
-    cache_salt: Option<String>,
+    #[command(flatten)]
+    prompt: PromptArguments,
 
     /// Only so many ranks with the deepest matches.
     #[arg(long)]
@@ -46,56 +23,19 @@ pub(crate) struct QueryArguments {
     /// Only ranks that match at least so many tokens.
     #[arg(long)]
     min_score: Option<u64>,
-
-    /// The service to ask.
-    #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
-    url: String,
-
-    /// Print the service's answer as it is.
-    #[arg(long)]
-    json: bool,
 }
 
 pub(crate) fn run(arguments: &QueryArguments) -> Result<()> {
-    let tokens = match &arguments.tokens_file {
-        Some(path) => tokens_in(path)?,
-        None => arguments.tokens.clone(),
-    };
-    let client = IndexerClient::new(&arguments.url);
-    let query = Query {
-        token_ids: &tokens,
-        model_name: &arguments.model,
-        tenant_id: arguments.tenant_id.as_deref(),
-        lora_name: arguments.lora_name.as_deref(),
-        cache_salt: arguments.cache_salt.as_deref(),
-        top_k: arguments.top_k,
-        min_score: arguments.min_score,
-    };
-    if arguments.json {
+    let QueryArguments { prompt, top_k, min_score } = arguments;
+    let tokens = prompt.tokens()?;
+    let client = IndexerClient::new(&prompt.url);
+    let query = Query { top_k: *top_k, min_score: *min_score, ..prompt.query(&tokens) };
+    if prompt.json {
         println!("{}", serde_json::to_string_pretty(&client.query_json(&query)?)?);
     } else {
         print_table(&client.query(&query)?, tokens.len());
     }
     Ok(())
-}
-
-fn tokens_in(path: &PathBuf) -> Result<Vec<u32>> {
-    let mut text = String::new();
-    if path.as_os_str() == "-" {
-        std::io::stdin().read_to_string(&mut text).context("failed to read standard input")?;
-    } else {
-        text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    }
-    let list = text.trim();
-    let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')).unwrap_or(list);
-    let words = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-    let tokens: Result<Vec<u32>> = words
-        .map(|word| word.parse().with_context(|| format!("{word:?} in {} is not a token id", path.display())))
-        .collect();
-    match tokens?.as_slice() {
-        [] => bail!("there is no token in {}", path.display()),
-        tokens => Ok(tokens.to_vec()),
-    }
 }
 
 fn print_table(answer: &Answer, prompt_tokens: usize) {

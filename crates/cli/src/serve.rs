@@ -7,7 +7,7 @@ use clap::Args;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
+use flash_indexer_server::{IndexerOptions, InstanceId, MetricNames, ModelKey, Registration, Server, ServerOptions};
 use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
@@ -68,6 +68,20 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value_t = 4_096)]
     connections_max: usize,
 
+    /// Count how many queries of the last so many seconds reached each block, for the frequencies in
+    /// answers; 0 counts nothing.
+    #[arg(long, env = "FLASH_INDEXER_FREQUENCY_WINDOW_S", default_value_t = 0, value_parser = clap::value_parser!(u32))]
+    frequency_window_s: u32,
+
+    /// Stored and removed blocks of each model that are remembered for explanations, so many of each;
+    /// about 100 bytes for both. 0 remembers nothing.
+    #[arg(long, env = "FLASH_INDEXER_HISTORY_BLOCKS_MAX", default_value_t = 16_384)]
+    history_blocks_max: usize,
+
+    /// Offer some metrics under the names dynamo_kvindexer_… as well.
+    #[arg(long, env = "FLASH_INDEXER_COMPAT_METRICS")]
+    compat_metrics: bool,
+
     #[command(flatten)]
     demo: DemoArguments,
 }
@@ -82,6 +96,15 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
+            history_blocks_max: arguments.history_blocks_max,
+            use_window: match arguments.frequency_window_s {
+                0 => None,
+                seconds => Some(Duration::from_secs(seconds.into())),
+            },
+            metric_names: match arguments.compat_metrics {
+                true => MetricNames::OwnAndCompat,
+                false => MetricNames::Own,
+            },
             ..IndexerOptions::default()
         },
         registrations: registrations.collect::<Result<_>>()?,

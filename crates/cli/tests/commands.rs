@@ -57,6 +57,32 @@ fn a_person_asks_and_reads_a_table() {
 }
 
 #[test]
+fn a_person_asks_why_and_reads_a_table() {
+    let serve = Serve::start(&["--workers", "a=tcp://127.0.0.1:9", "--block-size", "4", "--model-name", "m"]);
+    let explain =
+        |more: &[&str]| run(&[&["explain", "--url", &serve.url, "--model", "m", "--tokens", "1,2,3,4"], more].concat());
+    let table = text(&explain(&[]).stdout);
+    assert!(table.starts_with("4 tokens, 1 blocks") && table.contains("nothing was received"), "{table}");
+    let table = text(&explain(&["--instance", "b"]).stdout);
+    assert!(table.contains("GET /workers"), "{table}");
+    let json: serde_json::Value = serde_json::from_str(&text(&explain(&["--json"]).stdout)).expect("JSON");
+    assert_eq!(json["ranks"][0]["ends"][0]["reason"], serde_json::json!("cold"));
+}
+
+#[test]
+fn figures_are_switched_on_from_the_command_line() {
+    let get = |url: &str, path: &str| {
+        let mut response = ureq::get(format!("{url}{path}")).call().expect("an answer");
+        response.body_mut().read_to_string().expect("text")
+    };
+    let mut options = vec!["--compat-metrics", "--frequency-window-s", "60"];
+    options.extend(["--workers", "a=tcp://127.0.0.1:9", "--block-size", "4"]);
+    let serve = Serve::start(&options);
+    assert!(get(&serve.url, "/metrics").contains("\ndynamo_kvindexer_workers 1\n"));
+    assert!(!get(&Serve::start(&[]).url, "/metrics").contains("dynamo_kvindexer_"));
+}
+
+#[test]
 fn engines_that_are_stopped_leave_nothing_behind() {
     let serve = Serve::start(&[]);
     let workers = || -> Vec<serde_json::Value> {

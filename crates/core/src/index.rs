@@ -1,5 +1,6 @@
 //! What every index design offers.
 
+use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
 use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, WorkerRank, stored_events};
@@ -99,6 +100,24 @@ impl AddAssign for Applied {
         self.refused += other.refused;
         self.removed += other.removed;
         self.unknown += other.unknown;
+    }
+}
+
+impl AddAssign for RankSize {
+    fn add_assign(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.waiting += other.waiting;
+        for (sum, blocks) in self.by_tier.0.iter_mut().zip(other.by_tier.0) {
+            *sum += blocks;
+        }
+    }
+}
+
+impl Sum for RankSize {
+    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
+        let mut sum = Self::default();
+        sizes.for_each(|size| sum += size);
+        sum
     }
 }
 

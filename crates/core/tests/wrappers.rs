@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use flash_indexer_core::designs::RunIndex;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
     Actor, Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, MatchScores, PrefixIndex, RankSize,
-    SequenceHash, SharedIndex, ThreadPool, ThreadPoolOptions, Tier, WorkerId, WorkerRank,
+    SequenceHash, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions, Tier, WorkerId, WorkerRank,
 };
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
@@ -85,6 +86,19 @@ fn a_pool_ends_with_its_threads_after_everything_submitted_is_applied() {
     drop(pool);
     assert_eq!(applied.load(Ordering::Relaxed), 1_000);
     assert_eq!(Arc::strong_count(&applied), 1);
+}
+
+#[test]
+fn indexes_that_know_their_size_say_so_through_wrappers() {
+    let two = NonZeroUsize::new(2).expect("not zero");
+    let shards = Sharded::new(two, RunIndex::default);
+    assert_eq!(shards.memory_bytes(), RunIndex::default().memory_bytes().map(|bytes| 2 * bytes));
+    let pool = ThreadPool::new(shards, pool_options(1, 1));
+    let empty = pool.memory_bytes();
+    (0..100_000).for_each(|n| pool.submit(RANK, stored(n)));
+    pool.flush();
+    assert!(pool.memory_bytes() > empty && empty.is_some(), "{empty:?}");
+    assert_eq!(Locked::<Oracle>::default().memory_bytes(), None);
 }
 
 #[test]

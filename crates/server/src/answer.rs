@@ -43,6 +43,9 @@ impl RankAnswer {
 pub struct Answer {
     /// A part for each rank.
     pub ranks: Vec<RankAnswer>,
+    /// For each leading block that any rank holds in any tier, how many queries have reached it lately,
+    /// without this one; empty where that is not counted.
+    pub frequencies: Vec<u32>,
 }
 
 impl Answer {
@@ -58,6 +61,6 @@ impl Answer {
             ranks.truncate(top_k.get());
         }
         ranks.sort_by(by_name);
-        Self { ranks }
+        Self { ranks, frequencies: Vec::new() }
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::time::{Instant, Sleep};
 
 use crate::indexer::Indexer;
+use crate::metrics::Bound;
 
 /// Accepts connections while there is room; further ones wait in the operating system's queue, and
 /// each time that happens is counted.
@@ -37,7 +38,7 @@ impl Listener for BoundedListener {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         if matches!(self.room.try_acquire(), Err(TryAcquireError::NoPermits)) {
-            self.indexer.metrics().connections_full();
+            self.indexer.metrics().bound(Bound::Connections);
         }
         let room = Arc::clone(&self.room).acquire_owned().await.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;

@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use flash_indexer_core::hashing::{BlockSize, TokenWindow};
+use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
 use flash_indexer_core::{
     DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
 use parking_lot::RwLock;
 
 use crate::answer::{Answer, QueryOptions, RankAnswer};
+use crate::explain::{History, SeenSpaces};
 use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
+use crate::recent_uses::RecentUses;
 
 /// An index and the instances registered for it.
 ///
@@ -26,6 +30,15 @@ pub(crate) struct Model {
     pub(crate) index: Box<dyn SharedIndex>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
+    pub(crate) counts: ModelCounts,
+    /// Unique in the process.
+    pub(crate) id: u64,
+    /// Where uses of blocks are counted, if they are.
+    pub(crate) uses: Option<Arc<RecentUses>>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// What happened lately.
+    pub(crate) history: History,
+    pub(crate) spaces: SeenSpaces,
     /// Which writer applies the model's events.
     pub(crate) writer: usize,
 }
@@ -33,11 +46,48 @@ pub(crate) struct Model {
 /// A registered engine instance.
 pub(crate) struct Instance {
     pub(crate) worker: WorkerId,
-    /// Listeners by registered rank; never empty.
+    /// Listeners by rank, registered or named by a batch; never empty.
     pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
 }
 
+/// What the streams of a rank have been through.
+pub(crate) struct Standing {
+    pub(crate) trust: Trust,
+    /// The last thing that went wrong.
+    pub(crate) last_error: Option<String>,
+}
+
+impl Instance {
+    /// How far the index can be believed about one of its ranks.
+    fn trust(&self, dp_rank: DpRank) -> Trust {
+        self.listeners.get(&dp_rank).map_or(Trust::Cold, |listener| listener.trust(dp_rank))
+    }
+
+    /// What went wrong last with what feeds the rank.
+    fn last_error(&self, dp_rank: DpRank) -> Option<String> {
+        self.listeners.get(&dp_rank)?.report(dp_rank).last_error
+    }
+}
+
 impl Model {
+    /// Where content of this adapter and salt is hashed: without an adapter, that of all registrations.
+    pub(crate) fn hash_space(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashSpace {
+        match lora_name {
+            Some(name) => HashSpace::new(Some(name), cache_salt),
+            None => HashSpace::new(self.lora_name.read().as_deref(), cache_salt),
+        }
+    }
+
+    /// How far a rank of a registered instance can be believed, and what went wrong last.
+    pub(crate) fn standing(&self, instance: &InstanceId, dp_rank: DpRank) -> Standing {
+        let instances = self.instances.read();
+        let instance = instances.get(instance);
+        Standing {
+            trust: instance.map_or(Trust::Cold, |instance| instance.trust(dp_rank)),
+            last_error: instance.and_then(|instance| instance.last_error(dp_rank)),
+        }
+    }
+
     /// Every rank that is registered or that the index has seen of a registered instance, with its
     /// name.
     pub(crate) fn ranks(&self) -> Vec<(InstanceId, WorkerRank)> {
@@ -56,6 +106,16 @@ impl Model {
         ranks
     }
 
+    /// Lists a rank that only the batches of a stream name beside those registered with it, unless the
+    /// stream is no longer listened to.
+    pub(crate) fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        if let Some(instance) = self.instances.write().get_mut(&listener.instance)
+            && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
+        {
+            instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
+        }
+    }
+
     /// Looks anew which adapter every registration names. Called when registrations change.
     pub(crate) fn update_lora_name(&self) {
         let instances = self.instances.read();
@@ -65,8 +125,22 @@ impl Model {
         *self.lora_name.write() = agreed;
     }
 
-    pub(crate) fn held_blocks(&self) -> usize {
-        self.index.sizes().into_iter().map(|(_, size)| size.blocks).sum()
+    /// What all ranks hold together.
+    pub(crate) fn size(&self) -> RankSize {
+        self.index.sizes().into_iter().map(|(_, size)| size).sum()
+    }
+
+    /// What metrics tell about the model.
+    pub(crate) fn state(&self) -> ModelState {
+        let sizes = self.index.sizes();
+        ModelState {
+            key: self.key.clone(),
+            instances: self.instances.read().len(),
+            ranks: sizes.len(),
+            size: sizes.into_iter().map(|(_, size)| size).sum(),
+            bytes: self.index.memory_bytes(),
+            counts: self.counts.clone(),
+        }
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
@@ -75,18 +149,29 @@ impl Model {
         queries: impl IntoIterator<Item = &'q [LocalHash]>,
         options: QueryOptions,
     ) -> Answer {
-        let found: Vec<MatchScores> = queries.into_iter().map(|query| self.index.find(query)).collect();
+        let found: Vec<(&[LocalHash], MatchScores)> =
+            queries.into_iter().map(|query| (query, self.index.find(query))).collect();
+        let reached = deepest(&found);
+        self.counts.query(reached.asked, reached.found.len());
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
         for (rank, size) in self.index.sizes() {
             ranks.insert(rank, (PerTier::default(), size));
         }
-        for RankMatch { rank, blocks } in found.into_iter().flat_map(|scores| scores.ranks) {
+        for RankMatch { rank, blocks } in found.into_iter().flat_map(|(_, scores)| scores.ranks) {
             let (deepest, _) = ranks.entry(rank).or_default();
             for (deepest, blocks) in deepest.0.iter_mut().zip(blocks.0) {
                 *deepest = blocks.max(*deepest);
             }
         }
-        Answer::of(self.name_ranks(&ranks), options)
+        Answer { frequencies: self.count_uses(reached.found), ..Answer::of(self.name_ranks(&ranks), options) }
+    }
+
+    /// Counts a use of each block and says how many there were before.
+    fn count_uses(&self, prefix: &[LocalHash]) -> Vec<u32> {
+        let Some(uses) = &self.uses else { return Vec::new() };
+        let uses = uses.count(self.id, prefix, Instant::now());
+        self.metrics.bounded(Bound::RecentUses, uses.forgotten);
+        uses.before
     }
 
     /// Puts names to what the index says; ranks without a registered instance are left out.
@@ -100,20 +185,35 @@ impl Model {
                 instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
             ranks.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
             for (dp_rank, (blocks, size)) in ranks {
-                // A rank that only batches name is as trustworthy as the streams it can have come by.
-                let own = instance.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
-                let worst = || instance.listeners.values().map(|listener| listener.trust(dp_rank)).max();
                 answers.push(RankAnswer {
                     instance: name.clone(),
                     dp_rank,
                     tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
                     blocks_held: size.blocks,
-                    trust: own.or_else(worst).unwrap_or(Trust::Cold),
+                    trust: instance.trust(dp_rank),
                 });
             }
         }
         answers
     }
+}
+
+/// How deep a query went.
+#[derive(Default)]
+struct Reached<'q> {
+    /// Blocks asked for.
+    asked: usize,
+    /// Leading blocks that some rank holds in any tier.
+    found: &'q [LocalHash],
+}
+
+/// Of several forms of one query, the one that goes deepest.
+fn deepest<'q>(found: &[(&'q [LocalHash], MatchScores)]) -> Reached<'q> {
+    let reached = found.iter().map(|&(query, ref scores)| {
+        let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
+        Reached { asked: query.len(), found: &query[..longest.min(query.len())] }
+    });
+    reached.max_by_key(|reached| (reached.found.len(), reached.asked)).unwrap_or_default()
 }
 
 /// Which token windows the model's engines have hashed so far.

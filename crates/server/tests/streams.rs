@@ -2,9 +2,12 @@
 
 mod support;
 
+use std::time::Duration;
+
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
+use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
@@ -58,6 +61,29 @@ fn an_answer_names_every_registered_rank_and_what_it_holds() {
     assert_eq!(workers[1]["status"], json!("connected"));
     assert_eq!(workers[1]["listeners"]["3"]["engine"], json!("vllm"));
     assert_eq!(service.get("/workers?model_name=other").1, json!([]));
+}
+
+#[test]
+fn an_answer_tells_how_often_its_blocks_were_reached_lately() {
+    let indexer = IndexerOptions { use_window: Some(Duration::from_secs(3_600)), ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let other = Engine::registered(&service, json!(1), 0, &json!({ "model_name": "other" }));
+    engine.say(&service, 0, &[stored(None, &[1, 2]), stored(Some(1), &[3])]);
+    other.publisher.publish(0, &encode_batch(1.0, &[stored(None, &[1])], None, Encoding::Map)).expect("published");
+    wait_for("the other model's block", PATIENCE, || {
+        let (_, workers) = service.get("/workers?model_name=other");
+        (workers[0]["listeners"]["0"]["last_seq"] == json!(0)).then_some(())
+    });
+    let frequencies = |hashes: &[u64], model: &str| {
+        service.query(&json!({ "token_ids": tokens(hashes), "model_name": model, "min_score": 8 }))["frequencies"]
+            .clone()
+    };
+    assert_eq!(frequencies(&[1, 2, 9], "m"), json!([0, 0]), "a query does not count itself");
+    assert_eq!(frequencies(&[1, 3], "m"), json!([1, 0]));
+    assert_eq!(frequencies(&[1, 2], "m"), json!([2, 1]));
+    assert_eq!(frequencies(&[2], "m"), json!([]), "nobody holds it there");
+    assert_eq!(frequencies(&[1], "other"), json!([0]), "models count apart");
 }
 
 #[test]

@@ -169,7 +169,8 @@ fn too_many_connections_wait_and_are_counted() {
     let connect = || {
         let mut stream = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").expect("sent");
+        let accept = "application/openmetrics-text";
+        write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n").expect("sent");
         stream
     };
     let (mut first, mut second) = (connect(), connect());
@@ -178,7 +179,9 @@ fn too_many_connections_wait_and_are_counted() {
     let mut third = connect();
     drop(first);
     let metrics = read_until(&mut third, "# EOF");
-    let line = metrics.lines().find_map(|line| line.strip_prefix("flash_indexer_connections_full_total "));
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("flash_indexer_bounds_reached_total{bound=\"connections\"} "));
     let times: u64 = line.expect("the metric").parse().expect("a number");
     assert!(times > 0, "{metrics}");
 }

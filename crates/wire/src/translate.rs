@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
+use crate::space::ContentSpace;
 
 /// What is known of a rank before its first event.
 #[derive(Debug, Clone)]
@@ -83,6 +84,7 @@ pub struct Translator {
     salts: Salts,
     groups: Groups,
     window: TokenWindow,
+    space: ContentSpace,
 }
 
 impl Translator {
@@ -95,6 +97,7 @@ impl Translator {
             salts: Salts::default(),
             groups: Groups::default(),
             window: TokenWindow::Block,
+            space: ContentSpace::default(),
         }
     }
 
@@ -102,6 +105,12 @@ impl Translator {
     #[must_use]
     pub const fn window(&self) -> TokenWindow {
         self.window
+    }
+
+    /// Adapter and salt of the rank's latest blocks.
+    #[must_use]
+    pub const fn space(&self) -> &ContentSpace {
+        &self.space
     }
 
     /// Whether the rank keeps cache groups that are not indexed, so that its prefixes can be
@@ -138,6 +147,7 @@ impl Translator {
         let content = Content::of(event, self.options.lora_name.as_deref());
         let salt = content.salt.and_then(Salt::new).or_else(|| self.salts.of(event.parent_block_hash));
         self.salts.set(&event.block_hashes, salt);
+        self.space.set(content.lora.as_deref(), salt);
         let space = HashSpace::salted(content.lora.as_deref(), salt);
         let locals = content.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, space);
         self.window = match event.token_ids {

@@ -4,8 +4,8 @@ use flash_indexer_core::designs::{NamingLimits, RadixTree};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_wire::{
-    BatchError, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, TokenIds, Translator, TranslatorOptions,
-    decode_batch,
+    BatchError, BatchOutline, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, ReplayReply, TokenIds,
+    Translator, TranslatorOptions, decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
@@ -234,6 +234,24 @@ fn frames_are_three_with_a_number_of_eight_bytes() {
     assert_eq!(LiveMessage::from_frames(&short), Err(FrameError::SequenceLength { len: 4 }));
 }
 
+#[test]
+fn answers_to_a_replay_request_are_read_from_the_back() {
+    let number = |sequence: u64| sequence.to_be_bytes().to_vec();
+    let read = |frames: &[Vec<u8>]| {
+        ReplayReply::from_frames(frames).map(|reply| match reply {
+            ReplayReply::Message { sequence, payload } => Some((sequence, payload.to_vec())),
+            ReplayReply::End => None,
+        })
+    };
+    let message = Ok(Some((9, b"x".to_vec())));
+    assert_eq!(read(&[vec![], number(9), b"x".to_vec()]), message);
+    assert_eq!(read(&[vec![], b"kv".to_vec(), number(9), b"x".to_vec()]), message);
+    assert_eq!(read(&[vec![], number(u64::MAX), vec![]]), Ok(None));
+    assert_eq!(read(&[vec![], b"kv".to_vec(), number(u64::MAX), vec![]]), Ok(None));
+    assert_eq!(read(&[vec![]]), Err(FrameError::ReplayCount { count: 1 }));
+    assert_eq!(read(&[vec![], vec![1; 3], vec![]]), Err(FrameError::SequenceLength { len: 3 }));
+}
+
 /// Deep and wide values of every MessagePack kind.
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -259,6 +277,8 @@ fn any_value() -> impl Strategy<Value = Value> {
 /// Decodes, translates and indexes whatever these bytes are.
 fn take_in(payload: &[u8]) {
     let Ok(batch) = decode_batch(payload) else { return };
+    let outline = BatchOutline::of(payload).expect("it is a batch");
+    assert!(outline.batch(payload).events.eq(batch.events.clone()), "an outline leads to the same events");
     let mut translator = Translator::new(TranslatorOptions {
         block_size: BlockSize::new(2).expect("two"),
         lora_name: None,

@@ -47,6 +47,11 @@ pub trait SharedIndex: Send + Sync {
         self.ranks().into_iter().map(|rank| (rank, self.size(rank))).collect()
     }
 
+    /// Bytes that the index takes; none if its design does not know.
+    fn memory_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Stored events that make an empty index answer for `rank` as this one does, now and after any
     /// further event; parents come before children.
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

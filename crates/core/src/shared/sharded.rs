@@ -71,6 +71,10 @@ impl<S: SharedIndex> SharedIndex for Sharded<S> {
         self.shard(rank.worker).dump(rank)
     }
 
+    fn memory_bytes(&self) -> Option<usize> {
+        self.shards.iter().map(SharedIndex::memory_bytes).sum()
+    }
+
     fn remove_worker(&self, worker: WorkerId) {
         self.shard(worker).remove_worker(worker);
     }

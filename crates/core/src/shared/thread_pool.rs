@@ -188,6 +188,10 @@ impl<S: SharedIndex + 'static> SharedIndex for ThreadPool<S> {
         self.index.dump(rank)
     }
 
+    fn memory_bytes(&self) -> Option<usize> {
+        self.index.memory_bytes()
+    }
+
     fn remove_worker(&self, worker: WorkerId) {
         self.run(worker, move |index| index.remove_worker(worker));
         self.routes.write().forget(worker);

@@ -25,6 +25,7 @@ use super::extract::Parameters;
 use super::fields::{HashForm, Scope, ShownHash};
 use crate::indexer::{Indexer, RankDump};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::Bound;
 
 /// Bytes gathered before they are sent.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -51,6 +52,7 @@ pub(super) async fn dump(
 ) -> Result<Response, ApiError> {
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
+        .inspect_err(|_| api.indexer.metrics().bound(Bound::Dumps))
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
     let DumpParameters { scope, hashes } = parameters;
     let (model_name, tenant_id) = scope.names()?;
@@ -84,13 +86,14 @@ struct Dump {
 impl Dump {
     /// `{"model:tenant": {"block_size": …, "events": […]}, …}`
     fn object(mut self, models: &[(ModelKey, BlockSize)], out: &mut impl Write) -> io::Result<()> {
+        let indexer = Arc::clone(&self.indexer);
         out.write_all(b"{")?;
         for (at, (key, block_size)) in models.iter().enumerate() {
             out.write_all(if at == 0 { b"" } else { b"," })?;
             serde_json::to_writer(&mut *out, &key.to_string())?;
             write!(out, ":{{\"block_size\":{},\"events\":[", block_size.tokens())?;
             let mut separator = "";
-            for rank in self.indexer.dump(key) {
+            for rank in indexer.dump(key) {
                 for event in &rank.events {
                     out.write_all(separator.as_bytes())?;
                     separator = ",";
@@ -104,8 +107,9 @@ impl Dump {
 
     /// One event a line, each with the model that it belongs to.
     fn lines(mut self, models: &[(ModelKey, BlockSize)], out: &mut impl Write) -> io::Result<()> {
+        let indexer = Arc::clone(&self.indexer);
         for (key, block_size) in models {
-            for rank in self.indexer.dump(key) {
+            for rank in indexer.dump(key) {
                 for event in &rank.events {
                     self.router_event(&rank, event, Some((key, *block_size)), out)?;
                     out.write_all(b"\n")?;

@@ -2,6 +2,7 @@
 
 mod dump;
 mod error;
+mod explain;
 mod extract;
 mod fields;
 mod probes;
@@ -10,9 +11,11 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -22,9 +25,12 @@ use tokio::sync::Semaphore;
 use self::error::ApiError;
 use crate::indexer::Indexer;
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::{Bound, Endpoint};
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
+/// Explanations that may be made at the same time.
+const EXPLANATIONS_MAX: usize = 2;
 
 /// What every handler shares.
 pub(crate) struct Api {
@@ -36,6 +42,7 @@ pub(crate) struct Api {
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
     pub(crate) dumps: Arc<Semaphore>,
+    pub(crate) explanations: Arc<Semaphore>,
 }
 
 impl Api {
@@ -45,7 +52,8 @@ impl Api {
         asked: Vec<(ModelKey, InstanceId, DpRank)>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
-        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps }
+        let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
+        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, explanations }
     }
 }
 
@@ -61,6 +69,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/workers", get(workers::list))
         .route("/query", post(query::by_tokens))
         .route("/query_by_hash", post(query::by_hashes))
+        .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
@@ -77,13 +86,40 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 9] =
-    ["/health", "/ready", "/metrics", "/register", "/unregister", "/workers", "/query", "/query_by_hash", "/dump"];
+const COUNTED: [&str; 10] = [
+    "/health",
+    "/ready",
+    "/metrics",
+    "/register",
+    "/unregister",
+    "/workers",
+    "/query",
+    "/query_by_hash",
+    "/explain",
+    "/dump",
+];
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let start = Instant::now();
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
-    let endpoint = COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other");
+    let endpoint = Endpoint {
+        path: COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other"),
+        method: match *request.method() {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            _ => "other",
+        },
+    };
     let response = next.run(request).await;
-    api.indexer.metrics().request(endpoint, response.status().as_u16());
+    let metrics = api.indexer.metrics();
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        metrics.bound(Bound::BodyBytes);
+    }
+    metrics.answered(endpoint, response.status().as_u16(), start.elapsed());
     response
+}
+
+/// Runs what waits for other threads where it holds nobody up.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::unavailable("the service is stopping"))
 }

@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::Api;
+use super::blocking;
 use super::error::ApiError;
+use crate::metrics::TextFormat;
 
 pub(super) async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
@@ -28,8 +31,12 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
     Ok(Json(json!({ "status": "ready" })))
 }
 
-pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    let totals = api.indexer.totals();
-    let text = api.indexer.metrics().encode(totals.models, totals.instances, totals.held_blocks);
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+/// In the classic text format, or in OpenMetrics' for whoever accepts it.
+pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<impl IntoResponse, ApiError> {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let format = TextFormat::accepted_by(&accept.collect::<Vec<_>>().join(","));
+    let indexer = Arc::clone(&api.indexer);
+    // An index may wait for its writer before it tells its size.
+    let text = blocking(move || indexer.metrics_text(format)).await?;
+    Ok(([(CONTENT_TYPE, format.content_type())], text))
 }

@@ -66,8 +66,7 @@ type ByRank<T> = BTreeMap<u32, T>;
 #[derive(Serialize, Default)]
 pub(super) struct QueryResponse {
     scores: BTreeMap<String, ByRank<u64>>,
-    /// Queries that reached each matched block; empty, because frequencies are not tracked.
-    frequencies: Vec<u64>,
+    frequencies: Vec<u32>,
     tree_sizes: BTreeMap<String, ByRank<usize>>,
     instances: BTreeMap<String, InstanceScores>,
 }
@@ -84,7 +83,7 @@ struct InstanceScores {
 
 impl QueryResponse {
     fn of(answer: &Answer) -> Self {
-        let mut response = Self::default();
+        let mut response = Self { frequencies: answer.frequencies.clone(), ..Self::default() };
         for rank in &answer.ranks {
             let (key, tokens) = (rank.instance.as_key(), rank.tokens);
             let device = tokens[Tier::Device];

@@ -11,10 +11,10 @@ use flash_indexer_core::{DpRank, RemovedCopies};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Api;
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
 use super::fields::Scope;
+use super::{Api, blocking};
 use crate::indexer::{Registered, Registration};
 use crate::ingest::{Connection, ListenerReport};
 use crate::instance::InstanceId;
@@ -118,11 +118,6 @@ pub(super) async fn unregister(
         return Err(ApiError::not_found(format!("{shown} is not registered so: see GET /workers")));
     }
     Ok(Json(json!({ "status": "ok" })))
-}
-
-/// Runs what waits for other threads where it holds nobody up.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::unavailable("the service is stopping"))
 }
 
 #[derive(Serialize)]

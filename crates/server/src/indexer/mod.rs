@@ -1,22 +1,30 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod explain;
+mod handover;
 mod registration;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
+use flash_indexer_core::hashing::{BlockSize, local_hashes};
+use flash_indexer_core::{DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
 
+pub(crate) use self::explain::{Explanation, Prompt, Question};
+pub use self::handover::RankDump;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 use crate::answer::{Answer, QueryOptions};
-use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
+use crate::explain::Departures;
+use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
-use crate::metrics::Metrics;
+use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
+use crate::recent_uses::RecentUses;
+use crate::remembered::Remembered;
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -29,11 +37,25 @@ pub struct IndexerOptions {
     pub models_max: usize,
     /// Ranks that may be registered.
     pub listeners_max: usize,
+    /// Stored and removed blocks of each model that are remembered to explain answers with, each.
+    pub history_blocks_max: usize,
+    /// What the metrics are called.
+    pub metric_names: MetricNames,
+    /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
+    pub use_window: Option<Duration>,
 }
 
 impl Default for IndexerOptions {
     fn default() -> Self {
-        Self { design: Design::DEFAULT, writer_threads: 4, models_max: 1_024, listeners_max: 16_384 }
+        Self {
+            design: Design::DEFAULT,
+            writer_threads: 4,
+            models_max: 1_024,
+            listeners_max: 16_384,
+            metric_names: MetricNames::Own,
+            use_window: None,
+            history_blocks_max: 16_384,
+        }
     }
 }
 
@@ -54,21 +76,6 @@ pub(crate) struct InstanceReport {
     pub(crate) listeners: BTreeMap<DpRank, ListenerReport>,
 }
 
-/// What one rank holds, as events.
-pub(crate) struct RankDump {
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) events: Vec<BlockEvent>,
-}
-
-/// Sizes of the whole service.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Totals {
-    pub(crate) models: usize,
-    pub(crate) instances: usize,
-    pub(crate) held_blocks: usize,
-}
-
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
 ///
 /// # Consistency
@@ -80,9 +87,14 @@ pub struct Indexer {
     models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
+    /// Where streams stood that are listened to no more.
+    remembered: Mutex<Remembered>,
     sockets: Sockets,
+    decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
+    uses: Option<Arc<RecentUses>>,
+    departures: Departures,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -100,15 +112,21 @@ impl Indexer {
     ///
     /// When its threads cannot be started.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
-        let metrics = Arc::new(Metrics::default());
+        let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
+        let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
+        let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
-            sockets: Sockets::new(Arc::clone(&writers)),
+            remembered: Mutex::default(),
+            sockets: Sockets::start(Arc::clone(&decoders))?,
+            decoders,
             writers,
             metrics,
+            uses,
+            departures: Departures::default(),
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -116,8 +134,10 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        self.writers.stop();
+        self.writers.stop_applying();
         self.sockets.stop();
+        self.decoders.stop();
+        self.writers.stop();
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -147,10 +167,7 @@ impl Indexer {
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
-        let space = match lora_name {
-            Some(name) => HashSpace::new(Some(name), cache_salt),
-            None => HashSpace::new(model.lora_name.read().as_deref(), cache_salt),
-        };
+        let space = model.hash_space(lora_name, cache_salt);
         let windows = model.windows.in_use();
         let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
         Ok(model.answer(queries.iter().map(Vec::as_slice), options))
@@ -192,17 +209,6 @@ impl Indexer {
         models.map(|model| (model.key.clone(), model.block_size)).collect()
     }
 
-    /// What each rank of a model holds, one rank at a time: each at one moment, with the index
-    /// unlocked in between, and no more than one rank in memory.
-    pub(crate) fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<> {
-        let model = self.models.read().get(key).cloned();
-        let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
-        ranks.into_iter().filter_map(move |(instance, rank)| {
-            let events = model.as_ref()?.index.dump(rank);
-            Some(RankDump { instance, dp_rank: rank.dp_rank, events })
-        })
-    }
-
     /// Whether every listener in `asked` is connected; else those that are not.
     pub(crate) fn unconnected(&self, asked: &[(ModelKey, InstanceId, DpRank)]) -> Vec<String> {
         let models = self.models.read();
@@ -215,20 +221,28 @@ impl Indexer {
         missing.map(|(key, instance, dp_rank)| format!("instance {instance} rank {dp_rank} of {key}")).collect()
     }
 
-    pub(crate) fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
-        for model in self.models_of(None, None) {
-            totals.models += 1;
-            totals.instances += model.instances.read().len();
-            totals.held_blocks += model.held_blocks();
+    /// All metrics. Waits for the writers of designs that tell their size so; linear in the ranks.
+    pub(crate) fn metrics_text(&self, format: TextFormat) -> String {
+        let models = self.models_of(None, None);
+        let mut listeners: BTreeMap<ListenerState, usize> = BTreeMap::new();
+        for model in &models {
+            for (&rank, listener) in model.instances.read().values().flat_map(|instance| &instance.listeners) {
+                let state =
+                    ListenerState { status: listener.connection().as_str(), trust: listener.trust(rank).as_str() };
+                *listeners.entry(state).or_default() += 1;
+            }
         }
-        totals
+        let models = models.iter().map(|model| model.state()).collect();
+        self.metrics.encode(
+            State { models, listeners, decoders: self.decoders.queues(), writers: self.writers.queues() },
+            format,
+        )
     }
 
     /// Blocks held by all ranks of all models.
     #[must_use]
     pub fn held_blocks(&self) -> usize {
-        self.totals().held_blocks
+        self.models_of(None, None).iter().map(|model| model.size().blocks).sum()
     }
 
     /// Events applied since the start.

@@ -4,15 +4,21 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use crossbeam_channel::bounded;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_wire::Start;
 use parking_lot::RwLock;
 
 use super::Indexer;
-use crate::ingest::{ConnectError, Listener, ListenerOptions};
+use crate::explain::{Departure, History, SeenSpaces};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
+use crate::remembered::StreamName;
 
 /// A rank of an engine that asks to be indexed.
 #[derive(Debug, Clone)]
@@ -101,6 +107,14 @@ impl Indexer {
     ///
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::AtOnce)
+    }
+
+    pub(super) fn register_from(
+        &self,
+        registration: Registration,
+        start: Start,
+    ) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         check_endpoint(&endpoint)?;
         if let Some(replay) = &replay_endpoint {
@@ -124,15 +138,41 @@ impl Indexer {
             };
         }
         if self.listener_count() >= self.options.listeners_max {
+            self.metrics.bound(Bound::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
         // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
-        let listener = match listeners.values().find(|listener| listener.options == options) {
-            Some(shared) => Arc::clone(shared),
-            None => self.listen(&model, worker, dp_rank, options)?,
-        };
+        let shared = listeners.values().find(|listener| listener.options == options).map(Arc::clone);
+        let is_shared = shared.is_some();
+        let listener = shared.unwrap_or_else(|| {
+            let name =
+                StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
+            Arc::new(Listener::new(NewListener {
+                id: self.new_id(),
+                model: Arc::clone(&model),
+                instance: instance.clone(),
+                worker,
+                dp_rank,
+                options,
+                start,
+                remembered: self.remembered.lock().recall(&name),
+            }))
+        });
+        if start == Start::Held && listener.start == Start::Held {
+            listener.hold.lock().hold(dp_rank);
+        }
+        // Before the first message, which may name further ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
-        model.instances.write().entry(instance).or_insert_with(new_instance).listeners.insert(dp_rank, listener);
+        let mut instances = model.instances.write();
+        let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
+        listed.listeners.insert(dp_rank, Arc::clone(&listener));
+        drop(instances);
+        if is_shared {
+            self.decoders.deliver(&listener, Delivery::Unmute(dp_rank));
+        } else if let Err(error) = self.sockets.open(listener) {
+            unlist(&model, &instance, Some(dp_rank));
+            return Err(refused(&error));
+        }
         model.update_lora_name();
         self.models.write().entry(key).or_insert(model);
         Ok(Registered::New)
@@ -149,27 +189,11 @@ impl Indexer {
                 asked: block_size.tokens(),
             }),
             None if models.len() >= self.options.models_max => {
+                self.metrics.bound(Bound::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
             None => Ok(self.new_model(key, block_size)),
         }
-    }
-
-    fn listen(
-        &self,
-        model: &Arc<Model>,
-        worker: WorkerId,
-        dp_rank: DpRank,
-        options: ListenerOptions,
-    ) -> Result<Arc<Listener>, RegistrationError> {
-        let listener = Arc::new(Listener::new(self.new_id(), Arc::clone(model), worker, dp_rank, options));
-        self.sockets.open(Arc::clone(&listener)).map_err(|error| match error {
-            ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
-            ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {
-                RegistrationError::Unavailable(error.to_string())
-            }
-        })?;
-        Ok(listener)
     }
 
     fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
@@ -180,6 +204,12 @@ impl Indexer {
             index: self.options.design.build(),
             instances: RwLock::default(),
             windows: Windows::default(),
+            counts: ModelCounts::default(),
+            id: self.new_id(),
+            uses: self.uses.clone(),
+            history: History::new(self.options.history_blocks_max),
+            spaces: SeenSpaces::default(),
+            metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         })
     }
@@ -210,22 +240,12 @@ impl Indexer {
         let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
         let mut ranks = 0;
         for model in models {
-            let mut closed = Vec::new();
-            {
-                let mut instances = model.instances.write();
-                let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { continue };
-                let listeners = &mut entry.get_mut().listeners;
-                match dp_rank {
-                    Some(dp_rank) => closed.extend(listeners.remove_entry(&dp_rank)),
-                    None => closed.extend(std::mem::take(listeners)),
-                }
-                if listeners.is_empty() {
-                    entry.remove();
-                }
-            }
+            let closed = unlist(&model, instance, dp_rank);
             ranks += closed.len();
             for (dp_rank, listener) in closed {
-                self.stop_listening(&model, instance, dp_rank, &listener);
+                self.stop_listening(&model, dp_rank, &listener);
+                let (instance, model) = (instance.clone(), model.key.clone());
+                self.departures.note(Departure { at: Instant::now(), instance, dp_rank, model });
             }
             model.update_lora_name();
             if model.instances.read().is_empty() {
@@ -234,20 +254,48 @@ impl Indexer {
         }
         Unregistered { ranks }
     }
+
+    /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
+    fn stop_listening(&self, model: &Model, dp_rank: DpRank, listener: &Arc<Listener>) {
+        let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
+        if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
+            let (done, muted) = bounded(1);
+            self.decoders.deliver(listener, Delivery::Mute(dp_rank, done));
+            // An error means that the service stops, and everything is forgotten anyway.
+            let _ = muted.recv();
+            self.release_held(listener, dp_rank, None);
+        } else if let Some(position) = self.sockets.close(listener) {
+            let name = StreamName {
+                model: model.key.clone(),
+                instance: listener.instance.clone(),
+                endpoint: listener.options.endpoint.clone(),
+            };
+            self.remembered.lock().keep(name, position);
+        }
+    }
 }
 
-impl Indexer {
-    /// Closes a stream that no rank needs any more; of one that others still need, forgets the rank.
-    fn stop_listening(&self, model: &Model, instance: &InstanceId, dp_rank: DpRank, listener: &Arc<Listener>) {
-        let still_needed = model
-            .instances
-            .read()
-            .get(instance)
-            .is_some_and(|instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener)));
-        if still_needed {
-            model.index.clear_rank(WorkerRank { worker: listener.worker, dp_rank });
-        } else {
-            self.sockets.close(listener);
+/// Takes an instance, or one of its ranks, off the list of those that answers name.
+fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
+    let mut instances = model.instances.write();
+    let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { return Vec::new() };
+    let listeners = &mut entry.get_mut().listeners;
+    let closed = match dp_rank {
+        Some(dp_rank) => listeners.remove_entry(&dp_rank).into_iter().collect(),
+        None => std::mem::take(listeners).into_iter().collect(),
+    };
+    if listeners.is_empty() {
+        entry.remove();
+    }
+    closed
+}
+
+/// The error for a listener that cannot be opened.
+fn refused(error: &ConnectError) -> RegistrationError {
+    match error {
+        ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
+        ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {
+            RegistrationError::Unavailable(error.to_string())
         }
     }
 }

@@ -2,14 +2,18 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+mod exposition;
+
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_server::{Server, ServerOptions};
+use flash_indexer_server::{Indexer, Server, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
+
+pub(crate) use self::exposition::{Exposition, Format};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const BLOCK_TOKENS: u32 = 4;
@@ -53,6 +57,18 @@ impl Service {
         response.body_mut().read_to_string().expect("text")
     }
 
+    /// The metrics, which must be as Prometheus wants them in both of its formats.
+    pub(crate) fn metrics(&self) -> Exposition {
+        let read = |format, accept: &str, content_type: &str| {
+            let mut response = self.agent.get(self.url("/metrics")).header("accept", accept).call().expect("an answer");
+            assert_eq!(response.headers()["content-type"], content_type);
+            Exposition::read(&response.body_mut().read_to_string().expect("text"), format)
+        };
+        read(Format::Classic, "*/*", "text/plain; version=0.0.4; charset=utf-8");
+        let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+        read(Format::OpenMetrics, accept, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         self.post_text(path, &body.to_string())
     }
@@ -66,6 +82,10 @@ impl Service {
         let (status, answer) = self.post("/query", body);
         assert_eq!(status, 200, "{answer}");
         answer
+    }
+
+    pub(crate) fn indexer(&self) -> &Indexer {
+        self.server.as_ref().expect("it runs until dropped").indexer()
     }
 
     /// Matched device tokens of instance `instance`, rank `rank`.
@@ -108,6 +128,21 @@ impl Engine {
     /// An engine of model `m` that is registered and listened to.
     pub(crate) fn registered(service: &Service, instance: Value, rank: u32, more: &Value) -> Self {
         let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        let engine = Self { publisher, instance, rank };
+        engine.register(service, more);
+        engine
+    }
+
+    /// An engine of model `m` that is registered with its replay endpoint.
+    pub(crate) fn with_replay(service: &Service, instance: Value, publisher: Publisher) -> Self {
+        let engine = Self { publisher, instance, rank: 0 };
+        engine.register(service, &json!({ "replay_endpoint": engine.publisher.replay_endpoint() }));
+        engine
+    }
+
+    /// Registers it and waits until it is listened to.
+    pub(crate) fn register(&self, service: &Service, more: &Value) {
+        let Self { publisher, instance, rank } = self;
         let mut request = json!({
             "instance_id": instance, "dp_rank": rank, "endpoint": publisher.endpoint(),
             "model_name": "m", "block_size": BLOCK_TOKENS,
@@ -118,7 +153,6 @@ impl Engine {
         let (status, answer) = service.post("/register", &request);
         assert_eq!(status, 201, "{answer}");
         assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
-        Self { publisher, instance, rank }
     }
 
     /// Publishes events under this number and waits until the service has taken them in.

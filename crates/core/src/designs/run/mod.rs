@@ -260,6 +260,10 @@ impl SharedIndex for RunIndex {
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
         self.published.load().ranks.sizes()
     }
+
+    fn memory_bytes(&self) -> Option<usize> {
+        Some(self.memory().bytes_taken)
+    }
 }
 
 /// Depths by holder as matches by rank.

@@ -1,0 +1,99 @@
+//! `flash-indexer explain`: why does the index say what it says?
+
+use anyhow::{Context, Result};
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::Value;
+
+use crate::client::{ExplainQuery, Explanation, IndexerClient};
+use crate::prompt::PromptArguments;
+
+/// Where does each rank's match of these tokens end, and why?
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  flash-indexer explain --model llama-3-8b --tokens-file prompt.txt --instance gpu-1"
+)]
+pub(crate) struct ExplainArguments {
+    #[command(flatten)]
+    prompt: PromptArguments,
+
+    /// Only this instance.
+    #[arg(long)]
+    instance: Option<String>,
+}
+
+pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
+    let ExplainArguments { prompt, instance } = arguments;
+    let tokens = prompt.tokens()?;
+    let query = ExplainQuery { query: prompt.query(&tokens), instance_id: instance.as_deref() };
+    let answer = IndexerClient::new(&prompt.url).explain(&query)?;
+    if prompt.json {
+        println!("{}", serde_json::to_string_pretty(&answer)?);
+    } else {
+        let explanation = serde_json::from_value(answer).context("the service explains in another way")?;
+        print_table(&explanation, tokens.len());
+    }
+    Ok(())
+}
+
+fn print_table(explanation: &Explanation, prompt_tokens: usize) {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "instance",
+        "rank",
+        "device",
+        "any tier",
+        "trust",
+        "ends at",
+        "why",
+        "local hash",
+        "sequence hash",
+    ]);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        if [1, 2, 3, 5].contains(&at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for rank in &explanation.ranks {
+        for (at, end) in rank.ends.iter().enumerate() {
+            let once = |text: String| if at == 0 { text } else { String::new() };
+            table.add_row([
+                once(shown(&rank.instance_id)),
+                once(rank.dp_rank.to_string()),
+                once(rank.gpu.to_string()),
+                once(rank.longest_matched.to_string()),
+                once(rank.trust.clone()),
+                end.position.to_string(),
+                end.why.clone(),
+                hex(end.local_hash),
+                hex(end.sequence_hash),
+            ]);
+        }
+    }
+    for absent in &explanation.absent {
+        let rank = absent.dp_rank.map_or_else(String::new, |rank| rank.to_string());
+        table.add_row([
+            shown(&absent.instance_id),
+            rank,
+            String::new(),
+            String::new(),
+            String::new(),
+            String::new(),
+            absent.why.clone(),
+        ]);
+    }
+    println!(
+        "{prompt_tokens} tokens, {} blocks; matches in tokens, ends in blocks from 0\n{table}",
+        explanation.blocks
+    );
+}
+
+/// An instance as it was named, without quotes.
+fn shown(instance: &Value) -> String {
+    instance.as_str().map_or_else(|| instance.to_string(), str::to_owned)
+}
+
+fn hex(hash: Option<u64>) -> String {
+    hash.map_or_else(String::new, |hash| format!("{hash:#018x}"))
+}

@@ -1,0 +1,86 @@
+//! The prompt that a person asks about.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::client::Query;
+
+/// A prompt, whose caches it concerns, and the service to ask.
+#[derive(Args)]
+pub(crate) struct PromptArguments {
+    /// Token ids of the prompt, separated by commas.
+    #[arg(long, value_delimiter = ',', required_unless_present = "tokens_file", conflicts_with = "tokens_file")]
+    tokens: Vec<u32>,
+
+    /// File with token ids separated by commas, spaces or lines, or as a JSON list; - for standard input.
+    #[arg(long, value_name = "FILE")]
+    tokens_file: Option<PathBuf>,
+
+    /// Model whose engines are asked about.
+    #[arg(long, alias = "model-name", default_value = "default")]
+    model: String,
+
+    /// Tenant whose engines are asked about [default: the service's default tenant].
+    #[arg(long)]
+    tenant_id: Option<String>,
+
+    /// LoRA adapter that the request would use.
+    #[arg(long)]
+    lora_name: Option<String>,
+
+    /// Cache salt that the request would use.
+    #[arg(long)]
+    cache_salt: Option<String>,
+
+    /// The service to ask.
+    #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
+    pub(crate) url: String,
+
+    /// Print the service's answer as it is.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl PromptArguments {
+    /// The prompt's tokens, from wherever they are.
+    pub(crate) fn tokens(&self) -> Result<Vec<u32>> {
+        match &self.tokens_file {
+            Some(path) => tokens_in(path),
+            None => Ok(self.tokens.clone()),
+        }
+    }
+
+    /// The question about these tokens.
+    pub(crate) fn query<'a>(&'a self, tokens: &'a [u32]) -> Query<'a> {
+        Query {
+            token_ids: tokens,
+            model_name: &self.model,
+            tenant_id: self.tenant_id.as_deref(),
+            lora_name: self.lora_name.as_deref(),
+            cache_salt: self.cache_salt.as_deref(),
+            ..Query::default()
+        }
+    }
+}
+
+fn tokens_in(path: &Path) -> Result<Vec<u32>> {
+    let mut text = String::new();
+    if path.as_os_str() == "-" {
+        std::io::stdin().read_to_string(&mut text).context("failed to read standard input")?;
+    } else {
+        text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+    }
+    let list = text.trim();
+    let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')).unwrap_or(list);
+    let words = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    let tokens: Result<Vec<u32>> = words
+        .map(|word| word.parse().with_context(|| format!("{word:?} in {} is not a token id", path.display())))
+        .collect();
+    match tokens?.as_slice() {
+        [] => bail!("there is no token in {}", path.display()),
+        tokens => Ok(tokens.to_vec()),
+    }
+}

@@ -1,0 +1,289 @@
+//! Why a rank's match ends where it does: from what it holds and what happened to it, nothing else.
+
+use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
+use flash_indexer_wire::ContentSpace;
+
+use super::past::{Clear, Past, Removal};
+use super::walk::{Names, Piece, Walk};
+use crate::ingest::Trust;
+
+/// Where a match ends, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Position of the first block that does not match, counted from zero; behind the last block where
+    /// all of them match.
+    pub(crate) position: usize,
+    /// That block's content.
+    pub(crate) local: Option<LocalHash>,
+    /// Its name, if any rank knows it or has lately known it.
+    pub(crate) sequence: Option<SequenceHash>,
+    pub(crate) reason: Reason,
+}
+
+/// Why a block does not match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// There is no such block: the whole prompt is held.
+    WholePrompt,
+    /// It is held, but in this tier only.
+    OtherTier(Tier),
+    /// It is not held, and blocks behind it are.
+    Hole { behind: Behind, removed: Option<Removal> },
+    /// The rank has removed it, or it was lost in a way that is no longer remembered.
+    Removed(Option<Removal>),
+    /// The rank had it when all that it held was forgotten.
+    Cleared(Clear),
+    /// The rank holds so many leading blocks of the same tokens under another adapter or salt.
+    OtherSpace { space: ContentSpace, blocks: usize },
+    /// The rank has not said anything yet.
+    Cold,
+    /// The rank may hold it, because messages were missed or could not be read.
+    Degraded,
+    /// The rank has not told of it as far as is remembered.
+    NeverSeen,
+}
+
+/// Blocks of the prompt that are held behind one that is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Behind {
+    /// Position of the first one.
+    pub(crate) position: usize,
+    /// How many follow each other from there.
+    pub(crate) blocks: usize,
+}
+
+/// The same tokens under another adapter or salt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) space: ContentSpace,
+    /// Leading blocks that the rank holds of it.
+    pub(crate) blocks: usize,
+}
+
+/// A question, and what is known besides what the rank itself holds.
+pub(super) struct Asked<'a> {
+    pub(super) query: &'a [LocalHash],
+    /// Names that any rank has for the query's blocks.
+    pub(super) names: &'a Names,
+    pub(super) past: &'a Past,
+}
+
+/// Where a rank's match ends in device memory and, if that is further on, altogether.
+pub(super) fn ends(
+    asked: &Asked<'_>,
+    rank: WorkerRank,
+    trust: Trust,
+    walk: &Walk,
+    elsewhere: Option<&Elsewhere>,
+) -> Vec<End> {
+    let local = |position: usize| asked.query.get(position).copied();
+    let mut ends = Vec::new();
+    if let Some(slower) = walk.slower {
+        let position = walk.blocks[Tier::Device];
+        let reason = Reason::OtherTier(slower.tier);
+        ends.push(End { position, local: local(position), sequence: Some(slower.sequence), reason });
+    }
+    let position = walk.longest();
+    let Some(missing) = local(position) else {
+        if ends.is_empty() {
+            ends.push(End { position, local: None, sequence: None, reason: Reason::WholePrompt });
+        }
+        return ends;
+    };
+    let names = Missing::of(asked, rank, walk);
+    let reason = names.reason(asked.past, rank).or_else(|| {
+        let elsewhere = elsewhere.filter(|elsewhere| elsewhere.blocks > position);
+        elsewhere.map(|Elsewhere { space, blocks }| Reason::OtherSpace { space: space.clone(), blocks: *blocks })
+    });
+    let reason = reason.unwrap_or(match trust {
+        Trust::Cold => Reason::Cold,
+        Trust::Degraded => Reason::Degraded,
+        Trust::Exact => Reason::NeverSeen,
+    });
+    ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason });
+    ends
+}
+
+/// A block that a rank does not hold.
+struct Missing {
+    /// The name that the rank itself had for it.
+    own: Option<SequenceHash>,
+    /// Any name of it.
+    any: Option<SequenceHash>,
+    behind: Option<Piece>,
+}
+
+impl Missing {
+    fn of(asked: &Asked<'_>, rank: WorkerRank, walk: &Walk) -> Self {
+        let position = walk.longest();
+        let known_at = |position: usize| asked.names.get(position).map_or(&[][..], Vec::as_slice);
+        // Content may repeat: a piece belongs to this prompt if its parent is the prompt's block, as far
+        // as anybody knows that block's name.
+        let belongs = |piece: &&Piece| {
+            let names = known_at(piece.position - 1);
+            names.is_empty() || names.contains(&piece.parent)
+        };
+        let behind = walk.pieces.iter().find(belongs).copied();
+        let next = behind.filter(|piece| piece.position == position + 1).map(|piece| piece.parent);
+        let names = || next.into_iter().chain(known_at(position).iter().copied());
+        let past = asked.past;
+        let was_own = |name: &SequenceHash| past.removed(rank, *name).is_some() || past.stored(rank, *name).is_some();
+        Self { own: next.or_else(|| names().find(was_own)), any: names().next(), behind }
+    }
+
+    fn sequence(&self) -> Option<SequenceHash> {
+        self.own.or(self.any)
+    }
+
+    /// What the past says.
+    fn reason(&self, past: &Past, rank: WorkerRank) -> Option<Reason> {
+        let stored = self.own.and_then(|name| past.stored(rank, name));
+        let removed = self.own.and_then(|name| past.removed(rank, name));
+        let cleared = past.cleared(rank).filter(|cleared| stored.is_some_and(|stored| stored <= cleared.at));
+        let removed_last = removed.filter(|removed| cleared.is_none_or(|cleared| cleared.at <= removed.at));
+        match (self.behind, removed_last, cleared) {
+            (Some(Piece { position, blocks, .. }), removed, _) => {
+                Some(Reason::Hole { behind: Behind { position, blocks }, removed })
+            }
+            (None, Some(removed), _) => Some(Reason::Removed(Some(removed))),
+            (None, None, Some(cleared)) => Some(Reason::Cleared(cleared)),
+            (None, None, None) => stored.map(|_| Reason::Removed(None)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use flash_indexer_core::hashing::Salt;
+    use flash_indexer_core::{Block, BlockEvent, DpRank, RemovedCopies, WorkerId};
+
+    use super::super::history::{ClearCause, History};
+    use super::*;
+
+    const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
+    const OTHER: WorkerRank = WorkerRank { worker: WorkerId(2), dp_rank: DpRank(0) };
+
+    /// A rank and what happened to it, second by second.
+    struct Rank {
+        start: Instant,
+        history: History,
+        seconds: u64,
+    }
+
+    impl Rank {
+        fn new() -> Self {
+            Self { start: Instant::now(), history: History::new(100), seconds: 0 }
+        }
+
+        fn at(&self, second: u64) -> Instant {
+            self.start + Duration::from_secs(second)
+        }
+
+        fn did(&mut self, rank: WorkerRank, event: &BlockEvent) {
+            self.seconds += 1;
+            self.history.note(rank, event, self.at(self.seconds));
+        }
+
+        /// The ends of prompt 1, 2, 3 for a rank that holds `dump`.
+        fn ends(&self, dump: &[BlockEvent], trust: Trust, elsewhere: Option<&Elsewhere>) -> Vec<End> {
+            let query = [10, 20, 30].map(LocalHash);
+            let (past, mut names) = (Past::new(&self.history.remembered()), Names::new());
+            let walk = Walk::new(&query, dump, &mut names);
+            past.add_names(&query, &mut names);
+            ends(&Asked { query: &query, names: &names, past: &past }, RANK, trust, &walk, elsewhere)
+        }
+
+        fn reason(&self, dump: &[BlockEvent]) -> Reason {
+            self.ends(dump, Trust::Exact, None).pop().expect("an end").reason
+        }
+    }
+
+    fn stored(tier: Tier, parent: Option<u64>, names: &[u64]) -> BlockEvent {
+        let blocks = names.iter().map(|&name| Block { sequence: SequenceHash(name), local: LocalHash(10 * name) });
+        BlockEvent::Stored { tier, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
+    }
+
+    fn removed(name: u64) -> BlockEvent {
+        BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(name)], copies: RemovedCopies::One }
+    }
+
+    #[test]
+    fn a_whole_prompt_and_one_in_a_slower_tier() {
+        let rank = Rank::new();
+        let whole = [stored(Tier::Device, None, &[1, 2, 3])];
+        assert_eq!(rank.reason(&whole), Reason::WholePrompt);
+        let offloaded = [stored(Tier::Device, None, &[1]), stored(Tier::Disk, Some(1), &[2, 3])];
+        let end = End {
+            position: 1,
+            local: Some(LocalHash(20)),
+            sequence: Some(SequenceHash(2)),
+            reason: Reason::OtherTier(Tier::Disk),
+        };
+        assert_eq!(rank.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));
+        let ends =
+            rank.ends(&[stored(Tier::Device, None, &[1]), stored(Tier::Disk, Some(1), &[2])], Trust::Exact, None);
+        assert_eq!((&ends[0], ends[1].position, &ends[1].reason), (&end, 2, &Reason::NeverSeen));
+    }
+
+    #[test]
+    fn a_removed_block_is_told_with_its_time_also_when_others_lie_behind_it() {
+        let mut rank = Rank::new();
+        rank.did(RANK, &stored(Tier::Device, None, &[1, 2, 3]));
+        rank.did(RANK, &removed(3));
+        rank.did(OTHER, &removed(2));
+        let removal = Removal { at: rank.at(2), tier: Tier::Device };
+        let ends = rank.ends(&[stored(Tier::Device, None, &[1, 2])], Trust::Exact, None);
+        assert_eq!((ends[0].sequence, &ends[0].reason), (Some(SequenceHash(3)), &Reason::Removed(Some(removal))));
+
+        rank.did(RANK, &removed(2));
+        let removed = Some(Removal { at: rank.at(4), ..removal });
+        let behind = Behind { position: 2, blocks: 1 };
+        let dump = [stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(2), &[3])];
+        assert_eq!(rank.reason(&dump), Reason::Hole { behind, removed });
+        assert_eq!(
+            Rank::new().reason(&dump),
+            Reason::Hole { behind, removed: None },
+            "its name is known by what follows"
+        );
+        assert_eq!(rank.reason(&[stored(Tier::Device, None, &[1])]), Reason::Removed(removed));
+    }
+
+    #[test]
+    fn the_same_content_elsewhere_is_no_hole() {
+        let mut rank = Rank::new();
+        // The prompt's second block is called 2; block 3 of this rank follows another one.
+        rank.did(OTHER, &stored(Tier::Device, None, &[1, 2]));
+        assert_eq!(
+            rank.reason(&[stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(77), &[3])]),
+            Reason::NeverSeen
+        );
+    }
+
+    #[test]
+    fn what_a_clear_took_is_told_and_what_came_after_it_is_not() {
+        let mut rank = Rank::new();
+        rank.did(RANK, &stored(Tier::Device, None, &[1]));
+        rank.did(RANK, &BlockEvent::Cleared);
+        let cleared = Clear { at: rank.at(2), cause: ClearCause::Engine };
+        assert_eq!(rank.reason(&[]), Reason::Cleared(cleared));
+        rank.did(RANK, &stored(Tier::Device, None, &[1]));
+        assert_eq!(rank.reason(&[]), Reason::Removed(None), "how it went is not remembered");
+        rank.did(RANK, &removed(1));
+        assert_eq!(rank.reason(&[]), Reason::Removed(Some(Removal { at: rank.at(4), tier: Tier::Device })));
+    }
+
+    #[test]
+    fn without_a_past_other_spaces_and_trust_are_the_reasons() {
+        let rank = Rank::new();
+        let space = ContentSpace::new(Some("a"), Salt::new("s"));
+        let elsewhere = Elsewhere { space: space.clone(), blocks: 2 };
+        let reason = |dump: &[BlockEvent], trust| rank.ends(dump, trust, Some(&elsewhere))[0].reason.clone();
+        assert_eq!(reason(&[], Trust::Degraded), Reason::OtherSpace { space, blocks: 2 });
+        let deeper = [stored(Tier::Device, None, &[1, 2])];
+        assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded, "what is elsewhere is no longer");
+        assert_eq!(reason(&deeper, Trust::Exact), Reason::NeverSeen);
+        assert_eq!(rank.ends(&[], Trust::Cold, None)[0].reason, Reason::Cold);
+    }
+}

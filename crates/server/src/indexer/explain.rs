@@ -1,0 +1,147 @@
+//! Why does an answer say what it says?
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use flash_indexer_core::hashing::{HashSpace, local_hashes};
+use flash_indexer_core::{DpRank, LocalHash, WorkerRank};
+use flash_indexer_wire::ContentSpace;
+
+use super::{Indexer, QueryError};
+use crate::explain::{Departure, Elsewhere, Explainer, RankExplanation, Subject};
+use crate::instance::{InstanceId, ModelKey};
+use crate::model::{Model, Standing};
+
+/// A prompt, and whose match of it is to be explained.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    pub(crate) key: ModelKey,
+    pub(crate) prompt: Prompt,
+    /// Only this instance.
+    pub(crate) instance: Option<InstanceId>,
+}
+
+/// A prompt in either of the forms of a query.
+#[derive(Debug, Clone)]
+pub(crate) enum Prompt {
+    Tokens { tokens: Vec<u32>, lora_name: Option<String>, cache_salt: Option<String> },
+    Hashes(Vec<LocalHash>),
+}
+
+/// What can be said about a question.
+#[derive(Debug, Clone)]
+pub(crate) struct Explanation {
+    /// Tokens in a block; none if nobody is registered.
+    pub(crate) block_tokens: Option<u32>,
+    /// Complete blocks of the prompt.
+    pub(crate) blocks: usize,
+    /// Every registered rank that was asked about.
+    pub(crate) ranks: Vec<RankExplanation>,
+    /// Ranks that were unregistered.
+    pub(crate) departed: Vec<Departure>,
+    /// An instance that was asked about and is not known at all.
+    pub(crate) unknown: Option<InstanceId>,
+    /// The moment that times are to be told from.
+    pub(crate) now: Instant,
+}
+
+impl Indexer {
+    /// Where each rank's match of a prompt ends, and why. Linear in what the asked ranks hold, and in
+    /// what those hold that must know a name which the asked ones lack; one rank's blocks are in memory
+    /// at a time.
+    ///
+    /// # Errors
+    ///
+    /// When nobody is registered for the model and tenant, and nobody was lately.
+    pub(crate) fn explain(&self, question: &Question) -> Result<Explanation, QueryError> {
+        let is_asked = |instance: &InstanceId| question.instance.as_ref().is_none_or(|asked| asked == instance);
+        let model = self.model(&question.key);
+        let mut departed = self.departures.of(&question.key);
+        let model = match model {
+            Err(error) if departed.is_empty() => return Err(error),
+            model => model.ok(),
+        };
+        let (mut blocks, mut ranks) = (0, Vec::new());
+        if let Some(model) = &model {
+            let forms = model.forms(&question.prompt);
+            blocks = forms.iter().map(Vec::len).max().unwrap_or(0);
+            ranks = model.explain(&question.prompt, forms, is_asked);
+        }
+        let is_there = |instance: &InstanceId, dp_rank: DpRank| {
+            ranks.iter().any(|rank| (&rank.instance, rank.dp_rank) == (instance, dp_rank))
+        };
+        departed.retain(|departure| is_asked(&departure.instance) && !is_there(&departure.instance, departure.dp_rank));
+        let is_unknown = ranks.is_empty() && departed.is_empty();
+        Ok(Explanation {
+            block_tokens: model.map(|model| model.block_size.tokens()),
+            blocks,
+            ranks,
+            departed,
+            unknown: question.instance.clone().filter(|_| is_unknown),
+            now: Instant::now(),
+        })
+    }
+}
+
+impl Model {
+    /// The prompt as the model's engines may have hashed it.
+    fn forms(&self, prompt: &Prompt) -> Vec<Vec<LocalHash>> {
+        match prompt {
+            Prompt::Hashes(hashes) => vec![hashes.clone()],
+            Prompt::Tokens { tokens, lora_name, cache_salt } => {
+                let space = self.hash_space(lora_name.as_deref(), cache_salt.as_deref());
+                self.forms_in(space, tokens).collect()
+            }
+        }
+    }
+
+    fn forms_in(&self, space: HashSpace, tokens: &[u32]) -> impl Iterator<Item = Vec<LocalHash>> {
+        self.windows.in_use().map(move |window| local_hashes(space, tokens, self.block_size, window))
+    }
+
+    fn explain(
+        &self,
+        prompt: &Prompt,
+        forms: Vec<Vec<LocalHash>>,
+        is_asked: impl Fn(&InstanceId) -> bool,
+    ) -> Vec<RankExplanation> {
+        let mut elsewhere = self.elsewhere(prompt);
+        let mut depths: BTreeMap<WorkerRank, usize> = BTreeMap::new();
+        for found in forms.iter().flat_map(|query| self.index.find(query).ranks) {
+            let depth = depths.entry(found.rank).or_default();
+            *depth = (*depth).max(found.longest() as usize);
+        }
+        let mut explainer = Explainer::new(forms, &self.history);
+        for (instance, rank) in self.ranks().into_iter().filter(|(instance, _)| is_asked(instance)) {
+            depths.remove(&rank);
+            let Standing { trust, last_error } = self.standing(&instance, rank.dp_rank);
+            let elsewhere = elsewhere.remove(&rank);
+            explainer.take(Subject { instance, rank, trust, last_error, elsewhere }, &self.index.dump(rank));
+        }
+        for (rank, depth) in depths {
+            if explainer.lacks_names(depth) {
+                explainer.learn_names(&self.index.dump(rank));
+            }
+        }
+        explainer.explain()
+    }
+
+    /// For each rank where it holds most of the same tokens under another adapter or salt.
+    fn elsewhere(&self, prompt: &Prompt) -> BTreeMap<WorkerRank, Elsewhere> {
+        let mut deepest: BTreeMap<WorkerRank, Elsewhere> = BTreeMap::new();
+        let Prompt::Tokens { tokens, lora_name, cache_salt } = prompt else { return deepest };
+        let own = self.hash_space(lora_name.as_deref(), cache_salt.as_deref());
+        let plain = ContentSpace::default();
+        let others = self.spaces.list().into_iter().chain([plain]).filter(|space| space.hash_space() != own);
+        for space in others {
+            let found = self.forms_in(space.hash_space(), tokens).flat_map(|query| self.index.find(&query).ranks);
+            for found in found {
+                let blocks = found.longest() as usize;
+                if deepest.get(&found.rank).is_none_or(|known| known.blocks < blocks) {
+                    deepest.insert(found.rank, Elsewhere { space: space.clone(), blocks });
+                }
+            }
+        }
+        deepest
+    }
+}

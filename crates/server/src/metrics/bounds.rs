@@ -1,0 +1,101 @@
+//! Bounds that were reached.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use super::{Metrics, registered, resolved};
+
+/// Something that is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// Messages or bytes that wait to be decoded.
+    Queue,
+    /// Changes that wait for a writer.
+    WriterQueue,
+    /// Live messages that wait for earlier ones.
+    WaitingMessages,
+    /// Ranks named in one stream.
+    RanksPerListener,
+    /// Blocks of a rank that wait for a parent.
+    WaitingBlocks,
+    /// Open HTTP connections.
+    Connections,
+    /// A request's body.
+    BodyBytes,
+    /// Dumps at a time.
+    Dumps,
+    /// Explanations at a time.
+    Explanations,
+    /// Pairs of model and tenant.
+    Models,
+    /// Registered ranks.
+    Listeners,
+    /// Blocks whose recent uses are counted.
+    RecentUses,
+}
+
+impl Bound {
+    const ALL: [Self; 12] = [
+        Self::Queue,
+        Self::WriterQueue,
+        Self::WaitingMessages,
+        Self::RanksPerListener,
+        Self::WaitingBlocks,
+        Self::Connections,
+        Self::BodyBytes,
+        Self::Dumps,
+        Self::Explanations,
+        Self::Models,
+        Self::Listeners,
+        Self::RecentUses,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::WriterQueue => "writer_queue",
+            Self::WaitingMessages => "waiting_messages",
+            Self::RanksPerListener => "ranks_per_listener",
+            Self::WaitingBlocks => "waiting_blocks",
+            Self::Connections => "connections",
+            Self::BodyBytes => "body_bytes",
+            Self::Dumps => "dumps",
+            Self::Explanations => "explanations",
+            Self::Models => "models",
+            Self::Listeners => "listeners",
+            Self::RecentUses => "recent_uses",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BoundLabel {
+    bound: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct BoundMetrics {
+    reached: [Counter; Bound::ALL.len()],
+}
+
+impl BoundMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let help = "Times that a bound was reached, by bound";
+        let family = registered(registry, "bounds_reached", help, Family::<BoundLabel, Counter>::default());
+        Self { reached: resolved(&family, Bound::ALL, |bound| BoundLabel { bound: bound.as_str() }) }
+    }
+}
+
+impl Metrics {
+    /// A bound was reached: something was refused, dropped or made to wait.
+    pub(crate) fn bound(&self, bound: Bound) {
+        self.bounded(bound, 1);
+    }
+
+    /// A bound was reached for so many things.
+    pub(crate) fn bounded(&self, bound: Bound, times: u64) {
+        self.bounds.reached[bound as usize].inc_by(times);
+    }
+}

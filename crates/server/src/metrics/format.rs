@@ -1,0 +1,99 @@
+//! The two text formats that Prometheus reads.
+
+use std::collections::HashSet;
+
+/// How the metrics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TextFormat {
+    /// Prometheus' own text format, which everything reads.
+    Classic,
+    /// OpenMetrics 1.0, for whoever asks for it.
+    OpenMetrics,
+}
+
+impl TextFormat {
+    /// The format for a request with this `Accept` header.
+    pub(crate) fn accepted_by(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Classic }
+    }
+
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The whole text in this format, from metrics in OpenMetrics' without its end.
+    pub(super) fn finish(self, mut metrics: String) -> String {
+        match self {
+            Self::Classic => classic(&metrics),
+            Self::OpenMetrics => {
+                metrics.push_str("# EOF\n");
+                metrics
+            }
+        }
+    }
+}
+
+/// The classic format calls a counter or info by the name of its samples, has no units and no infos.
+fn classic(metrics: &str) -> String {
+    let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let mut counters = HashSet::new();
+    let mut infos = HashSet::new();
+    for (name, kind) in types {
+        match kind {
+            "counter" => counters.insert(name),
+            "info" => infos.insert(name),
+            _ => false,
+        };
+    }
+    let mut text = String::with_capacity(metrics.len());
+    for line in metrics.lines() {
+        let words = line.strip_prefix("# ").and_then(|comment| {
+            let (keyword, rest) = comment.split_once(' ')?;
+            let (name, rest) = rest.split_once(' ')?;
+            Some((keyword, name, rest))
+        });
+        match words {
+            Some(("UNIT", ..)) => continue,
+            Some((keyword, name, _)) if infos.contains(name) && keyword == "TYPE" => {
+                text.extend(["# TYPE ", name, "_info gauge"]);
+            }
+            Some((keyword, name, rest)) if counters.contains(name) => {
+                text.extend(["# ", keyword, " ", name, "_total ", rest]);
+            }
+            Some((keyword, name, rest)) if infos.contains(name) => {
+                text.extend(["# ", keyword, " ", name, "_info ", rest]);
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_classic_format_names_counters_and_infos_by_their_samples() {
+        let metrics = "# HELP a_requests Requests.\n# TYPE a_requests counter\na_requests_total{p=\"# TYPE b\"} 1\n\
+            # HELP b_seconds Time.\n# TYPE b_seconds gauge\n# UNIT b_seconds seconds\nb_seconds 0.5\n\
+            # HELP c C.\n# TYPE c info\nc_info{v=\"1\"} 1\n";
+        let expected = "# HELP a_requests_total Requests.\n# TYPE a_requests_total counter\na_requests_total{p=\"# TYPE b\"} 1\n\
+            # HELP b_seconds Time.\n# TYPE b_seconds gauge\nb_seconds 0.5\n\
+            # HELP c_info C.\n# TYPE c_info gauge\nc_info{v=\"1\"} 1\n";
+        assert_eq!(TextFormat::Classic.finish(metrics.to_owned()), expected);
+        assert_eq!(TextFormat::OpenMetrics.finish(metrics.to_owned()), format!("{metrics}# EOF\n"));
+    }
+
+    #[test]
+    fn openmetrics_is_for_those_who_ask_for_it() {
+        assert_eq!(TextFormat::accepted_by(""), TextFormat::Classic);
+        assert_eq!(TextFormat::accepted_by("text/plain;version=0.0.4, */*"), TextFormat::Classic);
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+        assert_eq!(TextFormat::accepted_by(prometheus), TextFormat::OpenMetrics);
+    }
+}

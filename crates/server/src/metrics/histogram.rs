@@ -1,0 +1,56 @@
+//! A histogram that many threads add to without a lock.
+
+use std::fmt;
+use std::iter::once;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+/// Counts by value. Adding is two atomic operations; readers may see an observation's bucket before
+/// its sum.
+#[derive(Debug, Clone)]
+pub(crate) struct Histogram(Arc<Observed>);
+
+#[derive(Debug)]
+struct Observed {
+    /// Largest value of each bucket, ascending; one more bucket takes the rest.
+    bounds: &'static [f64],
+    counts: Box<[AtomicU64]>,
+    /// Bits of an `f64`.
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) fn new(bounds: &'static [f64]) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Observed { bounds, counts, sum: AtomicU64::new(0f64.to_bits()) }))
+    }
+
+    pub(crate) fn observe(&self, value: f64) {
+        let bucket = self.0.bounds.partition_point(|&bound| bound < value);
+        self.0.counts[bucket].fetch_add(1, Relaxed);
+        let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
+        // It always gives something to store.
+        let _ = self.0.sum.fetch_update(Relaxed, Relaxed, add);
+    }
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = self.0.bounds.iter().copied().chain(once(f64::INFINITY));
+        let buckets: Vec<_> = bounds.zip(self.0.counts.iter().map(|count| count.load(Relaxed))).collect();
+        let count = buckets.iter().map(|&(_, count)| count).sum();
+        encoder.encode_histogram::<NoLabelSet>(f64::from_bits(self.0.sum.load(Relaxed)), count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+impl TypedMetric for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}

@@ -1,0 +1,191 @@
+//! What engines send, and what becomes of it.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
+
+use flash_indexer_core::{Applied, BlockEvent};
+use flash_indexer_wire::ReplayOutcome;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::histogram::Histogram;
+use super::{Metrics, registered, resolved};
+
+/// From one machine's loopback to an engine that was paused, in seconds.
+const LAGS: [f64; 16] =
+    [0.5e-3, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0];
+
+const REPLAY_OUTCOMES: [ReplayOutcome; 4] =
+    [ReplayOutcome::Complete, ReplayOutcome::Truncated, ReplayOutcome::GivenUp, ReplayOutcome::Interrupted];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BlockResult {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+const KINDS: [&str; 4] = ["stored", "copied", "removed", "cleared"];
+/// In the order of [`results`].
+const RESULTS: [&str; 7] = ["stored", "duplicate", "waiting", "moved", "refused", "removed", "unknown"];
+
+const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
+    let Applied { stored, duplicate, waiting, moved, refused, removed, unknown } = *applied;
+    [stored, duplicate, waiting, moved, refused, removed, unknown]
+}
+
+#[derive(Debug)]
+pub(super) struct IngestMetrics {
+    messages: Counter,
+    missed_messages: Counter,
+    gaps: Counter,
+    restarts: Counter,
+    replayed_messages: Counter,
+    lost_messages: Counter,
+    replays: Family<Outcome, Counter>,
+    listener_restarts: Counter,
+    events: [Counter; KINDS.len()],
+    blocks: [Counter; RESULTS.len()],
+    rejected: Family<Reason, Counter>,
+    lag: Histogram,
+    batches_from_the_future: Counter,
+    clock_lead: Gauge<f64, AtomicU64>,
+}
+
+impl IngestMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let events = registered(registry, "events", "Events applied, by kind", Family::default());
+        let help = "Blocks in applied events, by what became of them; some of the stored are also waiting or moved";
+        let blocks = registered(registry, "blocks", help, Family::default());
+        let help = "Attempts to get missed messages from engines, by how they ended";
+        let replays: Family<Outcome, Counter> = registered(registry, "replays", help, Family::default());
+        for outcome in REPLAY_OUTCOMES {
+            // Shown from the start, so that the first one is seen as a rise.
+            drop(replays.get_or_create(&Outcome { outcome: outcome.as_str() }));
+        }
+        let lag = Histogram::new(&LAGS);
+        let help = "From an engine's time stamp on a batch until queries see the batch";
+        registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
+        let clock_lead = Gauge::default();
+        let help = "The most that an engine's clock was ahead of this machine's when a batch had been applied";
+        registry.register_with_unit("engine_clock_lead", help, Unit::Seconds, clock_lead.clone());
+        let mut counter = |name, help| registered(registry, name, help, Counter::default());
+        Self {
+            messages: counter("messages", "Messages received from engines"),
+            missed_messages: counter("missed_messages", "Messages that engines published and that did not arrive"),
+            gaps: counter("gaps", "Times that messages were missed"),
+            restarts: counter("engine_restarts", "Engines that started again"),
+            replayed_messages: counter("replayed_messages", "Messages that engines sent again"),
+            lost_messages: counter("lost_messages", "Missed messages that could not be had any more"),
+            listener_restarts: counter("listener_restarts", "Listeners that failed and started anew"),
+            replays,
+            events: resolved(&events, KINDS, |kind| Kind { kind }),
+            blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
+            lag,
+            batches_from_the_future: counter(
+                "batches_from_the_future",
+                "Batches with a later time stamp than the moment when they were applied",
+            ),
+            clock_lead,
+            rejected: registered(
+                registry,
+                "rejected",
+                "Messages and events that could not be decoded or used, or were dropped, by reason",
+                Family::default(),
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn message(&self) {
+        self.ingest.messages.inc();
+    }
+
+    /// So many messages of an engine did not arrive before one that did.
+    pub(crate) fn gap(&self, missed: u64) {
+        self.ingest.gaps.inc();
+        self.ingest.missed_messages.inc_by(missed);
+    }
+
+    /// An engine sent a missed message again.
+    pub(crate) fn replayed(&self) {
+        self.ingest.replayed_messages.inc();
+    }
+
+    /// So many missed messages cannot be had any more.
+    pub(crate) fn lost(&self, messages: u64) {
+        self.ingest.lost_messages.inc_by(messages);
+    }
+
+    /// A listener failed and started anew.
+    pub(crate) fn listener_restart(&self) {
+        self.ingest.listener_restarts.inc();
+    }
+
+    pub(crate) fn restart(&self) {
+        self.ingest.restarts.inc();
+    }
+
+    pub(crate) fn replay(&self, outcome: ReplayOutcome) {
+        self.ingest.replays.get_or_create(&Outcome { outcome: outcome.as_str() }).inc();
+    }
+
+    pub(crate) fn applied(&self, event: &BlockEvent, applied: &Applied) {
+        let kind = match event {
+            BlockEvent::Stored { .. } => 0,
+            BlockEvent::Copied { .. } => 1,
+            BlockEvent::Removed { .. } => 2,
+            BlockEvent::Cleared => 3,
+        };
+        self.ingest.events[kind].inc();
+        for (counter, blocks) in self.ingest.blocks.iter().zip(results(applied)) {
+            if blocks > 0 {
+                counter.inc_by(blocks);
+            }
+        }
+    }
+
+    /// A message or event could not be used.
+    pub(crate) fn rejected(&self, reason: &'static str) {
+        self.ingest.rejected.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A batch can be seen by queries at `now`. `stamped` is the engine's time in seconds since the
+    /// Unix epoch; what is no time is left out.
+    pub(crate) fn lag(&self, stamped: f64, now: SystemTime) {
+        let Ok(now) = now.duration_since(SystemTime::UNIX_EPOCH).as_ref().map(Duration::as_secs_f64) else { return };
+        if !stamped.is_finite() || stamped <= 0.0 {
+            return;
+        }
+        let lag = now - stamped;
+        if lag < 0.0 {
+            self.ingest.batches_from_the_future.inc();
+            // Bits of positive numbers are ordered as the numbers are.
+            self.ingest.clock_lead.inner().fetch_max((-lag).to_bits(), Relaxed);
+        }
+        self.ingest.lag.observe(lag.max(0.0));
+    }
+
+    /// Events applied since the start.
+    pub(crate) fn events_applied(&self) -> u64 {
+        self.ingest.events.iter().map(Counter::get).sum()
+    }
+}

@@ -1,0 +1,78 @@
+//! What the operating system says of this process, by the names that Prometheus' own clients use.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+
+/// Ticks a second in `/proc/self/stat`: fixed by Linux for everybody who reads it.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Figures that cannot be had, as on other systems than Linux, are left out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Process {
+    started: SystemTime,
+}
+
+impl Process {
+    pub(super) fn new() -> Self {
+        Self { started: SystemTime::now() }
+    }
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut add = |name, help, unit: Option<Unit>, metric: &dyn EncodeMetric| {
+            metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
+        };
+        let started = self.started.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0.0, Duration::as_secs_f64);
+        let help = "Start of the service since the Unix epoch";
+        add("process_start_time", help, Some(Unit::Seconds), &ConstGauge::new(started))?;
+        if let Some(seconds) = cpu_seconds() {
+            add("process_cpu", "Processor time used", Some(Unit::Seconds), &ConstCounter::new(seconds))?;
+        }
+        if let Some(bytes) = resident_bytes() {
+            add("process_resident_memory", "Memory in use", Some(Unit::Bytes), &ConstGauge::new(bytes))?;
+        }
+        if let Some(threads) = status("Threads:") {
+            add("process_threads", "Threads", None, &ConstGauge::new(threads))?;
+        }
+        if let Ok(files) = fs::read_dir("/proc/self/fd") {
+            add("process_open_fds", "Open files", None, &ConstGauge::new(files.count()))?;
+        }
+        if let Some(files) = open_files_max() {
+            add("process_max_fds", "Files that may be open", None, &ConstGauge::new(files))?;
+        }
+        Ok(())
+    }
+}
+
+fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The program's name may contain anything, and ends with the last parenthesis.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11).map(|ticks| ticks.parse::<f64>().ok());
+    Some((times.next()?? + times.next()??) / TICKS_PER_SECOND)
+}
+
+fn resident_bytes() -> Option<u64> {
+    status("VmRSS:").map(|kibibytes| kibibytes << 10)
+}
+
+/// The number in one line of `/proc/self/status`.
+fn status(name: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn open_files_max() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,96 @@
+//! HTTP requests.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::histogram::Histogram;
+use super::{Metrics, registered};
+
+/// From a query of a small index on one machine to a dump's first byte, in seconds.
+const DURATIONS: [f64; 17] = [
+    50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0,
+];
+
+/// What a request was for, in names of which there are few.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Endpoint {
+    /// The path of a route.
+    pub(crate) path: &'static str,
+    /// The HTTP method, or `other`.
+    pub(crate) method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Path {
+    endpoint: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PathAndMethod {
+    endpoint: &'static str,
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    endpoint: &'static str,
+    method: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failed {
+    endpoint: &'static str,
+    status_class: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct RequestMetrics {
+    durations: Family<Path, Histogram, fn() -> Histogram>,
+    requests: Family<Answered, Counter>,
+    errors: Family<Failed, Counter>,
+    /// `requests` as an earlier indexer labelled them.
+    requests_by_method: Option<Family<PathAndMethod, Counter>>,
+}
+
+impl RequestMetrics {
+    pub(super) fn register(registry: &mut Registry, compat: Option<&mut Registry>) -> Self {
+        let durations: Family<Path, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(&DURATIONS));
+        let errors = Family::<Failed, Counter>::default();
+        let register_both = |registry: &mut Registry| {
+            let help = "From a request's head to the head of its answer";
+            registry.register_with_unit("request_duration", help, Unit::Seconds, durations.clone());
+            registry.register("errors", "HTTP requests answered with an error", errors.clone());
+        };
+        register_both(registry);
+        let requests = registered(registry, "requests", "HTTP requests answered", Family::default());
+        let requests_by_method = compat.map(|compat| {
+            register_both(compat);
+            registered(compat, "requests", "HTTP requests answered", Family::default())
+        });
+        Self { durations, requests, errors, requests_by_method }
+    }
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub(crate) fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
+        let Endpoint { path, method } = endpoint;
+        self.requests.durations.get_or_create(&Path { endpoint: path }).observe(took.as_secs_f64());
+        self.requests.requests.get_or_create(&Answered { endpoint: path, method, status }).inc();
+        if let Some(requests) = &self.requests.requests_by_method {
+            requests.get_or_create(&PathAndMethod { endpoint: path, method }).inc();
+        }
+        let status_class = match status {
+            400..500 => "4xx",
+            500..600 => "5xx",
+            _ => return,
+        };
+        self.requests.errors.get_or_create(&Failed { endpoint: path, status_class }).inc();
+    }
+}

@@ -1,0 +1,191 @@
+//! Why matches end where they do, for every reason that there is.
+
+mod support;
+
+use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_server::{IndexerOptions, ServerOptions};
+use flash_indexer_wire::{BlockStored, EngineEvent, ExtraKey, TokenIds};
+use serde_json::{Value, json};
+use support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
+
+/// The explanation of a prompt of model `m`, given as blocks.
+fn explain(service: &Service, hashes: &[u64], more: &Value) -> Value {
+    let mut request = json!({ "token_ids": tokens(hashes), "model_name": "m" });
+    for (key, value) in more.as_object().into_iter().flatten() {
+        request[key] = value.clone();
+    }
+    let (status, answer) = service.post("/explain", &request);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+/// Position, reason and sequence hash of every end of the first rank's match.
+fn ends(answer: &Value) -> Value {
+    let ends = answer["ranks"][0]["ends"].as_array().unwrap_or_else(|| panic!("no ends: {answer}"));
+    ends.iter().map(|end| json!([end["position"], end["reason"], end["sequence_hash"]])).collect()
+}
+
+fn local(hash: u64) -> u64 {
+    let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
+    local_hashes(HashSpace::default(), &tokens(&[hash]), block_size, TokenWindow::Block)[0].0
+}
+
+#[test]
+fn a_match_ends_with_the_prompt_or_at_a_block_that_is_in_a_slower_tier() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let to_host = BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(None, &[2]) };
+    engine.say(&service, 0, &[stored(None, &[1, 2, 3]), EngineEvent::Stored(to_host), removed(&[2])]);
+    let none = json!({});
+    assert_eq!(ends(&explain(&service, &[1], &none)), json!([[1, "whole_prompt", null]]));
+    assert_eq!(ends(&explain(&service, &[], &none)), json!([[0, "whole_prompt", null]]));
+    assert_eq!(ends(&explain(&service, &[1, 2], &none)), json!([[1, "other_tier", 2]]));
+
+    let answer = explain(&service, &[1, 2, 9], &none);
+    assert_eq!(ends(&answer), json!([[1, "other_tier", 2], [2, "never_seen", null]]));
+    let rank = &answer["ranks"][0];
+    assert_eq!((&answer["blocks"], &answer["block_size"], &rank["blocks_held"]), (&json!(3), &json!(4), &json!(3)));
+    assert_eq!(["gpu", "cpu", "disk", "longest_matched"].map(|tier| rank[tier].clone()), [4, 8, 8, 8].map(Value::from));
+    let end = &rank["ends"][0];
+    assert_eq!((&end["tier"], &end["local_hash"]), (&json!("host_pinned"), &json!(local(2))));
+    let (_, as_text) =
+        service.post("/explain?hashes=string", &json!({ "token_ids": tokens(&[1, 2]), "model_name": "m" }));
+    assert_eq!(as_text["ranks"][0]["ends"][0]["local_hash"], json!(local(2).to_string()));
+
+    let hashes = [local(1), local(2)];
+    let (_, by_hash) = service.post("/explain", &json!({ "block_hashes": hashes, "model_name": "m" }));
+    assert_eq!(ends(&by_hash), json!([[1, "other_tier", 2]]));
+}
+
+#[test]
+fn removed_blocks_are_told_with_their_time_and_what_is_held_behind_them() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2, 3, 4]), removed(&[4, 2])]);
+    let answer = explain(&service, &[1, 2, 3, 4], &json!({}));
+    assert_eq!(ends(&answer), json!([[1, "hole", 2]]));
+    let end = &answer["ranks"][0]["ends"][0];
+    assert_eq!((&end["tier"], &end["held_again_from"]), (&json!("device"), &json!(2)));
+    assert!(end["removed_ms_ago"].is_u64() && end["why"].as_str().is_some_and(|why| why.contains("ago")), "{end}");
+
+    engine.say(&service, 1, &[stored(Some(1), &[2])]);
+    let answer = explain(&service, &[1, 2, 3, 4], &json!({}));
+    assert_eq!(ends(&answer), json!([[3, "removed", 4]]));
+    assert!(answer["ranks"][0]["ends"][0]["removed_ms_ago"].is_u64(), "{answer}");
+
+    // A rank that never had it learns its name from the one that has.
+    let other = Engine::registered(&service, json!(2), 0, &json!({}));
+    other.say(&service, 0, &[stored(None, &[1])]);
+    let answer = explain(&service, &[1, 2, 3], &json!({ "instance_id": 2 }));
+    assert_eq!(ends(&answer), json!([[1, "never_seen", 2]]));
+    assert_eq!(answer["ranks"].as_array().map(Vec::len), Some(1), "only the one that was asked about");
+}
+
+#[test]
+fn without_a_history_names_come_from_other_ranks() {
+    let indexer = IndexerOptions { history_blocks_max: 0, ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    let (first, second) =
+        (Engine::registered(&service, json!(1), 0, &json!({})), Engine::registered(&service, json!(2), 0, &json!({})));
+    first.say(&service, 0, &[stored(None, &[1, 2]), removed(&[2])]);
+    assert_eq!(ends(&explain(&service, &[1, 2], &json!({ "instance_id": 1 }))), json!([[1, "never_seen", null]]));
+    second.say(&service, 0, &[stored(None, &[1, 2])]);
+    assert_eq!(ends(&explain(&service, &[1, 2], &json!({ "instance_id": 1 }))), json!([[1, "never_seen", 2]]));
+}
+
+#[test]
+fn a_cache_that_was_cleared_and_an_engine_that_started_again() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    engine.say(&service, 1, &[EngineEvent::Cleared]);
+    let why = |answer: &Value| answer["ranks"][0]["ends"][0]["why"].as_str().expect("a reason").to_owned();
+    let answer = explain(&service, &[1], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "cleared", 1]]));
+    assert!(why(&answer).contains("the engine cleared its cache"), "{answer}");
+    engine.say(&service, 2, &[stored(None, &[1, 2])]);
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
+    assert!(why(&answer).contains("started again"), "{answer}");
+}
+
+#[test]
+fn the_same_tokens_under_another_adapter_or_salt() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let adapter = BlockStored { lora_name: Some("a"), ..store(None, &[1, 2]) };
+    let keys = vec![Some(vec![ExtraKey::Salt("s")]), None];
+    let salted = BlockStored { extra_keys: Some(keys), ..store(None, &[11, 12]) };
+    engine.say(&service, 0, &[EngineEvent::Stored(adapter), EngineEvent::Stored(salted), stored(None, &[21])]);
+    let elsewhere = |hashes: &[u64], more: Value| {
+        let answer = explain(&service, hashes, &more);
+        assert_eq!(ends(&answer), json!([[0, "other_space", null]]), "{answer}");
+        answer["ranks"][0]["ends"][0]["held_elsewhere"].clone()
+    };
+    assert_eq!(elsewhere(&[1, 2], json!({})), json!({ "lora_name": "a", "is_salted": false, "blocks": 2 }));
+    assert_eq!(elsewhere(&[11, 12, 13], json!({})), json!({ "lora_name": null, "is_salted": true, "blocks": 2 }));
+    let plain = json!({ "lora_name": null, "is_salted": false, "blocks": 1 });
+    assert_eq!(elsewhere(&[21], json!({ "lora_name": "b", "cache_salt": "t" })), plain);
+    assert_eq!(ends(&explain(&service, &[1, 2], &json!({ "lora_name": "a" }))), json!([[2, "whole_prompt", null]]));
+}
+
+#[test]
+fn ranks_that_cannot_be_believed_say_so() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let answer = explain(&service, &[1], &json!({}));
+    assert_eq!((ends(&answer), &answer["ranks"][0]["trust"]), (json!([[0, "cold", null]]), &json!("cold")));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    engine.say(&service, 5, &[]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[1, "degraded", null]]));
+    let why = answer["ranks"][0]["ends"][0]["why"].as_str().expect("a reason");
+    assert!(why.contains("4 messages were lost"), "{why}");
+}
+
+#[test]
+fn instances_that_are_not_registered_are_named() {
+    let service = Service::start();
+    let _stays = Engine::registered(&service, json!(1), 0, &json!({}));
+    let goes = Engine::registered(&service, json!("pod"), 2, &json!({}));
+    let unregister =
+        |instance: Value| service.post("/unregister", &json!({ "instance_id": instance, "model_name": "m" })).0;
+    assert_eq!(unregister(goes.instance.clone()), 200);
+    let answer = explain(&service, &[1], &json!({}));
+    assert_eq!(answer["ranks"].as_array().map(Vec::len), Some(1));
+    let absent = &answer["absent"][0];
+    assert_eq!((&absent["instance_id"], &absent["dp_rank"]), (&json!("pod"), &json!(2)));
+    assert_eq!(absent["reason"], json!("unregistered"));
+    assert!(absent["unregistered_ms_ago"].is_u64(), "{answer}");
+    let answer = explain(&service, &[1], &json!({ "instance_id": "nobody" }));
+    assert_eq!((&answer["ranks"], &answer["absent"][0]["reason"]), (&json!([]), &json!("not_registered")));
+
+    // The model goes with its last instance, and the explanation stays.
+    assert_eq!(unregister(json!(1)), 200);
+    let answer = explain(&service, &[1], &json!({ "instance_id": 1 }));
+    assert_eq!((&answer["ranks"], &answer["absent"][0]["reason"]), (&json!([]), &json!("unregistered")));
+    let _back = Engine::registered(&service, json!(1), 0, &json!({}));
+    assert_eq!(explain(&service, &[1], &json!({ "instance_id": 1 }))["absent"], json!([]), "it is back");
+}
+
+#[test]
+fn a_question_that_makes_no_sense_is_refused() {
+    let service = Service::start();
+    let ask = |request: Value| {
+        let (status, answer) = service.post("/explain", &request);
+        (status, answer["error"].as_str().expect("an error").to_owned())
+    };
+    let cases = [
+        (json!({ "token_ids": [], "model_name": "m" }), 404, "no instance is registered"),
+        (json!({ "model_name": "m" }), 422, "token_ids"),
+        (json!({ "token_ids": [] }), 422, "model_name"),
+        (json!({ "token_ids": [], "block_hashes": [], "model_name": "m" }), 400, "give one"),
+        (json!({ "block_hashes": [], "lora_name": "a", "model_name": "m" }), 400, "leave"),
+        (json!({ "block_hashes": ["x"], "model_name": "m" }), 422, "64-bit"),
+    ];
+    for (request, status, says) in cases {
+        let (answered, error) = ask(request.clone());
+        assert!(answered == status && error.contains(says), "{request} {answered} {error}");
+    }
+}
