@@ -67,6 +67,14 @@ impl<'a> Reader<'a> {
         let mut pending = 1u64;
         while pending > 0 {
             pending -= 1;
+            // Most of a batch is numbers.
+            if let Some(len) = self.bytes.get(self.at).and_then(|&marker| number_len(marker)) {
+                if len > self.bytes.len() - self.at {
+                    return Err(Malformed { at: self.at });
+                }
+                self.at += len;
+                continue;
+            }
             match self.next()? {
                 Token::Array(len) => pending = pending.saturating_add(u64::from(len)),
                 Token::Map(len) => pending = pending.saturating_add(2 * u64::from(len)),
@@ -164,5 +172,17 @@ fn signed(value: i64) -> Token<'static> {
     match u64::try_from(value) {
         Ok(value) => Token::Unsigned(value),
         Err(_) => Token::Negative(value),
+    }
+}
+
+/// Bytes that a number takes with its marker; none if it is something else.
+const fn number_len(marker: u8) -> Option<usize> {
+    match marker {
+        0x00..=0x7f | 0xe0..=0xff => Some(1),
+        0xcc | 0xd0 => Some(2),
+        0xcd | 0xd1 => Some(3),
+        0xca | 0xce | 0xd2 => Some(5),
+        0xcb | 0xcf | 0xd3 => Some(9),
+        _ => None,
     }
 }

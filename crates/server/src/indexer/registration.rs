@@ -155,6 +155,7 @@ impl Indexer {
                 dp_rank,
                 options,
                 start,
+                decoder: self.decoders.assign(),
                 remembered: self.remembered.lock().recall(&name),
             }))
         });

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -87,6 +88,7 @@ enum Work {
 /// counted, and the message after it shows the gap.
 pub(crate) struct Decoders {
     queues: Vec<Queue>,
+    assigned: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -119,7 +121,12 @@ impl Decoders {
             queues.push(Queue { sender, queued });
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
-        Ok(Self { queues, threads: Mutex::new(threads), writers, metrics })
+        Ok(Self { queues, assigned: AtomicUsize::new(0), threads: Mutex::new(threads), writers, metrics })
+    }
+
+    /// The decoder of the next listener: each in turn.
+    pub(crate) fn assign(&self) -> usize {
+        self.assigned.fetch_add(1, Ordering::Relaxed) % self.queues.len()
     }
 
     /// What waits for each decoder.
@@ -134,7 +141,7 @@ impl Decoders {
 
     /// Hands a delivery to the decoder of its listener.
     pub(crate) fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
-        let queue = &self.queues[listener.id as usize % self.queues.len()];
+        let queue = &self.queues[listener.decoder];
         let (messages, bytes) = delivery.size();
         if messages > 0 && !queue.queued.add(messages, bytes, QUEUED_MESSAGES_MAX, QUEUED_BYTES_MAX) {
             for _ in 0..messages {

@@ -82,6 +82,8 @@ pub(crate) struct Listener {
     pub(crate) dp_rank: DpRank,
     pub(crate) options: ListenerOptions,
     pub(crate) start: Start,
+    /// Which decoder follows its stream.
+    pub(super) decoder: usize,
     /// Where an earlier listener of this stream had stopped.
     pub(crate) remembered: Option<StreamPosition>,
     /// Ranks that wait for their state, while it is held.
@@ -100,6 +102,7 @@ pub(crate) struct NewListener {
     pub(crate) dp_rank: DpRank,
     pub(crate) options: ListenerOptions,
     pub(crate) start: Start,
+    pub(crate) decoder: usize,
     pub(crate) remembered: Option<StreamPosition>,
 }
 
@@ -159,7 +162,7 @@ pub struct ListenerReport {
 
 impl Listener {
     pub(crate) fn new(new: NewListener) -> Self {
-        let NewListener { id, model, instance, worker, dp_rank, options, start, remembered } = new;
+        let NewListener { id, model, instance, worker, dp_rank, options, start, decoder, remembered } = new;
         let status = Status {
             connection: Connection::Connecting,
             trust: StreamTrusts::of_all(Trust::Cold),
@@ -177,6 +180,7 @@ impl Listener {
             dp_rank,
             options,
             start,
+            decoder,
             remembered,
             hold: Mutex::default(),
             mailbox: OnceLock::new(),
