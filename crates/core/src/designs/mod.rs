@@ -24,6 +24,7 @@ pub use naming::NamingLimits;
 pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
 pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
+pub(crate) use rank_blocks::{Postings, RankBlocks};
 pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory};
 
 use crate::{Actor, Locked, SharedIndex};

@@ -6,32 +6,36 @@ use crate::{Applied, Block, BlockEvent, HeldBlock, PerTier, RankSize, RemovedCop
 
 /// A rank's blocks by sequence hash.
 #[derive(Debug, Default)]
-pub(super) struct RankBlocks {
+pub(crate) struct RankBlocks {
     blocks: FxHashMap<SequenceHash, HeldBlock>,
     by_tier: PerTier<usize>,
 }
 
 /// What a design looks blocks up in by content. It is told when a rank's block appears in a tier
 /// and when it disappears from it, each once.
-pub(super) trait Postings {
-    fn appear(&mut self, block: Block, tier: Tier);
-    fn disappear(&mut self, block: Block, tier: Tier);
+pub(crate) trait Postings {
+    fn appear(&mut self, block: &HeldBlock, tier: Tier);
+    fn disappear(&mut self, block: &HeldBlock, tier: Tier);
 }
 
 impl RankBlocks {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    pub(super) fn size(&self) -> RankSize {
+    pub(crate) fn size(&self) -> RankSize {
         RankSize { blocks: self.blocks.len(), by_tier: self.by_tier, waiting: 0 }
     }
 
-    pub(super) fn held(&self) -> Vec<HeldBlock> {
+    pub(crate) fn get(&self, sequence: SequenceHash) -> Option<&HeldBlock> {
+        self.blocks.get(&sequence)
+    }
+
+    pub(crate) fn held(&self) -> Vec<HeldBlock> {
         self.blocks.values().copied().collect()
     }
 
-    pub(super) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> Applied {
+    pub(crate) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> Applied {
         let mut applied = Applied::default();
         match event {
             BlockEvent::Stored { copies: 0, .. } => {}
@@ -98,7 +102,7 @@ impl RankBlocks {
             return Applied { duplicate: 1, ..Applied::default() };
         }
         self.by_tier[tier] += 1;
-        postings.appear(Block { sequence, local: held.local }, tier);
+        postings.appear(held, tier);
         Applied { stored: 1, ..Applied::default() }
     }
 
@@ -117,7 +121,7 @@ impl RankBlocks {
             RemovedCopies::All => 0,
         };
         if held.copies[tier] == 0 {
-            postings.disappear(Block { sequence, local: held.local }, tier);
+            postings.disappear(held, tier);
             self.by_tier[tier] -= 1;
             if held.copies.is_zero() {
                 self.blocks.remove(&sequence);
@@ -136,7 +140,7 @@ impl RankBlocks {
 fn disappear_everywhere(held: &HeldBlock, postings: &mut impl Postings) {
     for (tier, &copies) in held.copies.iter() {
         if copies > 0 {
-            postings.disappear(Block { sequence: held.sequence, local: held.local }, tier);
+            postings.disappear(held, tier);
         }
     }
 }
