@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::groups::{FurtherGroup, GroupEvent, GroupId, Reach};
+use crate::groups::{GroupChange, GroupEvent, GroupId, Reach};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
     SequenceHash, Tier, WorkerRank,
@@ -153,7 +153,7 @@ impl GroupedOracle {
     }
 
     /// Applies one event of a further group.
-    pub fn apply_group(&mut self, rank: WorkerRank, group: FurtherGroup, event: &GroupEvent) {
+    pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
         let (reach, held) = self.further.entry((rank, group.id)).or_insert((group.reach, BTreeMap::new()));
         *reach = group.reach;
         match event {

@@ -3,7 +3,7 @@
 mod support;
 
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::groups::{FurtherGroup, GroupDump, GroupEvent, GroupId, GroupedIndex, Reach};
+use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, GroupedIndex, Reach};
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
@@ -42,6 +42,10 @@ fn group_stored(positions: &[usize], tier: Tier) -> GroupEvent {
     GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| names[at - 1]).collect(), copies: 1 }
 }
 
+fn told(group: FurtherGroup, event: GroupEvent) -> GroupChange {
+    GroupChange { group, event }
+}
+
 /// Usable blocks of the sequence, from device memory to all tiers.
 fn usable(index: &GroupedIndex, count: u64) -> [u32; 4] {
     index.find(&locals(count)).get(RANK).map(|found| found.blocks.0).unwrap_or_default()
@@ -52,14 +56,14 @@ fn a_window_needs_its_last_blocks_and_no_others() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [8; 4], "one group so far");
-    index.apply_group(RANK, WINDOW, &group_stored(&[5, 6], Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [6; 4]);
     assert_eq!(usable(&index, 5), [0; 4], "the first five end in the middle of a window");
-    index.apply_group(RANK, WINDOW, &group_stored(&[1], Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[1], Tier::Device)));
     assert_eq!(usable(&index, 5), [1; 4], "a prefix that is shorter than the window needs all of its blocks");
-    index.apply_group(RANK, WINDOW, &group_stored(&[8], Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[8], Tier::Device)));
     assert_eq!(usable(&index, 8), [6; 4]);
-    index.apply_group(RANK, WINDOW, &group_stored(&[7], Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[7], Tier::Device)));
     assert_eq!(usable(&index, 8), [8; 4]);
 }
 
@@ -68,21 +72,21 @@ fn every_group_must_agree() {
     let index = index(Design::Run);
     let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
     let state = FurtherGroup { id: GroupId(2), reach: Reach::LastBlocks(1) };
-    index.apply_group(RANK, WINDOW, &group_stored(&[3, 4, 5, 6], Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [6; 4]);
-    index.apply_group(RANK, whole, &group_stored(&[1, 2, 3, 4, 5], Tier::Device));
+    index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5], Tier::Device)));
     assert_eq!(usable(&index, 8), [5; 4]);
-    index.apply_group(RANK, state, &group_stored(&[4], Tier::Device));
+    index.apply_group(RANK, &told(state, group_stored(&[4], Tier::Device)));
     assert_eq!(usable(&index, 8), [4; 4]);
     let removed = |positions: &[usize]| {
         let blocks = positions.iter().map(|&at| names(8)[at - 1]).collect();
         GroupEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
     };
-    index.apply_group(RANK, whole, &removed(&[2]));
+    index.apply_group(RANK, &told(whole, removed(&[2])));
     assert_eq!(usable(&index, 8), [0; 4]);
-    let applied = index.apply_group(RANK, whole, &removed(&[2, 1]));
+    let applied = index.apply_group(RANK, &told(whole, removed(&[2, 1])));
     assert_eq!((applied.removed, applied.unknown), (1, 1));
 }
 
@@ -90,8 +94,8 @@ fn every_group_must_agree() {
 fn tiers_are_used_together_in_every_group() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(6, Tier::Device));
-    index.apply_group(RANK, WINDOW, &group_stored(&[3, 4], Tier::Device));
-    index.apply_group(RANK, WINDOW, &group_stored(&[5, 6], Tier::Disk));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[5, 6], Tier::Disk)));
     assert_eq!(usable(&index, 6), [4, 4, 6, 6]);
 }
 
@@ -99,7 +103,7 @@ fn tiers_are_used_together_in_every_group() {
 fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(4, Tier::Device));
-    index.apply_group(RANK, WINDOW, &group_stored(&[3, 4], Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
     assert_eq!(index.size(RANK).blocks, 4);
     assert_eq!(index.apply(RANK, &BlockEvent::Cleared).removed, 4);
     assert!(index.ranks().is_empty());
@@ -125,7 +129,7 @@ fn a_window_reaches_the_blocks_before_the_next_token() {
 #[derive(Debug, Clone)]
 enum GroupedStep {
     Indexed(Step),
-    Further(WorkerRank, FurtherGroup, GroupEvent),
+    Further(WorkerRank, GroupChange),
 }
 
 fn stream() -> impl Strategy<Value = Vec<GroupedStep>> {
@@ -161,8 +165,9 @@ fn further() -> impl Strategy<Value = GroupedStep> {
             .prop_map(|(tier, blocks, copies)| GroupEvent::Removed { tier, blocks, copies });
         prop_oneof![3 => stored, 1 => removed]
     };
-    (support::rank(), group())
-        .prop_flat_map(move |(rank, group)| event(rank).prop_map(move |event| GroupedStep::Further(rank, group, event)))
+    (support::rank(), group()).prop_flat_map(move |(rank, group)| {
+        event(rank).prop_map(move |event| GroupedStep::Further(rank, told(group, event)))
+    })
 }
 
 /// Drives an index and the oracle with the same stream and compares their answers after every step;
@@ -181,9 +186,9 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
                     }
                 }
             }
-            GroupedStep::Further(rank, group, event) => {
-                index.apply_group(*rank, *group, event);
-                oracle.apply_group(*rank, *group, event);
+            GroupedStep::Further(rank, change) => {
+                index.apply_group(*rank, change);
+                oracle.apply_group(*rank, change);
             }
         }
         for query in queries {
@@ -192,10 +197,12 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
     }
     let restored = GroupedIndex::new(design.build());
     for rank in all_ranks() {
-        for GroupDump { group, events } in index.dump_groups(rank) {
-            events.iter().for_each(|event| drop(restored.apply_group(rank, group, event)));
+        for change in index.dump_groups(rank) {
+            restored.apply_group(rank, &change);
         }
-        index.dump(rank).iter().for_each(|event| drop(restored.apply(rank, event)));
+        for event in index.dump(rank) {
+            restored.apply(rank, &event);
+        }
         remove_everything(&index, rank);
     }
     for query in queries {
@@ -216,11 +223,9 @@ fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
         let blocks = index.held(rank).iter().map(|block| block.sequence).collect();
         index.apply(rank, &BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
     }
-    for GroupDump { group, events } in index.dump_groups(rank) {
-        for event in events {
-            let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
-            index.apply_group(rank, group, &GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All });
-        }
+    for GroupChange { group, event } in index.dump_groups(rank) {
+        let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
+        index.apply_group(rank, &told(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
     }
 }
 
@@ -245,9 +250,9 @@ fn more_groups_than_are_kept_are_refused() {
     let index = index(Design::Run);
     let group = |id| FurtherGroup { id: GroupId(id), reach: Reach::LastBlocks(1) };
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
-        assert_eq!(index.apply_group(RANK, group(id), &group_stored(&[1], Tier::External)).stored, 1);
+        assert_eq!(index.apply_group(RANK, &told(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }
-    assert_eq!(index.apply_group(RANK, group(99), &group_stored(&[1, 2], Tier::Device)).refused, 2);
+    assert_eq!(index.apply_group(RANK, &told(group(99), group_stored(&[1, 2], Tier::Device))).refused, 2);
     index.apply(RANK, &stored(1, Tier::Device));
     let found = index.find(&locals(1)).get(RANK).map(|found| found.blocks);
     assert_eq!(found, Some(PerTier([0, 0, 0, 1])), "the last group's bits are its own");

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::rank::RankGroups;
-use super::{FurtherGroup, GroupDump, GroupEvent};
+use super::{GroupChange, RankEvent};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
@@ -17,7 +17,7 @@ use crate::{
 /// # What a rank of a hybrid model holds
 ///
 /// Its **indexed** group is told as every other rank is, by [`BlockEvent`]s, and holds what
-/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`FurtherGroup`] is a set of names with copies in
+/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`FurtherGroup`](super::FurtherGroup) is a set of names with copies in
 /// each tier, whether or not the indexed group holds them as well. The rank holds the first *d*
 /// blocks of a query when there is a chain of names of *d* blocks, held in the indexed group, and
 /// each further group holds as many of the chain's last names as it must for *d* ([`Reach`](super::Reach)).
@@ -58,17 +58,26 @@ impl GroupedIndex {
         Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0) }
     }
 
-    /// Applies one event of a further group of `rank` and says what it changed in that group.
-    pub fn apply_group(&self, rank: WorkerRank, group: FurtherGroup, event: &GroupEvent) -> Applied {
-        let groups = self.groups_of(rank).unwrap_or_else(|| self.move_to_groups(rank));
-        groups.write().apply_group(group, event)
+    /// Applies one event of `rank`, of whichever group, and says what it changed.
+    pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
+        match event {
+            RankEvent::Indexed(event) => self.apply(rank, event),
+            RankEvent::Further(change) => self.apply_group(rank, change),
+        }
     }
 
-    /// What `rank` holds in its further groups; with [`SharedIndex::dump`], all that it holds. Applied to
-    /// an empty index in any order, both make it answer as this one does.
+    /// Applies one event of a further group of `rank` and says what it changed in that group. Too many
+    /// groups or names are refused ([`GROUPS_MAX`](super::GROUPS_MAX), [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
+    pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> Applied {
+        let groups = self.groups_of(rank).unwrap_or_else(|| self.move_to_groups(rank));
+        groups.write().apply_group(change)
+    }
+
+    /// Stores that say what `rank` holds in its further groups, with one at least for each group. They and
+    /// [`SharedIndex::dump`], applied in any order, make an empty index answer as this one does.
     #[must_use]
-    pub fn dump_groups(&self, rank: WorkerRank) -> Vec<GroupDump> {
-        self.groups_of(rank).map(|groups| groups.read().dump()).unwrap_or_default()
+    pub fn dump_groups(&self, rank: WorkerRank) -> Vec<GroupChange> {
+        self.groups_of(rank).map(|groups| groups.read().dump_groups()).unwrap_or_default()
     }
 
     /// Whether no rank has more than one cache group.

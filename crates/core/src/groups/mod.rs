@@ -13,7 +13,7 @@ mod rank;
 pub use index::GroupedIndex;
 
 use crate::hashing::BlockSize;
-use crate::{RemovedCopies, SequenceHash, Tier};
+use crate::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 
 /// Number of a cache group inside its engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,17 +53,26 @@ pub struct FurtherGroup {
     pub reach: Reach,
 }
 
-/// One change of a [`FurtherGroup`]. It names blocks by hash alone: what they contain is told by the
-/// events of the indexed group, before or after.
+/// One change of what a rank holds in a [`FurtherGroup`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupChange {
+    /// The group.
+    pub group: FurtherGroup,
+    /// What changed.
+    pub event: GroupEvent,
+}
+
+/// What changed in a further cache group. Blocks are named by hash alone: what they contain is told by
+/// the events of the indexed group, before or after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
     /// Copies of each block were stored.
     Stored {
         /// Where the copies lie.
         tier: Tier,
-        /// The blocks, in any order.
+        /// The blocks, in any order; none tells that there is such a group.
         blocks: Vec<SequenceHash>,
-        /// Copies of each. Zero changes nothing but that the group is known.
+        /// Copies of each. Zero changes nothing.
         copies: u32,
     },
     /// Copies of each block were removed.
@@ -77,14 +86,13 @@ pub enum GroupEvent {
     },
 }
 
-/// What a rank holds in one [`FurtherGroup`], as the events that say it again. The first one is there
-/// also when nothing is held: that the group exists limits what is usable.
+/// One change of one rank's cache, in whichever group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupDump {
-    /// The group.
-    pub group: FurtherGroup,
-    /// Stores.
-    pub events: Vec<GroupEvent>,
+pub enum RankEvent {
+    /// In the indexed group, or in all of them: a clear.
+    Indexed(BlockEvent),
+    /// In another one.
+    Further(GroupChange),
 }
 
 /// Cache groups that one rank may have besides the indexed one; real models have a handful.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{FurtherGroup, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupDump, GroupEvent, Reach};
+use super::{FurtherGroup, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, Reach};
 use crate::designs::{Postings, RankBlocks};
 use crate::{Applied, BlockEvent, HeldBlock, LocalHash, PerTier, RankSize, RemovedCopies, SequenceHash, Tier};
 
@@ -23,12 +23,12 @@ impl RankGroups {
         self.indexed.apply(event, &mut Chained { chains: &mut self.chains, further: &self.further })
     }
 
-    pub(super) fn apply_group(&mut self, group: FurtherGroup, event: &GroupEvent) -> Applied {
+    pub(super) fn apply_group(&mut self, GroupChange { group, event }: &GroupChange) -> Applied {
         let mut applied = Applied::default();
         let (tier, blocks) = match event {
             GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. } => (*tier, blocks),
         };
-        let Some(at) = self.further.place_of(group) else {
+        let Some(at) = self.further.place_of(*group) else {
             return Applied { refused: blocks.len() as u64, ..applied };
         };
         for &name in blocks {
@@ -83,8 +83,9 @@ impl RankGroups {
         self.indexed.size()
     }
 
-    pub(super) fn dump(&self) -> Vec<GroupDump> {
-        self.further.groups.iter().map(NamedCopies::dump).collect()
+    /// Stores that say again what the further groups hold, and that there are such groups.
+    pub(super) fn dump_groups(&self) -> Vec<GroupChange> {
+        self.further.groups.iter().flat_map(NamedCopies::dump).collect()
     }
 }
 
@@ -285,19 +286,18 @@ impl NamedCopies {
         (Applied { removed: 1, ..Applied::default() }, is_held)
     }
 
-    fn dump(&self) -> GroupDump {
+    fn dump(&self) -> Vec<GroupChange> {
         let mut by_place: FxHashMap<(Tier, u32), Vec<SequenceHash>> = FxHashMap::default();
         for (&name, held) in &self.copies {
             for (tier, &copies) in held.iter().filter(|&(_, &copies)| copies > 0) {
                 by_place.entry((tier, copies)).or_default().push(name);
             }
         }
-        let stores = by_place.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
-        let mut events: Vec<GroupEvent> = stores.collect();
-        if events.is_empty() {
-            events.push(GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 0 });
+        if by_place.is_empty() {
+            by_place.insert((Tier::Device, 1), Vec::new());
         }
-        GroupDump { group: self.group, events }
+        let stores = by_place.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
+        stores.map(|event| GroupChange { group: self.group, event }).collect()
     }
 }
 
