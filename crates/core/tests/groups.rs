@@ -3,7 +3,7 @@
 mod support;
 
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, GroupedIndex, Reach};
+use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, Reach};
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
@@ -68,6 +68,22 @@ fn a_window_needs_its_last_blocks_and_no_others() {
 }
 
 #[test]
+fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it() {
+    let index = index(Design::Run);
+    index.apply(RANK, &stored(8, Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 7, 8], Tier::Device)));
+    let startable = |count| index.find_prompt(&locals(count)).get(RANK).map(|found| found.blocks.0);
+    assert_eq!(usable(&index, 8), [8; 4]);
+    assert_eq!(startable(8), Some([4; 4]), "the first seven blocks end in the middle of a window");
+    assert_eq!(startable(4), None);
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[6], Tier::Host)));
+    assert_eq!(startable(8), Some([4, 8, 8, 8]));
+    let other = WorkerRank { dp_rank: DpRank(1), ..RANK };
+    index.apply(other, &stored(8, Tier::Device));
+    assert_eq!(index.find_prompt(&locals(8)).get(other).map(|found| found.blocks.0), Some([8; 4]), "one group");
+}
+
+#[test]
 fn every_group_must_agree() {
     let index = index(Design::Run);
     let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
@@ -111,7 +127,7 @@ fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
     assert_eq!(usable(&index, 4), [0; 4], "the window's blocks are gone as well");
     index.clear_rank(RANK);
     assert!(index.ranks().is_empty());
-    assert_eq!(index.dump_groups(RANK), []);
+    assert_eq!(index.dump_events(RANK), []);
     index.apply(RANK, &stored(4, Tier::Device));
     assert_eq!(usable(&index, 4), [4; 4]);
 }
@@ -197,11 +213,8 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
     }
     let restored = GroupedIndex::new(design.build());
     for rank in all_ranks() {
-        for change in index.dump_groups(rank) {
-            restored.apply_group(rank, &change);
-        }
-        for event in index.dump(rank) {
-            restored.apply(rank, &event);
+        for event in index.dump_events(rank) {
+            restored.apply_event(rank, &event);
         }
         remove_everything(&index, rank);
     }
@@ -223,7 +236,8 @@ fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
         let blocks = index.held(rank).iter().map(|block| block.sequence).collect();
         index.apply(rank, &BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
     }
-    for GroupChange { group, event } in index.dump_groups(rank) {
+    for event in index.dump_events(rank) {
+        let RankEvent::Further(GroupChange { group, event }) = event else { continue };
         let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
         index.apply_group(rank, &told(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
 use flash_indexer_core::{
     DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
@@ -23,7 +24,7 @@ pub(crate) struct Model {
     pub(crate) block_size: BlockSize,
     /// Adapter of queries that name none: the one that every registration names.
     pub(crate) lora_name: RwLock<Option<String>>,
-    pub(crate) index: Box<dyn SharedIndex>,
+    pub(crate) index: GroupedIndex,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
     /// Which writer applies the model's events.
@@ -69,13 +70,15 @@ impl Model {
         self.index.sizes().into_iter().map(|(_, size)| size.blocks).sum()
     }
 
+    /// What each rank holds of a prompt of so many tokens, whose blocks have these hashes.
+    pub(crate) fn find_prompt(&self, locals: &[LocalHash], tokens: usize) -> MatchScores {
+        let ends_with_block = locals.len() * self.block_size.token_count() == tokens;
+        if ends_with_block { self.index.find_prompt(locals) } else { self.index.find(locals) }
+    }
+
     /// The answer for every rank; of several queries the deepest match counts.
-    pub(crate) fn answer<'q>(
-        &self,
-        queries: impl IntoIterator<Item = &'q [LocalHash]>,
-        options: QueryOptions,
-    ) -> Answer {
-        let found: Vec<MatchScores> = queries.into_iter().map(|query| self.index.find(query)).collect();
+    pub(crate) fn answer(&self, found: impl IntoIterator<Item = MatchScores>, options: QueryOptions) -> Answer {
+        let found: Vec<MatchScores> = found.into_iter().collect();
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
         for (rank, size) in self.index.sizes() {
             ranks.insert(rank, (PerTier::default(), size));

@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 use super::rank::RankGroups;
 use super::{GroupChange, RankEvent};
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
+    WorkerRank, stored_events,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -73,11 +74,41 @@ impl GroupedIndex {
         groups.write().apply_group(change)
     }
 
-    /// Stores that say what `rank` holds in its further groups, with one at least for each group. They and
-    /// [`SharedIndex::dump`], applied in any order, make an empty index answer as this one does.
+    /// [`SharedIndex::find`] for a prompt that ends with the query's last block.
+    ///
+    /// An engine computes at least the last token of a prompt, so it looks for a prefix that ends before
+    /// the last block. Without cache groups that is one block less of the same. A rank with groups can
+    /// hold the whole prompt and need not hold what its windows reach one block earlier: then its answer
+    /// is what it can start with. Two queries if there are such ranks.
     #[must_use]
-    pub fn dump_groups(&self, rank: WorkerRank) -> Vec<GroupChange> {
-        self.groups_of(rank).map(|groups| groups.read().dump_groups()).unwrap_or_default()
+    pub fn find_prompt(&self, query: &[LocalHash]) -> MatchScores {
+        let mut scores = self.find(query);
+        let Some((_, but_last)) = query.split_last().filter(|_| !self.is_plain()) else { return scores };
+        let startable: FxHashMap<WorkerRank, PerTier<u32>> =
+            self.find(but_last).ranks.into_iter().map(|found| (found.rank, found.blocks)).collect();
+        for found in &mut scores.ranks {
+            let startable = startable.get(&found.rank).copied().unwrap_or_default();
+            for (usable, startable) in found.blocks.0.iter_mut().zip(startable.0) {
+                if *usable as usize == query.len() && (startable as usize) < but_last.len() {
+                    *usable = startable;
+                }
+            }
+        }
+        scores.ranks.retain(|found| found.longest() > 0);
+        scores
+    }
+
+    /// Stores that say what `rank` holds in all of its groups, taken at one moment: applied in any order,
+    /// they make an empty index answer as this one does, now and after any further event. Each further
+    /// group has one at least, because that it exists limits what is usable.
+    #[must_use]
+    pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
+        let Some(groups) = self.groups_of(rank) else {
+            return self.plain.dump(rank).into_iter().map(RankEvent::Indexed).collect();
+        };
+        let groups = groups.read();
+        let further = groups.dump_groups().into_iter().map(RankEvent::Further);
+        further.chain(stored_events(groups.held()).into_iter().map(RankEvent::Indexed)).collect()
     }
 
     /// Whether no rank has more than one cache group.
@@ -171,7 +202,8 @@ impl SharedIndex for GroupedIndex {
         if !self.is_plain() {
             let grouped = self.grouped.read();
             sizes.retain(|(rank, _)| !grouped.contains_key(rank));
-            sizes.extend(grouped.iter().map(|(&rank, groups)| (rank, groups.read().size())));
+            let sized = grouped.iter().map(|(&rank, groups)| (rank, groups.read().size()));
+            sizes.extend(sized.filter(|(_, size)| size.blocks > 0));
         }
         sizes
     }
@@ -179,7 +211,7 @@ impl SharedIndex for GroupedIndex {
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
         match self.groups_of(rank) {
             None => self.plain.dump(rank),
-            Some(groups) => crate::stored_events(groups.read().held()),
+            Some(groups) => stored_events(groups.read().held()),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
+use flash_indexer_core::{BlockEvent, DpRank, LocalHash, SharedIndex};
 use parking_lot::{Mutex, RwLock};
 
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
@@ -151,9 +151,8 @@ impl Indexer {
             Some(name) => HashSpace::new(Some(name), cache_salt),
             None => HashSpace::new(model.lora_name.read().as_deref(), cache_salt),
         };
-        let windows = model.windows.in_use();
-        let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
-        Ok(model.answer(queries.iter().map(Vec::as_slice), options))
+        let queries = model.windows.in_use().map(|window| local_hashes(space, tokens, model.block_size, window));
+        Ok(model.answer(queries.map(|query| model.find_prompt(&query, tokens.len())), options))
     }
 
     /// What the fleet holds of a prompt given as local hashes of its blocks.
@@ -167,7 +166,8 @@ impl Indexer {
         locals: &[LocalHash],
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
-        Ok(self.model(key)?.answer([locals], options))
+        let model = self.model(key)?;
+        Ok(model.answer([model.index.find(locals)], options))
     }
 
     /// Every registered instance, by model and then by instance.

@@ -5,8 +5,9 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
+use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use parking_lot::RwLock;
 
 use super::Indexer;
@@ -177,7 +178,7 @@ impl Indexer {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: self.options.design.build(),
+            index: GroupedIndex::new(self.options.design.build()),
             instances: RwLock::default(),
             windows: Windows::default(),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),

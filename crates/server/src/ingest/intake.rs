@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{BlockEvent, DpRank, WorkerRank};
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{DpRank, SharedIndex, WorkerRank};
 use flash_indexer_wire::{
     Arrival, Batch, EngineEvent, EventError, LiveMessage, SequenceTracker, Translator, TranslatorOptions, Unusable,
     decode_batch,
@@ -119,6 +120,12 @@ impl Intake {
                 Err(error) => self.reject_event(dp_rank, &error, metrics),
             }
         }
+        // Within a batch the other groups may come first.
+        let lacks_content = self.translators.get(&dp_rank).is_some_and(Translator::lacks_content);
+        if lacks_content && self.listener.trust(dp_rank) != Trust::Degraded {
+            let why = "no cache group with full attention has told what blocks contain: nothing can be found";
+            self.listener.degrade_rank(dp_rank, why.to_owned());
+        }
     }
 
     fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>, metrics: &Metrics) {
@@ -130,20 +137,27 @@ impl Intake {
                 removed_copies: listener.options.removed_copies,
             })
         });
-        let event = match translator.translate(event) {
-            Ok(event) => event,
+        let is_clear = *event == EngineEvent::Cleared;
+        let changes = match translator.translate(event) {
+            Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable, metrics),
         };
         listener.model.windows.note(translator.window());
         let rank = WorkerRank { worker: listener.worker, dp_rank };
-        let applied = listener.model.index.apply(rank, &event);
-        metrics.applied(&applied);
-        if event == BlockEvent::Cleared && !translator.is_hybrid() {
+        for change in changes {
+            let applied = listener.model.index.apply_event(rank, &change);
+            metrics.applied(&applied);
+            if applied.refused > 0 {
+                let why = match change {
+                    RankEvent::Indexed(_) => "too many blocks wait for a parent that was never told",
+                    RankEvent::Further(_) => "a hybrid model has more cache groups, or blocks in one, than are kept",
+                };
+                listener.degrade_rank(dp_rank, why.to_owned());
+            }
+        }
+        if is_clear && !translator.ignores_groups() && !translator.lacks_content() {
             // Whatever was missed before, the rank's cache is empty now.
             listener.trust_rank(dp_rank);
-        }
-        if applied.refused > 0 {
-            listener.degrade_rank(dp_rank, "too many blocks wait for a parent that was never told".to_owned());
         }
     }
 
@@ -163,9 +177,9 @@ impl Intake {
         match unusable {
             // Other memory than the tiers that are asked for: the tiers stay exact.
             Unusable::UnknownMedium { .. } => {}
-            Unusable::HybridGroup { .. } => {
+            Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
-                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}: matches can be too long");
+                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}");
                 }
                 self.listener.degrade_rank(dp_rank, unusable.to_string());
             }
