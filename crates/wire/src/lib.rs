@@ -2,8 +2,8 @@
 //!
 //! The path of a message: [`LiveMessage`] splits the frames, [`SequenceTracker`] says whether one
 //! was missed, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
-//! for each rank turns engine events into the [`BlockEvent`](flash_indexer_core::BlockEvent)s of an
-//! index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
+//! for each rank turns engine events into the [`RankEvent`](flash_indexer_core::groups::RankEvent)s of
+//! an index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
 //! has bytes, or costs more than the event it is in.
 
 mod chain_hash;
