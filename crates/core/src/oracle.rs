@@ -196,6 +196,12 @@ impl GroupedOracle {
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
 
+    /// For each rank, how many leading blocks its indexed group holds.
+    #[must_use]
+    pub fn find_indexed(&self, query: &[LocalHash]) -> MatchScores {
+        self.indexed.find(query)
+    }
+
     /// Whether each further group of a rank holds what it must of a prefix.
     fn is_usable(&self, rank: WorkerRank, prefix: &[SequenceHash], slowest: Tier) -> bool {
         let mut groups = self.further.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);

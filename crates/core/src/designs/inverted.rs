@@ -13,7 +13,8 @@ use super::matching::{Depths, Matching};
 use super::rank_blocks::{Postings, RankBlocks};
 use super::rank_slots::RankSlots;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SequenceHash, Tier, WorkerRank,
+    Applied, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SequenceHash, Tier,
+    WorkerRank,
 };
 
 /// One map for all ranks, from local hash to blocks with that content to their holders, and a table
@@ -42,12 +43,12 @@ struct RankPostings<'i> {
 }
 
 impl Postings for RankPostings<'_> {
-    fn appear(&mut self, block: &HeldBlock, tier: Tier) {
+    fn appear(&mut self, block: Block, tier: Tier) {
         let same_content = self.by_content.entry(block.local).or_default();
         same_content.entry(block.sequence).or_default().hold(self.slot, tier);
     }
 
-    fn disappear(&mut self, block: &HeldBlock, tier: Tier) {
+    fn disappear(&mut self, block: Block, tier: Tier) {
         let same_content = self.by_content.get_mut(&block.local).expect("the block has appeared");
         let holders = same_content.get_mut(&block.sequence).expect("the block has appeared");
         holders.withdraw(self.slot, tier);

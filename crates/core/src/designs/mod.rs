@@ -21,10 +21,10 @@ use std::str::FromStr;
 pub use concurrent_radix_tree::ConcurrentRadixTree;
 pub use inverted::Inverted;
 pub use naming::NamingLimits;
+pub(crate) use naming::{Lookup, Placement, RankWriter, Tiers};
 pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
 pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
-pub(crate) use rank_blocks::{Postings, RankBlocks};
 pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory};
 
 use crate::{Actor, Locked, SharedIndex};

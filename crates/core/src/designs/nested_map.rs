@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use super::naming::Tiers;
 use super::rank_blocks::{Postings, RankBlocks};
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, SequenceHash,
-    Tier, WorkerRank,
+    Applied, Block, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize,
+    SequenceHash, Tier, WorkerRank,
 };
 
 /// For each rank a map from local hash to its blocks with that content. The simplest design, and a
@@ -46,11 +46,11 @@ struct Rank {
 struct ByContent(FxHashMap<LocalHash, FxHashMap<SequenceHash, Tiers>>);
 
 impl Postings for ByContent {
-    fn appear(&mut self, block: &HeldBlock, tier: Tier) {
+    fn appear(&mut self, block: Block, tier: Tier) {
         self.0.entry(block.local).or_default().entry(block.sequence).or_default().insert(tier);
     }
 
-    fn disappear(&mut self, block: &HeldBlock, tier: Tier) {
+    fn disappear(&mut self, block: Block, tier: Tier) {
         let same_content = self.0.get_mut(&block.local).expect("the block has appeared");
         let tiers = same_content.get_mut(&block.sequence).expect("the block has appeared");
         tiers.remove(tier);

@@ -6,36 +6,32 @@ use crate::{Applied, Block, BlockEvent, HeldBlock, PerTier, RankSize, RemovedCop
 
 /// A rank's blocks by sequence hash.
 #[derive(Debug, Default)]
-pub(crate) struct RankBlocks {
+pub(super) struct RankBlocks {
     blocks: FxHashMap<SequenceHash, HeldBlock>,
     by_tier: PerTier<usize>,
 }
 
 /// What a design looks blocks up in by content. It is told when a rank's block appears in a tier
 /// and when it disappears from it, each once.
-pub(crate) trait Postings {
-    fn appear(&mut self, block: &HeldBlock, tier: Tier);
-    fn disappear(&mut self, block: &HeldBlock, tier: Tier);
+pub(super) trait Postings {
+    fn appear(&mut self, block: Block, tier: Tier);
+    fn disappear(&mut self, block: Block, tier: Tier);
 }
 
 impl RankBlocks {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    pub(crate) fn size(&self) -> RankSize {
+    pub(super) fn size(&self) -> RankSize {
         RankSize { blocks: self.blocks.len(), by_tier: self.by_tier, waiting: 0 }
     }
 
-    pub(crate) fn get(&self, sequence: SequenceHash) -> Option<&HeldBlock> {
-        self.blocks.get(&sequence)
-    }
-
-    pub(crate) fn held(&self) -> Vec<HeldBlock> {
+    pub(super) fn held(&self) -> Vec<HeldBlock> {
         self.blocks.values().copied().collect()
     }
 
-    pub(crate) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> Applied {
+    pub(super) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> Applied {
         let mut applied = Applied::default();
         match event {
             BlockEvent::Stored { copies: 0, .. } => {}
@@ -102,7 +98,7 @@ impl RankBlocks {
             return Applied { duplicate: 1, ..Applied::default() };
         }
         self.by_tier[tier] += 1;
-        postings.appear(held, tier);
+        postings.appear(Block { sequence, local: held.local }, tier);
         Applied { stored: 1, ..Applied::default() }
     }
 
@@ -121,7 +117,7 @@ impl RankBlocks {
             RemovedCopies::All => 0,
         };
         if held.copies[tier] == 0 {
-            postings.disappear(held, tier);
+            postings.disappear(Block { sequence, local: held.local }, tier);
             self.by_tier[tier] -= 1;
             if held.copies.is_zero() {
                 self.blocks.remove(&sequence);
@@ -140,7 +136,7 @@ impl RankBlocks {
 fn disappear_everywhere(held: &HeldBlock, postings: &mut impl Postings) {
     for (tier, &copies) in held.copies.iter() {
         if copies > 0 {
-            postings.disappear(held, tier);
+            postings.disappear(Block { sequence: held.sequence, local: held.local }, tier);
         }
     }
 }

@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 
 use super::rank::RankGroups;
 use super::{GroupChange, RankEvent};
+use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
-    WorkerRank, stored_events,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -18,26 +18,29 @@ use crate::{
 /// # What a rank of a hybrid model holds
 ///
 /// Its **indexed** group is told as every other rank is, by [`BlockEvent`]s, and holds what
-/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`FurtherGroup`](super::FurtherGroup) is a set of names with copies in
-/// each tier, whether or not the indexed group holds them as well. The rank holds the first *d*
-/// blocks of a query when there is a chain of names of *d* blocks, held in the indexed group, and
-/// each further group holds as many of the chain's last names as it must for *d* ([`Reach`](super::Reach)).
-/// A rank's answer is the largest such *d*, which need not hold for every smaller one. A tier's answer
-/// uses the tier and the faster ones in every group alike.
+/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`FurtherGroup`](super::FurtherGroup) is a set of
+/// names with copies in each tier, whether or not the indexed group holds them as well. The rank holds
+/// the first *d* blocks of a query when there is a chain of names of *d* blocks, held in the indexed
+/// group, and each further group holds as many of the chain's last names as it must for *d*
+/// ([`Reach`](super::Reach)). A rank's answer is the largest such *d*, which need not hold for every
+/// smaller one. A tier's answer uses the tier and the faster ones in every group alike.
 ///
-/// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) says exactly this.
+/// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) says exactly this. One thing is not told
+/// apart: where a rank has two names for one prefix, a further group is taken to hold that prefix when
+/// it holds either, so that the answer can be too high (never too low). An engine names a prefix twice
+/// when an adapter is loaded again under its old name.
 ///
 /// # Consistency
 ///
-/// A rank belongs to the index of the chosen design until its first event of a further group, which
-/// moves it; queries find it in one of the two. Of a rank with groups a query sees each event entirely
-/// or not at all. Otherwise that of the design.
+/// That of the index's design, for each group: a query that meets an event can see it in the index and
+/// not yet in the groups.
 ///
 /// # Cost
 ///
-/// Without ranks that have groups: one load for each call. A query asks each rank with groups by itself,
-/// one lookup for each block that it holds of the prompt. A block costs some 150 bytes in the indexed
-/// group of such a rank and some 40 bytes in each further one.
+/// Without ranks that have groups: one load for each call. A query hashes the prompt's blocks once and
+/// looks up, for each matching rank with groups, the blocks that its windows reach from the end of what
+/// the indexed group holds, and those before them as long as one is missing. Beside what the index
+/// needs, a block of such a rank costs some 120 bytes, and a name in a further group some 40.
 pub struct GroupedIndex {
     plain: Box<dyn SharedIndex>,
     grouped: RwLock<FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>>,
@@ -70,8 +73,8 @@ impl GroupedIndex {
     /// Applies one event of a further group of `rank` and says what it changed in that group. Too many
     /// groups or names are refused ([`GROUPS_MAX`](super::GROUPS_MAX), [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
     pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> Applied {
-        let groups = self.groups_of(rank).unwrap_or_else(|| self.move_to_groups(rank));
-        groups.write().apply_group(change)
+        let groups = self.groups_of(rank).unwrap_or_else(|| self.start_groups(rank));
+        groups.write().apply(change)
     }
 
     /// [`SharedIndex::find`] for a prompt that ends with the query's last block.
@@ -103,12 +106,11 @@ impl GroupedIndex {
     /// group has one at least, because that it exists limits what is usable.
     #[must_use]
     pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
-        let Some(groups) = self.groups_of(rank) else {
-            return self.plain.dump(rank).into_iter().map(RankEvent::Indexed).collect();
-        };
-        let groups = groups.read();
-        let further = groups.dump_groups().into_iter().map(RankEvent::Further);
-        further.chain(stored_events(groups.held()).into_iter().map(RankEvent::Indexed)).collect()
+        let groups = self.groups_of(rank);
+        let groups = groups.as_ref().map(|groups| groups.read());
+        let further = groups.as_ref().map(|groups| groups.dump()).unwrap_or_default();
+        let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
+        further.into_iter().map(RankEvent::Further).chain(indexed).collect()
     }
 
     /// Whether no rank has more than one cache group.
@@ -123,30 +125,33 @@ impl GroupedIndex {
         self.grouped.read().get(&rank).cloned()
     }
 
-    fn move_to_groups(&self, rank: WorkerRank) -> Arc<RwLock<RankGroups>> {
+    /// The rank has another group from now on.
+    fn start_groups(&self, rank: WorkerRank) -> Arc<RwLock<RankGroups>> {
         let mut groups = RankGroups::default();
-        for event in self.plain.dump(rank) {
-            groups.apply(&event);
-        }
+        self.plain.dump(rank).iter().for_each(|event| groups.learn(event));
         let groups = Arc::new(RwLock::new(groups));
-        {
-            let mut grouped = self.grouped.write();
-            grouped.insert(rank, Arc::clone(&groups));
-            self.grouped_count.store(grouped.len(), Ordering::Release);
-        }
-        // Queries that still find it there leave it out.
-        self.plain.clear_rank(rank);
+        self.change_groups(|grouped| drop(grouped.insert(rank, Arc::clone(&groups))));
         groups
+    }
+
+    fn change_groups(&self, change: impl FnOnce(&mut FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>)) {
+        let mut grouped = self.grouped.write();
+        change(&mut grouped);
+        self.grouped_count.store(grouped.len(), Ordering::Release);
     }
 }
 
 impl SharedIndex for GroupedIndex {
     /// Applies one event of the indexed group; a clear empties all groups, which stay known.
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
-        match self.groups_of(rank) {
-            None => self.plain.apply(rank, event),
-            Some(groups) => groups.write().apply(event),
+        let groups = self.groups_of(rank);
+        // Held across both changes, for those who dump the rank.
+        let mut groups = groups.as_ref().map(|groups| groups.write());
+        let applied = self.plain.apply(rank, event);
+        if let Some(groups) = &mut groups {
+            groups.learn(event);
         }
+        applied
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
@@ -155,72 +160,53 @@ impl SharedIndex for GroupedIndex {
             return scores;
         }
         let grouped = self.grouped.read();
-        scores.ranks.retain(|found| !grouped.contains_key(&found.rank));
-        let usable = grouped.iter().map(|(&rank, groups)| RankMatch { rank, blocks: groups.read().usable(query) });
-        scores.ranks.extend(usable.filter(|found| found.longest() > 0));
+        let mut prefixes = Vec::new();
+        for found in &mut scores.ranks {
+            let Some(groups) = grouped.get(&found.rank) else { continue };
+            if prefixes.is_empty() {
+                prefixes.extend(sequence_hashes(query));
+            }
+            groups.read().cut_down(&mut found.blocks, &prefixes);
+        }
+        scores.ranks.retain(|found| found.longest() > 0);
         scores
     }
 
+    /// Every rank whose indexed group holds something.
     fn ranks(&self) -> Vec<WorkerRank> {
-        let mut ranks = self.plain.ranks();
-        if !self.is_plain() {
-            let grouped = self.grouped.read();
-            ranks.retain(|rank| !grouped.contains_key(rank));
-            ranks.extend(grouped.iter().filter(|(_, groups)| !groups.read().is_empty()).map(|(&rank, _)| rank));
-        }
-        ranks
+        self.plain.ranks()
     }
 
     /// What the indexed group holds.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
-        match self.groups_of(rank) {
-            None => self.plain.held(rank),
-            Some(groups) => groups.read().held(),
-        }
+        self.plain.held(rank)
     }
 
     /// Forgets everything that `rank` holds, and that it has groups.
     fn clear_rank(&self, rank: WorkerRank) {
-        if !self.is_plain() {
-            let mut grouped = self.grouped.write();
-            grouped.remove(&rank);
-            self.grouped_count.store(grouped.len(), Ordering::Release);
-        }
         self.plain.clear_rank(rank);
+        if !self.is_plain() {
+            self.change_groups(|grouped| drop(grouped.remove(&rank)));
+        }
     }
 
     /// How much the indexed group holds.
     fn size(&self, rank: WorkerRank) -> RankSize {
-        match self.groups_of(rank) {
-            None => self.plain.size(rank),
-            Some(groups) => groups.read().size(),
-        }
+        self.plain.size(rank)
     }
 
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
-        let mut sizes = self.plain.sizes();
-        if !self.is_plain() {
-            let grouped = self.grouped.read();
-            sizes.retain(|(rank, _)| !grouped.contains_key(rank));
-            let sized = grouped.iter().map(|(&rank, groups)| (rank, groups.read().size()));
-            sizes.extend(sized.filter(|(_, size)| size.blocks > 0));
-        }
-        sizes
+        self.plain.sizes()
     }
 
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
-        match self.groups_of(rank) {
-            None => self.plain.dump(rank),
-            Some(groups) => stored_events(groups.read().held()),
-        }
+        self.plain.dump(rank)
     }
 
     fn remove_worker(&self, worker: WorkerId) {
-        if !self.is_plain() {
-            let mut grouped = self.grouped.write();
-            grouped.retain(|rank, _| rank.worker != worker);
-            self.grouped_count.store(grouped.len(), Ordering::Release);
-        }
         self.plain.remove_worker(worker);
+        if !self.is_plain() {
+            self.change_groups(|grouped| grouped.retain(|rank, _| rank.worker != worker));
+        }
     }
 }

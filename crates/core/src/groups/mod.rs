@@ -8,6 +8,7 @@
 //! ```
 
 mod index;
+mod places;
 mod rank;
 
 pub use index::GroupedIndex;
@@ -96,7 +97,31 @@ pub enum RankEvent {
 }
 
 /// Cache groups that one rank may have besides the indexed one; real models have a handful.
-pub const GROUPS_MAX: usize = 15;
+pub const GROUPS_MAX: usize = 16;
 
 /// Names that one rank may hold in one cache group besides the indexed one.
 pub const GROUP_BLOCKS_MAX: usize = 1 << 22;
+
+/// Which further groups hold a block in which tiers: four bits a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct HeldIn(u64);
+
+const TIERS: usize = Tier::ALL.len();
+const _: () = assert!(GROUPS_MAX * TIERS <= u64::BITS as usize);
+
+impl HeldIn {
+    fn insert(&mut self, group: usize, tier: Tier) {
+        self.0 |= 1 << (group * TIERS + tier as usize);
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Number of the fastest tier in which the group holds the block; of a tier that does not exist if
+    /// it does not.
+    fn fastest(self, group: usize) -> usize {
+        let tiers = self.0 >> (group * TIERS) & ((1 << TIERS) - 1);
+        (tiers | 1 << TIERS).trailing_zeros() as usize
+    }
+}

@@ -91,13 +91,18 @@ pub(crate) fn stream(steps_max: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step(), 1..steps_max)
 }
 
-pub(crate) fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = Step> {
+    let contradiction = (rank(), contradicting()).prop_map(|(rank, event)| Step::Event(rank, event));
+    prop_oneof![33 => consistent_step(), 6 => contradiction]
+}
+
+/// A step of a stream in which every name means one prefix, and every prefix of a rank has one name.
+pub(crate) fn consistent_step() -> impl Strategy<Value = Step> {
     let event = |strategy: BoxedStrategy<BlockEvent>| {
         (rank(), strategy).prop_map(|(rank, event)| Step::Event(rank, event)).boxed()
     };
     prop_oneof![
         12 => chained(),
-        6 => event(contradicting().boxed()),
         10 => removed_from_a_chain(),
         4 => event((tier(), vec(any_hash(), 1..4), removed_copies()).prop_map(|(tier, blocks, copies)| BlockEvent::Removed { tier, blocks, copies }).boxed()),
         4 => event((tier(), vec(any_hash(), 1..4)).prop_map(|(tier, blocks)| BlockEvent::Copied { tier, blocks }).boxed()),
