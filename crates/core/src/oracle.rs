@@ -139,7 +139,14 @@ fn depth(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest:
 #[derive(Debug, Default)]
 pub struct GroupedOracle {
     indexed: Oracle,
-    further: BTreeMap<(WorkerRank, GroupId), (Reach, BTreeMap<SequenceHash, PerTier<u32>>)>,
+    further: BTreeMap<(WorkerRank, GroupId), HeldNames>,
+}
+
+/// What a further group holds.
+#[derive(Debug)]
+struct HeldNames {
+    reach: Reach,
+    copies: BTreeMap<SequenceHash, PerTier<u32>>,
 }
 
 impl GroupedOracle {
@@ -147,14 +154,15 @@ impl GroupedOracle {
     pub fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
             let groups = self.further.iter_mut().filter(|((of, _), _)| *of == rank);
-            groups.for_each(|(_, (_, copies))| copies.clear());
+            groups.for_each(|(_, group)| group.copies.clear());
         }
         self.indexed.apply(rank, event);
     }
 
     /// Applies one event of a further group.
     pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
-        let (reach, held) = self.further.entry((rank, group.id)).or_insert((group.reach, BTreeMap::new()));
+        let new = HeldNames { reach: group.reach, copies: BTreeMap::new() };
+        let HeldNames { reach, copies: held } = self.further.entry((rank, group.id)).or_insert(new);
         *reach = group.reach;
         match event {
             GroupEvent::Stored { tier, blocks, copies } => {
@@ -205,12 +213,13 @@ impl GroupedOracle {
     /// Whether each further group of a rank holds what it must of a prefix.
     fn is_usable(&self, rank: WorkerRank, prefix: &[SequenceHash], slowest: Tier) -> bool {
         let mut groups = self.further.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
-        groups.all(|(reach, held)| {
-            let needed = match reach {
+        groups.all(|group| {
+            let needed = match group.reach {
                 Reach::Whole => prefix.len(),
-                Reach::LastBlocks(blocks) => prefix.len().min(*blocks as usize),
+                Reach::LastBlocks(blocks) => prefix.len().min(blocks as usize),
             };
-            prefix[prefix.len() - needed..].iter().all(|name| held.get(name).is_some_and(|c| is_within(c, slowest)))
+            let is_held = |name| group.copies.get(name).is_some_and(|copies| is_within(copies, slowest));
+            prefix[prefix.len() - needed..].iter().all(is_held)
         })
     }
 }
