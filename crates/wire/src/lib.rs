@@ -24,4 +24,4 @@ pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage};
 pub use sequence::{Arrival, SequenceTracker};
-pub use translate::{Translated, Translator, TranslatorOptions, Unusable};
+pub use translate::{GroupRole, KnownGroup, Translated, Translator, TranslatorOptions, Unusable};

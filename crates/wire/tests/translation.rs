@@ -377,6 +377,31 @@ fn groups_that_tell_no_content_are_told_apart_from_those_that_do() {
 }
 
 #[test]
+fn a_translator_that_goes_on_in_the_middle_of_a_stream_can_learn_what_came_before() {
+    let mut first = translator();
+    let keys = vec![Some(vec![ExtraKey::Text("tenant")])];
+    let salted = BlockStored { group: group(1, "full_attention", None), extra_keys: Some(keys), ..store(None, &[1]) };
+    for event in [
+        sparse(group(0, "sliding_window", Some(6))),
+        EngineEvent::Stored(salted),
+        EngineEvent::Stored(BlockStored { group: group(2, "mla_attention", None), ..store(None, &[1]) }),
+    ] {
+        first.translate(&event).expect("a usable event");
+    }
+    assert!(first.translate(&sparse(group(3, "of_the_future", None))).is_err());
+    let mut next = translator();
+    next.learn_groups(first.groups());
+    next.learn_salts(first.salts());
+    for idx in 0..4 {
+        let of = |translator: &mut Translator| further(translated(translator, &removed_in(Some(idx))));
+        assert_eq!(of(&mut next), of(&mut first), "group {idx}");
+    }
+    assert!(next.ignores_groups() && !next.lacks_content());
+    let after = BlockStored { group: group(1, "full_attention", None), ..store(Some(1), &[2]) };
+    assert_eq!(stored_locals(&mut next, after), locals(None, Some("tenant"), &[2]));
+}
+
+#[test]
 fn blocks_of_another_size_are_refused_in_every_group() {
     let group = group(0, "sliding_window", Some(6));
     let other = EngineEvent::Stored(BlockStored { group, block_size: 16, ..store(None, &[1]) });

@@ -10,6 +10,7 @@ use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHa
 
 use self::content::Content;
 use self::groups::Groups;
+pub use self::groups::{GroupRole, KnownGroup};
 use self::recent::Recent;
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
 
@@ -153,6 +154,27 @@ impl Translator {
     #[must_use]
     pub const fn window(&self) -> TokenWindow {
         self.window
+    }
+
+    /// Blocks whose salt is inherited by those that follow them, the oldest first.
+    pub fn salts(&self) -> impl Iterator<Item = (SequenceHash, Salt)> {
+        self.salts.iter()
+    }
+
+    /// Takes over which salts another translator of the same rank had learned.
+    pub fn learn_salts(&mut self, salts: impl IntoIterator<Item = (SequenceHash, Salt)>) {
+        salts.into_iter().for_each(|(block, salt)| self.salts.insert(block, salt));
+    }
+
+    /// The cache groups that the rank has named, in any order. Engines say what a group is with stores
+    /// only: whoever goes on in the middle of a stream must know it for removals.
+    pub fn groups(&self) -> impl Iterator<Item = KnownGroup> {
+        self.groups.iter()
+    }
+
+    /// Takes over which cache groups another translator of the same rank had learned.
+    pub fn learn_groups(&mut self, groups: impl IntoIterator<Item = KnownGroup>) {
+        groups.into_iter().for_each(|group| self.groups.learn(group));
     }
 
     /// Whether the rank keeps cache groups that are not understood, so that its prefixes can be

@@ -27,6 +27,11 @@ impl<T: Copy> Recent<T> {
         Some(known)
     }
 
+    /// What is known, the oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SequenceHash, T)> {
+        self.old.iter().chain(&self.young).map(|(&name, &known)| (name, known))
+    }
+
     pub(super) fn insert(&mut self, name: SequenceHash, known: T) {
         if self.young.len() >= self.generation_max {
             self.old = std::mem::take(&mut self.young);
