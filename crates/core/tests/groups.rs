@@ -117,6 +117,34 @@ fn tiers_are_used_together_in_every_group() {
 }
 
 #[test]
+fn a_name_counts_where_it_stands_now() {
+    let index = index(Design::Run);
+    index.apply(RANK, &stored(3, Tier::Device));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[2, 3], Tier::Device)));
+    assert_eq!(usable(&index, 3), [3; 4]);
+    let [first, second, third] = names(3)[..] else { panic!("three names") };
+    let tell = |parent, sequence, local| {
+        let blocks = vec![Block { sequence, local: LocalHash(local) }];
+        index.apply(RANK, &BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 });
+    };
+    // Another name takes the place of the third block, whose own name means something else now.
+    tell(None, third, 9);
+    tell(Some(second), SequenceHash(77), 3);
+    assert_eq!(usable(&index, 3), [0; 4], "the group does not hold the new name");
+    let of_new_place = index.find(&[LocalHash(9)]).get(RANK).map(|found| found.blocks.0);
+    assert_eq!(of_new_place, Some([1; 4]));
+    tell(Some(second), third, 3);
+    assert_eq!(usable(&index, 3), [3; 4]);
+
+    // A block that is removed and told again is in its old place, with what the group holds all the time.
+    let blocks = vec![third, SequenceHash(77), second, first];
+    index.apply(RANK, &BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All });
+    assert_eq!(usable(&index, 3), [0; 4]);
+    index.apply(RANK, &stored(3, Tier::Device));
+    assert_eq!(usable(&index, 3), [3; 4]);
+}
+
+#[test]
 fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(4, Tier::Device));
