@@ -181,7 +181,7 @@ impl Segment {
     /// Whether a name more would make it too full to be fast.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        (self.count + 1) * 5 > self.lines.len() * SLOTS * 4
+        (self.count + 1) * 10 > self.lines.len() * SLOTS * 7
     }
 
     pub(super) fn bytes(&self) -> usize {
