@@ -71,6 +71,8 @@ struct Report {
     equal: usize,
     explained: BTreeMap<&'static str, Vec<String>>,
     unexplained: Vec<String>,
+    /// How far the service trusted what it knew in the end.
+    trust: Option<String>,
 }
 
 /// Why a prediction may differ.
@@ -109,6 +111,7 @@ impl Player<'_> {
         }
         if let Some(service) = self.service {
             service.catch_up(&self.published)?;
+            self.report.trust = service.trust(INSTANCE)?;
         }
         bar.finish_and_clear();
         Ok(())
@@ -167,6 +170,9 @@ impl Report {
             self.unexplained.len(),
             self.concurrent
         );
+        if let Some(trust) = &self.trust {
+            println!("the service calls what it knows {trust}");
+        }
         for (reason, differences) in &self.explained {
             println!("{} differ because of {reason}:", differences.len());
             for difference in differences {

@@ -88,6 +88,18 @@ impl Service {
         Ok(predicted)
     }
 
+    /// How far the service trusts what it knows of an instance.
+    pub(super) fn trust(&self, instance: u64) -> Result<Option<String>> {
+        let query = Query {
+            token_ids: &[],
+            model_name: &self.model_name,
+            tenant_id: Some(&self.tenant_id),
+            ..Query::default()
+        };
+        let mut answer = self.client.query(&query)?;
+        Ok(answer.instances.remove(&instance.to_string()).map(|instance| instance.trust))
+    }
+
     /// Waits until the service has taken in each rank's message with the given number.
     pub(super) fn catch_up(&self, published: &BTreeMap<EngineRank, u64>) -> Result<()> {
         let start = Instant::now();
