@@ -26,6 +26,7 @@
 //! ```
 
 pub mod designs;
+pub mod groups;
 pub mod hashing;
 pub mod oracle;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::groups::{GroupChange, GroupEvent, GroupId, Reach};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
     SequenceHash, Tier, WorkerRank,
@@ -129,4 +130,118 @@ fn depth(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest:
         depth += 1;
     }
     depth
+}
+
+/// Brute force for ranks with several cache groups: every chain of names that a query can follow is
+/// written out, and each of its beginnings is held against each group.
+///
+/// It says what [`GroupedIndex`](crate::groups::GroupedIndex) must answer.
+#[derive(Debug, Default)]
+pub struct GroupedOracle {
+    indexed: Oracle,
+    further: BTreeMap<(WorkerRank, GroupId), HeldNames>,
+}
+
+/// What a further group holds.
+#[derive(Debug)]
+struct HeldNames {
+    reach: Reach,
+    copies: BTreeMap<SequenceHash, PerTier<u32>>,
+}
+
+impl GroupedOracle {
+    /// Applies one event of the indexed group.
+    pub fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
+        if *event == BlockEvent::Cleared {
+            let groups = self.further.iter_mut().filter(|((of, _), _)| *of == rank);
+            groups.for_each(|(_, group)| group.copies.clear());
+        }
+        self.indexed.apply(rank, event);
+    }
+
+    /// Applies one event of a further group.
+    pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
+        let new = HeldNames { reach: group.reach, copies: BTreeMap::new() };
+        let HeldNames { reach, copies: held } = self.further.entry((rank, group.id)).or_insert(new);
+        *reach = group.reach;
+        match event {
+            GroupEvent::Stored { tier, blocks, copies } => {
+                for &name in blocks {
+                    let held = &mut held.entry(name).or_default()[*tier];
+                    *held = held.saturating_add(*copies);
+                }
+            }
+            GroupEvent::Removed { tier, blocks, copies } => {
+                for &name in blocks {
+                    let held = &mut held.entry(name).or_default()[*tier];
+                    *held = match copies {
+                        RemovedCopies::One => held.saturating_sub(1),
+                        RemovedCopies::All => 0,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Forgets everything about `rank`.
+    pub fn clear_rank(&mut self, rank: WorkerRank) {
+        self.indexed.clear_rank(rank);
+        self.further.retain(|(of, _), _| *of != rank);
+    }
+
+    /// For each rank, how many leading blocks it can use.
+    #[must_use]
+    pub fn find(&self, query: &[LocalHash]) -> MatchScores {
+        let matches = self.indexed.ranks.iter().map(|(&rank, held)| {
+            let mut blocks = PerTier::default();
+            for slowest in Tier::ALL {
+                let chains = chains(held, query, slowest);
+                let usable = chains.iter().filter(|chain| self.is_usable(rank, chain, slowest)).map(Vec::len);
+                blocks[slowest] = usable.max().unwrap_or(0) as u32;
+            }
+            RankMatch { rank, blocks }
+        });
+        MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
+    }
+
+    /// For each rank, how many leading blocks its indexed group holds.
+    #[must_use]
+    pub fn find_indexed(&self, query: &[LocalHash]) -> MatchScores {
+        self.indexed.find(query)
+    }
+
+    /// Whether each further group of a rank holds what it must of a prefix.
+    fn is_usable(&self, rank: WorkerRank, prefix: &[SequenceHash], slowest: Tier) -> bool {
+        let mut groups = self.further.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
+        groups.all(|group| {
+            let needed = match group.reach {
+                Reach::Whole => prefix.len(),
+                Reach::LastBlocks(blocks) => prefix.len().min(blocks as usize),
+            };
+            let is_held = |name| group.copies.get(name).is_some_and(|copies| is_within(copies, slowest));
+            prefix[prefix.len() - needed..].iter().all(is_held)
+        })
+    }
+}
+
+/// Whether a copy lies in `slowest` or a faster tier.
+fn is_within(copies: &PerTier<u32>, slowest: Tier) -> bool {
+    copies.iter().any(|(tier, &copies)| tier <= slowest && copies > 0)
+}
+
+/// Every chain of names, of any length, that is held in `slowest` or faster tiers and says what the query says.
+fn chains(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest: Tier) -> Vec<Vec<SequenceHash>> {
+    let mut all: Vec<Vec<SequenceHash>> = Vec::new();
+    let mut longest: Vec<Vec<SequenceHash>> = vec![Vec::new()];
+    for &local in query {
+        let mut longer = Vec::new();
+        for chain in &longest {
+            let follows = |block: &&HeldBlock| block.local == local && block.parent == chain.last().copied();
+            let next = held.values().filter(follows).filter(|block| is_within(&block.copies, slowest));
+            longer.extend(next.map(|block| [&chain[..], &[block.sequence]].concat()));
+        }
+        all.extend(longer.iter().cloned());
+        longest = longer;
+    }
+    all
 }

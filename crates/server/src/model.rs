@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
 use flash_indexer_core::{
     DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
@@ -27,7 +28,7 @@ pub(crate) struct Model {
     pub(crate) block_size: BlockSize,
     /// Adapter of queries that name none: the one that every registration names.
     pub(crate) lora_name: RwLock<Option<String>>,
-    pub(crate) index: Box<dyn SharedIndex>,
+    pub(crate) index: GroupedIndex,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
     pub(crate) counts: ModelCounts,
@@ -143,14 +144,19 @@ impl Model {
         }
     }
 
+    /// What each rank holds of a prompt of so many tokens, whose blocks have these hashes.
+    pub(crate) fn find_prompt(&self, locals: &[LocalHash], tokens: usize) -> MatchScores {
+        let ends_with_block = locals.len() * self.block_size.token_count() == tokens;
+        if ends_with_block { self.index.find_prompt(locals) } else { self.index.find(locals) }
+    }
+
     /// The answer for every rank; of several queries the deepest match counts.
     pub(crate) fn answer<'q>(
         &self,
-        queries: impl IntoIterator<Item = &'q [LocalHash]>,
+        found: impl IntoIterator<Item = (&'q [LocalHash], MatchScores)>,
         options: QueryOptions,
     ) -> Answer {
-        let found: Vec<(&[LocalHash], MatchScores)> =
-            queries.into_iter().map(|query| (query, self.index.find(query))).collect();
+        let found: Vec<(&[LocalHash], MatchScores)> = found.into_iter().collect();
         let reached = deepest(&found);
         self.counts.query(reached.asked, reached.found.len());
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();

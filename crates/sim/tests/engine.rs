@@ -1,6 +1,7 @@
 //! What a simulated engine publishes is true: an index fed with it predicts every hit.
 
 use flash_indexer_core::designs::RadixTree;
+use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, Tier, WorkerId, WorkerRank};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
@@ -61,9 +62,12 @@ fn an_index_fed_by_the_engine_predicts_every_hit() {
                 for event in decoded.events {
                     let event = event.expect("a good event");
                     removals += usize::from(matches!(event, EngineEvent::Removed(_)));
-                    let applied = index.apply(RANK, &translator.translate(&event).expect("a usable event"));
-                    assert_eq!((applied.waiting, applied.moved, applied.unknown), (0, 0, 0));
-                    duplicates += applied.duplicate;
+                    for event in translator.translate(&event).expect("a usable event") {
+                        let RankEvent::Indexed(event) = event else { panic!("another cache group: {event:?}") };
+                        let applied = index.apply(RANK, &event);
+                        assert_eq!((applied.waiting, applied.moved, applied.unknown), (0, 0, 0));
+                        duplicates += applied.duplicate;
+                    }
                 }
             }
         }

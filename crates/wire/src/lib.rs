@@ -2,8 +2,8 @@
 //!
 //! The path of a message: [`LiveMessage`] splits the frames, a [`Stream`] says which one comes
 //! next and what to do when it is missing, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
-//! for each rank turns engine events into the [`BlockEvent`](flash_indexer_core::BlockEvent)s of an
-//! index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
+//! for each rank turns engine events into the [`RankEvent`](flash_indexer_core::groups::RankEvent)s of
+//! an index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
 //! has bytes, or costs more than the event it is in.
 
 mod chain_hash;
@@ -29,4 +29,4 @@ pub use stream::{
     Action, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,
 };
-pub use translate::{Translator, TranslatorOptions, Unusable};
+pub use translate::{GroupRole, KnownGroup, Translated, Translator, TranslatorOptions, Unusable};

@@ -1,6 +1,7 @@
 //! What engines may send besides the recorded forms, and what must not hurt.
 
-use flash_indexer_core::designs::{NamingLimits, RadixTree};
+use flash_indexer_core::designs::{Design, NamingLimits, RadixTree};
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_wire::{
@@ -285,10 +286,14 @@ fn take_in(payload: &[u8]) {
         removed_copies: RemovedCopies::One,
     });
     let mut index = RadixTree::new(NamingLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
+    let grouped = GroupedIndex::new(Design::DEFAULT.build());
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: batch.dp_rank.unwrap_or_default() };
     for event in batch.events.flatten() {
-        if let Ok(event) = translator.translate(&event) {
-            index.apply(rank, &event);
+        for change in translator.translate(&event).into_iter().flatten() {
+            grouped.apply_event(rank, &change);
+            if let RankEvent::Indexed(event) = &change {
+                index.apply(rank, event);
+            }
         }
     }
     index.clear_rank(rank);

@@ -60,7 +60,8 @@ impl Service {
         Ok(())
     }
 
-    /// Device tokens that the service says each rank holds of a prompt.
+    /// Tokens that the service says each rank holds of a prompt: in any tier, as an engine uses them, or in
+    /// device memory where an instance has several ranks, because answers tell other tiers by instance.
     pub(super) fn predict(
         &self,
         prompt: &[u32],
@@ -76,13 +77,27 @@ impl Service {
             ..Query::default()
         })?;
         let mut predicted = BTreeMap::new();
-        for (instance, ranks) in answer.scores {
-            let Ok(instance) = instance.parse() else { continue };
+        for (name, ranks) in answer.scores {
+            let Ok(instance) = name.parse() else { continue };
+            let any_tier = answer.instances.get(&name).filter(|_| ranks.len() == 1);
             for (dp_rank, tokens) in ranks {
+                let tokens = any_tier.map_or(tokens, |instance| instance.longest_matched);
                 predicted.insert(EngineRank { instance, dp_rank: DpRank(dp_rank) }, tokens);
             }
         }
         Ok(predicted)
+    }
+
+    /// How far the service trusts what it knows of an instance.
+    pub(super) fn trust(&self, instance: u64) -> Result<Option<String>> {
+        let query = Query {
+            token_ids: &[],
+            model_name: &self.model_name,
+            tenant_id: Some(&self.tenant_id),
+            ..Query::default()
+        };
+        let mut answer = self.client.query(&query)?;
+        Ok(answer.instances.remove(&instance.to_string()).map(|instance| instance.trust))
     }
 
     /// Waits until the service has taken in each rank's message with the given number.

@@ -21,6 +21,7 @@ use std::str::FromStr;
 pub use concurrent_radix_tree::ConcurrentRadixTree;
 pub use inverted::Inverted;
 pub use naming::NamingLimits;
+pub(crate) use naming::{Lookup, Placement, RankWriter, Tiers};
 pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
 pub use radix_tree::{CountedMatches, RadixTree, UseWindow};

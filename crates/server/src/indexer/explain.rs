@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use flash_indexer_core::hashing::{HashSpace, local_hashes};
-use flash_indexer_core::{DpRank, LocalHash, WorkerRank};
+use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
 use flash_indexer_wire::ContentSpace;
 
 use super::{Indexer, QueryError};

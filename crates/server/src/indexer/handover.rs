@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
-use flash_indexer_core::{BlockEvent, DpRank, WorkerRank};
+use flash_indexer_core::{BlockEvent, DpRank, SharedIndex, WorkerRank};
 use flash_indexer_wire::Start;
 
 use super::{Indexer, Registered, Registration, RegistrationError};

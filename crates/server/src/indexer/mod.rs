@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
-use flash_indexer_core::{DpRank, LocalHash};
+use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
 use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
@@ -170,7 +170,8 @@ impl Indexer {
         let space = model.hash_space(lora_name, cache_salt);
         let windows = model.windows.in_use();
         let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
-        Ok(model.answer(queries.iter().map(Vec::as_slice), options))
+        let found = queries.iter().map(|query| (query.as_slice(), model.find_prompt(query, tokens.len())));
+        Ok(model.answer(found, options))
     }
 
     /// What the fleet holds of a prompt given as local hashes of its blocks.
@@ -184,7 +185,8 @@ impl Indexer {
         locals: &[LocalHash],
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
-        Ok(self.model(key)?.answer([locals], options))
+        let model = self.model(key)?;
+        Ok(model.answer([(locals, model.index.find(locals))], options))
     }
 
     /// Every registered instance, by model and then by instance.

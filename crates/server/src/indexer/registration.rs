@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crossbeam_channel::bounded;
+use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_wire::Start;
@@ -202,7 +203,7 @@ impl Indexer {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: self.options.design.build(),
+            index: GroupedIndex::new(self.options.design.build()),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),

@@ -1,12 +1,13 @@
 //! What the decoding of a stream asks of its model's writer.
 
-use flash_indexer_core::{BlockEvent, DpRank};
+use flash_indexer_core::DpRank;
+use flash_indexer_core::groups::RankEvent;
 use flash_indexer_wire::StreamTrust;
 
 /// One step, to be taken in order with the others of its stream: trust changes with what it is about.
 pub(super) enum Change {
     /// Apply an event of a rank.
-    Event(DpRank, BlockEvent),
+    Event(DpRank, RankEvent),
     /// The rank's cache is known to be empty: whatever was missed before no longer counts.
     TrustRank(DpRank),
     /// A change of the rank was lost.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{BlockEvent, DpRank};
+use flash_indexer_core::DpRank;
 use flash_indexer_wire::{
     Action, Batch, BatchError, BatchOutline, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay,
     ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions,
@@ -361,6 +361,11 @@ impl Intake {
                 Err(error) => self.reject_event(dp_rank, &error),
             }
         }
+        // Within a batch the other groups may come first.
+        if self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
+            let why = "no cache group with full attention has told what blocks contain: nothing can be found";
+            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+        }
     }
 
     fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
@@ -372,16 +377,16 @@ impl Intake {
                 removed_copies: listener.options.removed_copies,
             })
         });
-        let event = match translator.translate(event) {
-            Ok(event) => event,
+        let is_clear = *event == EngineEvent::Cleared;
+        let changes = match translator.translate(event) {
+            Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
         listener.model.windows.note(translator.window());
         listener.model.spaces.note(translator.space());
-        // Whatever was missed before, the rank's cache is empty now.
-        let is_known_again = event == BlockEvent::Cleared && !translator.is_hybrid();
-        self.changes.push(Change::Event(dp_rank, event));
-        if is_known_again {
+        self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
+        if is_clear && !translator.ignores_groups() && !translator.lacks_content() {
+            // Whatever was missed before, the rank's cache is empty now.
             self.changes.push(Change::TrustRank(dp_rank));
         }
     }
@@ -399,9 +404,9 @@ impl Intake {
         match unusable {
             // Other memory than the tiers that are asked for: the tiers stay exact.
             Unusable::UnknownMedium { .. } => return,
-            Unusable::HybridGroup { .. } => {
+            Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
-                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}: matches can be too long");
+                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}");
                 }
             }
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}

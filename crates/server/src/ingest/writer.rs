@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use flash_indexer_core::WorkerRank;
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{SharedIndex, WorkerRank};
 use parking_lot::Mutex;
 use tracing::warn;
 
@@ -130,12 +131,19 @@ impl Writer {
         match change {
             Change::Event(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
-                let applied = listener.model.index.apply(rank, &event);
+                let applied = listener.model.index.apply_event(rank, &event);
                 self.metrics.applied(&event, &applied);
-                listener.model.history.note(rank, &event, Instant::now());
+                let (bound, why) = match &event {
+                    RankEvent::Indexed(event) => {
+                        listener.model.history.note(rank, event, Instant::now());
+                        (Bound::WaitingBlocks, "too many blocks wait for a parent that was never told")
+                    }
+                    RankEvent::Further(_) => {
+                        (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
+                    }
+                };
                 if applied.refused > 0 {
-                    self.metrics.bounded(Bound::WaitingBlocks, applied.refused);
-                    let why = "too many blocks wait for a parent that was never told";
+                    self.metrics.bounded(bound, applied.refused);
                     listener.degrade_rank(dp_rank, why.to_owned());
                 }
             }

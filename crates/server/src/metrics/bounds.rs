@@ -20,6 +20,8 @@ pub(crate) enum Bound {
     RanksPerListener,
     /// Blocks of a rank that wait for a parent.
     WaitingBlocks,
+    /// Cache groups of a rank, and blocks in one.
+    CacheGroups,
     /// Open HTTP connections.
     Connections,
     /// A request's body.
@@ -37,12 +39,13 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Queue,
         Self::WriterQueue,
         Self::WaitingMessages,
         Self::RanksPerListener,
         Self::WaitingBlocks,
+        Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
         Self::Dumps,
@@ -59,6 +62,7 @@ impl Bound {
             Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",
             Self::WaitingBlocks => "waiting_blocks",
+            Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
             Self::Dumps => "dumps",

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
+use flash_indexer_core::groups::{GroupEvent, RankEvent};
 use flash_indexer_core::{Applied, BlockEvent};
 use flash_indexer_wire::ReplayOutcome;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -148,12 +149,16 @@ impl Metrics {
         self.ingest.replays.get_or_create(&Outcome { outcome: outcome.as_str() }).inc();
     }
 
-    pub(crate) fn applied(&self, event: &BlockEvent, applied: &Applied) {
+    pub(crate) fn applied(&self, event: &RankEvent, applied: &Applied) {
         let kind = match event {
-            BlockEvent::Stored { .. } => 0,
-            BlockEvent::Copied { .. } => 1,
-            BlockEvent::Removed { .. } => 2,
-            BlockEvent::Cleared => 3,
+            RankEvent::Indexed(BlockEvent::Stored { .. }) => 0,
+            RankEvent::Indexed(BlockEvent::Copied { .. }) => 1,
+            RankEvent::Indexed(BlockEvent::Removed { .. }) => 2,
+            RankEvent::Indexed(BlockEvent::Cleared) => 3,
+            RankEvent::Further(change) => match change.event {
+                GroupEvent::Stored { .. } => 0,
+                GroupEvent::Removed { .. } => 2,
+            },
         };
         self.ingest.events[kind].inc();
         for (counter, blocks) in self.ingest.blocks.iter().zip(results(applied)) {

@@ -46,7 +46,7 @@ impl<P> Entry<P> {
 
 /// All that one rank has named, with places `P`.
 #[derive(Debug)]
-pub(in crate::designs) struct Lookup<P> {
+pub(crate) struct Lookup<P> {
     entries: FxHashMap<SequenceHash, Entry<P>>,
     /// Waiting blocks by the parent that they wait for.
     waiting: FxHashMap<SequenceHash, FxHashSet<SequenceHash>>,
@@ -93,7 +93,7 @@ impl<P: Clone> Lookup<P> {
 
     /// What is placed below a block, parents before children, for designs whose places do not lead
     /// to those below them. One pass over all that the rank has named.
-    pub(in crate::designs) fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
+    pub(crate) fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
         let mut followers: FxHashMap<SequenceHash, Vec<(&P, SequenceHash)>> = FxHashMap::default();
         for (&name, entry) in &self.entries {
             if let (Some(parent), Some(place)) = (entry.parent, entry.place()) {
@@ -116,7 +116,7 @@ impl<P: Clone> Lookup<P> {
         self.entries.get(&sequence)
     }
 
-    pub(super) fn place_of(&self, sequence: SequenceHash) -> Option<&P> {
+    pub(crate) fn place_of(&self, sequence: SequenceHash) -> Option<&P> {
         self.entries.get(&sequence)?.place()
     }
 

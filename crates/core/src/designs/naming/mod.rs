@@ -13,8 +13,8 @@
 mod lookup;
 mod writer;
 
-pub(super) use self::lookup::Lookup;
-pub(super) use self::writer::RankWriter;
+pub(crate) use self::lookup::Lookup;
+pub(crate) use self::writer::RankWriter;
 use crate::{LocalHash, SequenceHash, Tier};
 
 /// Bounds of what one rank can make a design keep beyond the blocks that it holds.
@@ -35,7 +35,7 @@ impl Default for NamingLimits {
 
 /// A set of tiers: bit *t* for tier *t*.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tiers(pub(super) u8);
+pub(crate) struct Tiers(pub(super) u8);
 
 impl Tiers {
     pub(super) fn insert(&mut self, tier: Tier) {
@@ -68,7 +68,7 @@ impl FromIterator<Tier> for Tiers {
 ///
 /// A rank has at most one name in a place. Places of one rank form a tree: a block's place lies
 /// under its parent's, and is left only after all places under it.
-pub(super) trait Placement {
+pub(crate) trait Placement {
     /// A place; cheap to clone.
     type Place: Clone;
 

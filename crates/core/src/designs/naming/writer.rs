@@ -5,14 +5,14 @@ use super::{NamingLimits, Placement};
 use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
 
 /// One rank's names and places, to be changed.
-pub(in crate::designs) struct RankWriter<'l, P: Placement> {
-    pub(in crate::designs) placement: P,
-    pub(in crate::designs) names: &'l mut Lookup<P::Place>,
-    pub(in crate::designs) limits: NamingLimits,
+pub(crate) struct RankWriter<'l, P: Placement> {
+    pub(crate) placement: P,
+    pub(crate) names: &'l mut Lookup<P::Place>,
+    pub(crate) limits: NamingLimits,
 }
 
 impl<P: Placement> RankWriter<'_, P> {
-    pub(in crate::designs) fn apply(&mut self, event: &BlockEvent) -> Applied {
+    pub(crate) fn apply(&mut self, event: &BlockEvent) -> Applied {
         let mut applied = Applied::default();
         match event {
             BlockEvent::Stored { copies: 0, .. } => {}

@@ -1,0 +1,217 @@
+//! An index of any design, and beside it the ranks of hybrid models.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+use super::rank::RankGroups;
+use super::{GroupChange, RankEvent};
+use crate::hashing::sequence_hashes;
+use crate::{
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
+};
+
+/// An index whose ranks may have several cache groups.
+///
+/// # What a rank of a hybrid model holds
+///
+/// Its **indexed** group is told as every other rank is, by [`BlockEvent`]s, and holds what
+/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`FurtherGroup`](super::FurtherGroup) is a set of
+/// names with copies in each tier, whether or not the indexed group holds them as well. The rank holds
+/// the first *d* blocks of a query when there is a chain of names of *d* blocks, held in the indexed
+/// group, and each further group holds as many of the chain's last names as it must for *d*
+/// ([`Reach`](super::Reach)). A rank's answer is the largest such *d*, which need not hold for every
+/// smaller one. A tier's answer uses the tier and the faster ones in every group alike.
+///
+/// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) says exactly this. One thing is not told
+/// apart: where a rank has two names for one prefix, a further group is taken to hold that prefix when
+/// it holds either, so that the answer can be too high (never too low). An engine names a prefix twice
+/// when an adapter is loaded again under its old name.
+///
+/// # Consistency
+///
+/// That of the index's design, for each group: a query that meets an event can see it in the index and
+/// not yet in the groups.
+///
+/// # Cost
+///
+/// Without ranks that have groups: one load for each call. A query hashes the prompt's blocks once and
+/// looks up, for each matching rank with groups, the blocks that its windows reach from the end of what
+/// the indexed group holds, and those before them as long as one is missing. Beside what the index
+/// needs, a block of such a rank costs some 120 bytes, and a name in a further group some 40.
+pub struct GroupedIndex {
+    plain: Box<dyn SharedIndex>,
+    grouped: RwLock<FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>>,
+    /// Ranks in `grouped`. Stored after a rank is put in and loaded by its own writer, or by queries for
+    /// which the moment at which a rank moves makes no difference.
+    grouped_count: AtomicUsize,
+}
+
+impl std::fmt::Debug for GroupedIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupedIndex").field("grouped_count", &self.grouped_count).finish_non_exhaustive()
+    }
+}
+
+impl GroupedIndex {
+    /// Adds cache groups to an index.
+    #[must_use]
+    pub fn new(plain: Box<dyn SharedIndex>) -> Self {
+        Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0) }
+    }
+
+    /// Applies one event of `rank`, of whichever group, and says what it changed.
+    pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
+        match event {
+            RankEvent::Indexed(event) => self.apply(rank, event),
+            RankEvent::Further(change) => self.apply_group(rank, change),
+        }
+    }
+
+    /// Applies one event of a further group of `rank` and says what it changed in that group. Too many
+    /// groups or names are refused ([`GROUPS_MAX`](super::GROUPS_MAX), [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
+    pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> Applied {
+        let groups = self.groups_of(rank).unwrap_or_else(|| self.start_groups(rank));
+        groups.write().apply(change)
+    }
+
+    /// [`SharedIndex::find`] for a prompt that ends with the query's last block.
+    ///
+    /// An engine computes at least the last token of a prompt, so it looks for a prefix that ends before
+    /// the last block. Without cache groups that is one block less of the same. A rank with groups can
+    /// hold the whole prompt and need not hold what its windows reach one block earlier: then its answer
+    /// is what it can start with. Two queries if there are such ranks.
+    #[must_use]
+    pub fn find_prompt(&self, query: &[LocalHash]) -> MatchScores {
+        let mut scores = self.find(query);
+        let Some((_, but_last)) = query.split_last().filter(|_| !self.is_plain()) else { return scores };
+        let startable: FxHashMap<WorkerRank, PerTier<u32>> =
+            self.find(but_last).ranks.into_iter().map(|found| (found.rank, found.blocks)).collect();
+        for found in &mut scores.ranks {
+            let startable = startable.get(&found.rank).copied().unwrap_or_default();
+            for (usable, startable) in found.blocks.0.iter_mut().zip(startable.0) {
+                if *usable as usize == query.len() && (startable as usize) < but_last.len() {
+                    *usable = startable;
+                }
+            }
+        }
+        scores.ranks.retain(|found| found.longest() > 0);
+        scores
+    }
+
+    /// Stores that say what `rank` holds in all of its groups, taken at one moment: applied in any order,
+    /// they make an empty index answer as this one does, now and after any further event. Each further
+    /// group has one at least, because that it exists limits what is usable.
+    #[must_use]
+    pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
+        let groups = self.groups_of(rank);
+        let groups = groups.as_ref().map(|groups| groups.read());
+        let further = groups.as_ref().map(|groups| groups.dump()).unwrap_or_default();
+        let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
+        further.into_iter().map(RankEvent::Further).chain(indexed).collect()
+    }
+
+    /// Whether no rank has more than one cache group.
+    fn is_plain(&self) -> bool {
+        self.grouped_count.load(Ordering::Acquire) == 0
+    }
+
+    fn groups_of(&self, rank: WorkerRank) -> Option<Arc<RwLock<RankGroups>>> {
+        if self.is_plain() {
+            return None;
+        }
+        self.grouped.read().get(&rank).cloned()
+    }
+
+    /// The rank has another group from now on.
+    fn start_groups(&self, rank: WorkerRank) -> Arc<RwLock<RankGroups>> {
+        let mut groups = RankGroups::default();
+        self.plain.dump(rank).iter().for_each(|event| groups.learn(event));
+        let groups = Arc::new(RwLock::new(groups));
+        self.change_groups(|grouped| drop(grouped.insert(rank, Arc::clone(&groups))));
+        groups
+    }
+
+    fn change_groups(&self, change: impl FnOnce(&mut FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>)) {
+        let mut grouped = self.grouped.write();
+        change(&mut grouped);
+        self.grouped_count.store(grouped.len(), Ordering::Release);
+    }
+}
+
+impl SharedIndex for GroupedIndex {
+    /// Applies one event of the indexed group; a clear empties all groups, which stay known.
+    fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+        let groups = self.groups_of(rank);
+        // Held across both changes, for those who dump the rank.
+        let mut groups = groups.as_ref().map(|groups| groups.write());
+        let applied = self.plain.apply(rank, event);
+        if let Some(groups) = &mut groups {
+            groups.learn(event);
+        }
+        applied
+    }
+
+    fn find(&self, query: &[LocalHash]) -> MatchScores {
+        let mut scores = self.plain.find(query);
+        if self.is_plain() {
+            return scores;
+        }
+        let grouped = self.grouped.read();
+        let mut prefixes = Vec::new();
+        for found in &mut scores.ranks {
+            let Some(groups) = grouped.get(&found.rank) else { continue };
+            if prefixes.is_empty() {
+                prefixes.extend(sequence_hashes(query));
+            }
+            groups.read().cut_down(&mut found.blocks, &prefixes);
+        }
+        scores.ranks.retain(|found| found.longest() > 0);
+        scores
+    }
+
+    /// Every rank whose indexed group holds something.
+    fn ranks(&self) -> Vec<WorkerRank> {
+        self.plain.ranks()
+    }
+
+    /// What the indexed group holds.
+    fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
+        self.plain.held(rank)
+    }
+
+    /// Forgets everything that `rank` holds, and that it has groups.
+    fn clear_rank(&self, rank: WorkerRank) {
+        self.plain.clear_rank(rank);
+        if !self.is_plain() {
+            self.change_groups(|grouped| drop(grouped.remove(&rank)));
+        }
+    }
+
+    /// How much the indexed group holds.
+    fn size(&self, rank: WorkerRank) -> RankSize {
+        self.plain.size(rank)
+    }
+
+    fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
+        self.plain.sizes()
+    }
+
+    /// What the indexed group takes.
+    fn memory_bytes(&self) -> Option<usize> {
+        self.plain.memory_bytes()
+    }
+
+    fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
+        self.plain.dump(rank)
+    }
+
+    fn remove_worker(&self, worker: WorkerId) {
+        self.plain.remove_worker(worker);
+        if !self.is_plain() {
+            self.change_groups(|grouped| grouped.retain(|rank, _| rank.worker != worker));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Engines of hybrid models, through real sockets: every cache group counts.
+
+mod support;
+
+use flash_indexer_core::SequenceHash;
+use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
+use serde_json::{Value, json};
+use support::{BLOCK_TOKENS, Engine, Service, removed, store, tokens};
+
+const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
+const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
+
+fn full<'a>(parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored { group: FULL, ..store(parent, hashes) })
+}
+
+/// A store of some blocks in a group that skips others: its tokens do not say which.
+fn in_group<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored { group, token_ids: TokenIds::Plain(vec![7; 24]), ..store(None, hashes) })
+}
+
+fn removed_from<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
+    let block_hashes = hashes.iter().copied().map(SequenceHash).collect();
+    EngineEvent::Removed(BlockRemoved { block_hashes, group_idx: group.idx, ..BlockRemoved::default() })
+}
+
+/// The part of instance 1 in the answer for a prompt that goes on after these blocks.
+fn ask(service: &Service, hashes: &[u64]) -> Value {
+    let prompt = [tokens(hashes), vec![5]].concat();
+    service.query(&json!({ "token_ids": prompt, "model_name": "m" }))["instances"]["1"].clone()
+}
+
+#[test]
+fn a_prefix_counts_as_far_as_every_group_can_use_it() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let plain = Engine::registered(&service, json!(2), 0, &json!({}));
+    let six = [1, 2, 3, 4, 5, 6];
+    plain.say(&service, 0, &[EngineEvent::Stored(store(None, &six))]);
+    engine.say(&service, 0, &[in_group(WINDOW, &[3, 4, 5, 6]), full(None, &six)]);
+    assert_eq!(
+        ask(&service, &six),
+        json!({
+            "longest_matched": 24, "gpu": 24, "dp": { "0": 24 }, "cpu": 24, "disk": 24, "trust": "exact",
+        })
+    );
+    engine.say(&service, 1, &[removed_from(WINDOW, &[6])]);
+    assert_eq!(ask(&service, &six)["gpu"], json!(20));
+    assert_eq!(ask(&service, &[1, 2, 3])["gpu"], json!(0), "block 2 lies behind the window");
+    engine.say(&service, 2, &[removed_from(FULL, &[5])]);
+    assert_eq!(ask(&service, &six)["gpu"], json!(16));
+    engine.say(&service, 3, &[removed_from(WINDOW, &[4])]);
+    assert_eq!(ask(&service, &six)["gpu"], json!(0));
+
+    let answer = service.query(&json!({ "token_ids": tokens(&six), "model_name": "m" }));
+    assert_eq!(answer["tree_sizes"], json!({ "1": { "0": 5 }, "2": { "0": 6 } }));
+    assert_eq!(answer["scores"]["2"]["0"], json!(24), "an engine with one group beside it");
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!((&listener["trust"], &listener["rejected"]), (&json!("exact"), &json!({})));
+}
+
+#[test]
+fn slower_tiers_count_in_every_group() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[in_group(WINDOW, &[3, 4]), full(None, &[1, 2, 3, 4])]);
+    let offloaded = |group: CacheGroup<'static>, hashes| {
+        let group = CacheGroup { idx: group.idx, ..CacheGroup::default() };
+        let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, hashes) };
+        EngineEvent::Stored(BlockStored { medium: Some("CPU"), group, ..tokenless })
+    };
+    let evicted = [removed_from(WINDOW, &[3, 4]), removed_from(FULL, &[3, 4])];
+    let offload = [offloaded(WINDOW, &[3, 4]), offloaded(FULL, &[1, 2, 3, 4])];
+    engine.say(&service, 1, &[&offload[..], &evicted[..]].concat());
+    let answer = ask(&service, &[1, 2, 3, 4]);
+    assert_eq!((&answer["gpu"], &answer["cpu"], &answer["trust"]), (&json!(0), &json!(16), &json!("exact")));
+}
+
+#[test]
+fn an_offload_that_is_told_after_the_eviction_still_counts() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let offloaded = |hashes| {
+        let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, hashes) };
+        EngineEvent::Stored(BlockStored { medium: Some("CPU"), ..tokenless })
+    };
+    engine.say(&service, 0, &[EngineEvent::Stored(store(None, &[1])), offloaded(&[1])]);
+    engine.say(&service, 1, &[EngineEvent::Stored(store(Some(1), &[2, 3]))]);
+    engine.say(&service, 2, &[removed(&[3, 2]), offloaded(&[2])]);
+    engine.say(&service, 3, &[offloaded(&[3])]);
+    let answer = ask(&service, &[1, 2, 3]);
+    assert_eq!((&answer["gpu"], &answer["cpu"], &answer["trust"]), (&json!(4), &json!(12), &json!("exact")));
+}
+
+#[test]
+fn a_group_that_is_not_understood_is_said_and_the_others_count() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let chunks = CacheGroup { idx: Some(2), kind: Some("chunked_local_attention"), sliding_window: None };
+    engine.say(&service, 0, &[in_group(WINDOW, &[2, 3]), full(None, &[1, 2, 3]), in_group(chunks, &[3])]);
+    let answer = ask(&service, &[1, 2, 3]);
+    assert_eq!((&answer["gpu"], &answer["trust"]), (&json!(12), &json!("degraded")));
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!(listener["rejected"], json!({ "hybrid_group": 1 }));
+    let why = listener["last_error"].as_str().expect("a reason");
+    assert!(why.contains("chunked_local_attention"), "{why}");
+    engine.say(&service, 1, &[EngineEvent::Cleared]);
+    assert_eq!(ask(&service, &[1])["trust"], json!("degraded"), "it still keeps such a group");
+}
+
+#[test]
+fn an_engine_that_tells_no_content_is_not_believed() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[in_group(WINDOW, &[1, 2])]);
+    let answer = ask(&service, &[1, 2]);
+    assert_eq!((&answer["gpu"], &answer["trust"]), (&json!(0), &json!("degraded")));
+}
+
+#[test]
+fn nothing_of_a_group_outlives_its_rank() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let keeper = Engine::registered(&service, json!(2), 0, &json!({}));
+    keeper.say(&service, 0, &[]);
+    let both = [in_group(WINDOW, &[2, 3]), full(None, &[1, 2, 3])];
+    engine.say(&service, 0, &both);
+    engine.say(&service, 1, &[EngineEvent::Cleared]);
+    engine.say(&service, 2, &[full(None, &[1, 2, 3])]);
+    let answer = ask(&service, &[1, 2, 3]);
+    assert_eq!((&answer["gpu"], &answer["trust"]), (&json!(0), &json!("exact")), "a clear empties every group");
+
+    // The same engine with a model of one group: it has started again.
+    engine.say(&service, 0, &[EngineEvent::Stored(store(None, &[1, 2, 3]))]);
+    assert_eq!(ask(&service, &[1, 2, 3])["gpu"], json!(3 * BLOCK_TOKENS));
+
+    engine.say(&service, 1, &both);
+    let unregister = json!({ "instance_id": 1, "model_name": "m" });
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[EngineEvent::Stored(store(None, &[1]))]);
+    assert_eq!(ask(&service, &[1, 2, 3])["gpu"], json!(BLOCK_TOKENS));
+}
