@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod demo;
+mod doctor;
 mod explain;
 mod prompt;
 mod query;
@@ -42,6 +43,8 @@ enum Command {
     Query(query::QueryArguments),
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
+    /// Check a running service and its engines end to end, and say what to fix.
+    Doctor(doctor::DoctorArguments),
     // Their arguments say what they do, at more length in --help.
     Replay(replay::ReplayArguments),
     Bench(bench::BenchArguments),
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };
