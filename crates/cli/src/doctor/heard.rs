@@ -182,8 +182,7 @@ impl Heard {
         if !self.translators.contains_key(&dp_rank) && self.translators.len() >= RANKS_MAX {
             return self.unusable(format!("more than {RANKS_MAX} ranks in one stream"));
         }
-        let translator =
-            self.translators.entry(dp_rank).or_insert_with(|| Translator::new(self.options.clone()));
+        let translator = self.translators.entry(dp_rank).or_insert_with(|| Translator::new(self.options.clone()));
         let translated = match translator.translate(event) {
             Ok(translated) => translated,
             Err(Unusable::BlockSize { actual, .. }) => {
@@ -241,4 +240,73 @@ fn looks_like(event: &BlockStored<'_>) -> Option<&'static str> {
         return Some("vllm");
     }
     event.cache_salt.map(|_| "sglang")
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::RemovedCopies;
+    use flash_indexer_wire::{Encoding, TokenIds, encode_batch};
+
+    use super::*;
+
+    /// One block of two tokens after another.
+    fn stored(parent: Option<u64>, name: u64, block_size: u32) -> Vec<u8> {
+        let event = BlockStored {
+            block_hashes: vec![SequenceHash(name)],
+            parent_block_hash: parent.map(SequenceHash),
+            token_ids: TokenIds::Plain(vec![7; block_size as usize]),
+            block_size,
+            ..BlockStored::default()
+        };
+        encode_batch(10.0, &[EngineEvent::Stored(event)], None, Encoding::Map)
+    }
+
+    fn nothing() -> Heard {
+        let block_size = BlockSize::new(2).expect("not zero");
+        Heard::new(
+            TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::One },
+            DpRank(3),
+            "0",
+        )
+    }
+
+    fn depths(heard: &Heard) -> Vec<usize> {
+        heard.chains(8).iter().map(|chain| chain.locals.len()).collect()
+    }
+
+    #[test]
+    fn a_replay_and_what_follows_it_make_one_stream() {
+        let mut heard = nothing();
+        heard.take(0, &stored(None, 1, 2), Arrival::Replayed);
+        heard.take(1, &stored(Some(1), 2, 2), Arrival::Replayed);
+        heard.take(1, &stored(Some(1), 2, 2), Arrival::Waited);
+        heard.take(2, &stored(Some(2), 3, 2), Arrival::Live(10.5));
+        let summary = heard.summary();
+        assert_eq!((summary.messages, summary.last, summary.gaps, summary.restarts), (2, Some(2), 0, 0));
+        assert_eq!((summary.lag_s, summary.sized_stores), (Some(0.5), 3), "the repeated message counts once");
+        assert_eq!(depths(&heard), [3, 2, 1]);
+        assert_eq!(heard.chains(1)[0].dp_rank, DpRank(3));
+    }
+
+    #[test]
+    fn after_a_gap_or_a_restart_only_what_is_told_anew_is_known() {
+        let mut heard = nothing();
+        heard.take(5, &stored(None, 1, 2), Arrival::Live(9.0));
+        heard.take(8, &stored(Some(1), 2, 2), Arrival::Live(10.0));
+        assert_eq!((heard.summary().gaps, heard.summary().missed, heard.summary().lag_s), (1, 2, Some(-1.0)));
+        assert!(depths(&heard).is_empty(), "the parent may be gone");
+        heard.take(0, &stored(None, 4, 2), Arrival::Live(10.0));
+        assert_eq!((heard.summary().restarts, heard.summary().last), (1, Some(0)));
+        assert_eq!(depths(&heard), [1]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told() {
+        let mut heard = nothing();
+        heard.take(0, &stored(None, 1, 4), Arrival::Live(10.0));
+        heard.take(1, b"no batch", Arrival::Live(10.0));
+        let summary = heard.summary();
+        assert_eq!((summary.other_block_size, summary.unusable), (Some(4), 1));
+        assert_eq!(summary.names, NamesSeen { foreign: 1, ..NamesSeen::default() }, "1 is nobody's digest");
+    }
 }

@@ -9,11 +9,12 @@ const CLOCK_LEAD_MAX_S: f64 = 1.0;
 /// Batches that take longer than this to arrive are late, or clocks differ, in seconds.
 const LAG_MAX_S: f64 = 5.0;
 
-const REGISTER: &str = "unregister it and POST /register";
+const REGISTER_AGAIN: &str = "unregister it and register it again with";
 
 /// Every check of one stream, in the order in which things can go wrong.
 pub(super) fn judge(observed: &Observed) -> Vec<Finding> {
-    let checks = [connection, endpoint, sequence, block_size, events, engine_kind, names, holdings, replay, clock, trust];
+    let checks =
+        [connection, endpoint, sequence, block_size, events, engine_kind, names, holdings, replay, clock, trust];
     checks.iter().filter_map(|check| check(observed)).collect()
 }
 
@@ -50,11 +51,8 @@ fn connection(observed: &Observed) -> Option<Finding> {
             format!("the service is {status}, but the engine answers from here"),
             "look at the network between service and engine: names, ports, network policies",
         ),
-        (status, _) => Finding::problem(
-            "connection",
-            format!("the service is {status}"),
-            format!("start the engine, or {REGISTER} with its right address; it is tried again by itself"),
-        ),
+        // The endpoint is the reason, and comes next.
+        _ => return None,
     })
 }
 
@@ -70,13 +68,13 @@ fn endpoint(observed: &Observed) -> Option<Finding> {
         ),
         EndpointSeen::Unreachable(why) => Finding::problem(
             "endpoint",
-            format!("{address} does not answer: {why}"),
-            "is the engine up, with enable_kv_cache_events and an endpoint with * that it binds?",
+            format!("{address} does not answer the service either: {why}"),
+            "start the engine with enable_kv_cache_events and an endpoint with *, or register its right address",
         ),
         EndpointSeen::Stranger => Finding::problem(
             "endpoint",
             format!("{address} accepts connections, but publishes nothing"),
-            format!("{REGISTER} with the port of the engine's events, not of its API or replay"),
+            format!("{REGISTER_AGAIN} the port of the engine's events, not of its API or replay"),
         ),
     })
 }
@@ -110,7 +108,10 @@ fn sequence(observed: &Observed) -> Option<Finding> {
         Finding::ok("sequence", format!("the engine is idle; the service is at message {}", shown(taken_in)))
     } else {
         let last = shown(heard.last);
-        Finding::ok("sequence", format!("{} messages without a gap, the service took them in to {last}", heard.messages))
+        Finding::ok(
+            "sequence",
+            format!("{} messages without a gap, the service took them in to {last}", heard.messages),
+        )
     })
 }
 
@@ -155,7 +156,7 @@ fn engine_kind(observed: &Observed) -> Option<Finding> {
         Finding::ok("engine", format!("it is registered as {registered} and looks like it"))
     } else {
         let seen = format!("it is registered as {registered}, but its events are {looks_like}'s");
-        Finding::warning("engine", seen, format!("{REGISTER} with \"engine\": \"{looks_like}\""))
+        Finding::warning("engine", seen, format!("{REGISTER_AGAIN} \"engine\": \"{looks_like}\""))
     })
 }
 
@@ -195,7 +196,9 @@ fn holdings(observed: &Observed) -> Option<Finding> {
             format!("rank {dp_rank} holds {expected} tokens of a prefix, the service finds {answered}"),
             "flash-indexer explain tells why; unregistering and registering the instance learns it anew",
         ),
-        HoldingsSeen::Failed(why) => Finding::problem("answers", format!("the service cannot say: {why}"), "see its log"),
+        HoldingsSeen::Failed(why) => {
+            Finding::problem("answers", format!("the service cannot say: {why}"), "see its log")
+        }
     })
 }
 
@@ -207,17 +210,17 @@ fn replay(observed: &Observed) -> Option<Finding> {
         ReplaySeen::NotRegistered if is_degraded => Finding::problem(
             CHECK,
             "there is no replay endpoint, and what is missing cannot be asked for",
-            format!("give the engine a replay_endpoint and {REGISTER} with it"),
+            format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
         ),
         ReplaySeen::NotRegistered => Finding::warning(
             CHECK,
             "there is no replay endpoint: the first missed message makes the rank degraded",
-            format!("give the engine a replay_endpoint and {REGISTER} with it"),
+            format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
         ),
         ReplaySeen::Unreachable(why) if observed.listener().status == "connected" => Finding::problem(
             CHECK,
             format!("the replay endpoint does not answer: {why}"),
-            format!("{REGISTER} with the engine's replay_endpoint, its port plus the rank"),
+            format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
         ),
         ReplaySeen::Unreachable(why) => {
             Finding::problem(CHECK, format!("the replay endpoint does not answer: {why}"), "is the engine up?")
@@ -225,7 +228,7 @@ fn replay(observed: &Observed) -> Option<Finding> {
         ReplaySeen::Silent => Finding::problem(
             CHECK,
             "the replay endpoint takes the question and says nothing",
-            format!("{REGISTER} with the port of the engine's replay, not of its events"),
+            format!("{REGISTER_AGAIN} the port of the engine's replay, not of its events"),
         ),
         ReplaySeen::Answered { has_end: false, messages, .. } => Finding::warning(
             CHECK,
@@ -268,6 +271,9 @@ fn trust(observed: &Observed) -> Option<Finding> {
             Finding::problem("trust", "cold, though the engine has published", format!("see the service's log: {why}"))
         }
         "cold" => Finding::ok("trust", "cold: the engine has published nothing yet"),
+        _ if observed.heard.other_block_size.is_some() => {
+            Finding::warning("trust", format!("degraded: {why}"), "see block size")
+        }
         _ if has_replay => Finding::warning(
             "trust",
             format!("degraded: {why}"),
@@ -284,3 +290,6 @@ fn trust(observed: &Observed) -> Option<Finding> {
 fn shown(sequence: Option<u64>) -> String {
     sequence.map_or_else(|| "none".to_owned(), |sequence| sequence.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,9 +67,16 @@ pub(super) enum ReplaySeen {
 pub(super) enum HoldingsSeen {
     /// Nothing was heard of a sequence from its start.
     NothingToCompare,
-    Equal { chains: usize, blocks: usize },
+    Equal {
+        chains: usize,
+        blocks: usize,
+    },
     /// The service finds too little of this chain; in tokens.
-    Less { dp_rank: DpRank, expected: u64, answered: u64 },
+    Less {
+        dp_rank: DpRank,
+        expected: u64,
+        answered: u64,
+    },
     Failed(String),
 }
 
@@ -100,6 +107,9 @@ pub(super) fn observe(client: &IndexerClient, stream: &Stream, hash_seed: &str, 
         hear(subscription, &mut heard, Duration::ZERO, |_| Arrival::Waited);
         hear(subscription, &mut heard, listen, Arrival::Live);
         holdings = compare(client, stream, subscription, &mut heard);
+    }
+    if subscription.is_some() {
+        catch_up(client, stream, heard.summary().last);
     }
     let after = listeners_now(client, stream).unwrap_or_default();
     Observed { stream: stream.clone(), endpoint, heard: heard.summary(), replay, holdings, after }
@@ -193,14 +203,13 @@ fn compare(client: &IndexerClient, stream: &Stream, live: &Subscription, heard: 
             return HoldingsSeen::NothingToCompare;
         }
         catch_up(client, stream, summary.last);
-        let before: Vec<(HeldChain, u32)> =
-            heard.chains(CHAINS_MAX).into_iter().map(|chain| (heard.depth(&chain), chain)).map(|(d, c)| (c, d)).collect();
+        let chains = heard.chains(CHAINS_MAX).into_iter();
+        let before: Vec<_> = chains.map(|chain| (heard.depth(&chain), chain)).collect();
         let mut answers = Vec::new();
-        for (chain, _) in &before {
+        for (_, chain) in &before {
             match client.query_by_hash(&chain.locals, &stream.model_name, &stream.tenant_id) {
-                Ok(answer) => answers.push(
-                    answer.scores.get(&stream.instance).and_then(|ranks| ranks.get(&chain.dp_rank.0)).copied(),
-                ),
+                Ok(answer) => answers
+                    .push(answer.scores.get(&stream.instance).and_then(|ranks| ranks.get(&chain.dp_rank.0)).copied()),
                 Err(error) => return HoldingsSeen::Failed(format!("{error:#}")),
             }
         }
@@ -218,10 +227,10 @@ fn compare(client: &IndexerClient, stream: &Stream, live: &Subscription, heard: 
     seen
 }
 
-fn judged(before: &[(HeldChain, u32)], answers: &[Option<u64>], heard: &Heard) -> HoldingsSeen {
+fn judged(before: &[(u32, HeldChain)], answers: &[Option<u64>], heard: &Heard) -> HoldingsSeen {
     let block_size = u64::from(heard.block_size().tokens());
     let (mut chains, mut blocks) = (0, 0);
-    for ((chain, depth), answered) in before.iter().zip(answers) {
+    for ((depth, chain), answered) in before.iter().zip(answers) {
         let expected = u64::from(heard.depth(chain).min(*depth));
         let answered = answered.unwrap_or_default();
         if answered < expected * block_size {
@@ -264,4 +273,42 @@ pub(super) fn instance_name(id: &serde_json::Value) -> String {
 fn now_s() -> f64 {
     // A clock before 1970 shows as skew.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_core::SequenceHash;
+    use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
+
+    use super::*;
+
+    fn stored() -> EngineEvent<'static> {
+        EngineEvent::Stored(BlockStored {
+            block_hashes: vec![SequenceHash(1), SequenceHash(2)],
+            token_ids: TokenIds::Plain(vec![1, 2, 3, 4]),
+            block_size: 2,
+            ..BlockStored::default()
+        })
+    }
+
+    #[test]
+    fn the_service_must_find_what_was_held_before_and_after_the_question() {
+        let options = TranslatorOptions {
+            block_size: BlockSize::new(2).expect("not zero"),
+            lora_name: None,
+            removed_copies: RemovedCopies::One,
+        };
+        let mut heard = Heard::new(options, DpRank(0), "0");
+        heard.take(0, &encode_batch(1.0, &[stored()], None, Encoding::Map), Arrival::Waited);
+        let chains = heard.chains(CHAINS_MAX).into_iter();
+        let before: Vec<_> = chains.map(|chain| (heard.depth(&chain), chain)).collect();
+        assert_eq!(judged(&before, &[Some(4)], &heard), HoldingsSeen::Equal { chains: 1, blocks: 2 });
+        let less = |answered| HoldingsSeen::Less { dp_rank: DpRank(0), expected: 4, answered };
+        assert_eq!(judged(&before, &[Some(2)], &heard), less(2));
+        assert_eq!(judged(&before, &[None], &heard), less(0), "an instance that is not in the answer has nothing");
+
+        let removed = EngineEvent::Removed(BlockRemoved { block_hashes: vec![SequenceHash(2)], ..Default::default() });
+        heard.take(1, &encode_batch(2.0, &[removed], None, Encoding::Map), Arrival::Waited);
+        assert_eq!(judged(&before, &[Some(2)], &heard), HoldingsSeen::Equal { chains: 1, blocks: 1 });
+    }
 }

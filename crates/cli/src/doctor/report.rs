@@ -68,15 +68,20 @@ pub(super) fn print_table(reports: &[Report]) {
     let mut fixes = Vec::new();
     for report in reports {
         let (instance, ranks) = report.names();
-        for (at, finding) in report.findings.iter().enumerate() {
-            let once = |text: &str| if at == 0 { text.to_owned() } else { String::new() };
-            let (check, verdict) = (finding.check.to_owned(), finding.verdict.as_str().to_owned());
-            table.add_row([once(&instance), once(&ranks), check, verdict, finding.seen.clone()]);
-            if let Some(fix) = &finding.fix {
-                let rank = if ranks.is_empty() { String::new() } else { format!(" rank {ranks}") };
-                fixes.push((finding.verdict, format!("{instance}{rank}, {}: {fix}", finding.check)));
-            }
-        }
+        let column = |text: fn(&Finding) -> &str| -> String {
+            // Engines' own words may be among them.
+            let lines = report.findings.iter().map(|finding| text(finding).replace(['\n', '\r'], " "));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        let checks = column(|finding| finding.check);
+        let verdicts = column(|finding| finding.verdict.as_str());
+        let seen = column(|finding| &finding.seen);
+        table.add_row([&instance, &ranks, &checks, &verdicts, &seen]);
+        let subject = if ranks.is_empty() { instance } else { format!("{instance} rank {ranks}") };
+        fixes.extend(report.findings.iter().filter_map(|finding| {
+            let fix = finding.fix.as_ref()?;
+            Some((finding.verdict, format!("{subject}, {}: {fix}", finding.check)))
+        }));
     }
     println!("{table}");
     fixes.sort_by_key(|(verdict, _)| std::cmp::Reverse(*verdict));
@@ -84,5 +89,5 @@ pub(super) fn print_table(reports: &[Report]) {
         println!("{}: {fix}", verdict.as_str());
     }
     let count = |wanted| fixes.iter().filter(|(verdict, _)| *verdict == wanted).count();
-    println!("{} problems, {} warnings", count(Verdict::Problem), count(Verdict::Warning));
+    println!("problems: {}, warnings: {}", count(Verdict::Problem), count(Verdict::Warning));
 }
