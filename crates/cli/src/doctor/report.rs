@@ -28,13 +28,14 @@ impl Report {
         self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok)
     }
 
-    /// Instance and ranks as a table has them.
-    fn names(&self) -> (String, String) {
+    /// Model, instance and ranks as a table has them.
+    fn names(&self) -> [String; 3] {
         match &self.subject {
-            Subject::Service(_) => ("service".to_owned(), String::new()),
+            Subject::Service(_) => [String::new(), "service".to_owned(), String::new()],
             Subject::Stream(stream) => {
-                let ranks: Vec<String> = stream.ranks.iter().map(u32::to_string).collect();
-                (stream.instance.clone(), ranks.join(","))
+                let Stream { model_name, tenant_id, instance, ranks, .. } = stream;
+                let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+                [format!("{model_name}:{tenant_id}"), instance.clone(), ranks.join(",")]
             }
         }
     }
@@ -61,13 +62,13 @@ pub(super) fn print_json(reports: &[Report]) {
 pub(super) fn print_table(reports: &[Report]) {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["instance", "rank", "check", "verdict", "seen"]);
-    if let Some(ranks) = table.column_mut(1) {
+    table.set_header(["model", "instance", "rank", "check", "verdict", "seen"]);
+    if let Some(ranks) = table.column_mut(2) {
         ranks.set_cell_alignment(CellAlignment::Right);
     }
     let mut fixes = Vec::new();
     for report in reports {
-        let (instance, ranks) = report.names();
+        let [model, instance, ranks] = report.names();
         let column = |text: fn(&Finding) -> &str| -> String {
             // Engines' own words may be among them.
             let lines = report.findings.iter().map(|finding| text(finding).replace(['\n', '\r'], " "));
@@ -76,8 +77,8 @@ pub(super) fn print_table(reports: &[Report]) {
         let checks = column(|finding| finding.check);
         let verdicts = column(|finding| finding.verdict.as_str());
         let seen = column(|finding| &finding.seen);
-        table.add_row([&instance, &ranks, &checks, &verdicts, &seen]);
-        let subject = if ranks.is_empty() { instance } else { format!("{instance} rank {ranks}") };
+        table.add_row([&model, &instance, &ranks, &checks, &verdicts, &seen]);
+        let subject = if ranks.is_empty() { instance } else { format!("{model} {instance} rank {ranks}") };
         fixes.extend(report.findings.iter().filter_map(|finding| {
             let fix = finding.fix.as_ref()?;
             Some((finding.verdict, format!("{subject}, {}: {fix}", finding.check)))
