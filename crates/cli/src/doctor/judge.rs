@@ -69,7 +69,7 @@ fn endpoint(observed: &Observed) -> Option<Finding> {
         EndpointSeen::Unreachable(why) => Finding::problem(
             "endpoint",
             format!("{address} does not answer the service either: {why}"),
-            "start the engine with enable_kv_cache_events and an endpoint with *, or register its right address",
+            "start the engine with KV events and an endpoint with *, or register its right address",
         ),
         EndpointSeen::Stranger => Finding::problem(
             "endpoint",
