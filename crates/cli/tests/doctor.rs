@@ -138,7 +138,7 @@ fn each_fault_is_found_where_it_is() {
     assert!(checks(&reports, "sound", "problem").is_empty(), "{shown}");
     assert_eq!(checks(&reports, "mistaken", "problem"), ["block size"], "{shown}");
     assert_eq!(checks(&reports, "replayless", "problem"), ["replay"], "{shown}");
-    assert_eq!(checks(&reports, "gone", "problem"), ["endpoint", "replay"], "{shown}");
+    assert_eq!(checks(&reports, "gone", "problem"), ["endpoint"], "{shown}");
 
     let table = text(&doctor(&serve, &["--model-name", "model of mistaken"]).stdout);
     let fix = format!("register them with block_size {BLOCK_SIZE}");

@@ -142,7 +142,11 @@ fn events(observed: &Observed) -> Option<Finding> {
     if !counts.is_empty() {
         let last = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
         let fix = "see rejected_total in docs/operations.md for each reason";
-        return Some(Finding::warning("events", format!("not usable: {} ({last})", counts.join(", ")), fix));
+        return Some(Finding::warning(
+            "events",
+            format!("not usable since its registration: {} ({last})", counts.join(", ")),
+            fix,
+        ));
     }
     let last = heard.last_unusable.as_deref()?;
     let fix = "does only the engine publish there, and is it of a known release?";
@@ -222,9 +226,8 @@ fn replay(observed: &Observed) -> Option<Finding> {
             format!("the replay endpoint does not answer: {why}"),
             format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
         ),
-        ReplaySeen::Unreachable(why) => {
-            Finding::problem(CHECK, format!("the replay endpoint does not answer: {why}"), "is the engine up?")
-        }
+        // The engine is gone, as its endpoint has shown.
+        ReplaySeen::Unreachable(_) => return None,
         ReplaySeen::Silent => Finding::problem(
             CHECK,
             "the replay endpoint takes the question and says nothing",

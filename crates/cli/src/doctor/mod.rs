@@ -98,7 +98,7 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     findings.extend(service::peers(&client, &workers));
     let mut reports = vec![Report { subject: Subject::Service(arguments.url.clone()), findings }];
     reports.extend(observe_all(arguments, &streams).iter().map(|observed| Report {
-        subject: Subject::Stream(observed.stream.clone()),
+        subject: Subject::Stream(Box::new(observed.stream.clone())),
         findings: judge::judge(observed),
     }));
     Ok(reports)

@@ -12,7 +12,7 @@ pub(super) enum Subject {
     /// The service at a URL.
     Service(String),
     /// An engine's stream.
-    Stream(Stream),
+    Stream(Box<Stream>),
 }
 
 /// All findings about one thing.
@@ -33,7 +33,7 @@ impl Report {
         match &self.subject {
             Subject::Service(_) => [String::new(), "service".to_owned(), String::new()],
             Subject::Stream(stream) => {
-                let Stream { model_name, tenant_id, instance, ranks, .. } = stream;
+                let Stream { model_name, tenant_id, instance, ranks, .. } = &**stream;
                 let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
                 [format!("{model_name}:{tenant_id}"), instance.clone(), ranks.join(",")]
             }

@@ -77,6 +77,7 @@ fn an_engine_that_is_gone_is_one_problem_unless_only_doctor_cannot_reach_it() {
     assert_eq!(faults(unreachable), [("endpoint", Verdict::Warning)]);
     let gone = |observed: &mut Observed| {
         unreachable(observed);
+        observed.replay = ReplaySeen::Unreachable("refused".to_owned());
         observed.after[0].status = "disconnected".to_owned();
     };
     assert_eq!(faults(gone), [("endpoint", Verdict::Problem)]);
