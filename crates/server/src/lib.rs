@@ -10,16 +10,21 @@
 
 mod answer;
 mod connections;
+pub mod dump;
+mod engine;
+mod hashes;
 mod http;
 mod indexer;
 mod ingest;
 mod instance;
 mod metrics;
 mod model;
+mod peers;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
 pub use indexer::{Indexer, IndexerOptions, QueryError, Registered, Registration, RegistrationError, Unregistered};
 pub use ingest::{Connection, ListenerReport, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
+pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError};
 pub use server::{Server, ServerOptions, StartError};

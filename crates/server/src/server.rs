@@ -14,6 +14,7 @@ use tracing::warn;
 use crate::connections::BoundedListener;
 use crate::http::{self, Api};
 use crate::indexer::{Indexer, IndexerOptions, Registration, RegistrationError};
+use crate::peers::{PeerDeadlines, PeerUrl, Peers};
 
 /// What a server is made with.
 #[derive(Debug, Clone)]
@@ -30,6 +31,10 @@ pub struct ServerOptions {
     pub indexer: IndexerOptions,
     /// Ranks to listen to from the start; readiness waits for them.
     pub registrations: Vec<Registration>,
+    /// Other indexers of the fleet, to be asked in this order.
+    pub peers: Vec<PeerUrl>,
+    /// How long a peer may take.
+    pub peer_deadlines: PeerDeadlines,
 }
 
 impl Default for ServerOptions {
@@ -41,6 +46,8 @@ impl Default for ServerOptions {
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
             registrations: Vec::new(),
+            peers: Vec::new(),
+            peer_deadlines: PeerDeadlines::default(),
         }
     }
 }
@@ -90,7 +97,7 @@ impl Server {
     ///
     /// When the address cannot be bound or a registration is refused.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations } = options;
+        let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations, peers, .. } = options;
         let listener = TcpListener::bind((host.as_str(), port)).await;
         let listener = listener.map_err(|source| StartError::Bind { host, port, source })?;
         let address = listener.local_addr().map_err(StartError::Thread)?;
@@ -103,7 +110,7 @@ impl Server {
                 .register(registration)
                 .map_err(|source| StartError::Registration { instance: instance.to_string(), source })?;
         }
-        let router = http::router(Api::new(Arc::clone(&indexer), body_bytes_max, asked));
+        let router = http::router(Api::new(Arc::clone(&indexer), body_bytes_max, asked, Arc::new(Peers::new(peers))));
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {

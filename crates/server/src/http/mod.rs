@@ -4,6 +4,7 @@ mod dump;
 mod error;
 mod extract;
 mod fields;
+mod peers;
 mod probes;
 mod query;
 mod workers;
@@ -22,6 +23,7 @@ use tokio::sync::Semaphore;
 use self::error::ApiError;
 use crate::indexer::Indexer;
 use crate::instance::{InstanceId, ModelKey};
+use crate::peers::Peers;
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
@@ -36,6 +38,7 @@ pub(crate) struct Api {
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
     pub(crate) dumps: Arc<Semaphore>,
+    pub(crate) peers: Arc<Peers>,
 }
 
 impl Api {
@@ -43,9 +46,10 @@ impl Api {
         indexer: Arc<Indexer>,
         body_bytes_max: usize,
         asked: Vec<(ModelKey, InstanceId, DpRank)>,
+        peers: Arc<Peers>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
-        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps }
+        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, peers }
     }
 }
 
@@ -62,6 +66,9 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/query", post(query::by_tokens))
         .route("/query_by_hash", post(query::by_hashes))
         .route("/dump", get(dump::dump))
+        .route("/peers", get(peers::list))
+        .route("/register_peer", post(peers::register))
+        .route("/deregister_peer", post(peers::deregister))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&api), count_request))
@@ -77,8 +84,20 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 9] =
-    ["/health", "/ready", "/metrics", "/register", "/unregister", "/workers", "/query", "/query_by_hash", "/dump"];
+const COUNTED: [&str; 12] = [
+    "/health",
+    "/ready",
+    "/metrics",
+    "/register",
+    "/unregister",
+    "/workers",
+    "/query",
+    "/query_by_hash",
+    "/dump",
+    "/peers",
+    "/register_peer",
+    "/deregister_peer",
+];
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);

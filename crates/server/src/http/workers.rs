@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
+use flash_indexer_core::DpRank;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
 use super::fields::Scope;
+use crate::engine::{EngineKind, Removal};
 use crate::indexer::{Registered, Registration};
 use crate::ingest::{Connection, ListenerReport};
 use crate::instance::InstanceId;
@@ -30,37 +31,8 @@ pub(super) struct RegisterRequest {
     dp_rank: Option<u32>,
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
-    engine: Option<Engine>,
+    engine: Option<EngineKind>,
     removal: Option<Removal>,
-}
-
-/// What an engine means by removing a block.
-#[derive(Deserialize, Clone, Copy, Default)]
-#[serde(rename_all = "snake_case")]
-enum Removal {
-    /// One of its copies is gone.
-    #[default]
-    EachCopy,
-    /// The last of its copies is gone.
-    LastCopy,
-}
-
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum Engine {
-    Vllm,
-    Sglang,
-    Trtllm,
-}
-
-impl Engine {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::Trtllm => "trtllm",
-        }
-    }
 }
 
 pub(super) async fn register(
@@ -78,11 +50,8 @@ pub(super) async fn register(
         model: request.scope.key()?,
         block_size,
         lora_name: request.lora_name,
-        engine: request.engine.map(Engine::name),
-        removed_copies: match request.removal.unwrap_or_default() {
-            Removal::EachCopy => RemovedCopies::One,
-            Removal::LastCopy => RemovedCopies::All,
-        },
+        engine: request.engine.map(EngineKind::name),
+        removed_copies: request.removal.unwrap_or_default().into(),
     };
     let indexer = Arc::clone(&api.indexer);
     let registered = blocking(move || indexer.register(registration)).await??;

@@ -1,6 +1,7 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
 mod registration;
+mod snapshot;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash};
+use flash_indexer_core::{DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
 
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
@@ -52,13 +53,6 @@ pub(crate) struct InstanceReport {
     pub(crate) model: ModelKey,
     pub(crate) block_size: BlockSize,
     pub(crate) listeners: BTreeMap<DpRank, ListenerReport>,
-}
-
-/// What one rank holds, as events.
-pub(crate) struct RankDump {
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) events: Vec<BlockEvent>,
 }
 
 /// Sizes of the whole service.
@@ -184,23 +178,6 @@ impl Indexer {
             }
         }
         reports
-    }
-
-    /// Models that fit, with their block sizes.
-    pub(crate) fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
-        let models = self.models_of(model_name, tenant_id).into_iter();
-        models.map(|model| (model.key.clone(), model.block_size)).collect()
-    }
-
-    /// What each rank of a model holds, one rank at a time: each at one moment, with the index
-    /// unlocked in between, and no more than one rank in memory.
-    pub(crate) fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<> {
-        let model = self.models.read().get(key).cloned();
-        let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
-        ranks.into_iter().filter_map(move |(instance, rank)| {
-            let events = model.as_ref()?.index.dump(rank);
-            Some(RankDump { instance, dp_rank: rank.dp_rank, events })
-        })
     }
 
     /// Whether every listener in `asked` is connected; else those that are not.

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
 
 /// How far the index can be believed about a rank. What is less to be believed is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
     /// Every change since a known empty cache was taken in.
