@@ -3,6 +3,8 @@
 mod bench;
 mod client;
 mod demo;
+mod diff;
+mod dump;
 mod query;
 mod replay;
 mod serve;
@@ -39,6 +41,8 @@ enum Command {
     /// Ask a running service which instances hold a prompt's prefix.
     Query(query::QueryArguments),
     // Their arguments say what they do, at more length in --help.
+    Dump(dump::DumpArguments),
+    Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
     Bench(bench::BenchArguments),
 }
@@ -62,6 +66,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
+        Command::Diff(arguments) => return diff::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };

@@ -7,7 +7,7 @@ use clap::Args;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, Registration, Server, ServerOptions};
+use flash_indexer_server::{IndexerOptions, InstanceId, ModelKey, PeerUrl, Registration, Server, ServerOptions};
 use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
@@ -60,6 +60,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
     tenant_id: String,
 
+    /// Other indexers of the fleet, separated by commas: this one starts from the first that can tell what it knows.
+    #[arg(long, env = "FLASH_INDEXER_PEERS", value_delimiter = ',', value_name = "URL")]
+    peers: Vec<PeerUrl>,
+
     /// Largest body of a request, in bytes.
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value_t = 8 << 20)]
     body_bytes_max: usize,
@@ -85,6 +89,8 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             ..IndexerOptions::default()
         },
         registrations: registrations.collect::<Result<_>>()?,
+        peers: arguments.peers.clone(),
+        ..ServerOptions::default()
     };
     raise_open_files_limit();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;

@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use flash_indexer_core::{BlockEvent, Tier};
+use flash_indexer_core::Tier;
 use flash_indexer_server::dump::{
     DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
 };
@@ -27,7 +27,7 @@ impl DumpSink for Taken {
     }
 
     fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
-        let BlockEvent::Stored { tier, blocks, copies, .. } = stored.event else { return Err(Refused("odd".into())) };
+        let StoredBlocks { tier, blocks, copies, .. } = stored;
         let name = (rank.key.to_string(), rank.instance.to_string(), rank.dp_rank.0, tier);
         let (blocks_taken, copies_taken) = self.blocks.entry(name).or_default();
         *blocks_taken += blocks.len();

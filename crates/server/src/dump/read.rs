@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use flash_indexer_core::hashing::{BlockSize, Salt};
-use flash_indexer_core::{BlockEvent, DpRank};
+use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
 use serde::Deserialize;
 
 use super::event::{ReadEvent, ReadStored, ReadTier};
@@ -87,13 +87,26 @@ pub struct RankName<'a> {
     pub dp_rank: DpRank,
 }
 
-/// Blocks that a rank holds.
+/// Blocks that a rank holds, each following the one before it.
 #[derive(Debug)]
 pub struct StoredBlocks {
-    /// Always one that stores.
-    pub event: BlockEvent,
+    /// Where the copies lie.
+    pub tier: Tier,
+    /// The block before the first one; none where a sequence starts.
+    pub parent: Option<SequenceHash>,
+    /// Copies of each.
+    pub copies: u32,
+    /// The blocks.
+    pub blocks: Vec<Block>,
     /// The salt that they inherit.
     pub salt: Option<Salt>,
+}
+
+impl From<StoredBlocks> for BlockEvent {
+    fn from(stored: StoredBlocks) -> Self {
+        let StoredBlocks { tier, parent, copies, blocks, salt: _ } = stored;
+        Self::Stored { tier, parent, blocks, copies }
+    }
 }
 
 /// What a whole dump had.
@@ -270,12 +283,12 @@ impl<R: BufRead> Lines<R> {
 
 /// The blocks of an event that was read, counted.
 pub(super) fn stored_blocks(tier: Option<ReadTier>, stored: ReadStored, came: &mut Tally) -> StoredBlocks {
-    let tier = tier.map_or(flash_indexer_core::Tier::Device, |tier| tier.0);
+    let tier = tier.map_or(Tier::Device, |tier| tier.0);
     let ReadStored { parent_hash, copies, salt, blocks } = stored;
-    let parent = parent_hash.map(|hash| flash_indexer_core::SequenceHash(hash.0));
+    let parent = parent_hash.map(|hash| SequenceHash(hash.0));
     let copies = copies.unwrap_or(1);
     came.add(tier, copies, parent, &blocks);
-    StoredBlocks { event: BlockEvent::Stored { tier, parent, blocks, copies }, salt }
+    StoredBlocks { tier, parent, copies, blocks, salt }
 }
 
 /// Whether a rank came as its record says.
