@@ -2,13 +2,12 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use flash_indexer_test_support::wait_for;
-use support::{PATIENCE, Serve, flash_indexer, run, text};
+use support::{Serve, flash_indexer, run, text};
 
 /// Engines that have said all that they say, and stay.
 struct Engines(Child);
@@ -17,15 +16,10 @@ impl Engines {
     fn registered(serve: &Serve) -> Self {
         let mut command = flash_indexer(&["simulate", "--engines", "2", "--requests", "40", "--stay"]);
         command.args(["--port", "0", "--replay-port", "0", "--register", &serve.url, "--model-name", "m"]);
-        let engines = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program runs");
-        let engines = Self(engines);
-        let mut last = 0;
-        wait_for("blocks that stay", PATIENCE, || {
-            let blocks = blocks(&serve.url);
-            let settled = blocks > 0 && blocks == std::mem::replace(&mut last, blocks);
-            std::thread::sleep(std::time::Duration::from_millis(300));
-            settled.then_some(())
-        });
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program runs");
+        let mut said = BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+        let engines = Self(child);
+        assert!(said.any(|line| line.starts_with("staying up")), "they end early");
         engines
     }
 }
@@ -36,11 +30,6 @@ impl Drop for Engines {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn blocks(url: &str) -> usize {
-    let mut response = ureq::get(format!("{url}/dump")).call().expect("an answer");
-    response.body_mut().with_config().limit(u64::MAX).read_to_string().expect("text").matches("block_hash").count()
 }
 
 fn path(path: &Path) -> &str {

@@ -26,5 +26,5 @@ pub use answer::{Answer, QueryOptions, RankAnswer};
 pub use indexer::{Indexer, IndexerOptions, QueryError, Registered, Registration, RegistrationError, Unregistered};
 pub use ingest::{Connection, ListenerReport, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
-pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError};
+pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};

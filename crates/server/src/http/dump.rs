@@ -26,6 +26,7 @@ use crate::dump::{DumpForm, DumpWriter};
 use crate::hashes::HashForm;
 use crate::indexer::Indexer;
 use crate::instance::ModelKey;
+use crate::peers::RecoveryState;
 
 /// Bytes gathered before they are sent.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -51,6 +52,10 @@ pub(super) async fn dump(
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
+    if let RecoveryState::Running(_) = api.recovery.state() {
+        // Half of a fleet must not pass for the whole.
+        return Err(ApiError::unavailable("this indexer is recovering itself: ask another, or later"));
+    }
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;

@@ -9,6 +9,7 @@ mod probes;
 mod query;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -17,13 +18,11 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use flash_indexer_core::DpRank;
 use tokio::sync::Semaphore;
 
 use self::error::ApiError;
-use crate::indexer::Indexer;
-use crate::instance::{InstanceId, ModelKey};
-use crate::peers::Peers;
+use crate::indexer::{Indexer, RankId};
+use crate::peers::{Peers, RecoveryStatus};
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
@@ -34,22 +33,24 @@ pub(crate) struct Api {
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
     /// Listeners asked for at the start, which readiness waits for.
-    pub(crate) asked: Vec<(ModelKey, InstanceId, DpRank)>,
+    pub(crate) asked: BTreeSet<RankId>,
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
     pub(crate) dumps: Arc<Semaphore>,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) recovery: Arc<RecoveryStatus>,
 }
 
 impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         body_bytes_max: usize,
-        asked: Vec<(ModelKey, InstanceId, DpRank)>,
+        asked: BTreeSet<RankId>,
         peers: Arc<Peers>,
+        recovery: Arc<RecoveryStatus>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
-        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, peers }
+        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, peers, recovery }
     }
 }
 

@@ -1,12 +1,16 @@
 //! Other indexers of the same fleet.
 
 mod client;
+mod recovery;
+mod status;
 mod url;
 
 use parking_lot::Mutex;
 
 pub use self::client::PeerDeadlines;
-pub(crate) use self::client::{PeerClient, PeerError, PeerWorker, Selection};
+pub(crate) use self::recovery::Recovery;
+pub use self::status::RecoveryError;
+pub(crate) use self::status::{RecoveryState, RecoveryStatus};
 pub use self::url::{PeerUrl, PeerUrlError};
 
 /// Peers that may be known at a time.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod fake_peer;
+
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
