@@ -1,9 +1,9 @@
 //! The indexing service: engines' event streams in over ZeroMQ, answers out over HTTP.
 //!
 //! ```text
-//!  engine ──SUB──▶ sockets (one thread for many) ──bounded queue──▶ writer (owns the index's write side)
-//!                                                                      │
-//!  client ──HTTP──▶ handlers ──▶ Indexer::query ──────read lock──────▶ index
+//!  engine ──SUB──▶ sockets ──▶ decoders ──▶ writers (each owns the write side of some indexes)
+//!                                              │
+//!  client ──HTTP──▶ handlers ──▶ Indexer::query ──▶ index
 //! ```
 //!
 //! [`Indexer`] is the whole service without HTTP; [`Server`] puts HTTP in front of it.
@@ -20,11 +20,14 @@ mod instance;
 mod metrics;
 mod model;
 mod peers;
+mod remembered;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
-pub use indexer::{Indexer, IndexerOptions, QueryError, Registered, Registration, RegistrationError, Unregistered};
-pub use ingest::{Connection, ListenerReport, Trust};
+pub use indexer::{
+    Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
+};
+pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};

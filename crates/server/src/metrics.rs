@@ -31,11 +31,22 @@ pub(crate) struct Metrics {
     registry: Registry,
     messages: Counter,
     missed_messages: Counter,
+    lost_messages: Counter,
+    replayed_messages: Counter,
+    gaps: Counter,
+    replays: Family<Outcome, Counter>,
+    listener_restarts: Counter,
+    writer_full: Counter,
+    decoder_queue_messages: Gauge<i64>,
+    decoder_queue_bytes: Gauge<i64>,
     restarts: Counter,
     events: Counter,
     blocks: Family<Outcome, Counter>,
     rejected: Family<Reason, Counter>,
     connections_full: Counter,
+    recoveries: Family<Outcome, Counter>,
+    peer_checks: Family<Outcome, Counter>,
+    peer_repairs: Family<Outcome, Counter>,
     requests: Family<Request, Counter>,
     models: Gauge<i64>,
     workers: Gauge<i64>,
@@ -53,13 +64,25 @@ impl Default for Metrics {
             }};
         }
         let messages: Counter = metric!("messages", "Messages received from engines");
-        let missed_messages: Counter = metric!("missed_messages", "Messages that engines published and we never saw");
+        let missed_messages: Counter = metric!("missed_messages", "Messages that were missed when they were published");
+        let lost_messages: Counter = metric!("lost_messages", "Missed messages that could not be had any more");
+        let replayed_messages: Counter = metric!("replayed_messages", "Messages that engines replayed");
+        let gaps: Counter = metric!("gaps", "Times that live messages did not follow each other");
+        let replays: Family<Outcome, Counter> = metric!("replays", "Repairs of streams by how they ended");
+        let listener_restarts: Counter = metric!("listener_restarts", "Listeners that failed and started anew");
+        let writer_full: Counter = metric!("writer_full", "Times that decoders waited for an index writer");
+        let decoder_queue_messages: Gauge<i64> = metric!("decoder_queue_messages", "Messages that wait to be decoded");
+        let decoder_queue_bytes: Gauge<i64> =
+            metric!("decoder_queue_bytes", "Bytes of messages that wait to be decoded");
         let restarts: Counter = metric!("engine_restarts", "Engines that started again");
         let events: Counter = metric!("events", "Events applied");
         let blocks: Family<Outcome, Counter> = metric!("blocks", "Blocks in applied events by what became of them");
         let rejected: Family<Reason, Counter> = metric!("rejected", "Messages and events that could not be used");
         let connections_full: Counter =
             metric!("connections_full", "Times that new connections had to wait because too many were open");
+        let recoveries = metric!("recoveries", "Attempts to start from a peer, by what became of them");
+        let peer_checks = metric!("peer_checks", "Ranks compared with a peer's, by what came out");
+        let peer_repairs = metric!("peer_repairs", "Ranks taken over anew from a peer or the engine, by what became of it");
         let requests: Family<Request, Counter> = metric!("requests", "HTTP requests");
         let models: Gauge<i64> = metric!("models", "Pairs of model and tenant with an index");
         let workers: Gauge<i64> = metric!("workers", "Registered instances");
@@ -68,11 +91,22 @@ impl Default for Metrics {
             registry,
             messages,
             missed_messages,
+            lost_messages,
+            replayed_messages,
+            gaps,
+            replays,
+            listener_restarts,
+            writer_full,
+            decoder_queue_messages,
+            decoder_queue_bytes,
             restarts,
             events,
             blocks,
             rejected,
             connections_full,
+            recoveries,
+            peer_checks,
+            peer_repairs,
             requests,
             models,
             workers,
@@ -86,8 +120,36 @@ impl Metrics {
         self.messages.inc();
     }
 
-    pub(crate) fn missed(&self, messages: u64) {
-        self.missed_messages.inc_by(messages);
+    /// Live messages did not follow each other.
+    pub(crate) fn gap(&self, missed: u64) {
+        self.gaps.inc();
+        self.missed_messages.inc_by(missed);
+    }
+
+    pub(crate) fn lost(&self, messages: u64) {
+        self.lost_messages.inc_by(messages);
+    }
+
+    pub(crate) fn replayed(&self) {
+        self.replayed_messages.inc();
+    }
+
+    pub(crate) fn replay(&self, result: &'static str) {
+        self.replays.get_or_create(&Outcome { result }).inc();
+    }
+
+    pub(crate) fn listener_restart(&self) {
+        self.listener_restarts.inc();
+    }
+
+    pub(crate) fn writer_full(&self) {
+        self.writer_full.inc();
+    }
+
+    /// More or fewer messages wait to be decoded.
+    pub(crate) fn decoder_queue(&self, messages: i64, bytes: i64) {
+        self.decoder_queue_messages.inc_by(messages);
+        self.decoder_queue_bytes.inc_by(bytes);
     }
 
     pub(crate) fn restart(&self) {
@@ -118,6 +180,21 @@ impl Metrics {
 
     pub(crate) fn connections_full(&self) {
         self.connections_full.inc();
+    }
+
+    /// An attempt to start from a peer has ended.
+    pub(crate) fn recovery(&self, result: &'static str) {
+        self.recoveries.get_or_create(&Outcome { result }).inc();
+    }
+
+    /// A rank was compared with a peer's.
+    pub(crate) fn peer_check(&self, result: &'static str) {
+        self.peer_checks.get_or_create(&Outcome { result }).inc();
+    }
+
+    /// A rank was taken over anew, or could not be.
+    pub(crate) fn peer_repair(&self, result: &'static str) {
+        self.peer_repairs.get_or_create(&Outcome { result }).inc();
     }
 
     pub(crate) fn request(&self, endpoint: &'static str, status: u16) {

@@ -33,7 +33,7 @@ pub(crate) struct Model {
 /// A registered engine instance.
 pub(crate) struct Instance {
     pub(crate) worker: WorkerId,
-    /// Listeners by registered rank; never empty.
+    /// Listeners by rank, registered or named by a batch; none if it is known from a dump alone.
     pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
 }
 
@@ -54,6 +54,16 @@ impl Model {
         ranks.sort_unstable();
         ranks.dedup();
         ranks
+    }
+
+    /// Lists a rank that only the batches of a stream name beside those registered with it, unless the
+    /// stream is no longer listened to.
+    pub(crate) fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        if let Some(instance) = self.instances.write().get_mut(&listener.instance)
+            && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
+        {
+            instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
+        }
     }
 
     /// Looks anew which adapter every registration names. Called when registrations change.
@@ -100,15 +110,14 @@ impl Model {
                 instance.listeners.keys().map(|&dp_rank| (dp_rank, Default::default())).collect();
             ranks.extend(seen.map(|(rank, found)| (rank.dp_rank, *found)));
             for (dp_rank, (blocks, size)) in ranks {
-                // A rank that only batches name is as trustworthy as the streams it can have come by.
-                let own = instance.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
-                let worst = || instance.listeners.values().map(|listener| listener.trust(dp_rank)).max();
+                let trust = instance.listeners.get(&dp_rank).map(|listener| listener.trust(dp_rank));
                 answers.push(RankAnswer {
                     instance: name.clone(),
                     dp_rank,
                     tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
                     blocks_held: size.blocks,
-                    trust: own.or_else(worst).unwrap_or(Trust::Cold),
+                    // Nobody listens: what a dump said of it can only get older.
+                    trust: trust.unwrap_or(Trust::Degraded),
                 });
             }
         }

@@ -84,7 +84,8 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
 
     let stop = AtomicBool::new(false);
     let started = std::thread::scope(|scope| {
-        let publishing = scope.spawn(|| {
+        let stop = &stop;
+        let publishing = scope.spawn(move || {
             let mut sequence = 0;
             while !stop.load(Ordering::Relaxed) {
                 sequence += 1;
@@ -97,7 +98,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
                 engine.publisher.publish(sequence, &payload).expect("published");
                 std::thread::sleep(Duration::from_micros(200));
             }
-            sequence
+            (engine, sequence)
         });
         let started = recovered(&[&survivor.url("")]);
         wait_for("live messages", PATIENCE, || {
@@ -105,7 +106,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
             (last(&started) > 200).then_some(())
         });
         stop.store(true, Ordering::Relaxed);
-        let last = publishing.join().expect("it publishes");
+        let (engine, last) = publishing.join().expect("it publishes");
         for service in [&survivor, &started] {
             engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last));
         }

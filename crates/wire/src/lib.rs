@@ -1,7 +1,7 @@
 //! What inference engines publish about their caches: decoded, encoded and translated.
 //!
-//! The path of a message: [`LiveMessage`] splits the frames, [`SequenceTracker`] says whether one
-//! was missed, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
+//! The path of a message: [`LiveMessage`] splits the frames, a [`Stream`] says which one comes
+//! next and what to do when it is missing, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
 //! for each rank turns engine events into the [`BlockEvent`](flash_indexer_core::BlockEvent)s of an
 //! index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
 //! has bytes, or costs more than the event it is in.
@@ -14,7 +14,7 @@ mod event;
 mod fields;
 mod frames;
 mod msgpack;
-mod sequence;
+mod stream;
 mod translate;
 
 pub use chain_hash::{EngineBlockHash, Sha256CborChain};
@@ -22,6 +22,9 @@ pub use cursor::Cursor;
 pub use decode::{Batch, BatchError, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
-pub use frames::{FrameError, LiveMessage};
-pub use sequence::{Arrival, SequenceTracker};
+pub use frames::{FrameError, LiveMessage, ReplayReply};
+pub use stream::{
+    Action, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
+    StreamPosition, StreamTrust,
+};
 pub use translate::{Translator, TranslatorOptions, Unusable};

@@ -111,6 +111,16 @@ impl Translator {
         self.groups.are_hybrid
     }
 
+    /// Blocks whose salt is inherited by those that follow them.
+    pub fn salts(&self) -> impl Iterator<Item = (SequenceHash, Salt)> {
+        self.salts.iter()
+    }
+
+    /// Takes over what another translator of the same rank had learned.
+    pub fn learn_salts(&mut self, salts: impl IntoIterator<Item = (SequenceHash, Salt)>) {
+        salts.into_iter().for_each(|(block, salt)| self.salts.insert(block, salt));
+    }
+
     /// The index's event for an engine's event.
     ///
     /// # Errors
@@ -319,6 +329,11 @@ impl Salts {
         let salt = self.old.remove(&block)?;
         self.insert(block, salt);
         Some(salt)
+    }
+
+    /// The oldest first.
+    fn iter(&self) -> impl Iterator<Item = (SequenceHash, Salt)> {
+        self.old.iter().chain(&self.young).map(|(&block, &salt)| (block, salt))
     }
 
     fn set(&mut self, blocks: &[SequenceHash], salt: Option<Salt>) {

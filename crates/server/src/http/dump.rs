@@ -25,7 +25,7 @@ use super::fields::Scope;
 use crate::dump::{DumpForm, DumpWriter};
 use crate::hashes::HashForm;
 use crate::indexer::Indexer;
-use crate::instance::ModelKey;
+use crate::instance::{InstanceId, ModelKey};
 use crate::peers::RecoveryState;
 
 /// Bytes gathered before they are sent.
@@ -41,6 +41,7 @@ const ZSTD: &str = "zstd";
 pub(super) struct DumpParameters {
     #[serde(flatten)]
     scope: Scope,
+    instance_id: Option<String>,
     #[serde(default)]
     hashes: HashForm,
 }
@@ -59,7 +60,9 @@ pub(super) async fn dump(
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
-    let DumpParameters { scope, hashes } = parameters;
+    let DumpParameters { scope, instance_id, hashes } = parameters;
+    let instance = instance_id.as_deref().map(InstanceId::parse).transpose();
+    let instance = instance.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let (model_name, tenant_id) = scope.names()?;
     let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
     let form = if names(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
@@ -67,12 +70,12 @@ pub(super) async fn dump(
     let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);
     let complete = Arc::new(AtomicBool::new(false));
     let body = Body::from_stream(Received { chunks: received, complete: Arc::clone(&complete) });
-    let indexer = Arc::clone(&api.indexer);
+    let selected = Selected { indexer: Arc::clone(&api.indexer), models, instance };
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let mut out = ChunkWriter { runtime, chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
         // An error means that the reader has gone away or stands still.
-        if write_dump(&indexer, &models, &mut out, (form, hashes, compression)).is_ok() {
+        if write_dump(&selected, &mut out, (form, hashes, compression)).is_ok() {
             complete.store(true, Ordering::Release);
         }
         drop(permit);
@@ -104,30 +107,33 @@ enum Compression {
 /// Level at which compressing costs about as much as writing JSON.
 const ZSTD_LEVEL: i32 = 1;
 
+/// What is to be dumped.
+struct Selected {
+    indexer: Arc<Indexer>,
+    models: Vec<(ModelKey, BlockSize)>,
+    instance: Option<InstanceId>,
+}
+
 fn write_dump(
-    indexer: &Indexer,
-    models: &[(ModelKey, BlockSize)],
+    selected: &Selected,
     out: &mut ChunkWriter,
     (form, hashes, compression): (DumpForm, HashForm, Compression),
 ) -> io::Result<()> {
     match compression {
-        Compression::None => write_models(indexer, models, DumpWriter::start(out, form, hashes)?)?.flush(),
+        Compression::None => write_models(selected, DumpWriter::start(out, form, hashes)?)?.flush(),
         Compression::Zstd => {
             let encoder = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
-            write_models(indexer, models, DumpWriter::start(encoder, form, hashes)?)?.finish()?.flush()
+            write_models(selected, DumpWriter::start(encoder, form, hashes)?)?.finish()?.flush()
         }
     }
 }
 
-fn write_models<W: Write>(
-    indexer: &Indexer,
-    models: &[(ModelKey, BlockSize)],
-    mut writer: DumpWriter<W>,
-) -> io::Result<W> {
+fn write_models<W: Write>(selected: &Selected, mut writer: DumpWriter<W>) -> io::Result<W> {
+    let Selected { indexer, models, instance } = selected;
     for (key, block_size) in models {
         writer.model(key, block_size.tokens())?;
-        for rank in indexer.dump(key) {
-            writer.rank(rank.record, &rank.events, |_| None)?;
+        for (record, rank) in indexer.records(key, instance.as_ref()) {
+            writer.rank(record, &rank.events, |block| rank.salts.get(&block).copied())?;
         }
     }
     writer.finish()

@@ -26,6 +26,7 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
         }
         let missing = api.indexer.unconnected(&api.asked);
         if !missing.is_empty() {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Err(ApiError::unavailable(format!("not connected yet: {}", missing.join(", "))));
         }
         api.was_ready.store(true, Ordering::Relaxed);

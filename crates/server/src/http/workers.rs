@@ -112,15 +112,17 @@ pub(super) async fn list(
     let (model_name, tenant_id) = scope.names()?;
     let reports = api.indexer.instances(model_name.as_deref(), tenant_id.as_deref());
     let workers = reports.into_iter().map(|report| {
-        let unconnected = report.listeners.values().map(|listener| listener.status);
-        let unconnected = unconnected.into_iter().find(|&status| status != Connection::Connected);
+        let states = || report.listeners.values().map(|listener| listener.status);
+        let unconnected = states().find(|&status| status != Connection::Connected);
+        // What is known from a dump alone is not listened to.
+        let status = unconnected.or_else(|| states().next()).unwrap_or(Connection::Disconnected);
         Worker {
             instance_id: report.instance,
             endpoints: report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect(),
             model_name: report.model.model_name,
             tenant_id: report.model.tenant_id,
             block_size: report.block_size.tokens(),
-            status: unconnected.unwrap_or(Connection::Connected),
+            status,
             listeners: report.listeners.into_iter().map(|(rank, listener)| (rank.0, listener)).collect(),
         }
     });

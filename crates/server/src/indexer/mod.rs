@@ -1,9 +1,12 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod handover;
 mod registration;
+mod restore;
+mod shadow;
 mod snapshot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -12,12 +15,17 @@ use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash};
 use parking_lot::{Mutex, RwLock};
 
+pub use self::handover::RankDump;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
+pub(crate) use self::restore::{RankId, Restore, Taken};
+pub(crate) use self::shadow::{Shadow, ShadowError};
+pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
-use crate::ingest::{Connection, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::remembered::Remembered;
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -74,7 +82,10 @@ pub struct Indexer {
     models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
+    /// Where streams stood that are listened to no more.
+    remembered: Mutex<Remembered>,
     sockets: Sockets,
+    decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -96,11 +107,14 @@ impl Indexer {
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
+        let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
-            sockets: Sockets::new(Arc::clone(&writers)),
+            remembered: Mutex::default(),
+            sockets: Sockets::new(Arc::clone(&decoders)),
+            decoders,
             writers,
             metrics,
             next_id: AtomicU64::new(1),
@@ -110,8 +124,10 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        self.writers.stop();
+        self.writers.stop_applying();
         self.sockets.stop();
+        self.decoders.stop();
+        self.writers.stop();
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -180,16 +196,21 @@ impl Indexer {
         reports
     }
 
-    /// Whether every listener in `asked` is connected; else those that are not.
-    pub(crate) fn unconnected(&self, asked: &[(ModelKey, InstanceId, DpRank)]) -> Vec<String> {
+    /// Those of `ranks` that are registered and not connected.
+    pub(crate) fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
         let models = self.models.read();
-        let missing = asked.iter().filter(|(key, instance, dp_rank)| {
-            let Some(model) = models.get(key) else { return false };
+        let missing = ranks.iter().filter(|rank| {
+            let Some(model) = models.get(&rank.model) else { return false };
             let instances = model.instances.read();
-            let listener = instances.get(instance).and_then(|instance| instance.listeners.get(dp_rank));
+            let listener = instances.get(&rank.instance).and_then(|instance| instance.listeners.get(&rank.dp_rank));
             listener.is_some_and(|listener| listener.connection() != Connection::Connected)
         });
-        missing.map(|(key, instance, dp_rank)| format!("instance {instance} rank {dp_rank} of {key}")).collect()
+        missing.cloned().collect()
+    }
+
+    /// Whether the indexer is told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.writers.are_stopping()
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -5,14 +5,17 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crossbeam_channel::bounded;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
+use flash_indexer_wire::Start;
 use parking_lot::RwLock;
 
 use super::Indexer;
-use crate::ingest::{ConnectError, Listener, ListenerOptions};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model, Windows};
+use crate::remembered::StreamName;
 
 /// A rank of an engine that asks to be indexed.
 #[derive(Debug, Clone)]
@@ -101,6 +104,14 @@ impl Indexer {
     ///
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::AtOnce)
+    }
+
+    pub(super) fn register_from(
+        &self,
+        registration: Registration,
+        start: Start,
+    ) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         check_endpoint(&endpoint)?;
         if let Some(replay) = &replay_endpoint {
@@ -116,6 +127,7 @@ impl Indexer {
         let _registering = self.registering.lock();
         let model = self.model_for(&key, block_size)?;
         let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
+        let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
         let (worker, listeners) = known.unwrap_or_else(|| (WorkerId(self.new_id()), BTreeMap::new()));
         if let Some(listener) = listeners.get(&dp_rank) {
             return match listener.options == options {
@@ -127,19 +139,51 @@ impl Indexer {
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
         // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
-        let listener = match listeners.values().find(|listener| listener.options == options) {
-            Some(shared) => Arc::clone(shared),
-            None => self.listen(&model, worker, dp_rank, options)?,
-        };
+        let shared = listeners.values().find(|listener| listener.options == options).map(Arc::clone);
+        let is_shared = shared.is_some();
+        let listener = shared.unwrap_or_else(|| {
+            let name =
+                StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
+            Arc::new(Listener::new(NewListener {
+                id: self.new_id(),
+                model: Arc::clone(&model),
+                instance: instance.clone(),
+                worker,
+                dp_rank,
+                options,
+                start: if is_from_dump { Start::Held } else { start },
+                remembered: self.remembered.lock().recall(&name),
+            }))
+        });
+        if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
+            listener.hold.lock().hold(dp_rank);
+        }
+        // Before the first message, which may name further ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
-        model.instances.write().entry(instance).or_insert_with(new_instance).listeners.insert(dp_rank, listener);
+        let mut instances = model.instances.write();
+        let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
+        listed.listeners.insert(dp_rank, Arc::clone(&listener));
+        drop(instances);
+        if is_shared {
+            self.decoders.deliver(&listener, Delivery::Unmute(dp_rank));
+        } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
+            unlist(&model, &instance, Some(dp_rank));
+            if is_from_dump {
+                // What a dump said of it is still there.
+                model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
+            }
+            return Err(refused(&error));
+        }
+        if is_from_dump && start == Start::AtOnce {
+            self.release_held(&listener, dp_rank, Some(Position::UNKNOWN));
+        }
         model.update_lora_name();
         self.models.write().entry(key).or_insert(model);
         Ok(Registered::New)
     }
 
     /// The model of that name, or a new one that is not registered yet.
-    fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+    pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
         let models = self.models.read();
         match models.get(key) {
             Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
@@ -155,23 +199,6 @@ impl Indexer {
         }
     }
 
-    fn listen(
-        &self,
-        model: &Arc<Model>,
-        worker: WorkerId,
-        dp_rank: DpRank,
-        options: ListenerOptions,
-    ) -> Result<Arc<Listener>, RegistrationError> {
-        let listener = Arc::new(Listener::new(self.new_id(), Arc::clone(model), worker, dp_rank, options));
-        self.sockets.open(Arc::clone(&listener)).map_err(|error| match error {
-            ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
-            ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {
-                RegistrationError::Unavailable(error.to_string())
-            }
-        })?;
-        Ok(listener)
-    }
-
     fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
         Arc::new(Model {
             key: key.clone(),
@@ -184,7 +211,7 @@ impl Indexer {
         })
     }
 
-    fn new_id(&self) -> u64 {
+    pub(super) fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -210,22 +237,17 @@ impl Indexer {
         let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
         let mut ranks = 0;
         for model in models {
-            let mut closed = Vec::new();
-            {
-                let mut instances = model.instances.write();
-                let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { continue };
-                let listeners = &mut entry.get_mut().listeners;
-                match dp_rank {
-                    Some(dp_rank) => closed.extend(listeners.remove_entry(&dp_rank)),
-                    None => closed.extend(std::mem::take(listeners)),
-                }
-                if listeners.is_empty() {
-                    entry.remove();
-                }
-            }
+            ranks += forget_dumped(&model, instance, dp_rank);
+            let closed = unlist(&model, instance, dp_rank);
             ranks += closed.len();
-            for (dp_rank, listener) in closed {
-                self.stop_listening(&model, instance, dp_rank, &listener);
+            for (dp_rank, listener) in &closed {
+                self.stop_listening(&model, *dp_rank, listener);
+            }
+            if let Some((_, listener)) = closed.first()
+                && !model.instances.read().contains_key(instance)
+            {
+                // Ranks that nobody listened to, too.
+                model.index.remove_worker(listener.worker);
             }
             model.update_lora_name();
             if model.instances.read().is_empty() {
@@ -234,20 +256,64 @@ impl Indexer {
         }
         Unregistered { ranks }
     }
+
+    /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
+    fn stop_listening(&self, model: &Model, dp_rank: DpRank, listener: &Arc<Listener>) {
+        let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
+        if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
+            let (done, muted) = bounded(1);
+            self.decoders.deliver(listener, Delivery::Mute(dp_rank, done));
+            // An error means that the service stops, and everything is forgotten anyway.
+            let _ = muted.recv();
+            self.release_held(listener, dp_rank, None);
+        } else if let Some(position) = self.sockets.close(listener) {
+            let name = StreamName {
+                model: model.key.clone(),
+                instance: listener.instance.clone(),
+                endpoint: listener.options.endpoint.clone(),
+            };
+            self.remembered.lock().keep(name, position);
+        }
+    }
 }
 
-impl Indexer {
-    /// Closes a stream that no rank needs any more; of one that others still need, forgets the rank.
-    fn stop_listening(&self, model: &Model, instance: &InstanceId, dp_rank: DpRank, listener: &Arc<Listener>) {
-        let still_needed = model
-            .instances
-            .read()
-            .get(instance)
-            .is_some_and(|instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener)));
-        if still_needed {
-            model.index.clear_rank(WorkerRank { worker: listener.worker, dp_rank });
-        } else {
-            self.sockets.close(listener);
+/// Forgets an instance that is known from a dump alone, or one of its ranks; how many ranks it was.
+fn forget_dumped(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
+    let mut instances = model.instances.write();
+    let known = instances.get(instance).filter(|known| known.listeners.is_empty());
+    let Some(worker) = known.map(|known| known.worker) else { return 0 };
+    let mut ranks = model.index.ranks();
+    ranks.retain(|rank| rank.worker == worker);
+    let is_meant = |rank: &&WorkerRank| dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank);
+    let forgotten: Vec<_> = ranks.iter().filter(is_meant).collect();
+    forgotten.iter().for_each(|rank| model.index.clear_rank(**rank));
+    if dp_rank.is_none() || forgotten.len() == ranks.len() {
+        instances.remove(instance);
+    }
+    forgotten.len()
+}
+
+/// Takes an instance, or one of its ranks, off the list of those that answers name.
+fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
+    let mut instances = model.instances.write();
+    let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { return Vec::new() };
+    let listeners = &mut entry.get_mut().listeners;
+    let closed: Vec<_> = match dp_rank {
+        Some(dp_rank) => listeners.remove_entry(&dp_rank).into_iter().collect(),
+        None => std::mem::take(listeners).into_iter().collect(),
+    };
+    if listeners.is_empty() && !closed.is_empty() {
+        entry.remove();
+    }
+    closed
+}
+
+/// The error for a listener that cannot be opened.
+pub(super) fn refused(error: &ConnectError) -> RegistrationError {
+    match error {
+        ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
+        ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {
+            RegistrationError::Unavailable(error.to_string())
         }
     }
 }

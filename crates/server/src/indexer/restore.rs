@@ -7,8 +7,10 @@ use std::sync::Arc;
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, WorkerId, WorkerRank};
 
+use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
 use crate::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks, StreamRecord};
+use crate::ingest::{Delivery, Listener, Position};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
 
@@ -54,7 +56,8 @@ enum Place {
     LeftOut,
 }
 
-struct Taken {
+/// A rank that was restored.
+pub(crate) struct Taken {
     model: Arc<Model>,
     rank: WorkerRank,
     restored: Restored,
@@ -64,9 +67,33 @@ struct Taken {
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
     /// Where its stream stood, if the dump says so.
-    pub(crate) stream: Option<StreamRecord>,
+    stream: Option<StreamRecord>,
     /// Blocks that hand a salt on to those that follow them.
-    pub(crate) salts: Vec<(SequenceHash, Salt)>,
+    salts: Vec<(SequenceHash, Salt)>,
+}
+
+impl Restored {
+    /// Takes blocks of the rank into an index.
+    pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, stored: StoredBlocks) {
+        if let Some(salt) = stored.salt {
+            self.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
+        }
+        model.index.apply(rank, &BlockEvent::from(stored));
+    }
+
+    /// Takes what is told besides the blocks.
+    pub(super) fn note(&mut self, model: &Model, record: &RankRecord) {
+        record.windows.iter().for_each(|&window| model.windows.note(window.into()));
+        self.stream = record.stream;
+    }
+
+    /// The place in the rank's stream that its blocks are of.
+    fn position(&self) -> Position {
+        match self.stream {
+            Some(StreamRecord { cursor, epoch, trust }) => Position { cursor: cursor.map(Into::into), epoch, trust },
+            None => Position::UNKNOWN,
+        }
+    }
 }
 
 impl Restore {
@@ -81,20 +108,19 @@ impl Restore {
     }
 
     /// Keeps what was taken, and tells where each stream goes on.
-    pub(crate) fn commit(mut self) -> BTreeMap<RankId, Restored> {
+    pub(crate) fn commit(mut self) -> BTreeMap<RankId, Taken> {
         self.added.clear();
-        let mut restored = BTreeMap::new();
+        let mut all = BTreeMap::new();
         for (model, instances) in std::mem::take(&mut self.places) {
             for (instance, ranks) in instances {
                 for (dp_rank, place) in ranks {
                     if let Place::Taken(taken) = place {
-                        let rank = RankId { model: model.clone(), instance: instance.clone(), dp_rank };
-                        restored.insert(rank, taken.restored);
+                        all.insert(RankId { model: model.clone(), instance: instance.clone(), dp_rank }, taken);
                     }
                 }
             }
         }
-        restored
+        all
     }
 
     /// Where a rank's blocks go; none if they are left out.
@@ -150,18 +176,14 @@ impl DumpSink for Restore {
         let block_size = BlockSize::new(record.block_size).ok_or_else(|| Refused("a block size of 0".to_owned()))?;
         let place = self.place(&record.key(), block_size, &record.instance_id, DpRank(record.dp_rank))?;
         if let Some(taken) = place {
-            record.windows.iter().for_each(|&window| taken.model.windows.note(window.into()));
-            taken.restored.stream = record.stream;
+            taken.restored.note(&taken.model, &record);
         }
         Ok(())
     }
 
     fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
         if let Some(taken) = self.place(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
-            if let Some(salt) = stored.salt {
-                taken.restored.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
-            }
-            taken.model.index.apply(taken.rank, &BlockEvent::from(stored));
+            taken.restored.take(&taken.model, taken.rank, stored);
         }
         Ok(())
     }
@@ -191,6 +213,34 @@ struct Found {
 }
 
 impl Indexer {
+    /// Whether a rank's stream waits to be released.
+    pub(crate) fn is_held(&self, rank: &RankId) -> bool {
+        self.listener_of(rank).is_some_and(|listener| listener.hold.lock().holds(rank.dp_rank))
+    }
+
+    fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
+        listener(self.models.read().get(&rank.model)?, &rank.instance, rank.dp_rank)
+    }
+
+    /// Lets a held rank's stream go on from what was taken, or from its start.
+    pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<Taken>) {
+        let _registering = self.registering.lock();
+        match (self.listener_of(rank), taken) {
+            (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
+            (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
+            // It was unregistered meanwhile.
+            (None, Some(taken)) => taken.model.index.clear_rank(taken.rank),
+            (None, None) => {}
+        }
+    }
+
+    /// Lets a held stream go on from what was restored of a rank.
+    pub(super) fn go_on_from(&self, listener: &Arc<Listener>, dp_rank: DpRank, restored: Restored) {
+        let position = restored.position();
+        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.salts));
+        self.release_held(listener, dp_rank, Some(position));
+    }
+
     /// The instance, which is made known if it is not.
     fn instance_to_restore(
         &self,

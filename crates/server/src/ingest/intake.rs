@@ -1,184 +1,444 @@
-//! One listener's messages, taken into its model's index.
+//! One listener's messages, decoded into changes for its model's writer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::{BlockEvent, DpRank, WorkerRank};
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{BlockEvent, DpRank, SequenceHash};
 use flash_indexer_wire::{
-    Arrival, Batch, EngineEvent, EventError, LiveMessage, SequenceTracker, Translator, TranslatorOptions, Unusable,
-    decode_batch,
+    Action, Batch, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay, ReplayReply, Stream, StreamLimits,
+    StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions, Unusable, decode_batch,
 };
 use rustc_hash::FxHashMap;
 use tracing::{info, warn};
 
-use super::listener::{Listener, Trust};
+use super::change::Change;
+use super::hold::Position;
+use super::listener::{Connection, Listener, Trust};
+use super::place::{Place, Read};
 use crate::metrics::Metrics;
 
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
 
-/// What a writer knows of one listener between its messages.
+/// A reading that waits for its message. One at a time: a later one takes its place.
+struct Awaited {
+    sequence: u64,
+    dp_rank: DpRank,
+    read: Read,
+}
+
+/// Whether a state is known, and not which messages are in it.
+fn is_unplaced(position: Position) -> bool {
+    position.cursor.is_none() && position.trust == Trust::Degraded
+}
+
+/// What decoding knows of one listener between its messages.
 pub(super) struct Intake {
     listener: Arc<Listener>,
-    sequence: SequenceTracker,
+    metrics: Arc<Metrics>,
+    stream: Stream<Vec<u8>>,
     translators: FxHashMap<DpRank, Translator>,
+    /// Every rank that the index may hold something of through this stream.
+    ranks: BTreeSet<DpRank>,
+    /// Ranks that were unregistered while others of the stream were not.
+    muted: BTreeSet<DpRank>,
+    /// Of ranks whose state was taken over: the last message that is in it.
+    taken_over: FxHashMap<DpRank, u64>,
+    /// Ranks whose state was taken over, nobody knows from which place of the stream.
+    unplaced: BTreeSet<DpRank>,
+    /// Who wants to read a rank at a message that has not come yet.
+    awaited: Option<Awaited>,
+    /// What is to follow the next statement about the whole stream.
+    after_trust: Vec<Change>,
     hybrid_reported: bool,
-    /// The connection was lost since the last message.
-    interrupted: bool,
+    changes: Vec<Change>,
+    /// Bytes of the messages that `changes` came of.
+    changed_bytes: usize,
 }
 
 impl Intake {
-    pub(super) fn new(listener: Arc<Listener>) -> Self {
+    pub(super) fn new(listener: Arc<Listener>, metrics: Arc<Metrics>) -> Self {
+        let replay = match listener.options.replay_endpoint {
+            Some(_) => Replay::Available,
+            None => Replay::Unavailable,
+        };
+        let mut intake = Self::with_replay(listener, metrics, replay);
+        if let Some(position) = intake.listener.remembered {
+            intake.stream.remember(position);
+        }
+        intake
+    }
+
+    fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
+        let options = StreamOptions { replay, start: listener.start, limits: StreamLimits::default() };
         Self {
             listener,
-            sequence: SequenceTracker::default(),
+            metrics,
+            stream: Stream::new(options),
             translators: FxHashMap::default(),
+            ranks: BTreeSet::new(),
+            muted: BTreeSet::new(),
+            taken_over: FxHashMap::default(),
+            unplaced: BTreeSet::new(),
+            awaited: None,
+            after_trust: Vec::new(),
             hybrid_reported: false,
-            interrupted: false,
+            changes: Vec::new(),
+            changed_bytes: 0,
         }
     }
 
-    /// The connection was lost: the next message need not follow the last one.
-    pub(super) fn interrupt(&mut self) {
-        self.interrupted = true;
+    /// What takes over from an intake that has failed: everything is forgotten. Nothing is replayed, which
+    /// would bring the message again that it failed on.
+    pub(super) fn after_failure(self, now: Instant) -> Self {
+        let mut fresh = Self::with_replay(self.listener, self.metrics, Replay::Unavailable);
+        fresh.listener.hang_up();
+        let why = "reading a message failed by a fault of this program: what was known is forgotten";
+        fresh.listener.reject("panicked", why.to_owned());
+        fresh.ranks = self.ranks;
+        fresh.muted = self.muted;
+        fresh.forget_ranks();
+        fresh.changes.push(Change::DegradeAll(why.to_owned()));
+        fresh.stream.release(None, now);
+        if fresh.listener.connection() == Connection::Connected {
+            fresh.stream.connected(now);
+        }
+        fresh.execute();
+        fresh
     }
 
-    /// Takes in one message: counts what cannot be used, applies the rest.
-    pub(super) fn take(&mut self, frames: &[Vec<u8>], metrics: &Metrics) {
-        metrics.message();
-        let message = match LiveMessage::from_frames(frames) {
-            Ok(message) => message,
-            Err(error) => {
-                metrics.rejected(error.reason());
-                self.listener.reject(error.reason(), error.to_string());
-                return;
-            }
-        };
-        let batch = match decode_batch(message.payload) {
-            Ok(batch) => batch,
-            Err(error) => {
+    pub(super) fn listener(&self) -> &Arc<Listener> {
+        &self.listener
+    }
+
+    /// When time is wanted.
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        self.stream.wakes_at()
+    }
+
+    /// Bytes that wait for earlier messages.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.stream.waiting_bytes()
+    }
+
+    /// What is to be written, with the bytes that it came of.
+    pub(super) fn changes(&mut self) -> Vec<Change> {
+        self.changed_bytes = 0;
+        std::mem::take(&mut self.changes)
+    }
+
+    pub(super) fn changed_bytes(&self) -> usize {
+        self.changed_bytes
+    }
+
+    /// A function that says where a rank stands, to be asked after the changes are made.
+    pub(super) fn place(&self, dp_rank: DpRank) -> impl FnOnce() -> Place + Send + use<> {
+        let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
+        let StreamPosition { cursor, epoch, .. } = self.stream.position();
+        let salts = self.translators.get(&dp_rank).map(|translator| translator.salts().collect()).unwrap_or_default();
+        move || {
+            let trust = match listener.trust(dp_rank) {
+                Trust::Exact if is_doubtful => Trust::Degraded,
+                trust => trust,
+            };
+            Place { position: Position { cursor, epoch, trust }, salts }
+        }
+    }
+
+    /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
+    /// that is over, or if the stream gets there by a leap.
+    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, read: Read) {
+        self.awaited = Some(Awaited { sequence, dp_rank, read });
+        if let Some(cursor) = self.stream.position().cursor {
+            self.read_awaited(cursor.sequence);
+        }
+    }
+
+    /// The message of this number is the last one that was applied.
+    fn read_awaited(&mut self, sequence: u64) {
+        let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
+        if let Some(Awaited { dp_rank, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
+            let place = self.place(dp_rank);
+            self.changes.push(Change::Do(Box::new(move || read(place()))));
+        }
+    }
+
+    /// A block's salt is known from elsewhere: those that follow it inherit it.
+    pub(super) fn learn_salts(&mut self, dp_rank: DpRank, salts: Vec<(SequenceHash, Salt)>) {
+        self.translator(dp_rank).learn_salts(salts);
+    }
+
+    pub(super) fn connected(&mut self, now: Instant) {
+        self.stream.connected(now);
+        self.execute();
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.stream.disconnected();
+        self.execute();
+    }
+
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.stream.tick(now);
+        self.execute();
+    }
+
+    pub(super) fn shed(&mut self, now: Instant) {
+        self.stream.shed(now);
+        self.execute();
+    }
+
+    /// Takes in a live message.
+    pub(super) fn live(&mut self, mut frames: Vec<Vec<u8>>, now: Instant) {
+        self.metrics.message();
+        let sequence = match LiveMessage::from_frames(&frames) {
+            Ok(message) => match decode_batch(message.payload) {
+                Ok(_) => message.sequence,
                 // Its number is not believed: if it was the engine's, the next one shows a gap.
-                metrics.rejected(error.reason());
-                self.listener.reject(error.reason(), error.to_string());
-                return;
-            }
+                Err(error) => return self.reject(error.reason(), error.to_string()),
+            },
+            Err(error) => return self.reject(error.reason(), error.to_string()),
         };
-        let arrival = self.sequence.take(message.sequence);
-        self.arrived(arrival, metrics);
-        self.apply(batch, metrics);
-        self.listener.taken_in(message.sequence, Instant::now());
+        let payload = frames.pop().unwrap_or_default();
+        self.stream.live(sequence, payload, now);
+        self.execute();
     }
 
-    /// Draws the conclusions from a message's number.
-    fn arrived(&mut self, arrival: Arrival, metrics: &Metrics) {
-        metrics.missed(arrival.missed());
-        let name = &self.listener.options.endpoint;
-        let interrupted = std::mem::take(&mut self.interrupted);
-        match arrival {
-            Arrival::Next if interrupted => {
-                let why = "the connection was lost, and the engine may have started again unseen";
-                self.listener.degrade_all(why.to_owned());
+    /// Takes in one message of an answer to a request for missed ones.
+    pub(super) fn replayed(&mut self, attempt: u32, mut frames: Vec<Vec<u8>>, now: Instant) {
+        match ReplayReply::from_frames(&frames) {
+            Ok(ReplayReply::Message { sequence, .. }) => {
+                self.metrics.replayed();
+                let payload = frames.pop().unwrap_or_default();
+                self.stream.replayed(attempt, sequence, payload, now);
             }
-            Arrival::Next => {}
-            Arrival::First { missed: 0 } => self.listener.trust_all(),
-            Arrival::First { missed } => {
-                self.listener.degrade_all(format!("{missed} messages were published before the first one received"));
+            Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
+            Err(error) => {
+                self.reject("bad_replay", error.to_string());
+                self.stream.replay_failed(attempt, now);
             }
-            Arrival::Gap { missed } => {
-                // Once for each fall: a stream that loses much would fill the log.
-                if self.listener.trust(self.listener.dp_rank) != Trust::Degraded {
-                    warn!(endpoint = %name, missed, "messages were lost");
+        }
+        self.execute();
+    }
+
+    /// The request for missed messages could not be made.
+    pub(super) fn replay_failed(&mut self, attempt: u32, why: String, now: Instant) {
+        self.reject("bad_replay", why);
+        self.stream.replay_failed(attempt, now);
+        self.execute();
+    }
+
+    /// Goes on from what was taken over, or from nothing.
+    pub(super) fn release(&mut self, now: Instant) {
+        let released = self.listener.hold.lock().released();
+        self.ranks.extend(released.iter().map(|(dp_rank, _)| *dp_rank));
+        let known: Vec<_> = released.iter().filter_map(|&(rank, position)| Some((rank, position?))).collect();
+        // Ranks are read one after the other where they come from: the earliest one says where to go on.
+        let epoch = known.iter().map(|(_, position)| position.epoch).max();
+        let current = known.iter().filter(|(_, position)| Some(position.epoch) == epoch);
+        let current: Vec<_> =
+            current.filter_map(|&(rank, position)| Some((rank, position, position.cursor?))).collect();
+        let from = current.iter().map(|&(.., cursor)| cursor).min_by_key(|cursor| cursor.sequence);
+        for (dp_rank, position) in released {
+            match current.iter().find(|(rank, ..)| *rank == dp_rank) {
+                Some((_, position, cursor)) => {
+                    self.taken_over.insert(dp_rank, cursor.sequence);
+                    if position.trust == Trust::Degraded {
+                        let why = "its state was taken over from a peer that was not sure of it";
+                        self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                    }
                 }
-                let next = self.sequence.last().unwrap_or_default();
-                self.listener.gap(format!("{missed} messages were lost before number {next}"));
-            }
-            Arrival::Restart { missed } => {
-                info!(endpoint = %name, "the engine has started again: its blocks are forgotten");
-                metrics.restart();
-                self.forget_ranks();
-                self.translators.clear();
-                if missed == 0 {
-                    self.listener.trust_all();
-                } else {
-                    self.listener.gap(format!("{missed} messages were lost after the engine started again"));
+                None if position.is_some_and(is_unplaced) => {
+                    self.unplaced.insert(dp_rank);
+                    let why = "its state was taken over from somebody who does not say how old it is";
+                    self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                    self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
                 }
+                None if from.is_some() => {
+                    self.changes.push(Change::Forget(dp_rank));
+                    let why = "no state of the rank could be taken over";
+                    self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                }
+                None => self.changes.push(Change::Forget(dp_rank)),
+            }
+        }
+        let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
+        self.stream.release(position, now);
+        self.execute();
+    }
+
+    /// Ignores a rank from now on, and forgets it.
+    pub(super) fn mute(&mut self, dp_rank: DpRank) {
+        self.muted.insert(dp_rank);
+        self.translators.remove(&dp_rank);
+        self.changes.push(Change::Forget(dp_rank));
+    }
+
+    /// Listens to a rank again that was ignored.
+    pub(super) fn unmute(&mut self, dp_rank: DpRank) {
+        if self.muted.remove(&dp_rank) {
+            let why = "it was unregistered for a while, and its stream went on";
+            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+        }
+    }
+
+    /// Forgets everything; says where the stream stood.
+    pub(super) fn retire(&mut self) -> StreamPosition {
+        self.listener.hang_up();
+        self.ranks.extend(self.listener.hold.lock().ranks());
+        self.ranks.insert(self.listener.dp_rank);
+        self.forget_ranks();
+        self.stream.position()
+    }
+
+    fn forget_ranks(&mut self) {
+        self.translators.clear();
+        self.taken_over.clear();
+        self.unplaced.clear();
+        self.awaited = None;
+        self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
+    }
+
+    /// Does what the stream wants.
+    fn execute(&mut self) {
+        while let Some(action) = self.stream.next_action() {
+            match action {
+                Action::Apply { sequence, payload } => {
+                    self.apply_message(sequence, &payload);
+                    self.read_awaited(sequence);
+                }
+                Action::Ask { attempt, from } => self.listener.ask(attempt, from),
+                Action::HangUp => self.listener.hang_up(),
+                Action::Forget(why) => {
+                    let endpoint = &self.listener.options.endpoint;
+                    info!(%endpoint, ?why, "what the engine has told is forgotten");
+                    if why == Forgotten::Restarted {
+                        self.metrics.restart();
+                    }
+                    self.forget_ranks();
+                }
+                Action::Trust(trust) => {
+                    if let StreamTrust::Degraded(why) = trust
+                        && self.listener.trust(self.listener.dp_rank) != Trust::Degraded
+                    {
+                        // Once for each fall: a stream that loses much would fill the log.
+                        warn!(endpoint = %self.listener.options.endpoint, "{why}");
+                    }
+                    self.changes.push(Change::Trust(trust));
+                    self.changes.append(&mut self.after_trust);
+                }
+                Action::Note(note) => self.note(note),
             }
         }
     }
 
-    fn apply(&mut self, batch: Batch<'_>, metrics: &Metrics) {
+    fn note(&self, note: Note) {
+        match note {
+            Note::Gap { missed } => {
+                self.metrics.gap(missed);
+                self.listener.gap();
+            }
+            Note::Lost { messages } => self.metrics.lost(messages),
+            Note::Replay(outcome) => self.metrics.replay(outcome.as_str()),
+            Note::WaitingFull { dropped } => {
+                let why = format!("too many messages wait for earlier ones; {dropped} of them dropped");
+                self.reject("waiting_full", why);
+            }
+        }
+    }
+
+    fn reject(&self, reason: &'static str, why: String) {
+        self.metrics.rejected(reason);
+        self.listener.reject(reason, why);
+    }
+
+    fn apply_message(&mut self, sequence: u64, payload: &[u8]) {
+        if sequence == 0 {
+            // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
+            self.changes.extend(std::mem::take(&mut self.unplaced).into_iter().map(Change::Forget));
+        }
+        match decode_batch(payload) {
+            Ok(batch) => self.apply(sequence, batch),
+            Err(error) => {
+                // It came by a replay, so it is the engine's.
+                self.reject(error.reason(), error.to_string());
+                self.changes.push(Change::DegradeAll(error.to_string()));
+            }
+        }
+        self.changes.push(Change::TakenIn(sequence));
+        self.changed_bytes += payload.len();
+    }
+
+    fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
         let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
-        if !self.translators.contains_key(&dp_rank) && self.translators.len() >= RANKS_PER_LISTENER_MAX {
-            metrics.rejected("too_many_ranks");
-            self.listener.reject("too_many_ranks", format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream"));
+        if self.muted.contains(&dp_rank) || self.taken_over.get(&dp_rank).is_some_and(|&last| sequence <= last) {
             return;
+        }
+        if !self.ranks.contains(&dp_rank) {
+            if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
+                let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
+                return self.reject("too_many_ranks", why);
+            }
+            self.ranks.insert(dp_rank);
+            self.listener.model.list_rank(&self.listener, dp_rank);
         }
         for event in batch.events {
             match event {
-                Ok(event) => self.apply_event(dp_rank, &event, metrics),
-                Err(error) => self.reject_event(dp_rank, &error, metrics),
+                Ok(event) => self.apply_event(dp_rank, &event),
+                Err(error) => self.reject_event(dp_rank, &error),
             }
         }
     }
 
-    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>, metrics: &Metrics) {
+    fn translator(&mut self, dp_rank: DpRank) -> &mut Translator {
         let listener = &self.listener;
-        let translator = self.translators.entry(dp_rank).or_insert_with(|| {
+        self.translators.entry(dp_rank).or_insert_with(|| {
             Translator::new(TranslatorOptions {
                 block_size: listener.model.block_size,
                 lora_name: listener.options.lora_name.clone(),
                 removed_copies: listener.options.removed_copies,
             })
-        });
+        })
+    }
+
+    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
+        let translator = self.translator(dp_rank);
         let event = match translator.translate(event) {
             Ok(event) => event,
-            Err(unusable) => return self.reject_unusable(dp_rank, &unusable, metrics),
+            Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
-        listener.model.windows.note(translator.window());
-        let rank = WorkerRank { worker: listener.worker, dp_rank };
-        let applied = listener.model.index.apply(rank, &event);
-        metrics.applied(&applied);
-        if event == BlockEvent::Cleared && !translator.is_hybrid() {
-            // Whatever was missed before, the rank's cache is empty now.
-            listener.trust_rank(dp_rank);
-        }
-        if applied.refused > 0 {
-            listener.degrade_rank(dp_rank, "too many blocks wait for a parent that was never told".to_owned());
+        // Whatever was missed before, the rank's cache is empty now.
+        let is_known_again = event == BlockEvent::Cleared && !translator.is_hybrid();
+        let window = translator.window();
+        self.listener.model.windows.note(window);
+        self.changes.push(Change::Event(dp_rank, event));
+        if is_known_again {
+            self.changes.push(Change::TrustRank(dp_rank));
         }
     }
 
-    fn reject_event(&self, dp_rank: DpRank, error: &EventError, metrics: &Metrics) {
-        metrics.rejected(error.reason());
-        self.listener.reject(error.reason(), error.to_string());
+    fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
+        self.reject(error.reason(), error.to_string());
         // An event of a new kind may be harmless; a broken one was a change of the cache.
         if !matches!(error, EventError::UnknownType { .. }) {
-            self.listener.degrade_rank(dp_rank, error.to_string());
+            self.changes.push(Change::DegradeRank(dp_rank, error.to_string()));
         }
     }
 
-    fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable, metrics: &Metrics) {
-        let reason = unusable.reason();
-        metrics.rejected(reason);
-        self.listener.reject(reason, unusable.to_string());
+    fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable) {
+        self.reject(unusable.reason(), unusable.to_string());
         match unusable {
             // Other memory than the tiers that are asked for: the tiers stay exact.
-            Unusable::UnknownMedium { .. } => {}
+            Unusable::UnknownMedium { .. } => return,
             Unusable::HybridGroup { .. } => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     warn!(endpoint = %self.listener.options.endpoint, "{unusable}: matches can be too long");
                 }
-                self.listener.degrade_rank(dp_rank, unusable.to_string());
             }
-            Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {
-                self.listener.degrade_rank(dp_rank, unusable.to_string())
-            }
+            Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
         }
-    }
-
-    /// Clears every rank that the listener has fed.
-    pub(super) fn forget_ranks(&self) {
-        for &dp_rank in self.translators.keys() {
-            self.listener.model.index.clear_rank(WorkerRank { worker: self.listener.worker, dp_rank });
-        }
+        self.changes.push(Change::DegradeRank(dp_rank, unusable.to_string()));
     }
 }

@@ -1,13 +1,18 @@
-//! One subscription to one registered rank, and what it has been through.
+//! One subscription to one engine's stream, and what it has been through.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_wire::{Start, StreamPosition, StreamTrust};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::hold::Hold;
+use super::sockets::Mailbox;
+use crate::engine::Removal;
+use crate::instance::InstanceId;
 use crate::model::Model;
 
 /// How far the index can be believed about a rank. What is less to be believed is greater.
@@ -44,22 +49,43 @@ pub(crate) struct ListenerOptions {
     pub(crate) removed_copies: RemovedCopies,
 }
 
-/// A subscription: shared by the thread that owns its socket, the writer and whoever asks.
+/// A subscription: shared by the threads that own its sockets, that decode it and that write what it
+/// tells, and whoever asks.
 pub(crate) struct Listener {
     /// Unique in the process.
     pub(crate) id: u64,
     pub(crate) model: Arc<Model>,
+    pub(crate) instance: InstanceId,
     pub(crate) worker: WorkerId,
     /// The rank it was registered for; a batch may name another.
     pub(crate) dp_rank: DpRank,
     pub(crate) options: ListenerOptions,
+    pub(crate) start: Start,
+    /// Where an earlier listener of this stream had stopped.
+    pub(crate) remembered: Option<StreamPosition>,
+    /// Ranks that wait for their state, while it is held.
+    pub(crate) hold: Mutex<Hold>,
+    /// The thread that owns its sockets.
+    pub(super) mailbox: OnceLock<Mailbox>,
     status: Mutex<Status>,
+}
+
+/// What a listener is made of.
+pub(crate) struct NewListener {
+    pub(crate) id: u64,
+    pub(crate) model: Arc<Model>,
+    pub(crate) instance: InstanceId,
+    pub(crate) worker: WorkerId,
+    pub(crate) dp_rank: DpRank,
+    pub(crate) options: ListenerOptions,
+    pub(crate) start: Start,
+    pub(crate) remembered: Option<StreamPosition>,
 }
 
 #[derive(Debug)]
 struct Status {
     connection: Connection,
-    trust: StreamTrust,
+    trust: StreamTrusts,
     last_sequence: Option<u64>,
     last_message: Option<Instant>,
     gaps: u64,
@@ -69,13 +95,13 @@ struct Status {
 
 /// Trust in the ranks of one stream: a gap concerns all of them, a clear only its own.
 #[derive(Debug)]
-struct StreamTrust {
+struct StreamTrusts {
     /// Of ranks that nothing in particular has happened to.
     others: Trust,
     ranks: BTreeMap<DpRank, Trust>,
 }
 
-impl StreamTrust {
+impl StreamTrusts {
     fn of_all(trust: Trust) -> Self {
         Self { others: trust, ranks: BTreeMap::new() }
     }
@@ -94,6 +120,10 @@ pub struct ListenerReport {
     pub replay_endpoint: Option<String>,
     /// The engine's kind, if it was registered.
     pub engine: Option<&'static str>,
+    /// Adapter of blocks that name none.
+    pub lora_name: Option<String>,
+    /// What the engine means by removing a block.
+    pub removal: Removal,
     /// State of the connection.
     pub status: Connection,
     /// Number of the last message taken in.
@@ -111,17 +141,30 @@ pub struct ListenerReport {
 }
 
 impl Listener {
-    pub(crate) fn new(id: u64, model: Arc<Model>, worker: WorkerId, dp_rank: DpRank, options: ListenerOptions) -> Self {
+    pub(crate) fn new(new: NewListener) -> Self {
+        let NewListener { id, model, instance, worker, dp_rank, options, start, remembered } = new;
         let status = Status {
             connection: Connection::Connecting,
-            trust: StreamTrust::of_all(Trust::Cold),
+            trust: StreamTrusts::of_all(Trust::Cold),
             last_sequence: None,
             last_message: None,
             gaps: 0,
             rejected: BTreeMap::new(),
             last_error: None,
         };
-        Self { id, model, worker, dp_rank, options, status: Mutex::new(status) }
+        Self {
+            id,
+            model,
+            instance,
+            worker,
+            dp_rank,
+            options,
+            start,
+            remembered,
+            hold: Mutex::default(),
+            mailbox: OnceLock::new(),
+            status: Mutex::new(status),
+        }
     }
 
     /// The listener's state as far as `dp_rank` is concerned.
@@ -132,6 +175,8 @@ impl Listener {
             endpoint: self.options.endpoint.clone(),
             replay_endpoint: self.options.replay_endpoint.clone(),
             engine: self.options.engine,
+            lora_name: self.options.lora_name.clone(),
+            removal: self.options.removed_copies.into(),
             status: status.connection,
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
@@ -146,11 +191,6 @@ impl Listener {
         self.status.lock().trust.of(dp_rank)
     }
 
-    /// Whether any message was taken in.
-    pub(crate) fn has_received(&self) -> bool {
-        self.status.lock().last_sequence.is_some()
-    }
-
     pub(crate) fn connection(&self) -> Connection {
         self.status.lock().connection
     }
@@ -159,33 +199,37 @@ impl Listener {
         self.status.lock().connection = connection;
     }
 
-    /// Every rank of the stream is known from its start.
-    pub(crate) fn trust_all(&self) {
-        self.status.lock().trust = StreamTrust::of_all(Trust::Exact);
+    /// Every rank of the stream is to be trusted so.
+    pub(super) fn trust_all(&self, trust: StreamTrust) {
+        match trust {
+            StreamTrust::Cold => self.status.lock().trust = StreamTrusts::of_all(Trust::Cold),
+            StreamTrust::Exact => self.status.lock().trust = StreamTrusts::of_all(Trust::Exact),
+            StreamTrust::Degraded(why) => self.degrade_all(why.to_string()),
+        }
     }
 
     /// The cache of one rank is known to be empty.
-    pub(crate) fn trust_rank(&self, dp_rank: DpRank) {
+    pub(super) fn trust_rank(&self, dp_rank: DpRank) {
         self.status.lock().trust.ranks.insert(dp_rank, Trust::Exact);
     }
 
     /// Something was missed: no rank of the stream need be what the index says.
-    pub(crate) fn degrade_all(&self, why: String) {
+    pub(super) fn degrade_all(&self, why: String) {
         let mut status = self.status.lock();
-        status.trust = StreamTrust::of_all(Trust::Degraded);
+        status.trust = StreamTrusts::of_all(Trust::Degraded);
         status.last_error = Some(why);
     }
 
     /// A change of one rank was lost.
-    pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
+    pub(super) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
         let mut status = self.status.lock();
         status.trust.ranks.insert(dp_rank, Trust::Degraded);
         status.last_error = Some(why);
     }
 
-    pub(crate) fn gap(&self, why: String) {
+    /// Messages did not follow each other.
+    pub(super) fn gap(&self) {
         self.status.lock().gaps += 1;
-        self.degrade_all(why);
     }
 
     /// A message or event could not be used.
@@ -196,7 +240,7 @@ impl Listener {
     }
 
     /// A message was taken in completely; queries see it.
-    pub(crate) fn taken_in(&self, sequence: u64, at: Instant) {
+    pub(super) fn taken_in(&self, sequence: u64, at: Instant) {
         let mut status = self.status.lock();
         status.last_sequence = Some(sequence);
         status.last_message = Some(at);

@@ -1,11 +1,26 @@
 //! From engines' sockets into indexes.
+//!
+//! ```text
+//!  sockets ──bounded queue, drops──▶ decoders ──bounded queue, waits──▶ writers ──▶ index
+//!  (one thread for 256 listeners)    (sticky by listener)              (sticky by model and tenant)
+//!     ▲                                  │
+//!     └───── requests for what is missed ┘
+//! ```
 
+mod change;
+mod decoders;
+mod hold;
 mod intake;
 mod listener;
+mod place;
+mod queue;
 mod sockets;
 mod writer;
 
+pub(crate) use decoders::{Decoders, Delivery};
+pub use hold::{Position, Released};
 pub use listener::{Connection, ListenerReport, Trust};
-pub(crate) use listener::{Listener, ListenerOptions};
+pub(crate) use listener::{Listener, ListenerOptions, NewListener};
+pub(crate) use place::{Place, ReadAt};
 pub(crate) use sockets::{ConnectError, Sockets};
 pub(crate) use writer::Writers;

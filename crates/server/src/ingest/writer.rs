@@ -1,81 +1,39 @@
 //! Writers: threads that each own the write side of some models' indexes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use flash_indexer_core::WorkerRank;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use tracing::warn;
 
-use super::intake::Intake;
+use super::change::Change;
 use super::listener::Listener;
 use crate::metrics::Metrics;
 
-/// Messages that may wait for one writer.
-const QUEUED_MESSAGES_MAX: usize = 1 << 16;
-/// Bytes of messages that may wait for one writer.
-const QUEUED_BYTES_MAX: usize = 256 << 20;
-/// What a writer is told, in order.
-pub(crate) enum Delivery {
-    /// A listener's message, as frames.
-    Message(Arc<Listener>, Vec<Vec<u8>>),
-    /// The listener's connection was lost: what comes next need not follow what came last.
-    Interrupted(Arc<Listener>),
-    /// The listener's socket is closed: forget all that it told, and say so.
-    Retire(Arc<Listener>, Sender<()>),
-}
+/// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
+/// message brings, or several small ones.
+const QUEUED_LOTS_MAX: usize = 256;
+
+/// Something to be done between two changes.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 enum Work {
-    Delivery(Delivery),
+    Changes(Arc<Listener>, Vec<Change>),
+    Job(Job),
     Stop,
 }
 
 /// A fixed number of writers; each model belongs to one.
-///
-/// Delivering never waits: a socket that is not read for long is not read by ZeroMQ either, which
-/// then takes a silent heartbeat for a dead engine. What finds its queue full is dropped and
-/// counted, and the message after it shows the gap.
 pub(crate) struct Writers {
-    queues: Vec<Queue>,
+    queues: Vec<Sender<Work>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
-}
-
-struct Queue {
-    sender: Sender<Work>,
-    queued: Arc<Queued>,
-}
-
-/// What waits in a queue. Relaxed throughout: the figures bound memory, nothing is read through them.
-#[derive(Default)]
-struct Queued {
-    messages: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-impl Queued {
-    fn add(&self, bytes: usize) -> bool {
-        let fits = self.messages.load(Relaxed) < QUEUED_MESSAGES_MAX
-            && self.bytes.load(Relaxed).saturating_add(bytes) <= QUEUED_BYTES_MAX;
-        if fits {
-            self.messages.fetch_add(1, Relaxed);
-            self.bytes.fetch_add(bytes, Relaxed);
-        }
-        fits
-    }
-
-    fn take(&self, bytes: usize) {
-        self.messages.fetch_sub(1, Relaxed);
-        self.bytes.fetch_sub(bytes, Relaxed);
-    }
-}
-
-fn byte_count(frames: &[Vec<u8>]) -> usize {
-    frames.iter().map(Vec::len).sum()
 }
 
 impl Writers {
@@ -84,18 +42,11 @@ impl Writers {
         let mut queues = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
-            let (sender, work) = unbounded();
-            let queued = Arc::new(Queued::default());
-            let writer = Writer {
-                work,
-                queued: Arc::clone(&queued),
-                stopping: Arc::clone(&stopping),
-                intakes: FxHashMap::default(),
-                metrics: Arc::clone(metrics),
-            };
+            let (sender, work) = bounded(QUEUED_LOTS_MAX);
+            let writer = Writer { work, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
             let builder = std::thread::Builder::new().name(format!("index-writer-{number}"));
             threads.push(builder.spawn(move || writer.run())?);
-            queues.push(Queue { sender, queued });
+            queues.push(sender);
         }
         Ok(Self { queues, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
     }
@@ -109,28 +60,37 @@ impl Writers {
         self.stopping.load(Relaxed)
     }
 
-    /// Hands a delivery to the writer of its model.
-    pub(crate) fn deliver(&self, delivery: Delivery) {
-        let (Delivery::Message(listener, _) | Delivery::Interrupted(listener) | Delivery::Retire(listener, _)) =
-            &delivery;
-        let queue = &self.queues[listener.model.writer];
-        if let Delivery::Message(listener, frames) = &delivery
-            && !queue.queued.add(byte_count(frames))
-        {
-            self.metrics.rejected(QUEUE_FULL);
-            listener.reject(QUEUE_FULL, "messages arrive faster than they can be applied".to_owned());
-            return;
-        }
-        // It fails only when the writer has ended, and with it everything.
-        let _ = queue.sender.send(Work::Delivery(delivery));
+    /// Has changes of a stream made, after everything that was asked for before. Waits while the
+    /// writer is behind.
+    pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>) {
+        self.send(listener, Work::Changes(Arc::clone(listener), changes));
     }
 
-    /// Ends every writer; what is still queued is dropped, because nothing outlives the process.
-    pub(crate) fn stop(&self) {
+    /// Has something done between two changes, after everything that was asked for before.
+    pub(super) fn run(&self, listener: &Listener, job: Job) {
+        self.send(listener, Work::Job(job));
+    }
+
+    fn send(&self, listener: &Listener, work: Work) {
+        let queue = &self.queues[listener.model.writer];
+        if let Err(TrySendError::Full(work)) = queue.try_send(work) {
+            self.metrics.writer_full();
+            // It fails only when the writer has ended, and with it everything.
+            let _ = queue.send(work);
+        }
+    }
+
+    /// Nothing is applied any more.
+    pub(crate) fn stop_applying(&self) {
         self.stopping.store(true, Relaxed);
+    }
+
+    /// Ends every writer. To be called after those that write.
+    pub(crate) fn stop(&self) {
+        self.stop_applying();
         for queue in &self.queues {
             // A writer that has ended already needs no telling.
-            let _ = queue.sender.send(Work::Stop);
+            let _ = queue.send(Work::Stop);
         }
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
@@ -140,39 +100,47 @@ impl Writers {
     }
 }
 
-const QUEUE_FULL: &str = "queue_full";
-
 struct Writer {
     work: Receiver<Work>,
-    queued: Arc<Queued>,
     stopping: Arc<AtomicBool>,
-    intakes: FxHashMap<u64, Intake>,
     metrics: Arc<Metrics>,
 }
 
 impl Writer {
-    fn run(mut self) {
-        while let Ok(Work::Delivery(delivery)) = self.work.recv() {
-            match delivery {
-                Delivery::Message(listener, frames) => {
-                    self.queued.take(byte_count(&frames));
+    fn run(self) {
+        while let Ok(work) = self.work.recv() {
+            match work {
+                Work::Changes(listener, changes) => {
                     if !self.stopping.load(Relaxed) {
-                        let intake = self.intakes.entry(listener.id).or_insert_with(|| Intake::new(listener));
-                        intake.take(&frames, &self.metrics);
+                        changes.into_iter().for_each(|change| self.change(&listener, change));
                     }
                 }
-                Delivery::Interrupted(listener) => {
-                    if let Some(intake) = self.intakes.get_mut(&listener.id) {
-                        intake.interrupt();
-                    }
-                }
-                Delivery::Retire(listener, done) => {
-                    let intake = self.intakes.remove(&listener.id).unwrap_or_else(|| Intake::new(listener));
-                    intake.forget_ranks();
-                    // Whoever asked may have stopped waiting.
-                    let _ = done.send(());
+                Work::Job(job) => job(),
+                Work::Stop => return,
+            }
+        }
+    }
+
+    fn change(&self, listener: &Listener, change: Change) {
+        match change {
+            Change::Event(dp_rank, event) => {
+                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                let applied = listener.model.index.apply(rank, &event);
+                self.metrics.applied(&applied);
+                if applied.refused > 0 {
+                    let why = "too many blocks wait for a parent that was never told";
+                    listener.degrade_rank(dp_rank, why.to_owned());
                 }
             }
+            Change::TrustRank(dp_rank) => listener.trust_rank(dp_rank),
+            Change::DegradeRank(dp_rank, why) => listener.degrade_rank(dp_rank, why),
+            Change::Trust(trust) => listener.trust_all(trust),
+            Change::DegradeAll(why) => listener.degrade_all(why),
+            Change::Forget(dp_rank) => {
+                listener.model.index.clear_rank(WorkerRank { worker: listener.worker, dp_rank });
+            }
+            Change::TakenIn(sequence) => listener.taken_in(sequence, Instant::now()),
+            Change::Do(job) => job(),
         }
     }
 }

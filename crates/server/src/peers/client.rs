@@ -12,7 +12,7 @@ use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
 use super::url::PeerUrl;
-use crate::dump::{DumpError, EngineKind, Removal};
+use crate::dump::{EngineKind, Removal};
 use crate::instance::InstanceId;
 
 /// How long a peer may take.
@@ -51,9 +51,6 @@ pub(crate) enum PeerError {
     /// Its answer cannot be read.
     #[error("{url} does not answer as an indexer does: {what}")]
     Strange { url: PeerUrl, what: String },
-    /// Its dump is not whole.
-    #[error("{url}: {source}")]
-    Dump { url: PeerUrl, source: DumpError },
 }
 
 /// Bytes of an answer that is not streamed.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -16,8 +16,10 @@ use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, StoredBlocks, read_dump};
-use crate::indexer::{Indexer, RankId, Registered, Registration, Restore, Restored};
+use crate::indexer::{Indexer, RankId, Registered, Registration, Restore, Taken};
 use crate::instance::ModelKey;
+
+const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
 /// What a server starts from, when it is not from nothing.
 pub(crate) struct Recovery {
@@ -82,7 +84,7 @@ impl Recovery {
         &mut self,
         client: &PeerClient,
         reporter: &Reporter,
-    ) -> Result<BTreeMap<RankId, Restored>, SourceError> {
+    ) -> Result<BTreeMap<RankId, Taken>, SourceError> {
         for url in self.peers.urls() {
             reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
             let started = Instant::now();
@@ -117,14 +119,14 @@ impl Recovery {
         &mut self,
         client: &PeerClient,
         url: &PeerUrl,
-    ) -> Result<(BTreeMap<RankId, Restored>, DumpSummary), SourceError> {
+    ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
         // Whatever the dump does not have, its streams must: so they are listened to first.
         for worker in client.workers(url)? {
             for registration in registrations(&worker) {
                 self.hold(registration);
             }
         }
-        self.indexer.wait_until_connected(&self.held, self.deadlines.connect);
+        self.wait_for_connections();
         let dump = client.dump(url, None)?;
         self.restore(url.as_str(), dump)
     }
@@ -134,7 +136,7 @@ impl Recovery {
         &mut self,
         source_name: &str,
         dump: impl Read,
-    ) -> Result<(BTreeMap<RankId, Restored>, DumpSummary), SourceError> {
+    ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
         let mut taking = Taking { recovery: self, restore };
         let read = read_dump(dump, &mut taking);
@@ -146,11 +148,11 @@ impl Recovery {
     fn hold(&mut self, registration: Registration) -> Option<RankId> {
         let rank = RankId::of(&registration);
         match self.indexer.register_held(registration) {
-            Ok(Registered::New) => {
+            Ok(Registered::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
                 Some(rank)
             }
-            Ok(Registered::Already) => None,
+            Ok(Registered::New | Registered::Already) => None,
             Err(error) => {
                 warn!("instance {} is not listened to as the source does: {error}", rank.instance);
                 None
@@ -158,9 +160,17 @@ impl Recovery {
         }
     }
 
-    fn release(&self, mut restored: BTreeMap<RankId, Restored>) {
+    fn release(&self, mut restored: BTreeMap<RankId, Taken>) {
         for rank in &self.held {
-            self.indexer.release(rank, restored.remove(rank));
+            self.indexer.release_restored(rank, restored.remove(rank));
+        }
+    }
+
+    /// Waits, as long as a connection may take, for the streams that wait.
+    fn wait_for_connections(&self) {
+        let deadline = Instant::now() + self.deadlines.connect;
+        while !self.indexer.unconnected(&self.held).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(CONNECTION_CHECK);
         }
     }
 }

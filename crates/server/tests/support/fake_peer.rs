@@ -79,9 +79,10 @@ fn answer(stream: &mut TcpStream, status: &str, body: &[u8]) {
 
 fn answer_dump(mut stream: TcpStream, dump: &FakeDump, stalled: &Mutex<Vec<TcpStream>>) {
     let part = |bytes: &[u8]| {
-        let chunk = format!("{:x}\r\n", bytes.len());
-        let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-        [head, chunk.as_bytes(), bytes, b"\r\n"].concat()
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        // A chunk of no bytes would end the answer.
+        let chunk = if bytes.is_empty() { String::new() } else { format!("{:x}\r\n", bytes.len()) };
+        [head.as_bytes(), chunk.as_bytes(), bytes, if bytes.is_empty() { b"" } else { b"\r\n" }].concat()
     };
     match dump {
         FakeDump::Whole(bytes) => answer(&mut stream, "200 OK", bytes),

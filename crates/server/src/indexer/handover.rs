@@ -1,0 +1,150 @@
+//! Taking a rank's state over from another service, and giving it away: what the index holds of a rank
+//! together with the place in the rank's stream that it is of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, WorkerRank, stored_events};
+use flash_indexer_wire::Start;
+use rustc_hash::FxHashMap;
+
+use super::{Indexer, Registered, Registration, RegistrationError};
+use crate::ingest::{Delivery, Listener, Place, Position, ReadAt, Released};
+use crate::instance::{InstanceId, ModelKey};
+use crate::model::Model;
+
+/// What one rank holds, and where its stream stood at that moment.
+#[derive(Debug, Clone)]
+pub struct RankDump {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its rank.
+    pub dp_rank: DpRank,
+    /// The place in the rank's stream up to which `events` tell it, no more and no less; none for a rank
+    /// that nobody listens to.
+    pub position: Option<Position>,
+    /// Stored events that make an empty index know the same; parents come before children.
+    pub events: Vec<BlockEvent>,
+    /// Blocks whose salt is inherited by those that follow them.
+    pub salts: FxHashMap<SequenceHash, Salt>,
+}
+
+impl Indexer {
+    /// Connects to a rank, but applies nothing of it before [`Indexer::release`]: its messages wait, within
+    /// bounds. Meanwhile whoever holds it may apply to the index what it knows of the rank.
+    ///
+    /// A rank whose stream is listened to already, for another rank, is not held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub fn register_held(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::Held)
+    }
+
+    /// Ends the hold of a rank. `position` says what the index holds of it by now: the stream goes on from
+    /// there, without a seam if that can be had. Without a position the rank is forgotten and heard from
+    /// its start.
+    ///
+    /// A stream that several held ranks share goes on when the last of them is released. Returns when
+    /// what waited is applied, as far as nothing has to be asked for.
+    pub fn release(
+        &self,
+        instance: &InstanceId,
+        model: &ModelKey,
+        dp_rank: DpRank,
+        position: Option<Position>,
+    ) -> Released {
+        let _registering = self.registering.lock();
+        let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
+        listener.map_or(Released::NotHeld, |listener| self.release_held(&listener, dp_rank, position))
+    }
+
+    pub(super) fn release_held(
+        &self,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        position: Option<Position>,
+    ) -> Released {
+        let released = listener.hold.lock().release(dp_rank, position);
+        if released == Released::Now {
+            let (done, finished) = bounded(1);
+            self.decoders.deliver(listener, Delivery::Release(done));
+            // An error means that the service stops.
+            let _ = finished.recv();
+        }
+        released
+    }
+
+    /// What each rank of a model holds, or each one of an instance; one rank at a time, each at one moment, together
+    /// with the place in its stream that this is, and no more than one rank in memory.
+    pub fn dump<'i>(&'i self, key: &ModelKey, instance: Option<&InstanceId>) -> impl Iterator<Item = RankDump> + use<'i> {
+        let model = self.models.read().get(key).cloned();
+        let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
+        ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
+        ranks.into_iter().filter_map(move |(instance, rank)| Some(self.dump_rank(model.as_ref()?, instance, rank)))
+    }
+
+    fn dump_rank(&self, model: &Arc<Model>, instance: InstanceId, rank: WorkerRank) -> RankDump {
+        let dp_rank = rank.dp_rank;
+        let read = listener(model, &instance, dp_rank).and_then(|listener| {
+            let model = Arc::clone(model);
+            // The writer waits for this: what is made of it is made elsewhere.
+            self.read(&listener, dp_rank, ReadAt::Now, None, move |place| (place, model.index.held(rank)))
+        });
+        match read {
+            Some((Place { position, salts }, held)) => RankDump {
+                instance,
+                dp_rank,
+                position: Some(position),
+                events: stored_events(held),
+                salts: salts.into_iter().collect(),
+            },
+            None => {
+                let events = model.index.dump(rank);
+                RankDump { instance, dp_rank, position: None, events, salts: FxHashMap::default() }
+            }
+        }
+    }
+
+    /// Where the streams of a model's ranks stand, with nothing of what they hold.
+    #[must_use]
+    pub fn positions(&self, key: &ModelKey) -> Vec<(InstanceId, DpRank, Position)> {
+        let Some(model) = self.models.read().get(key).cloned() else { return Vec::new() };
+        let ranks = model.ranks().into_iter();
+        let positions = ranks.filter_map(|(instance, rank)| {
+            let listener = listener(&model, &instance, rank.dp_rank)?;
+            let position = self.read(&listener, rank.dp_rank, ReadAt::Now, None, |place| place.position)?;
+            Some((instance, rank.dp_rank, position))
+        });
+        positions.collect()
+    }
+
+    /// Reads something where the rank's writer is between two messages, knowing which; nothing when the
+    /// service stops, or when it does not come to the message within `patience`.
+    pub(super) fn read<T: Send + 'static>(
+        &self,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        at: ReadAt,
+        patience: Option<Duration>,
+        read: impl FnOnce(Place) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (reply, answer) = bounded(1);
+        let read = Box::new(move |place| {
+            // Whoever asked may have stopped waiting.
+            let _ = reply.send(read(place));
+        });
+        self.decoders.deliver(listener, Delivery::Read(dp_rank, at, read));
+        match patience {
+            None => answer.recv().ok(),
+            Some(patience) => answer.recv_timeout(patience).ok(),
+        }
+    }
+}
+
+pub(super) fn listener(model: &Model, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
+    model.instances.read().get(instance)?.listeners.get(&dp_rank).cloned()
+}

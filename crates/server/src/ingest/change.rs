@@ -1,0 +1,24 @@
+//! What the decoding of a stream asks of its model's writer.
+
+use flash_indexer_core::{BlockEvent, DpRank};
+use flash_indexer_wire::StreamTrust;
+
+/// One step, to be taken in order with the others of its stream: trust changes with what it is about.
+pub(super) enum Change {
+    /// Apply an event of a rank.
+    Event(DpRank, BlockEvent),
+    /// The rank's cache is known to be empty: whatever was missed before no longer counts.
+    TrustRank(DpRank),
+    /// A change of the rank was lost.
+    DegradeRank(DpRank, String),
+    /// All ranks of the stream are to be trusted so.
+    Trust(StreamTrust),
+    /// A change was lost, and it is not known of which rank.
+    DegradeAll(String),
+    /// Forget all that the stream has told of a rank.
+    Forget(DpRank),
+    /// Everything of a message was applied.
+    TakenIn(u64),
+    /// Something is to be done between two messages.
+    Do(Box<dyn FnOnce() + Send>),
+}

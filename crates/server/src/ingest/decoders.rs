@@ -1,0 +1,333 @@
+//! Decoders: threads that each follow some listeners' streams and make changes of their messages.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_wire::{StreamPosition, StreamTrust};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tracing::{error, warn};
+
+use super::intake::Intake;
+use super::listener::Listener;
+use super::place::{Read, ReadAt};
+use super::queue::Queued;
+use super::writer::Writers;
+use crate::metrics::Metrics;
+
+/// Messages that may wait for one decoder.
+const QUEUED_MESSAGES_MAX: usize = 1 << 16;
+/// Bytes of messages that may wait for one decoder.
+const QUEUED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of messages that one decoder's streams may keep while they wait for earlier ones.
+const WAITING_BYTES_MAX: usize = 512 << 20;
+/// Changes are handed to the writer when they come of so many bytes, or when there is nothing more at hand.
+const LOT_BYTES: usize = 1 << 20;
+const THREADS_MAX: usize = 8;
+
+/// A message as it came from a socket.
+pub(super) type Frames = Vec<Vec<u8>>;
+
+/// What a decoder is told of a listener, in order.
+pub(crate) enum Delivery {
+    /// Live messages.
+    Live(Vec<Frames>),
+    /// Messages of the answer to a request for missed ones.
+    Replayed { attempt: u32, messages: Vec<Frames> },
+    /// The request for missed messages could not be made.
+    ReplayFailed { attempt: u32, why: String },
+    /// The connection stands.
+    Connected,
+    /// The connection was lost: what comes next need not follow what came last.
+    Disconnected,
+    /// What is held is applied from now on.
+    Release(Sender<()>),
+    /// A rank is ignored from now on, and forgotten.
+    Mute(DpRank, Sender<()>),
+    /// A rank is ignored no more.
+    Unmute(DpRank),
+    /// Reads what the index holds of a rank at a known place of the stream.
+    Read(DpRank, ReadAt, Read),
+    /// Blocks of a rank hand these salts on to those that follow them.
+    Learn(DpRank, Vec<(SequenceHash, Salt)>),
+    /// The listener's sockets are closed: forget all that it told.
+    Retire(Sender<StreamPosition>),
+}
+
+impl Delivery {
+    fn messages(&self) -> &[Frames] {
+        match self {
+            Self::Live(messages) | Self::Replayed { messages, .. } => messages,
+            _ => &[],
+        }
+    }
+
+    /// Messages and their bytes.
+    fn size(&self) -> (usize, usize) {
+        let messages = self.messages();
+        (messages.len(), messages.iter().flatten().map(Vec::len).sum())
+    }
+}
+
+enum Work {
+    Delivery(Arc<Listener>, Delivery),
+    Stop,
+}
+
+/// A fixed number of decoders; each listener belongs to one.
+///
+/// Delivering never waits: a socket that is not read for long is not read by ZeroMQ either, which
+/// then takes a silent heartbeat for a dead engine. What finds its queue full is dropped and
+/// counted, and the message after it shows the gap.
+pub(crate) struct Decoders {
+    queues: Vec<Queue>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    writers: Arc<Writers>,
+    metrics: Arc<Metrics>,
+}
+
+struct Queue {
+    sender: Sender<Work>,
+    queued: Arc<Queued>,
+}
+
+impl Decoders {
+    pub(crate) fn start(writers: &Arc<Writers>, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+        let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let mut queues = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..count {
+            let (sender, work) = unbounded();
+            let queued = Arc::new(Queued::default());
+            let decoder = Decoder {
+                work,
+                queued: Arc::clone(&queued),
+                intakes: FxHashMap::default(),
+                wakes: BTreeSet::new(),
+                waiting_bytes: 0,
+                writers: Arc::clone(writers),
+                metrics: Arc::clone(metrics),
+            };
+            let builder = std::thread::Builder::new().name(format!("decoder-{number}"));
+            threads.push(builder.spawn(move || decoder.run())?);
+            queues.push(Queue { sender, queued });
+        }
+        let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
+        Ok(Self { queues, threads: Mutex::new(threads), writers, metrics })
+    }
+
+    /// Whether nothing is taken in any more.
+    pub(super) fn are_stopping(&self) -> bool {
+        self.writers.are_stopping()
+    }
+
+    /// Hands a delivery to the decoder of its listener.
+    pub(crate) fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
+        let queue = &self.queues[listener.id as usize % self.queues.len()];
+        let (messages, bytes) = delivery.size();
+        if messages > 0 {
+            if !queue.queued.add(messages, bytes, QUEUED_MESSAGES_MAX, QUEUED_BYTES_MAX) {
+                for _ in 0..messages {
+                    self.metrics.rejected(QUEUE_FULL);
+                }
+                listener.reject(QUEUE_FULL, "messages arrive faster than they can be applied".to_owned());
+                return;
+            }
+            self.metrics.decoder_queue(messages as i64, bytes as i64);
+        }
+        // It fails only when the decoder has ended, and with it everything.
+        let _ = queue.sender.send(Work::Delivery(Arc::clone(listener), delivery));
+    }
+
+    /// Ends every decoder; what is still queued is dropped, because nothing outlives the process.
+    pub(crate) fn stop(&self) {
+        for queue in &self.queues {
+            // A decoder that has ended already needs no telling.
+            let _ = queue.sender.send(Work::Stop);
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                warn!("a decoder had panicked");
+            }
+        }
+    }
+}
+
+const QUEUE_FULL: &str = "queue_full";
+
+struct Decoder {
+    work: Receiver<Work>,
+    queued: Arc<Queued>,
+    intakes: FxHashMap<u64, Intake>,
+    /// When which listener's stream wants to know the time.
+    wakes: BTreeSet<(Instant, u64)>,
+    /// Bytes that wait in all streams.
+    waiting_bytes: usize,
+    writers: Arc<Writers>,
+    metrics: Arc<Metrics>,
+}
+
+impl Decoder {
+    fn run(mut self) {
+        loop {
+            let work = match self.wakes.first() {
+                Some(&(wake, _)) => self.work.recv_deadline(wake),
+                None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match work {
+                Ok(Work::Delivery(listener, delivery)) => {
+                    let (messages, bytes) = delivery.size();
+                    self.queued.take(messages, bytes);
+                    self.metrics.decoder_queue(-(messages as i64), -(bytes as i64));
+                    if !self.writers.are_stopping() {
+                        self.take(&listener, delivery);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.wake();
+        }
+    }
+
+    /// Lets every stream know the time that wants to.
+    fn wake(&mut self) {
+        let now = Instant::now();
+        while let Some(&(wake, id)) = self.wakes.first()
+            && wake <= now
+        {
+            self.wakes.pop_first();
+            if let Some(listener) = self.intakes.get(&id).map(|intake| Arc::clone(intake.listener())) {
+                self.with_intake(&listener, |intake, _| intake.tick(now));
+            }
+        }
+    }
+
+    fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
+        let now = Instant::now();
+        match delivery {
+            Delivery::Live(messages) => self.with_intake(listener, |intake, out| {
+                for frames in messages {
+                    intake.live(frames, now);
+                    out.write_lot(intake);
+                }
+            }),
+            Delivery::Replayed { attempt, messages } => self.with_intake(listener, |intake, out| {
+                for frames in messages {
+                    intake.replayed(attempt, frames, now);
+                    out.write_lot(intake);
+                }
+            }),
+            Delivery::ReplayFailed { attempt, why } => {
+                self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
+            }
+            Delivery::Connected => self.with_intake(listener, |intake, _| intake.connected(now)),
+            Delivery::Disconnected => self.with_intake(listener, |intake, _| intake.disconnected()),
+            Delivery::Release(done) => {
+                self.with_intake(listener, |intake, _| intake.release(now));
+                self.when_written(listener, move || done.send(()));
+            }
+            Delivery::Mute(dp_rank, done) => {
+                self.with_intake(listener, |intake, _| intake.mute(dp_rank));
+                self.when_written(listener, move || done.send(()));
+            }
+            Delivery::Unmute(dp_rank) => self.with_intake(listener, |intake, _| intake.unmute(dp_rank)),
+            Delivery::Read(dp_rank, ReadAt::Now, read) => {
+                let fresh = || Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank);
+                let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank));
+                self.when_written(listener, move || read(place()));
+            }
+            Delivery::Read(dp_rank, ReadAt::Message(sequence), read) => {
+                if self.intakes.contains_key(&listener.id) {
+                    self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, read));
+                }
+            }
+            Delivery::Learn(dp_rank, salts) => {
+                self.with_intake(listener, |intake, _| intake.learn_salts(dp_rank, salts));
+            }
+            Delivery::Retire(done) => {
+                let mut position = None;
+                self.with_intake(listener, |intake, _| position = Some(intake.retire()));
+                self.drop_intake(listener.id);
+                let position = position.unwrap_or(START);
+                self.when_written(listener, move || done.send(position));
+            }
+        }
+    }
+
+    /// Does something once all changes so far are made.
+    fn when_written<T>(&self, listener: &Listener, job: impl FnOnce() -> T + Send + 'static) {
+        self.writers.run(
+            listener,
+            Box::new(move || {
+                // Whoever asked may have stopped waiting.
+                let _ = job();
+            }),
+        );
+    }
+
+    /// Does something with a listener's intake, hands on the changes, and keeps the books. A listener that
+    /// fails is restarted by itself.
+    fn with_intake(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut Intake, &Out<'_>)) {
+        let out = Out { writers: &self.writers, listener };
+        let kept = self.intakes.remove(&listener.id);
+        let (bytes_before, wake_before) =
+            kept.as_ref().map_or((0, None), |kept| (kept.waiting_bytes(), kept.wakes_at()));
+        let mut intake = kept.unwrap_or_else(|| Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)));
+        if catch_unwind(AssertUnwindSafe(|| work(&mut intake, &out))).is_err() {
+            error!(endpoint = %listener.options.endpoint, "reading a message panicked: the listener starts anew");
+            self.metrics.listener_restart();
+            intake = intake.after_failure(Instant::now());
+        }
+        self.waiting_bytes = self.waiting_bytes - bytes_before + intake.waiting_bytes();
+        if self.waiting_bytes > WAITING_BYTES_MAX && intake.waiting_bytes() > 0 {
+            let bytes = intake.waiting_bytes();
+            intake.shed(Instant::now());
+            self.waiting_bytes = self.waiting_bytes - bytes + intake.waiting_bytes();
+        }
+        out.write(&mut intake);
+        if let Some(wake) = wake_before {
+            self.wakes.remove(&(wake, listener.id));
+        }
+        self.wakes.extend(intake.wakes_at().map(|wake| (wake, listener.id)));
+        self.intakes.insert(listener.id, intake);
+    }
+
+    fn drop_intake(&mut self, id: u64) {
+        if let Some(intake) = self.intakes.remove(&id) {
+            self.waiting_bytes -= intake.waiting_bytes();
+            self.wakes.retain(|&(_, other)| other != id);
+        }
+    }
+}
+
+/// Where a stream stands that was never heard.
+const START: StreamPosition = StreamPosition { cursor: None, epoch: 1, trust: StreamTrust::Cold };
+
+/// The way to a listener's writer.
+struct Out<'a> {
+    writers: &'a Writers,
+    listener: &'a Arc<Listener>,
+}
+
+impl Out<'_> {
+    /// Hands changes on once there is a lot of them.
+    fn write_lot(&self, intake: &mut Intake) {
+        if intake.changed_bytes() >= LOT_BYTES {
+            self.write(intake);
+        }
+    }
+
+    fn write(&self, intake: &mut Intake) {
+        let changes = intake.changes();
+        if !changes.is_empty() {
+            self.writers.write(self.listener, changes);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Ranks whose stream is listened to, but not applied before their state has been taken over.
+
+use std::collections::BTreeSet;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_wire::Cursor;
+
+use super::listener::Trust;
+
+/// What an index holds of a rank, as a place in the rank's stream: enough to go on from there elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The last message that is in the index; none if there was none.
+    pub cursor: Option<Cursor>,
+    /// Lives of the engine that were seen, this one included; 1 for the first.
+    pub epoch: u64,
+    /// How far what the index holds can be believed.
+    pub trust: Trust,
+}
+
+impl Position {
+    /// Of a state that says neither how old it is nor how it came about.
+    pub(crate) const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded };
+}
+
+/// What a release did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// The rank's stream is applied from now on.
+    Now,
+    /// Other ranks of the same stream are still held.
+    WaitingForOthers,
+    /// The rank is not held, or not registered.
+    NotHeld,
+}
+
+/// Held ranks of one stream, and what is known of those that are held no more.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    held: BTreeSet<DpRank>,
+    released: Vec<(DpRank, Option<Position>)>,
+}
+
+impl Hold {
+    pub(crate) fn hold(&mut self, dp_rank: DpRank) {
+        self.held.insert(dp_rank);
+    }
+
+    pub(crate) fn holds(&self, dp_rank: DpRank) -> bool {
+        self.held.contains(&dp_rank)
+    }
+
+    /// Every rank that was ever held.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = DpRank> {
+        self.held.iter().copied().chain(self.released.iter().map(|(dp_rank, _)| *dp_rank))
+    }
+
+    /// The rank needs to be held no more, because it is known or because it is gone.
+    pub(crate) fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> Released {
+        if !self.held.remove(&dp_rank) {
+            return Released::NotHeld;
+        }
+        self.released.push((dp_rank, position));
+        if self.held.is_empty() { Released::Now } else { Released::WaitingForOthers }
+    }
+
+    /// What is known of the released ranks.
+    pub(super) fn released(&self) -> Vec<(DpRank, Option<Position>)> {
+        self.released.clone()
+    }
+}

@@ -1,0 +1,62 @@
+//! One request for missed messages.
+
+use std::sync::Arc;
+
+use super::subscription::take_messages;
+use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use crate::ingest::decoders::{Decoders, Delivery};
+use crate::ingest::listener::Listener;
+
+/// A socket that has asked once: a fresh one for each request, so that what comes answers it.
+pub(super) struct ReplaySocket {
+    listener: Arc<Listener>,
+    attempt: u32,
+    socket: zmq::Socket,
+}
+
+impl ReplaySocket {
+    /// Asks the listener's replay endpoint for everything from a number on. Connecting goes on in the
+    /// background; whoever has asked gives up when nothing comes.
+    pub(super) fn ask(
+        context: &zmq::Context,
+        listener: Arc<Listener>,
+        attempt: u32,
+        from: u64,
+    ) -> Result<Self, AskError> {
+        let endpoint = listener.options.replay_endpoint.as_deref().ok_or(AskError::NoEndpoint)?;
+        let socket = context.socket(zmq::DEALER)?;
+        socket.set_linger(0)?;
+        socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
+        socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
+        socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
+        socket.set_ipv6(endpoint.contains('['))?;
+        socket.connect(endpoint)?;
+        // Engines do not answer without the empty frame.
+        socket.send_multipart([&b""[..], &from.to_be_bytes()], zmq::DONTWAIT)?;
+        Ok(Self { listener, attempt, socket })
+    }
+
+    pub(super) fn poll_item(&self) -> zmq::PollItem<'_> {
+        self.socket.as_poll_item(zmq::POLLIN)
+    }
+
+    /// Hands some of the answer to the listener's decoder.
+    pub(super) fn receive(&self, decoders: &Decoders) {
+        let taken = take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
+            decoders.deliver(&self.listener, Delivery::Replayed { attempt: self.attempt, messages });
+        });
+        if let Err(error) = taken {
+            let why = format!("failed to receive missed messages: {error}");
+            decoders.deliver(&self.listener, Delivery::ReplayFailed { attempt: self.attempt, why });
+        }
+    }
+}
+
+/// Missed messages cannot be asked for.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error("the engine was registered without a replay_endpoint")]
+    NoEndpoint,
+    #[error(transparent)]
+    Socket(#[from] zmq::Error),
+}

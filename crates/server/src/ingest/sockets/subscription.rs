@@ -1,0 +1,145 @@
+//! One subscription to an engine's live messages.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{
+    BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
+};
+use crate::ingest::decoders::{Decoders, Delivery, Frames};
+use crate::ingest::listener::{Connection, Listener};
+
+const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
+const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
+const RECONNECT_MS_MIN: i32 = 100;
+const RECONNECT_MS_MAX: i32 = 5_000;
+
+/// ZeroMQ gives a connection up for good after a message that is too large or is no message. One that
+/// has ended and shows no attempt to connect again for so long is opened anew.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+
+/// A subscription inside its thread.
+pub(super) struct Subscription {
+    pub(super) listener: Arc<Listener>,
+    socket: zmq::Socket,
+    monitor: zmq::Socket,
+    /// When the connection ended, while nothing shows that it is tried again.
+    ended_at: Option<Instant>,
+}
+
+impl Subscription {
+    pub(super) fn open(context: &zmq::Context, number: u64, listener: Arc<Listener>) -> zmq::Result<Self> {
+        let socket = context.socket(zmq::SUB)?;
+        socket.set_linger(0)?;
+        socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
+        socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
+        socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
+        socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
+        socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
+        socket.set_heartbeat_ttl(HEARTBEAT_TIMEOUT_MS)?;
+        socket.set_reconnect_ivl(RECONNECT_MS_MIN)?;
+        socket.set_reconnect_ivl_max(RECONNECT_MS_MAX)?;
+        socket.set_tcp_keepalive(1)?;
+        // With IPv6 on, a name that has addresses of both kinds is no longer tried by IPv4.
+        socket.set_ipv6(listener.options.endpoint.contains('['))?;
+        socket.set_subscribe(b"")?;
+
+        let address = format!("inproc://monitor-{number}");
+        socket.monitor(&address, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
+        let monitor = context.socket(zmq::PAIR)?;
+        monitor.set_linger(0)?;
+        monitor.connect(&address)?;
+        socket.connect(&listener.options.endpoint)?;
+        Ok(Self { listener, socket, monitor, ended_at: None })
+    }
+
+    /// The socket and its monitor.
+    pub(super) fn poll_items(&self) -> [zmq::PollItem<'_>; 2] {
+        [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)]
+    }
+
+    /// Whether ZeroMQ does not try to connect any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.ended_at.is_some_and(|ended| ended.elapsed() >= GIVEN_UP_AFTER)
+    }
+
+    /// Hands some of the messages that have arrived to the listener's decoder.
+    pub(super) fn receive(&self, decoders: &Decoders) {
+        match take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
+            decoders.deliver(&self.listener, Delivery::Live(messages));
+        }) {
+            Ok(()) => {}
+            Err(error) => self.listener.reject("receive_failed", format!("failed to receive: {error}")),
+        }
+    }
+
+    /// Takes in what the monitor says about the connection.
+    pub(super) fn follow_connection(&mut self, decoders: &Decoders) {
+        use zmq::SocketEvent as Event;
+        while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
+            let Some(event) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
+            match Event::from_raw(u16::from_ne_bytes(*event)) {
+                Event::CONNECT_DELAYED | Event::CONNECT_RETRIED | Event::CONNECTED => self.ended_at = None,
+                Event::HANDSHAKE_SUCCEEDED => {
+                    self.ended_at = None;
+                    self.listener.set_connection(Connection::Connected);
+                    decoders.deliver(&self.listener, Delivery::Connected);
+                }
+                Event::DISCONNECTED => {
+                    self.ended_at = Some(Instant::now());
+                    if self.listener.connection() == Connection::Connected {
+                        self.listener.set_connection(Connection::Disconnected);
+                        self.receive_what_came_before(decoders);
+                        decoders.deliver(&self.listener, Delivery::Disconnected);
+                    }
+                }
+                Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
+                    self.ended_at = Some(Instant::now());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What came before the loss of the connection is in order.
+    fn receive_what_came_before(&self, decoders: &Decoders) {
+        // What fails here is reported when the socket is read again.
+        let _ = take_messages(&self.socket, usize::MAX, |messages| {
+            if !decoders.are_stopping() {
+                decoders.deliver(&self.listener, Delivery::Live(messages));
+            }
+        });
+    }
+}
+
+/// Takes at most `messages_max` messages that have arrived, and hands them on in lots.
+pub(super) fn take_messages(
+    socket: &zmq::Socket,
+    messages_max: usize,
+    mut hand_on: impl FnMut(Vec<Frames>),
+) -> zmq::Result<()> {
+    let (mut lot, mut bytes, mut taken) = (Vec::new(), 0, 0);
+    let mut result = Ok(());
+    while taken < messages_max {
+        match socket.recv_multipart(zmq::DONTWAIT) {
+            Ok(frames) => {
+                taken += 1;
+                bytes += frames.iter().map(Vec::len).sum::<usize>();
+                lot.push(frames);
+                if bytes >= BYTES_PER_DELIVERY || lot.len() >= MESSAGES_PER_TURN_MAX {
+                    hand_on(std::mem::take(&mut lot));
+                    bytes = 0;
+                }
+            }
+            Err(zmq::Error::EAGAIN) => break,
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    if !lot.is_empty() {
+        hand_on(lot);
+    }
+    result
+}

@@ -1,0 +1,252 @@
+//! A thread that owns many sockets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use flash_indexer_wire::StreamPosition;
+use parking_lot::Mutex;
+use tracing::{debug, warn};
+
+use super::replay::ReplaySocket;
+use super::subscription::Subscription;
+use super::{ConnectError, MESSAGE_BYTES_MAX};
+use crate::ingest::decoders::{Decoders, Delivery};
+use crate::ingest::listener::Listener;
+
+/// How often subscriptions that ZeroMQ has given up are looked for.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) enum Command {
+    Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
+    Close(Arc<Listener>, Sender<StreamPosition>),
+    Ask { listener: Arc<Listener>, attempt: u32, from: u64 },
+    HangUp(u64),
+    Stop,
+}
+
+/// A thread, how to reach it, and which listeners it has.
+pub(super) struct SocketThread {
+    pub(super) mailbox: Mailbox,
+    pub(super) listeners: Vec<u64>,
+    pub(super) thread: Option<JoinHandle<()>>,
+}
+
+/// The way to a thread that owns sockets. What is sent is bounded by what is asked for: a stream asks
+/// once at a time.
+#[derive(Clone)]
+pub(in crate::ingest) struct Mailbox {
+    commands: Sender<Command>,
+    /// Wakes the thread from its wait for messages.
+    bell: Arc<Mutex<zmq::Socket>>,
+}
+
+impl Mailbox {
+    pub(super) fn tell(&self, command: Command) -> Result<(), ConnectError> {
+        self.commands.send(command).map_err(|_| ConnectError::Stopping)?;
+        // A bell that already rings need not be rung again.
+        let _ = self.bell.lock().send(&b""[..], zmq::DONTWAIT);
+        Ok(())
+    }
+}
+
+impl Listener {
+    /// Asks for missed messages, on a fresh socket.
+    pub(in crate::ingest) fn ask(self: &Arc<Self>, attempt: u32, from: u64) {
+        if let Some(mailbox) = self.mailbox.get() {
+            // It fails only when the service stops.
+            let _ = mailbox.tell(Command::Ask { listener: Arc::clone(self), attempt, from });
+        }
+    }
+
+    /// No answer is wanted any more.
+    pub(in crate::ingest) fn hang_up(&self) {
+        if let Some(mailbox) = self.mailbox.get() {
+            // It fails only when the service stops.
+            let _ = mailbox.tell(Command::HangUp(self.id));
+        }
+    }
+}
+
+impl SocketThread {
+    pub(super) fn start(number: usize, decoders: Arc<Decoders>) -> Result<Self, ConnectError> {
+        let failed = |error: String| ConnectError::Thread(error);
+        let context = zmq::Context::new();
+        let pair = || -> zmq::Result<(zmq::Socket, zmq::Socket)> {
+            let (heard, bell) = (context.socket(zmq::PAIR)?, context.socket(zmq::PAIR)?);
+            heard.bind("inproc://bell")?;
+            bell.connect("inproc://bell")?;
+            bell.set_linger(0)?;
+            Ok((heard, bell))
+        };
+        let (heard, bell) = pair().map_err(|error| failed(error.to_string()))?;
+        let (commands, told) = unbounded();
+        let sockets = SocketLoop {
+            context,
+            replay_context: zmq::Context::new(),
+            bell: heard,
+            told,
+            decoders,
+            open: BTreeMap::new(),
+            replays: BTreeMap::new(),
+            unopened: Vec::new(),
+            opened: 0,
+        };
+        let builder = std::thread::Builder::new().name(format!("engine-sockets-{number}"));
+        let thread = builder.spawn(move || sockets.run()).map_err(|error| failed(error.to_string()))?;
+        let mailbox = Mailbox { commands, bell: Arc::new(Mutex::new(bell)) };
+        Ok(Self { mailbox, listeners: Vec::new(), thread: Some(thread) })
+    }
+}
+
+/// The thread's own side.
+struct SocketLoop {
+    context: zmq::Context,
+    /// Replay sockets have a context of their own: a context has a limit of sockets.
+    replay_context: zmq::Context,
+    bell: zmq::Socket,
+    told: Receiver<Command>,
+    decoders: Arc<Decoders>,
+    open: BTreeMap<u64, Subscription>,
+    /// The latest request of each listener that is not answered completely.
+    replays: BTreeMap<u64, ReplaySocket>,
+    /// Listeners whose subscription could not be opened anew yet.
+    unopened: Vec<Arc<Listener>>,
+    /// Subscriptions ever opened: names their monitors.
+    opened: u64,
+}
+
+impl SocketLoop {
+    fn run(mut self) {
+        let mut checked = Instant::now();
+        while !self.decoders.are_stopping() {
+            let ready = self.wait();
+            if ready.bell {
+                while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+            }
+            for id in ready.monitors {
+                if let Some(subscription) = self.open.get_mut(&id) {
+                    subscription.follow_connection(&self.decoders);
+                }
+            }
+            if checked.elapsed() >= CHECK_INTERVAL {
+                checked = Instant::now();
+                self.reopen_given_up();
+            }
+            for id in ready.sockets {
+                if let Some(subscription) = self.open.get(&id) {
+                    subscription.receive(&self.decoders);
+                }
+            }
+            for id in ready.replays {
+                if let Some(replay) = self.replays.get(&id) {
+                    replay.receive(&self.decoders);
+                }
+            }
+            while let Ok(command) = self.told.try_recv() {
+                match command {
+                    Command::Open(listener, reply) => {
+                        let opened = self.subscribe(listener);
+                        // Whoever asked waits for this, or is gone.
+                        let _ = reply.send(opened);
+                    }
+                    Command::Close(listener, done) => {
+                        self.open.remove(&listener.id);
+                        self.replays.remove(&listener.id);
+                        self.unopened.retain(|unopened| unopened.id != listener.id);
+                        self.decoders.deliver(&listener, Delivery::Retire(done));
+                    }
+                    Command::Ask { listener, attempt, from } => self.ask(listener, attempt, from),
+                    Command::HangUp(id) => {
+                        self.replays.remove(&id);
+                    }
+                    Command::Stop => return,
+                }
+            }
+        }
+    }
+
+    /// Waits until a socket can be read or the bell rings.
+    fn wait(&self) -> Ready {
+        let mut items = vec![self.bell.as_poll_item(zmq::POLLIN)];
+        for subscription in self.open.values() {
+            items.extend(subscription.poll_items());
+        }
+        items.extend(self.replays.values().map(ReplaySocket::poll_item));
+        if let Err(error) = zmq::poll(&mut items, CHECK_INTERVAL.as_millis() as i64) {
+            // Interrupted by a signal: look again.
+            debug!("waiting for messages: {error}");
+            return Ready::default();
+        }
+        let mut ready = Ready { bell: items[0].is_readable(), ..Ready::default() };
+        let (subscriptions, replays) = items[1..].split_at(2 * self.open.len());
+        for (&id, pair) in self.open.keys().zip(subscriptions.chunks_exact(2)) {
+            if pair[0].is_readable() {
+                ready.sockets.push(id);
+            }
+            if pair[1].is_readable() {
+                ready.monitors.push(id);
+            }
+        }
+        let readable = self.replays.keys().zip(replays).filter(|(_, item)| item.is_readable());
+        ready.replays.extend(readable.map(|(&id, _)| id));
+        ready
+    }
+
+    fn subscribe(&mut self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+        let endpoint = listener.options.endpoint.clone();
+        self.opened += 1;
+        let subscription = Subscription::open(&self.context, self.opened, listener).map_err(|source| match source {
+            zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source),
+            source => ConnectError::Endpoint { endpoint, source },
+        })?;
+        self.open.insert(subscription.listener.id, subscription);
+        Ok(())
+    }
+
+    fn ask(&mut self, listener: Arc<Listener>, attempt: u32, from: u64) {
+        // A socket of an earlier request may still bring answers to that.
+        self.replays.remove(&listener.id);
+        match ReplaySocket::ask(&self.replay_context, Arc::clone(&listener), attempt, from) {
+            Ok(replay) => {
+                self.replays.insert(listener.id, replay);
+            }
+            Err(error) => {
+                let why = format!("missed messages cannot be asked for: {error}");
+                self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why });
+            }
+        }
+    }
+
+    /// Opens subscriptions anew that ZeroMQ has given up.
+    fn reopen_given_up(&mut self) {
+        let given_up = self.open.values().filter(|open| open.is_given_up());
+        let listeners: Vec<_> = given_up.map(|open| Arc::clone(&open.listener)).collect();
+        for listener in listeners {
+            self.open.remove(&listener.id);
+            let why = format!(
+                "the connection to {} ended for good: a message above {MESSAGE_BYTES_MAX} bytes, or something that is no engine; listening anew",
+                listener.options.endpoint
+            );
+            warn!("{why}");
+            listener.reject("connection_given_up", why);
+            self.unopened.push(listener);
+        }
+        for listener in std::mem::take(&mut self.unopened) {
+            if let Err(error) = self.subscribe(Arc::clone(&listener)) {
+                listener.reject("connection_given_up", error.to_string());
+                self.unopened.push(listener);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Ready {
+    bell: bool,
+    sockets: Vec<u64>,
+    monitors: Vec<u64>,
+    replays: Vec<u64>,
+}

@@ -1,0 +1,44 @@
+//! Where streams stood when they were last listened to.
+
+use std::collections::VecDeque;
+
+use flash_indexer_wire::StreamPosition;
+use rustc_hash::FxHashMap;
+
+use crate::instance::{InstanceId, ModelKey};
+
+/// Streams that are remembered after they are listened to no more.
+const STREAMS_MAX: usize = 1 << 16;
+
+/// A publisher, as far as registrations can tell.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct StreamName {
+    pub(crate) model: ModelKey,
+    pub(crate) instance: InstanceId,
+    pub(crate) endpoint: String,
+}
+
+/// Positions by stream; the longest remembered ones are forgotten when there are too many.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    positions: FxHashMap<StreamName, StreamPosition>,
+    in_order: VecDeque<StreamName>,
+}
+
+impl Remembered {
+    pub(crate) fn keep(&mut self, name: StreamName, position: StreamPosition) {
+        if self.positions.insert(name.clone(), position).is_some() {
+            return;
+        }
+        self.in_order.push_back(name);
+        if self.in_order.len() > STREAMS_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.positions.remove(&oldest);
+        }
+    }
+
+    pub(crate) fn recall(&self, name: &StreamName) -> Option<StreamPosition> {
+        self.positions.get(name).copied()
+    }
+}

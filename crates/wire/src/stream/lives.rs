@@ -1,0 +1,142 @@
+//! How a stream goes on where it is not whole: after a gap, a loss of the connection, a new life.
+
+use std::time::Instant;
+
+use super::action::{Action, Degraded, Forgotten, Note, ReplayOutcome, StreamTrust};
+use super::{Doubt, Link, Phase, Replay, Stream};
+use crate::cursor::Cursor;
+
+impl<P: AsRef<[u8]>> Stream<P> {
+    /// Hands out what can be, and sees to what is missing.
+    pub(super) fn go_on(&mut self, now: Instant) {
+        self.phase = Phase::Flowing;
+        self.compare_overlap();
+        if self.doubt == Doubt::None {
+            self.drain();
+            if self.cursor.is_some() && self.waiting.is_empty() {
+                return;
+            }
+        }
+        if self.can_ask(now) {
+            self.start_repair(now);
+        } else {
+            self.go_on_without_replay(now);
+        }
+    }
+
+    fn can_ask(&self, now: Instant) -> bool {
+        self.options.replay == Replay::Available
+            && self.link == Link::Up
+            && self.quiet_until.is_none_or(|until| now >= until)
+    }
+
+    /// Goes on with what waits; what is missing is lost.
+    pub(super) fn go_on_without_replay(&mut self, now: Instant) {
+        if let (Doubt::TakenOver(whole), Some(cursor), Some(last)) = (self.doubt, self.cursor, self.waiting.last()) {
+            if last < cursor.sequence {
+                self.phase = Phase::Overlapping { until: now + self.options.limits.overlap_deadline };
+                return;
+            }
+            // They pass over the place without meeting it, so they need not be of its life.
+            let passes_over = self.waiting.first().is_some_and(|first| first <= cursor.sequence);
+            self.doubt = if passes_over || whole == Link::Down { Doubt::Connection } else { Doubt::None };
+        }
+        if self.doubt == Doubt::Connection {
+            self.set_trust(StreamTrust::Degraded(Degraded::Unverified));
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.doubt = Doubt::None;
+        self.waiting.drop_before(self.next);
+        while let Some(first) = self.waiting.first() {
+            if first > self.next {
+                self.lose_before(first);
+            }
+            self.drain();
+        }
+    }
+
+    /// What was published before `first` and not handed out can no longer be had.
+    pub(super) fn lose_before(&mut self, first: u64) {
+        let missed = first - self.next;
+        self.note(Note::Lost { messages: missed });
+        if self.cursor.is_none() {
+            self.set_trust(StreamTrust::Degraded(Degraded::StartUnknown { missed }));
+        } else {
+            self.set_trust(StreamTrust::Degraded(Degraded::Lost { missed, next: first }));
+            if missed >= self.options.limits.lost_forgotten_min {
+                self.actions.push_back(Action::Forget(Forgotten::TooMuchLost));
+            }
+        }
+        self.next = first;
+    }
+
+    /// A live message is of another life than the ones before it.
+    pub(super) fn restarted(&mut self) {
+        self.waiting.clear();
+        self.live_floor = 0;
+        self.heard = false;
+        if let Phase::Held(_) = self.phase {
+            // Nothing of the life before was handed out.
+            return;
+        }
+        if let Phase::Repairing(_) = self.phase {
+            self.end_repair(ReplayOutcome::Interrupted);
+        }
+        self.phase = Phase::Flowing;
+        self.begin_life();
+    }
+
+    /// What was handed out is of another life than what waits and what comes.
+    pub(super) fn begin_life(&mut self) {
+        self.cursor = None;
+        self.next = 0;
+        self.doubt = Doubt::None;
+        self.remembered = None;
+        self.epoch += 1;
+        self.actions.push_back(Action::Forget(Forgotten::Restarted));
+        self.set_trust(StreamTrust::Cold);
+    }
+
+    /// The publisher can no longer tell whether it is in the life that the cursor is of.
+    pub(super) fn life_unknown(&mut self, first: u64) {
+        self.cursor = None;
+        self.next = first;
+        self.doubt = Doubt::None;
+        self.set_trust(StreamTrust::Degraded(Degraded::LifeUnknown));
+        self.actions.push_back(Action::Forget(Forgotten::LifeUnknown));
+    }
+
+    /// Where another observer has stopped at a message that waits here, it is the same one or the
+    /// publisher another.
+    pub(super) fn compare_overlap(&mut self) {
+        let (Doubt::TakenOver(_), Some(cursor)) = (self.doubt, self.cursor) else { return };
+        let Some(payload) = self.waiting.get(cursor.sequence) else { return };
+        if Cursor::new(cursor.sequence, payload.as_ref()) == cursor {
+            self.doubt = Doubt::None;
+            self.waiting.drop_before(self.next);
+        } else {
+            self.begin_life();
+        }
+    }
+
+    /// Looks whether this is the life that an earlier listener had stopped in.
+    pub(super) fn recognise(&mut self, cursor: Cursor) {
+        let Some(remembered) = self.remembered else { return };
+        if cursor.sequence >= remembered.sequence {
+            self.remembered = None;
+            if cursor.sequence == remembered.sequence && cursor != remembered {
+                self.epoch += 1;
+            }
+        }
+    }
+
+    /// The publisher has published nothing from `end` on.
+    pub(super) fn ends_before(&mut self, end: u64) {
+        if self.remembered.is_some_and(|remembered| remembered.sequence >= end) {
+            self.remembered = None;
+            self.epoch += 1;
+        }
+    }
+}

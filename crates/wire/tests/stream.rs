@@ -1,0 +1,319 @@
+//! A stream's numbers, told by a plain engine over channels that lose what they like.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
+
+use flash_indexer_wire::{
+    Action, Cursor, Forgotten, Note, Replay, Start, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust,
+};
+use proptest::prelude::*;
+
+type Payload = Vec<u8>;
+
+/// What a message says: which life of the engine it is of, and its number.
+fn payload(life: u64, sequence: u64) -> Payload {
+    [life.to_le_bytes(), sequence.to_le_bytes()].concat()
+}
+
+fn life_of(payload: &[u8]) -> u64 {
+    u64::from_le_bytes(payload[..8].try_into().expect("eight bytes"))
+}
+
+/// An engine, both channels to it, and whoever executes what the stream wants.
+struct World {
+    stream: Stream<Payload>,
+    now: Instant,
+    limits: StreamLimits,
+    // The engine.
+    life: u64,
+    published: u64,
+    buffer_max: u64,
+    // The channels.
+    connected: bool,
+    in_flight: VecDeque<(u64, u64)>,
+    asked: Option<(u32, u64)>,
+    asks: usize,
+    // The index.
+    applied: Vec<(u64, u64)>,
+    trust: StreamTrust,
+    forgotten: Vec<Forgotten>,
+    notes: Vec<Note>,
+}
+
+fn limits() -> StreamLimits {
+    StreamLimits { waiting_messages_max: 20, waiting_bytes_max: 18 * 16, lost_forgotten_min: 8, ..Default::default() }
+}
+
+impl World {
+    fn new(replay: Replay, start: Start, buffer_max: u64) -> Self {
+        let limits = limits();
+        Self {
+            stream: Stream::new(StreamOptions { replay, start, limits }),
+            now: Instant::now(),
+            limits,
+            life: 0,
+            published: 0,
+            buffer_max,
+            connected: false,
+            in_flight: VecDeque::new(),
+            asked: None,
+            asks: 0,
+            applied: Vec::new(),
+            trust: StreamTrust::Cold,
+            forgotten: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Executes what the stream wants, and checks everything that must always be so.
+    fn run(&mut self) {
+        while let Some(action) = self.stream.next_action() {
+            match action {
+                Action::Apply { sequence, payload: said } => {
+                    assert_eq!(said[8..], sequence.to_le_bytes());
+                    self.applied.push((life_of(&said), sequence));
+                }
+                Action::Ask { attempt, from } => {
+                    self.asked = Some((attempt, from));
+                    self.asks += 1;
+                }
+                Action::HangUp => self.asked = None,
+                Action::Forget(why) => {
+                    self.applied.clear();
+                    self.forgotten.push(why);
+                }
+                Action::Trust(trust) => self.trust = trust,
+                Action::Note(note) => self.notes.push(note),
+            }
+            self.check();
+        }
+        assert!(self.stream.waiting_messages() <= self.limits.waiting_messages_max);
+        assert!(self.stream.waiting_bytes() <= self.limits.waiting_bytes_max);
+    }
+
+    fn check(&self) {
+        let once: HashSet<_> = self.applied.iter().collect();
+        assert_eq!(once.len(), self.applied.len(), "a message was applied twice: {:?}", self.applied);
+        if self.trust == StreamTrust::Exact {
+            let life = self.applied.first().map(|(life, _)| *life);
+            for (at, message) in self.applied.iter().enumerate() {
+                assert_eq!(Some(*message), life.map(|life| (life, at as u64)), "exact, but {:?}", self.applied);
+            }
+        }
+        if self.trust == StreamTrust::Cold {
+            assert!(self.applied.is_empty());
+        }
+    }
+
+    fn publish(&mut self) {
+        if self.connected {
+            self.in_flight.push_back((self.life, self.published));
+        }
+        self.published += 1;
+    }
+
+    fn lose(&mut self) {
+        self.in_flight.pop_front();
+    }
+
+    fn deliver(&mut self) {
+        if let Some((life, sequence)) = self.in_flight.pop_front() {
+            self.stream.live(sequence, payload(life, sequence), self.now);
+            self.run();
+        }
+    }
+
+    fn connect(&mut self) {
+        if !self.connected {
+            self.connected = true;
+            self.stream.connected(self.now);
+            self.run();
+        }
+    }
+
+    fn disconnect(&mut self) {
+        if self.connected {
+            self.connected = false;
+            self.in_flight.clear();
+            self.stream.disconnected();
+            self.run();
+        }
+    }
+
+    fn restart(&mut self) {
+        self.disconnect();
+        self.life += 1;
+        self.published = 0;
+    }
+
+    /// Answers what is asked, but loses each message whose bit is not set; the last bit is the end marker's.
+    fn answer(&mut self, kept: u64) {
+        let Some((attempt, from)) = self.asked else { return };
+        let first = from.max(self.published.saturating_sub(self.buffer_max));
+        for sequence in first..self.published {
+            if kept >> (sequence % 63) & 1 == 1 {
+                self.stream.replayed(attempt, sequence, payload(self.life, sequence), self.now);
+                self.run();
+            }
+        }
+        if kept >> 63 == 1 {
+            self.stream.replay_ended(attempt, self.now);
+            self.run();
+        }
+    }
+
+    /// Waits for whatever the stream is waiting for.
+    fn pass_time(&mut self) {
+        if let Some(wake) = self.stream.wakes_at() {
+            self.now = self.now.max(wake);
+            self.stream.tick(self.now);
+            self.run();
+        }
+    }
+
+    /// Lets everything arrive, and one message more, until nothing is open.
+    fn settle(&mut self) {
+        self.connect();
+        self.publish();
+        for _ in 0..2_000 {
+            self.deliver();
+            self.answer(u64::MAX);
+            if self.in_flight.is_empty() && self.asked.is_none() {
+                if self.stream.wakes_at().is_none() {
+                    return;
+                }
+                self.pass_time();
+            }
+        }
+        panic!("it does not come to rest: {:?}", self.stream);
+    }
+
+    fn whole_life(&self) -> Vec<(u64, u64)> {
+        (0..self.published).map(|sequence| (self.life, sequence)).collect()
+    }
+
+    /// Where an observer stands that has seen everything.
+    fn truth(&self) -> StreamPosition {
+        let last = self.published.checked_sub(1);
+        let cursor = last.map(|last| Cursor::new(last, &payload(self.life, last)));
+        let trust = if last.is_some() { StreamTrust::Exact } else { StreamTrust::Cold };
+        StreamPosition { cursor, epoch: self.life + 1, trust }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Publish(u8),
+    Lose(u8),
+    Deliver(u8),
+    Connect,
+    Disconnect,
+    Restart,
+    Answer(u64),
+    PassTime,
+    Shed,
+    Malformed,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..6_u8).prop_map(Step::Publish),
+        2 => (1..4_u8).prop_map(Step::Lose),
+        1 => (8..30_u8).prop_map(Step::Publish),
+        6 => (1..8_u8).prop_map(Step::Deliver),
+        4 => Just(Step::Connect),
+        1 => Just(Step::Disconnect),
+        1 => Just(Step::Restart),
+        3 => Just(Step::Answer(u64::MAX)),
+        2 => any::<u64>().prop_map(Step::Answer),
+        2 => Just(Step::PassTime),
+        1 => Just(Step::Shed),
+        1 => Just(Step::Malformed),
+    ]
+}
+
+fn take(world: &mut World, step: Step) {
+    match step {
+        Step::Publish(count) => (0..count).for_each(|_| world.publish()),
+        Step::Lose(count) => (0..count).for_each(|_| world.lose()),
+        Step::Deliver(count) => (0..count).for_each(|_| world.deliver()),
+        Step::Connect => world.connect(),
+        Step::Disconnect => world.disconnect(),
+        Step::Restart => world.restart(),
+        Step::Answer(kept) => world.answer(kept),
+        Step::PassTime => world.pass_time(),
+        Step::Shed => {
+            world.stream.shed(world.now);
+            world.run();
+        }
+        Step::Malformed => {
+            if let Some((attempt, _)) = world.asked {
+                world.stream.replay_failed(attempt, world.now);
+                world.run();
+            }
+        }
+    }
+}
+
+fn replay() -> impl Strategy<Value = Replay> {
+    prop_oneof![3 => Just(Replay::Available), 1 => Just(Replay::Unavailable)]
+}
+
+/// Cheap enough for more than the usual number; `PROPTEST_CASES` still counts.
+fn cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases * 8, failure_persistence: None, ..usual }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn exact_is_never_claimed_wrongly(
+        replay in replay(), buffer in 1..40_u64, steps in prop::collection::vec(step(), 0..60),
+    ) {
+        let mut world = World::new(replay, Start::AtOnce, buffer);
+        for step in steps {
+            take(&mut world, step);
+        }
+        world.settle();
+        prop_assert_eq!(world.applied.last().copied(), world.whole_life().last().copied(), "what came last was applied");
+        if world.trust == StreamTrust::Exact {
+            prop_assert_eq!(&world.applied, &world.whole_life());
+        }
+        // A new life that is heard from its start is exact, whatever was before.
+        world.restart();
+        world.settle();
+        prop_assert_eq!(world.trust, StreamTrust::Exact);
+        prop_assert_eq!(&world.applied, &world.whole_life());
+    }
+
+    #[test]
+    fn a_state_that_was_taken_over_goes_on_without_a_seam(
+        replay in replay(),
+        buffer in 1..40_u64,
+        before in 0..30_u64,
+        held in prop::collection::vec(step(), 0..20),
+        between in prop::collection::vec(step(), 0..10),
+        after in prop::collection::vec(step(), 0..20),
+    ) {
+        let mut world = World::new(replay, Start::Held, buffer);
+        (0..before).for_each(|_| world.publish());
+        world.connect();
+        held.into_iter().for_each(|step| take(&mut world, step));
+        prop_assert!(world.applied.is_empty(), "nothing is handed out before the release");
+        let position = world.truth();
+        let state = world.whole_life();
+        between.into_iter().for_each(|step| take(&mut world, step));
+        prop_assert_eq!(&world.forgotten, &[]);
+        world.applied = state;
+        world.stream.release(Some(position), world.now);
+        world.run();
+        after.into_iter().for_each(|step| take(&mut world, step));
+        world.settle();
+        prop_assert_eq!(world.applied.last().copied(), world.whole_life().last().copied());
+        if world.trust == StreamTrust::Exact {
+            prop_assert_eq!(&world.applied, &world.whole_life());
+        }
+    }
+}
