@@ -16,7 +16,7 @@ use tracing::warn;
 use crate::connections::BoundedListener;
 use crate::http::{self, Api};
 use crate::indexer::{Indexer, IndexerOptions, RankId, Registration, RegistrationError};
-use crate::peers::{PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
+use crate::peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
 
 /// What a server is made with.
 #[derive(Debug, Clone)]
@@ -37,6 +37,8 @@ pub struct ServerOptions {
     pub peers: Vec<PeerUrl>,
     /// How long a peer may take.
     pub peer_deadlines: PeerDeadlines,
+    /// How often it is compared with its peers, if it is.
+    pub peer_check_interval: Option<Duration>,
     /// A dump to start from when no peer can help.
     pub load: Option<PathBuf>,
 }
@@ -52,6 +54,7 @@ impl Default for ServerOptions {
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
+            peer_check_interval: Some(Duration::from_secs(60)),
             load: None,
         }
     }
@@ -92,6 +95,7 @@ pub struct Server {
     address: SocketAddr,
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
+    check: Option<CheckGuard>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -130,6 +134,11 @@ impl Server {
                 recovery.start().map_err(StartError::Thread)?
             }
         };
+        let check = options.peer_check_interval.map(|interval| {
+            let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
+            Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
+        });
+        let check = check.transpose().map_err(StartError::Thread)?;
         let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery));
         let router = http::router(api);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -138,7 +147,7 @@ impl Server {
             // A dropped server stops as well.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, recovery, stop, serving })
+        Ok(Self { address, indexer, recovery, check, stop, serving })
     }
 
     /// Where it listens, with its real port.
@@ -165,6 +174,7 @@ impl Server {
     /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
     /// have sent, and closes every socket.
     pub async fn stop(self) {
+        drop(self.check);
         // The task that serves may have ended by itself.
         let _ = self.stop.send(());
         let mut serving = self.serving;

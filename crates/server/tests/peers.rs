@@ -224,3 +224,117 @@ fn a_dump_of_another_indexer_is_taken_over_and_not_believed() {
     let answer = service.query(&json!({ "model_name": "m", "token_ids": tokens(&[1, 2, 3]) }));
     assert_eq!(answer["scores"], json!({ "1": { "0": 12 } }));
 }
+
+/// A service that looks at its peers all the time, and starts from none.
+fn checking() -> Service {
+    let peer_check_interval = Some(Duration::from_millis(50));
+    Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
+}
+
+fn wait_for_metric(service: &Service, name: &str, result: &str) {
+    let line = format!("flash_indexer_{name}_total{{result=\"{result}\"}} ");
+    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+}
+
+#[test]
+fn what_one_replica_has_missed_it_takes_from_another() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    engine.say(&whole, 0, &[stored(None, &[1, 2, 3])]);
+    engine.say(&whole, 1, &[stored(Some(1), &[2]), stored(Some(3), &[4])]);
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    engine.say(&whole, 2, &[stored(Some(2), &[9])]);
+    engine.wait(&late, "a message without those before it", |listener| listener["trust"] == json!("degraded"));
+    assert_eq!(late.score(&tokens(&[1, 2, 3]), "1", 0), 0);
+
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    engine.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
+    wait_for_metric(&late, "peer_repairs", "complete");
+    same_answers(&whole, &late);
+    // The stream goes on where the peer was, without a seam.
+    engine.say(&whole, 3, &[removed(&[2]), stored(Some(4), &[5])]);
+    engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(3));
+    same_answers(&whole, &late);
+    assert_eq!(late.score(&tokens(&[1, 2, 3, 4, 5]), "1", 0), 20);
+    wait_for_metric(&late, "peer_checks", "equal");
+}
+
+#[test]
+fn busy_replicas_are_compared_at_one_message() {
+    let (first, second) = (Service::start(), checking());
+    let engine = Engine::registered(&first, json!(1), 0, &json!({}));
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(second.post("/register", &register).0, 201);
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    assert_eq!(second.post("/register_peer", &json!({ "url": first.url("") })).0, 201);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || {
+            let mut sequence = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let payload = encode_batch(1.0, &[stored(None, &[sequence % 1_000])], None, Encoding::Map);
+                engine.publisher.publish(sequence, &payload).expect("published");
+                sequence += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        wait_for_metric(&second, "peer_checks", "equal");
+        stop.store(true, Ordering::Relaxed);
+    });
+    let metrics = second.get_text("/metrics");
+    assert!(!metrics.contains("dispute") && !metrics.contains("drift"), "{metrics}");
+}
+
+#[test]
+fn a_dispute_is_settled_by_the_engine_or_left_open() {
+    for replays in [true, false] {
+        let service = checking();
+        let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+        let replay_endpoint = replays.then(|| engine.publisher.replay_endpoint().to_owned());
+        assert_eq!(service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })).0, 200);
+        let register = json!({
+            "instance_id": 1, "endpoint": engine.publisher.endpoint(), "replay_endpoint": replay_endpoint,
+            "model_name": "m", "block_size": BLOCK_TOKENS,
+        });
+        assert_eq!(service.post("/register", &register).0, 201);
+        assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        engine.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+        assert_eq!(service.listener(&json!(1), 0)["trust"], json!("exact"));
+        let (status, mut digest) = service.get("/digest?model_name=m&instance_id=1&at_sequence=0");
+        assert_eq!((status, &digest["holds"]["blocks"]), (200, &json!(3)));
+        digest["holds"] = json!({ "blocks": 3, "digest": "0000000000000001" });
+        let liar = FakePeer::with_digest(service.get("/workers").1, FakeDump::Refuses, &digest);
+        assert_eq!(service.post("/register_peer", &json!({ "url": liar.url })).0, 201);
+
+        wait_for_metric(&service, "peer_checks", "dispute");
+        wait_for_metric(&service, "peer_repairs", if replays { "complete" } else { "failed" });
+        drop(liar);
+        let expected = if replays { "exact" } else { "degraded" };
+        engine.wait(&service, "the end of it", |listener| listener["trust"] == json!(expected));
+        assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12, "nothing better is known");
+    }
+}
+
+#[test]
+fn a_digest_is_of_one_message() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    let digest = |more: &str| service.get(&format!("/digest?model_name=m&instance_id=1{more}"));
+    let (status, now) = digest("");
+    assert_eq!((status, &now["stream"]["cursor"]["sequence"], &now["holds"]["blocks"]), (200, &json!(0), &json!(2)));
+    assert_eq!(digest("&at_sequence=0"), (200, now));
+    assert_eq!(digest("&at_sequence=1").0, 409, "it has not come");
+    engine.say(&service, 1, &[removed(&[2])]);
+    assert_eq!(digest("&at_sequence=0").0, 409, "it has passed");
+    assert_eq!(digest("&at_sequence=1").1["holds"]["blocks"], json!(1));
+    assert_eq!(digest("&dp_rank=7").0, 404);
+    assert_eq!(service.get("/digest?model_name=m").0, 400);
+}

@@ -1,5 +1,6 @@
 //! The HTTP API: thin handlers over [`Indexer`].
 
+mod digest;
 mod dump;
 mod error;
 mod extract;
@@ -26,6 +27,8 @@ use crate::peers::{Peers, RecoveryStatus};
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
+/// Digests that may be waited for at the same time.
+const DIGESTS_MAX: usize = 8;
 
 /// What every handler shares.
 pub(crate) struct Api {
@@ -37,6 +40,7 @@ pub(crate) struct Api {
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
     pub(crate) dumps: Arc<Semaphore>,
+    pub(crate) digests: Arc<Semaphore>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) recovery: Arc<RecoveryStatus>,
 }
@@ -50,7 +54,8 @@ impl Api {
         recovery: Arc<RecoveryStatus>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
-        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, peers, recovery }
+        let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
+        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, digests, peers, recovery }
     }
 }
 
@@ -67,6 +72,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/query", post(query::by_tokens))
         .route("/query_by_hash", post(query::by_hashes))
         .route("/dump", get(dump::dump))
+        .route("/digest", get(digest::digest))
         .route("/peers", get(peers::list))
         .route("/register_peer", post(peers::register))
         .route("/deregister_peer", post(peers::deregister))
@@ -85,7 +91,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 12] = [
+const COUNTED: [&str; 13] = [
     "/health",
     "/ready",
     "/metrics",
@@ -95,6 +101,7 @@ const COUNTED: [&str; 12] = [
     "/query",
     "/query_by_hash",
     "/dump",
+    "/digest",
     "/peers",
     "/register_peer",
     "/deregister_peer",

@@ -218,6 +218,13 @@ impl Indexer {
         self.listener_of(rank).is_some_and(|listener| listener.hold.lock().holds(rank.dp_rank))
     }
 
+    /// A rank need not be what the index says, for a reason that its stream does not know of.
+    pub(crate) fn distrust(&self, rank: &RankId, why: String) {
+        if let Some(listener) = self.listener_of(rank) {
+            listener.degrade_rank(rank.dp_rank, why);
+        }
+    }
+
     fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
         listener(self.models.read().get(&rank.model)?, &rank.instance, rank.dp_rank)
     }

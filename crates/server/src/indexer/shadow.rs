@@ -10,7 +10,7 @@ use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
 use crate::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks};
-use crate::ingest::{Connection, Listener, NewListener};
+use crate::ingest::{Connection, Listener, NewListener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
 
@@ -89,15 +89,29 @@ impl Shadow {
         self.listeners.values().all(|listener| listener.connection() == Connection::Connected)
     }
 
-    /// Lets the streams go on from what was taken, and puts this in the place of the original.
-    pub(crate) fn exchange(mut self) -> Result<(), ShadowError> {
-        let indexer = Arc::clone(&self.indexer);
+    /// Whether everything that its engine changed is known of every rank.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.listeners.iter().all(|(&dp_rank, listener)| listener.trust(dp_rank) == Trust::Exact)
+    }
+
+    /// Whether its engine can be asked for what it has published.
+    pub(crate) fn can_replay(&self) -> bool {
+        self.listeners.values().all(|listener| listener.options.replay_endpoint.is_some())
+    }
+
+    /// Lets the streams go on from what was taken, or from their start.
+    pub(crate) fn go_on(&mut self) {
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
-                Some(restored) => indexer.go_on_from(listener, dp_rank, restored),
-                None => drop(indexer.release_held(listener, dp_rank, None)),
+                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored),
+                None => drop(self.indexer.release_held(listener, dp_rank, None)),
             }
         }
+    }
+
+    /// Puts this in the place of the original.
+    pub(crate) fn exchange(mut self) -> Result<(), ShadowError> {
+        let indexer = Arc::clone(&self.indexer);
         let _registering = indexer.registering.lock();
         {
             let mut instances = self.model.instances.write();
@@ -119,9 +133,6 @@ impl Shadow {
         self.model.key == *key && self.instance == *instance
     }
 
-    fn rank(&self, dp_rank: DpRank) -> WorkerRank {
-        WorkerRank { worker: self.worker, dp_rank }
-    }
 }
 
 impl DumpSink for Shadow {
@@ -137,7 +148,7 @@ impl DumpSink for Shadow {
 
     fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
         if self.is_of_it(rank.key, rank.instance) {
-            let of = self.rank(rank.dp_rank);
+            let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
             self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, stored);
         }
         Ok(())

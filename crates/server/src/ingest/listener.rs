@@ -221,7 +221,7 @@ impl Listener {
     }
 
     /// A change of one rank was lost.
-    pub(super) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
+    pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
         let mut status = self.status.lock();
         status.trust.ranks.insert(dp_rank, Trust::Degraded);
         status.last_error = Some(why);

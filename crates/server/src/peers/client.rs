@@ -12,7 +12,9 @@ use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
 use super::url::PeerUrl;
-use crate::dump::{EngineKind, Removal};
+use crate::dump::{EngineKind, RankRecord, Removal};
+use crate::indexer::RankId;
+use crate::ingest::Trust;
 use crate::instance::InstanceId;
 
 /// How long a peer may take.
@@ -93,6 +95,15 @@ impl PeerClient {
         Ok(response.into_body().into_with_config().limit(u64::MAX).reader())
     }
 
+    /// What a rank of the peer's holds after this message, which is waited for.
+    pub(crate) fn digest(&self, url: &PeerUrl, rank: &RankId, at: u64, wait: Duration) -> Result<RankRecord, PeerError> {
+        let request = self.agent.get(format!("{url}/digest"));
+        let request = request.query("model_name", &rank.model.model_name).query("tenant_id", &rank.model.tenant_id);
+        let request = request.query("instance_id", rank.instance.as_key()).query("dp_rank", rank.dp_rank.to_string());
+        let request = request.query("at_sequence", at.to_string()).query("wait_ms", wait.as_millis().to_string());
+        self.json(url, request)
+    }
+
     fn json<T: DeserializeOwned>(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<T, PeerError> {
         let mut response = self.call(url, request)?;
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
@@ -136,6 +147,8 @@ pub(crate) struct PeerWorker {
 /// What a peer says of a listener.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PeerListener {
+    pub(crate) last_seq: Option<u64>,
+    pub(crate) trust: Option<Trust>,
     pub(crate) replay_endpoint: Option<String>,
     pub(crate) lora_name: Option<String>,
     pub(crate) engine: Option<EngineKind>,

@@ -1,5 +1,6 @@
 //! Other indexers of the same fleet.
 
+mod check;
 mod client;
 mod recovery;
 mod status;
@@ -7,6 +8,7 @@ mod url;
 
 use parking_lot::Mutex;
 
+pub(crate) use self::check::{Check, CheckGuard};
 pub use self::client::PeerDeadlines;
 pub(crate) use self::recovery::Recovery;
 pub use self::status::RecoveryError;

@@ -33,12 +33,18 @@ pub(crate) struct FakePeer {
 
 impl FakePeer {
     pub(crate) fn start(workers: Value, dump: FakeDump) -> Self {
+        Self::with_digest(workers, dump, &Value::Null)
+    }
+
+    /// One that says of every rank that it holds this.
+    pub(crate) fn with_digest(workers: Value, dump: FakeDump, digest: &Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let dumps_asked = Arc::new(AtomicUsize::new(0));
         let stalled = Arc::new(Mutex::new(Vec::new()));
         let serving = std::thread::spawn({
             let (dumps_asked, stalled) = (Arc::clone(&dumps_asked), Arc::clone(&stalled));
+            let digest = digest.to_string();
             move || {
                 for stream in listener.incoming() {
                     let mut stream = stream.expect("a client");
@@ -49,6 +55,8 @@ impl FakePeer {
                     if request.starts_with("GET /dump") {
                         dumps_asked.fetch_add(1, Ordering::Relaxed);
                         answer_dump(stream, &dump, &stalled);
+                    } else if request.starts_with("GET /digest") {
+                        answer(&mut stream, "200 OK", digest.as_bytes());
                     } else {
                         answer(&mut stream, "200 OK", workers.to_string().as_bytes());
                     }
