@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flash_indexer_server::{PeerDeadlines, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
 use serde_json::{Value, json};
@@ -246,9 +247,12 @@ fn what_one_replica_has_missed_it_takes_from_another() {
         "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
     });
     assert_eq!(late.post("/register", &register).0, 201);
-    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
-    engine.say(&whole, 2, &[stored(Some(2), &[9])]);
-    engine.wait(&late, "a message without those before it", |listener| listener["trust"] == json!("degraded"));
+    let mut last = 1;
+    wait_for("a message without those before it", PATIENCE, || {
+        last += 1;
+        engine.say(&whole, last, &[stored(Some(2), &[9])]);
+        (late.listener(&json!(1), 0)["trust"] == json!("degraded")).then_some(())
+    });
     assert_eq!(late.score(&tokens(&[1, 2, 3]), "1", 0), 0);
 
     assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
@@ -256,8 +260,8 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     wait_for_metric(&late, "peer_repairs", "complete");
     same_answers(&whole, &late);
     // The stream goes on where the peer was, without a seam.
-    engine.say(&whole, 3, &[removed(&[2]), stored(Some(4), &[5])]);
-    engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(3));
+    engine.say(&whole, last + 1, &[removed(&[2]), stored(Some(4), &[5])]);
+    engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(last + 1));
     same_answers(&whole, &late);
     assert_eq!(late.score(&tokens(&[1, 2, 3, 4, 5]), "1", 0), 20);
     wait_for_metric(&late, "peer_checks", "equal");
@@ -271,7 +275,6 @@ fn busy_replicas_are_compared_at_one_message() {
         "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
     });
     assert_eq!(second.post("/register", &register).0, 201);
-    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
     assert_eq!(second.post("/register_peer", &json!({ "url": first.url("") })).0, 201);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -296,9 +299,9 @@ fn busy_replicas_are_compared_at_one_message() {
 fn a_dispute_is_settled_by_the_engine_or_left_open() {
     for replays in [true, false] {
         let service = checking();
-        let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+        let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        let engine = Engine { publisher, instance: json!(1), rank: 0 };
         let replay_endpoint = replays.then(|| engine.publisher.replay_endpoint().to_owned());
-        assert_eq!(service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })).0, 200);
         let register = json!({
             "instance_id": 1, "endpoint": engine.publisher.endpoint(), "replay_endpoint": replay_endpoint,
             "model_name": "m", "block_size": BLOCK_TOKENS,
