@@ -40,9 +40,11 @@ Why, as far as it is known:
 * **Private hash seeds**: each worker's names are written for themselves, 20 bytes a block that a shared seed saves.
 * **Query p99**: the longest prompts compare kilobytes of local hashes that are not in the cache, as every exact index must.
   The median is two misses: an edge and a run's header.
-* **Fan-out**: the ends of all holders are copied and compared with the baseline's vector code, eight at a time.
+* **Fan-out**: the ends of all holders are copied and compared with the processor's widest vectors; an answer for 7,000 no
+  longer fits the first cache. With 1,000 workers most of the time is the way there, as with 64: an edge and a header for each
+  run, each from memory.
 * **Memory**: about 33 bytes a distinct block, of which 8 are its local hash, 10 its name and the way from it to its run, and
-  11 its directory slot at 60% load. At 7,000 workers a block of this play has 1.5 holders, so that little is shared, and
+  12 its directory slot at 55% load. At 7,000 workers a block of this play has 1.5 holders, so that little is shared, and
   names, slots and local hashes are what they are with fewer workers.
 * **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes.
 * **Clear** is out of sight at once and paid for later: eight runs with each of the events that follow.

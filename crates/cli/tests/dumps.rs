@@ -98,7 +98,8 @@ fn what_cannot_be_read_is_neither_saved_nor_compared() {
     let part = folder.path().join("part.zst");
     let bytes = std::fs::read(&whole).expect("a file");
     std::fs::write(&part, &bytes[..bytes.len() - 1]).expect("a file");
-    for (source, what) in [(path(&part), "cut off"), ("/nonexistent", "/nonexistent"), ("http://127.0.0.1:9", "serve")] {
+    for (source, what) in [(path(&part), "cut off"), ("/nonexistent", "/nonexistent"), ("http://127.0.0.1:9", "serve")]
+    {
         let output = run(&["diff", path(&whole), source]);
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(what), "{}", text(&output.stderr));
@@ -115,7 +116,8 @@ fn what_cannot_be_read_is_neither_saved_nor_compared() {
     let output = run(&["dump", &url, "-o", path(&folder.path().join("never.ndjson"))]);
     dies.join().expect("it ends");
     assert!(!output.status.success() && text(&output.stderr).contains("cut off"), "{}", text(&output.stderr));
-    let mut names: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").flatten().map(|e| e.file_name()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder.path()).expect("a folder").flatten().map(|e| e.file_name()).collect();
     names.sort();
     assert_eq!(names, ["part.zst", "whole.zst"], "no part of a dump is left");
 }

@@ -82,7 +82,8 @@ impl Default for Metrics {
             metric!("connections_full", "Times that new connections had to wait because too many were open");
         let recoveries = metric!("recoveries", "Attempts to start from a peer, by what became of them");
         let peer_checks = metric!("peer_checks", "Ranks compared with a peer's, by what came out");
-        let peer_repairs = metric!("peer_repairs", "Ranks taken over anew from a peer or the engine, by what became of it");
+        let peer_repairs =
+            metric!("peer_repairs", "Ranks taken over anew from a peer or the engine, by what became of it");
         let requests: Family<Request, Counter> = metric!("requests", "HTTP requests");
         let models: Gauge<i64> = metric!("models", "Pairs of model and tenant with an index");
         let workers: Gauge<i64> = metric!("workers", "Registered instances");

@@ -121,16 +121,14 @@ impl Server {
                 true => indexer.register_held(registration),
                 false => indexer.register(registration),
             };
-            registered
-                .map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
+            registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
             asked.insert(rank);
         }
         let recovery = match recovers {
             false => RecoveryStatus::finished(),
             true => {
                 let (indexer, peers, held) = (Arc::clone(&indexer), Arc::clone(&peers), asked.clone());
-                let recovery =
-                    Recovery { indexer, peers, deadlines: options.peer_deadlines, load: options.load, held };
+                let recovery = Recovery { indexer, peers, deadlines: options.peer_deadlines, load: options.load, held };
                 recovery.start().map_err(StartError::Thread)?
             }
         };

@@ -168,7 +168,10 @@ fn a_dump_of_another_indexer_is_read() {
     for (dump, part) in [
         (json!({ "m:t": { "events": [], "block_size": 0 } }), "block size"),
         (json!({ "m:t": { "block_size": 8 } }), "events"),
-        (json!({ "m:t": { "block_size": 8, "events": [{ "worker_id": 1, "event": { "data": "cleared" } }] } }), "cleared"),
+        (
+            json!({ "m:t": { "block_size": 8, "events": [{ "worker_id": 1, "event": { "data": "cleared" } }] } }),
+            "cleared",
+        ),
     ] {
         let error = take(dump.to_string().as_bytes()).expect_err(part).to_string();
         assert!(error.contains(part), "{error}");

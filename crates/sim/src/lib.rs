@@ -15,6 +15,6 @@ pub use cache::{CacheChange, PrefixCache, TooLong};
 pub use engine::{EngineOptions, PublishedBatch, Served, SimulatedEngine, reusable_blocks};
 pub use fleet::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
 pub use groups::CacheGroups;
-pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming};
+pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
 pub use recording::{RecordedLine, RecordedMessage, RecordedRequest, Recording, RecordingError};
 pub use workload::Request;

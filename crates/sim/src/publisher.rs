@@ -39,6 +39,18 @@ pub enum ReplayFraming {
     WithoutTopic,
 }
 
+/// What gets lost of an answer to a replay request: engines' sockets drop what an asker does not take
+/// fast enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayLoss {
+    /// Nothing.
+    None,
+    /// Every second message after so many.
+    EverySecondAfter(usize),
+    /// Everything after so many messages, the end marker too.
+    RestAfter(usize),
+}
+
 /// What a publisher is made with.
 #[derive(Debug, Clone)]
 pub struct PublisherOptions {
@@ -52,6 +64,8 @@ pub struct PublisherOptions {
     pub buffer_batches: usize,
     /// How replayed messages are framed.
     pub framing: ReplayFraming,
+    /// What gets lost of an answer.
+    pub replay_loss: ReplayLoss,
 }
 
 impl PublisherOptions {
@@ -64,6 +78,7 @@ impl PublisherOptions {
             topic: b"kv-events".to_vec(),
             buffer_batches: 10_000,
             framing: ReplayFraming::WithTopic,
+            replay_loss: ReplayLoss::None,
         }
     }
 }
@@ -98,6 +113,8 @@ impl Publisher {
         let context = zmq::Context::new();
         // An XPUB is a PUB that can tell when somebody subscribes.
         let live = context.socket(zmq::XPUB)?;
+        // It tells of each one, also when another is still there.
+        live.set_xpub_verbose(true)?;
         live.set_sndhwm(SEND_QUEUE_MAX)?;
         live.set_linger(LINGER_MS)?;
         let endpoint = bind(&live, &options.endpoint)?;
@@ -113,6 +130,7 @@ impl Publisher {
             stop: Arc::clone(&stop),
             topic: options.topic.clone(),
             framing: options.framing,
+            loss: options.replay_loss,
         };
         Ok(Self {
             live,
@@ -163,13 +181,18 @@ impl Publisher {
     ///
     /// When the socket fails.
     pub fn publish(&self, sequence: u64, payload: &[u8]) -> Result<(), PublishError> {
-        self.publish_frames(&[self.topic.as_slice(), &sequence.to_be_bytes(), payload])?;
+        // An asker must find what it may have seen already.
+        self.keep(sequence, payload);
+        self.publish_frames(&[self.topic.as_slice(), &sequence.to_be_bytes(), payload])
+    }
+
+    /// Keeps one batch for replay and does not publish it, as if every subscriber had lost it.
+    pub fn keep(&self, sequence: u64, payload: &[u8]) {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         buffer.push_back((sequence, payload.to_vec()));
         while buffer.len() > self.buffer_batches {
             buffer.pop_front();
         }
-        Ok(())
     }
 
     /// Publishes frames as they are, without keeping them.
@@ -209,6 +232,7 @@ struct Replay {
     stop: Arc<AtomicBool>,
     topic: Vec<u8>,
     framing: ReplayFraming,
+    loss: ReplayLoss,
 }
 
 impl Replay {
@@ -235,8 +259,12 @@ impl Replay {
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let asked: Vec<_> = buffer.iter().filter(|(sequence, _)| *sequence >= start).cloned().collect();
         drop(buffer);
-        for (sequence, payload) in asked {
-            self.reply(asker, &sequence.to_be_bytes(), &payload);
+        for (at, (sequence, payload)) in asked.iter().enumerate() {
+            match self.loss {
+                ReplayLoss::EverySecondAfter(count) if at >= count && at % 2 == 1 => {}
+                ReplayLoss::RestAfter(count) if at >= count => return,
+                _ => self.reply(asker, &sequence.to_be_bytes(), payload),
+            }
         }
         self.reply(asker, &REPLAY_END, b"");
     }

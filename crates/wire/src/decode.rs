@@ -17,6 +17,34 @@ pub struct Batch<'a> {
     pub events: Events<'a>,
 }
 
+/// Where the parts of a batch lie in its payload: found once, taken apart later.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchOutline {
+    timestamp: f64,
+    dp_rank: Option<DpRank>,
+    events_at: usize,
+    events: u32,
+}
+
+impl BatchOutline {
+    /// Looks a payload over. Linear in its length.
+    ///
+    /// # Errors
+    ///
+    /// As [`decode_batch`].
+    pub fn of(payload: &[u8]) -> Result<Self, BatchError> {
+        let Batch { timestamp, dp_rank, events } = decode_batch(payload)?;
+        Ok(Self { timestamp, dp_rank, events_at: events.reader.position(), events: events.left })
+    }
+
+    /// The batch in the payload that this is the outline of; of any other it makes nonsense.
+    #[must_use]
+    pub fn batch<'a>(&self, payload: &'a [u8]) -> Batch<'a> {
+        let events = Events { reader: Reader::starting_at(payload, self.events_at), left: self.events };
+        Batch { timestamp: self.timestamp, dp_rank: self.dp_rank, events }
+    }
+}
+
 /// The events of a batch; those that cannot be used come as the reason why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Events<'a> {

@@ -19,7 +19,7 @@ mod translate;
 
 pub use chain_hash::{EngineBlockHash, Sha256CborChain};
 pub use cursor::Cursor;
-pub use decode::{Batch, BatchError, EventError, Events, decode_batch};
+pub use decode::{Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage, ReplayReply};

@@ -38,6 +38,11 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
+    /// A reader of what follows the first `at` bytes.
+    pub(crate) fn starting_at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at: at.min(bytes.len()) }
+    }
+
     pub(crate) fn position(&self) -> usize {
         self.at
     }

@@ -4,7 +4,8 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use flash_indexer_wire::{
-    Action, Cursor, Forgotten, Note, Replay, Start, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust,
+    Action, Cursor, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
+    StreamPosition, StreamTrust,
 };
 use proptest::prelude::*;
 
@@ -257,6 +258,160 @@ fn take(world: &mut World, step: Step) {
 
 fn replay() -> impl Strategy<Value = Replay> {
     prop_oneof![3 => Just(Replay::Available), 1 => Just(Replay::Unavailable)]
+}
+
+fn degraded(trust: StreamTrust) -> Option<Degraded> {
+    match trust {
+        StreamTrust::Degraded(why) => Some(why),
+        _ => None,
+    }
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_is_given_up_and_left_alone_for_a_while() {
+    let mut world = World::new(Replay::Available, Start::AtOnce, 100);
+    world.connect();
+    assert_eq!(world.asked, Some((1, 0)), "what was published before is asked for at once");
+    world.answer(u64::MAX);
+    assert_eq!((world.asked, world.trust), (None, StreamTrust::Cold), "nothing was");
+    world.publish();
+    world.deliver();
+    world.publish();
+    world.lose();
+    world.publish();
+    world.deliver();
+    assert_eq!(world.asked, Some((2, 0)), "the last message that was handed out comes first");
+    while world.stream.wakes_at().is_some() {
+        assert_eq!(world.stream.waiting_messages(), 1);
+        world.pass_time();
+    }
+    assert_eq!(world.asks, 1 + world.limits.fruitless_asks_max as usize);
+    assert!(world.notes.contains(&Note::Replay(ReplayOutcome::GivenUp)));
+    assert!(world.notes.contains(&Note::Lost { messages: 1 }));
+    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(world.applied, [(0, 0), (0, 2)]);
+
+    let asks = world.asks;
+    world.publish();
+    world.lose();
+    world.publish();
+    world.deliver();
+    assert_eq!((world.asks, world.applied.len()), (asks, 3), "the next gap does not hold the stream up");
+    world.now += world.limits.quiet;
+    world.publish();
+    world.lose();
+    world.publish();
+    world.deliver();
+    assert_eq!(world.asks, asks + 1, "it is tried again later");
+    world.answer(u64::MAX);
+    assert_eq!(world.applied, [(0, 0), (0, 2), (0, 4), (0, 5), (0, 6)]);
+}
+
+#[test]
+fn answers_to_earlier_requests_and_out_of_order_are_not_believed() {
+    let mut world = World::new(Replay::Available, Start::AtOnce, 100);
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    let (first, _) = world.asked.expect("asked");
+    world.stream.replayed(first, 1, payload(0, 1), world.now);
+    world.stream.replayed(first, 1, payload(0, 1), world.now);
+    world.run();
+    let (second, _) = world.asked.expect("asked again");
+    assert!(second > first);
+    world.stream.replayed(first, 2, payload(0, 2), world.now);
+    world.stream.replay_ended(first, world.now);
+    world.run();
+    assert_eq!(world.applied, [(0, 1)], "the start was said to be gone");
+    world.answer(u64::MAX);
+    assert_eq!(world.applied, [(0, 1), (0, 2)]);
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+}
+
+#[test]
+fn a_large_loss_forgets_and_a_small_one_does_not() {
+    let mut world = World::new(Replay::Unavailable, Start::AtOnce, 0);
+    world.connect();
+    world.publish();
+    world.deliver();
+    let mut lose = |count: u64| {
+        for _ in 0..count {
+            world.publish();
+            world.lose();
+        }
+        world.publish();
+        world.deliver();
+        world.forgotten.clone()
+    };
+    assert_eq!(lose(limits().lost_forgotten_min - 1), []);
+    assert_eq!(lose(limits().lost_forgotten_min), [Forgotten::TooMuchLost]);
+}
+
+#[test]
+fn too_many_waiting_messages_end_a_repair() {
+    let mut world = World::new(Replay::Available, Start::AtOnce, 100);
+    world.publish();
+    world.connect();
+    world.answer(u64::MAX);
+    world.publish();
+    for _ in 0..30 {
+        world.publish();
+    }
+    world.lose();
+    while !world.in_flight.is_empty() {
+        world.deliver();
+    }
+    assert!(world.notes.contains(&Note::WaitingFull { dropped: 0 }));
+    assert_eq!(world.applied.len(), 31, "all but the one that was lost");
+    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+}
+
+#[test]
+fn lives_are_counted_over_listeners() {
+    let epoch_after = |remembered: Option<Cursor>, life: u64, published: u64, replay| {
+        let mut world = World::new(replay, Start::AtOnce, 100);
+        world.stream.remember(StreamPosition { cursor: remembered, epoch: 5, trust: StreamTrust::Exact });
+        world.life = life;
+        (0..published).for_each(|_| world.publish());
+        world.settle();
+        world.stream.position().epoch
+    };
+    let stopped_at_3 = Some(Cursor::new(3, &payload(0, 3)));
+    assert_eq!(epoch_after(stopped_at_3, 0, 6, Replay::Available), 5);
+    assert_eq!(epoch_after(stopped_at_3, 1, 6, Replay::Available), 6, "another message of that number");
+    assert_eq!(epoch_after(stopped_at_3, 1, 2, Replay::Available), 6, "not so far yet");
+    assert_eq!(epoch_after(stopped_at_3, 1, 2, Replay::Unavailable), 6);
+    assert_eq!(epoch_after(stopped_at_3, 0, 6, Replay::Unavailable), 5);
+}
+
+#[test]
+fn a_place_that_was_taken_over_is_recognised_in_what_waits() {
+    for (life, expected) in [(0, 0), (1, 1)] {
+        let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+        world.connect();
+        (0..6).for_each(|_| world.publish());
+        (0..4).for_each(|_| world.deliver());
+        // Whoever it is from was ahead of this connection, and in this life or in another.
+        let cursor = Cursor::new(4, &payload(life, 4));
+        world.applied = (0..5).map(|sequence| (life, sequence)).collect();
+        let position = StreamPosition { cursor: Some(cursor), epoch: 1, trust: StreamTrust::Exact };
+        world.stream.release(Some(position), world.now);
+        world.run();
+        assert_eq!(world.applied.len(), 5, "it waits for the place");
+        (0..2).for_each(|_| world.deliver());
+        assert_eq!(world.forgotten.len(), expected);
+        assert_eq!((world.applied.clone(), world.trust), (world.whole_life(), StreamTrust::Exact));
+    }
+    let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+    world.connect();
+    world.publish();
+    world.deliver();
+    world.applied = (0..5).map(|sequence| (7, sequence)).collect();
+    let cursor = Some(Cursor::new(4, &payload(7, 4)));
+    world.stream.release(Some(StreamPosition { cursor, epoch: 1, trust: StreamTrust::Exact }), world.now);
+    world.run();
+    world.pass_time();
+    assert_eq!(world.forgotten, [Forgotten::Restarted], "it never comes so far");
+    assert_eq!((world.applied.clone(), world.trust), (world.whole_life(), StreamTrust::Exact));
 }
 
 /// Cheap enough for more than the usual number; `PROPTEST_CASES` still counts.

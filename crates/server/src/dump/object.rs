@@ -26,9 +26,10 @@ pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSu
         (None, Err(error)) => Err(match error.classify() {
             Category::Eof => DumpError::CutOff,
             Category::Io => read_error(error.into()),
-            Category::Syntax | Category::Data => {
-                DumpError::Damaged { place: format!("byte {} of line {}", error.column(), error.line()), what: error.to_string() }
-            }
+            Category::Syntax | Category::Data => DumpError::Damaged {
+                place: format!("byte {} of line {}", error.column(), error.line()),
+                what: error.to_string(),
+            },
         }),
     }
 }

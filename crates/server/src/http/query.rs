@@ -13,8 +13,8 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
 use super::fields::Scope;
-use crate::hashes;
 use crate::answer::{Answer, QueryOptions};
+use crate::hashes;
 use crate::ingest::Trust;
 
 #[derive(Deserialize)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -78,9 +78,18 @@ impl Indexer {
         released
     }
 
-    /// What each rank of a model holds, or each one of an instance; one rank at a time, each at one moment, together
-    /// with the place in its stream that this is, and no more than one rank in memory.
-    pub fn dump<'i>(&'i self, key: &ModelKey, instance: Option<&InstanceId>) -> impl Iterator<Item = RankDump> + use<'i> {
+    /// What each rank of a model holds, one rank at a time: each at one moment, together with the place in
+    /// its stream that this is, and no more than one rank in memory.
+    pub fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<'_> {
+        self.dump_of(key, None)
+    }
+
+    /// The same for one instance, or for all.
+    pub(super) fn dump_of<'i>(
+        &'i self,
+        key: &ModelKey,
+        instance: Option<&InstanceId>,
+    ) -> impl Iterator<Item = RankDump> + use<'i> {
         let model = self.models.read().get(key).cloned();
         let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
         ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));

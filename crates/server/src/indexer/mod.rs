@@ -113,7 +113,7 @@ impl Indexer {
             models: RwLock::default(),
             registering: Mutex::default(),
             remembered: Mutex::default(),
-            sockets: Sockets::new(Arc::clone(&decoders)),
+            sockets: Sockets::start(Arc::clone(&decoders))?,
             decoders,
             writers,
             metrics,

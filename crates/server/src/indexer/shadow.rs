@@ -132,7 +132,6 @@ impl Shadow {
     fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {
         self.model.key == *key && self.instance == *instance
     }
-
 }
 
 impl DumpSink for Shadow {

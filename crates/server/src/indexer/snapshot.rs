@@ -39,7 +39,7 @@ impl Indexer {
         instance: Option<&InstanceId>,
     ) -> impl Iterator<Item = (RankRecord, RankDump)> + use<'i> {
         let model = self.models.read().get(key).cloned();
-        self.dump(key, instance).filter_map(move |rank| {
+        self.dump_of(key, instance).filter_map(move |rank| {
             let model = model.as_ref()?;
             Some((record(model, &rank.instance, rank.dp_rank, rank.position, Tally::default()), rank))
         })

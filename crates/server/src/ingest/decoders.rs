@@ -76,7 +76,7 @@ impl Delivery {
 }
 
 enum Work {
-    Delivery(Arc<Listener>, Delivery),
+    Delivery { listener: Arc<Listener>, delivery: Delivery, at: Instant },
     Stop,
 }
 
@@ -142,7 +142,7 @@ impl Decoders {
             self.metrics.decoder_queue(messages as i64, bytes as i64);
         }
         // It fails only when the decoder has ended, and with it everything.
-        let _ = queue.sender.send(Work::Delivery(Arc::clone(listener), delivery));
+        let _ = queue.sender.send(Work::Delivery { listener: Arc::clone(listener), delivery, at: Instant::now() });
     }
 
     /// Ends every decoder; what is still queued is dropped, because nothing outlives the process.
@@ -180,31 +180,32 @@ impl Decoder {
                 Some(&(wake, _)) => self.work.recv_deadline(wake),
                 None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            match work {
-                Ok(Work::Delivery(listener, delivery)) => {
+            // What was delivered before a deadline counts, however long it waited here.
+            let time = match work {
+                Ok(Work::Delivery { listener, delivery, at }) => {
                     let (messages, bytes) = delivery.size();
                     self.queued.take(messages, bytes);
                     self.metrics.decoder_queue(-(messages as i64), -(bytes as i64));
                     if !self.writers.are_stopping() {
                         self.take(&listener, delivery);
                     }
+                    at
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => Instant::now(),
                 Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-            }
-            self.wake();
+            };
+            self.wake(time);
         }
     }
 
-    /// Lets every stream know the time that wants to.
-    fn wake(&mut self) {
-        let now = Instant::now();
+    /// Lets every stream know the time that wants to by `time`.
+    fn wake(&mut self, time: Instant) {
         while let Some(&(wake, id)) = self.wakes.first()
-            && wake <= now
+            && wake <= time
         {
             self.wakes.pop_first();
             if let Some(listener) = self.intakes.get(&id).map(|intake| Arc::clone(intake.listener())) {
-                self.with_intake(&listener, |intake, _| intake.tick(now));
+                self.with_intake(&listener, |intake, _| intake.tick(Instant::now()));
             }
         }
     }
@@ -212,18 +213,10 @@ impl Decoder {
     fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
         let now = Instant::now();
         match delivery {
-            Delivery::Live(messages) => self.with_intake(listener, |intake, out| {
-                for frames in messages {
-                    intake.live(frames, now);
-                    out.write_lot(intake);
-                }
-            }),
-            Delivery::Replayed { attempt, messages } => self.with_intake(listener, |intake, out| {
-                for frames in messages {
-                    intake.replayed(attempt, frames, now);
-                    out.write_lot(intake);
-                }
-            }),
+            Delivery::Live(messages) => self.each(listener, messages, |intake, frames| intake.live(frames, now)),
+            Delivery::Replayed { attempt, messages } => {
+                self.each(listener, messages, |intake, frames| intake.replayed(attempt, frames, now));
+            }
             Delivery::ReplayFailed { attempt, why } => {
                 self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
             }
@@ -258,6 +251,19 @@ impl Decoder {
                 let position = position.unwrap_or(START);
                 self.when_written(listener, move || done.send(position));
             }
+        }
+    }
+
+    /// Takes messages in, also those after one that a listener has failed on.
+    fn each(&mut self, listener: &Arc<Listener>, messages: Vec<Frames>, take: impl Fn(&mut Intake, Frames)) {
+        let mut messages = messages.into_iter();
+        while messages.len() > 0 {
+            self.with_intake(listener, |intake, out| {
+                for frames in messages.by_ref() {
+                    take(intake, frames);
+                    out.write_lot(intake);
+                }
+            });
         }
     }
 

@@ -7,8 +7,9 @@ use std::time::Instant;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash};
 use flash_indexer_wire::{
-    Action, Batch, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay, ReplayReply, Stream, StreamLimits,
-    StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions, Unusable, decode_batch,
+    Action, Batch, BatchError, BatchOutline, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay,
+    ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions,
+    Unusable,
 };
 use rustc_hash::FxHashMap;
 use tracing::{info, warn};
@@ -34,11 +35,32 @@ fn is_unplaced(position: Position) -> bool {
     position.cursor.is_none() && position.trust == Trust::Degraded
 }
 
+/// A payload that was looked over once.
+#[derive(Debug)]
+struct Message {
+    payload: Vec<u8>,
+    outline: Result<BatchOutline, BatchError>,
+}
+
+impl Message {
+    /// The message whose last frame is its payload.
+    fn of(mut frames: Vec<Vec<u8>>) -> Self {
+        let payload = frames.pop().unwrap_or_default();
+        Self { outline: BatchOutline::of(&payload), payload }
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
 /// What decoding knows of one listener between its messages.
 pub(super) struct Intake {
     listener: Arc<Listener>,
     metrics: Arc<Metrics>,
-    stream: Stream<Vec<u8>>,
+    stream: Stream<Message>,
     translators: FxHashMap<DpRank, Translator>,
     /// Every rank that the index may hold something of through this stream.
     ranks: BTreeSet<DpRank>,
@@ -191,28 +213,29 @@ impl Intake {
     }
 
     /// Takes in a live message.
-    pub(super) fn live(&mut self, mut frames: Vec<Vec<u8>>, now: Instant) {
+    pub(super) fn live(&mut self, frames: Vec<Vec<u8>>, now: Instant) {
+        #[cfg(test)]
+        tests::fail_on_purpose(&frames);
         self.metrics.message();
         let sequence = match LiveMessage::from_frames(&frames) {
-            Ok(message) => match decode_batch(message.payload) {
-                Ok(_) => message.sequence,
-                // Its number is not believed: if it was the engine's, the next one shows a gap.
-                Err(error) => return self.reject(error.reason(), error.to_string()),
-            },
+            Ok(message) => message.sequence,
             Err(error) => return self.reject(error.reason(), error.to_string()),
         };
-        let payload = frames.pop().unwrap_or_default();
-        self.stream.live(sequence, payload, now);
+        let message = Message::of(frames);
+        if let Err(error) = &message.outline {
+            // Its number is not believed: if it was the engine's, the next one shows a gap.
+            return self.reject(error.reason(), error.to_string());
+        }
+        self.stream.live(sequence, message, now);
         self.execute();
     }
 
     /// Takes in one message of an answer to a request for missed ones.
-    pub(super) fn replayed(&mut self, attempt: u32, mut frames: Vec<Vec<u8>>, now: Instant) {
+    pub(super) fn replayed(&mut self, attempt: u32, frames: Vec<Vec<u8>>, now: Instant) {
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::Message { sequence, .. }) => {
                 self.metrics.replayed();
-                let payload = frames.pop().unwrap_or_default();
-                self.stream.replayed(attempt, sequence, payload, now);
+                self.stream.replayed(attempt, sequence, Message::of(frames), now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
             Err(error) => {
@@ -354,13 +377,13 @@ impl Intake {
         self.listener.reject(reason, why);
     }
 
-    fn apply_message(&mut self, sequence: u64, payload: &[u8]) {
+    fn apply_message(&mut self, sequence: u64, message: &Message) {
         if sequence == 0 {
             // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
             self.changes.extend(std::mem::take(&mut self.unplaced).into_iter().map(Change::Forget));
         }
-        match decode_batch(payload) {
-            Ok(batch) => self.apply(sequence, batch),
+        match &message.outline {
+            Ok(outline) => self.apply(sequence, outline.batch(&message.payload)),
             Err(error) => {
                 // It came by a replay, so it is the engine's.
                 self.reject(error.reason(), error.to_string());
@@ -368,7 +391,7 @@ impl Intake {
             }
         }
         self.changes.push(Change::TakenIn(sequence));
-        self.changed_bytes += payload.len();
+        self.changed_bytes += message.payload.len();
     }
 
     fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
@@ -440,5 +463,79 @@ impl Intake {
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
         }
         self.changes.push(Change::DegradeRank(dp_rank, unusable.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flash_indexer_core::hashing::BlockSize;
+    use flash_indexer_core::{RemovedCopies, SequenceHash};
+    use flash_indexer_sim::{Publisher, PublisherOptions};
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_wire::{BlockStored, Encoding, TokenIds, encode_batch};
+
+    use super::*;
+    use crate::{Indexer, IndexerOptions, InstanceId, ModelKey, Registration};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const FAULT: &[u8] = b"fault";
+
+    /// No message is known to make the program fail, so a topic does.
+    pub(super) fn fail_on_purpose(frames: &[Vec<u8>]) {
+        assert!(frames[0] != FAULT, "a test asked for a failure");
+    }
+
+    fn payload(hash: u64) -> Vec<u8> {
+        let stored = BlockStored {
+            block_hashes: vec![SequenceHash(hash)],
+            token_ids: TokenIds::Plain(vec![hash as u32]),
+            block_size: 1,
+            ..BlockStored::default()
+        };
+        encode_batch(1.0, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+    }
+
+    #[test]
+    fn a_listener_that_fails_starts_anew_and_the_others_do_not_notice() {
+        let indexer = Indexer::start(IndexerOptions::default()).expect("threads");
+        let engines: Vec<_> = (1..=3)
+            .map(|number| {
+                let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+                let registration = Registration {
+                    instance: InstanceId::number(number),
+                    dp_rank: DpRank(0),
+                    endpoint: publisher.endpoint().to_owned(),
+                    replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
+                    model: ModelKey::new("m".to_owned(), None),
+                    block_size: BlockSize::new(1).expect("one"),
+                    lora_name: None,
+                    engine: None,
+                    removed_copies: RemovedCopies::One,
+                };
+                indexer.register(registration).expect("registered");
+                assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+                publisher
+            })
+            .collect();
+        let report = |at: usize| indexer.instances(None, None)[at].listeners[&DpRank(0)].clone();
+        let wait = |at: usize, sequence: u64, trust: Trust| {
+            wait_for("a message", PATIENCE, || {
+                let report = report(at);
+                (report.last_seq == Some(sequence) && report.trust == trust).then_some(())
+            });
+        };
+        engines.iter().for_each(|engine| engine.publish(0, &payload(1)).expect("published"));
+        (0..3).for_each(|at| wait(at, 0, Trust::Exact));
+        engines[1].publish_frames(&[FAULT, &1_u64.to_be_bytes(), &payload(2)]).expect("published");
+        engines[1].publish(2, &payload(3)).expect("published");
+        wait(1, 2, Trust::Degraded);
+        for at in [0, 2] {
+            engines[at].publish(1, &payload(2)).expect("published");
+            wait(at, 1, Trust::Exact);
+        }
+        assert_eq!(report(1).rejected.get("panicked"), Some(&1));
+        assert_eq!(indexer.held_blocks(), 2 + 1 + 2, "what it knew is forgotten");
     }
 }

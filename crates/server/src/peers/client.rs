@@ -96,7 +96,13 @@ impl PeerClient {
     }
 
     /// What a rank of the peer's holds after this message, which is waited for.
-    pub(crate) fn digest(&self, url: &PeerUrl, rank: &RankId, at: u64, wait: Duration) -> Result<RankRecord, PeerError> {
+    pub(crate) fn digest(
+        &self,
+        url: &PeerUrl,
+        rank: &RankId,
+        at: u64,
+        wait: Duration,
+    ) -> Result<RankRecord, PeerError> {
         let request = self.agent.get(format!("{url}/digest"));
         let request = request.query("model_name", &rank.model.model_name).query("tenant_id", &rank.model.tenant_id);
         let request = request.query("instance_id", rank.instance.as_key()).query("dp_rank", rank.dp_rank.to_string());

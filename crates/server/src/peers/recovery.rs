@@ -15,7 +15,9 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
-use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, StoredBlocks, read_dump};
+use crate::dump::{
+    DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, StoredBlocks, read_dump,
+};
 use crate::indexer::{Indexer, RankId, Registered, Registration, Restore, Taken};
 use crate::instance::ModelKey;
 
@@ -80,11 +82,7 @@ impl Recovery {
     }
 
     /// What the first source that can help says of streams; of nothing if none can.
-    fn from_any(
-        &mut self,
-        client: &PeerClient,
-        reporter: &Reporter,
-    ) -> Result<BTreeMap<RankId, Taken>, SourceError> {
+    fn from_any(&mut self, client: &PeerClient, reporter: &Reporter) -> Result<BTreeMap<RankId, Taken>, SourceError> {
         for url in self.peers.urls() {
             reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
             let started = Instant::now();

@@ -51,7 +51,11 @@ impl FromStr for PeerUrl {
         if authority.as_str().contains('@') {
             return bad("it has a user");
         }
-        if authority.as_str().rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']') && port.parse::<u16>().is_err()) {
+        if authority
+            .as_str()
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']') && port.parse::<u16>().is_err())
+        {
             return bad("the port is not a number from 0 to 65535");
         }
         if uri.query().is_some() || url.contains('#') {

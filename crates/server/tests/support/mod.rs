@@ -7,7 +7,7 @@ pub(crate) mod fake_peer;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_server::{Server, ServerOptions};
+use flash_indexer_server::{Indexer, Server, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
@@ -70,6 +70,10 @@ impl Service {
         answer
     }
 
+    pub(crate) fn indexer(&self) -> &Indexer {
+        self.server.as_ref().expect("it runs until dropped").indexer()
+    }
+
     /// Matched device tokens of instance `instance`, rank `rank`.
     pub(crate) fn score(&self, tokens: &[u32], instance: &str, rank: u32) -> u64 {
         let answer = self.query(&json!({ "token_ids": tokens, "model_name": "m" }));
@@ -110,6 +114,21 @@ impl Engine {
     /// An engine of model `m` that is registered and listened to.
     pub(crate) fn registered(service: &Service, instance: Value, rank: u32, more: &Value) -> Self {
         let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        let engine = Self { publisher, instance, rank };
+        engine.register(service, more);
+        engine
+    }
+
+    /// An engine of model `m` that is registered with its replay endpoint.
+    pub(crate) fn with_replay(service: &Service, instance: Value, publisher: Publisher) -> Self {
+        let engine = Self { publisher, instance, rank: 0 };
+        engine.register(service, &json!({ "replay_endpoint": engine.publisher.replay_endpoint() }));
+        engine
+    }
+
+    /// Registers it and waits until it is listened to.
+    pub(crate) fn register(&self, service: &Service, more: &Value) {
+        let Self { publisher, instance, rank } = self;
         let mut request = json!({
             "instance_id": instance, "dp_rank": rank, "endpoint": publisher.endpoint(),
             "model_name": "m", "block_size": BLOCK_TOKENS,
@@ -120,7 +139,6 @@ impl Engine {
         let (status, answer) = service.post("/register", &request);
         assert_eq!(status, 201, "{answer}");
         assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
-        Self { publisher, instance, rank }
     }
 
     /// Publishes events under this number and waits until the service has taken them in.

@@ -37,9 +37,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 self.phase = Phase::Overlapping { until: now + self.options.limits.overlap_deadline };
                 return;
             }
-            // They pass over the place without meeting it, so they need not be of its life.
-            let passes_over = self.waiting.first().is_some_and(|first| first <= cursor.sequence);
-            self.doubt = if passes_over || whole == Link::Down { Doubt::Connection } else { Doubt::None };
+            // Over an unbroken connection they go on from where the other observer was.
+            self.doubt = if whole == Link::Down { Doubt::Connection } else { Doubt::None };
         }
         if self.doubt == Doubt::Connection {
             self.set_trust(StreamTrust::Degraded(Degraded::Unverified));

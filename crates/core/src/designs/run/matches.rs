@@ -78,7 +78,8 @@ impl Depths {
                 self.by_holder.resize(holders, 0);
                 let covered = self.by_holder.len().min(words.len() * 4);
                 let matched = matched as i16;
-                for_each_ends(words, &mut self.by_holder, |depth, end| *depth = end.min(matched) as u32);
+                let depths = self.by_holder.as_mut_slice();
+                widest(|| for_each_ends(words, depths, |depth, end| *depth = end.min(matched) as u32));
                 self.by_holder[covered..].fill(0);
             }
         }
@@ -98,9 +99,12 @@ impl Depths {
             }),
             Holdings::Dense { words } => {
                 let matched = matched as i16;
-                for_each_ends(words, &mut self.by_holder, |depth, end| {
-                    let more = end.min(matched) as u32;
-                    *depth = depth.wrapping_add(if *depth == base { more } else { 0 });
+                let depths = self.by_holder.as_mut_slice();
+                widest(|| {
+                    for_each_ends(words, depths, |depth, end| {
+                        let more = end.min(matched) as u32;
+                        *depth = depth.wrapping_add(if *depth == base { more } else { 0 });
+                    })
                 });
             }
         }
@@ -133,9 +137,23 @@ impl Depths {
     }
 }
 
+/// Runs `work` compiled for the widest vectors that this processor has.
+#[inline]
+fn widest(work: impl FnOnce()) {
+    struct Work<F>(F);
+    impl<F: FnOnce()> pulp::NullaryFnOnce for Work<F> {
+        type Output = ();
+        #[inline(always)]
+        fn call(self) {
+            (self.0)();
+        }
+    }
+    pulp::Arch::new().dispatch(Work(work));
+}
+
 /// Ends are copied out of the shared words a stretch at a time, so that the arithmetic on them is
 /// the processor's vector code. They are small: every such processor has the minimum of signed ones.
-#[inline]
+#[inline(always)]
 fn for_each_ends(
     words: &[super::published::atomics::AtomicU64],
     depths: &mut [u32],

@@ -1,6 +1,7 @@
 //! Sockets to engines: a few threads, each with many. The only module of this crate that knows ZeroMQ.
 
 mod replay;
+mod resolver;
 mod subscription;
 mod thread;
 
@@ -11,6 +12,7 @@ use flash_indexer_wire::StreamPosition;
 use parking_lot::Mutex;
 use tracing::warn;
 
+use self::resolver::Resolver;
 pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
 use super::decoders::Decoders;
@@ -46,12 +48,13 @@ pub(crate) enum ConnectError {
 /// All subscriptions.
 pub(crate) struct Sockets {
     threads: Mutex<Vec<SocketThread>>,
+    resolver: Resolver,
     decoders: Arc<Decoders>,
 }
 
 impl Sockets {
-    pub(crate) fn new(decoders: Arc<Decoders>) -> Self {
-        Self { threads: Mutex::new(Vec::new()), decoders }
+    pub(crate) fn start(decoders: Arc<Decoders>) -> std::io::Result<Self> {
+        Ok(Self { threads: Mutex::new(Vec::new()), resolver: Resolver::start()?, decoders })
     }
 
     /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever.
@@ -60,7 +63,7 @@ impl Sockets {
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
         if room.is_none() {
-            threads.push(SocketThread::start(at, Arc::clone(&self.decoders))?);
+            threads.push(SocketThread::start(at, Arc::clone(&self.decoders), self.resolver.clone())?);
         }
         let thread = &mut threads[at];
         let id = listener.id;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::subscription::take_messages;
+use super::subscription::{connect, take_messages};
 use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::ingest::decoders::{Decoders, Delivery};
 use crate::ingest::listener::Listener;
@@ -15,22 +15,21 @@ pub(super) struct ReplaySocket {
 }
 
 impl ReplaySocket {
-    /// Asks the listener's replay endpoint for everything from a number on. Connecting goes on in the
-    /// background; whoever has asked gives up when nothing comes.
+    /// Asks the replay endpoint of a listener, given by address, for everything from a number on. Connecting
+    /// goes on in the background; whoever has asked gives up when nothing comes.
     pub(super) fn ask(
         context: &zmq::Context,
         listener: Arc<Listener>,
+        endpoint: &str,
         attempt: u32,
         from: u64,
-    ) -> Result<Self, AskError> {
-        let endpoint = listener.options.replay_endpoint.as_deref().ok_or(AskError::NoEndpoint)?;
+    ) -> zmq::Result<Self> {
         let socket = context.socket(zmq::DEALER)?;
         socket.set_linger(0)?;
         socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
         socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
         socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
-        socket.set_ipv6(endpoint.contains('['))?;
-        socket.connect(endpoint)?;
+        connect(&socket, endpoint)?;
         // Engines do not answer without the empty frame.
         socket.send_multipart([&b""[..], &from.to_be_bytes()], zmq::DONTWAIT)?;
         Ok(Self { listener, attempt, socket })
@@ -50,13 +49,4 @@ impl ReplaySocket {
             decoders.deliver(&self.listener, Delivery::ReplayFailed { attempt: self.attempt, why });
         }
     }
-}
-
-/// Missed messages cannot be asked for.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
-    #[error("the engine was registered without a replay_endpoint")]
-    NoEndpoint,
-    #[error(transparent)]
-    Socket(#[from] zmq::Error),
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::resolver::{Addresses, HostName};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
 };
@@ -14,6 +15,8 @@ const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
 
+/// How often a host name is looked up while its engine is not connected: it may have moved.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 /// ZeroMQ gives a connection up for good after a message that is too large or is no message. One that
 /// has ended and shows no attempt to connect again for so long is opened anew.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
@@ -25,6 +28,16 @@ pub(super) struct Subscription {
     monitor: zmq::Socket,
     /// When the connection ended, while nothing shows that it is tried again.
     ended_at: Option<Instant>,
+    lookup: Option<Lookup>,
+}
+
+/// The endpoint's host where it is a name, and what is known of it.
+struct Lookup {
+    name: HostName,
+    /// The endpoint by address that the socket connects to.
+    address: Option<String>,
+    /// When it was last looked up.
+    asked_at: Option<Instant>,
 }
 
 impl Subscription {
@@ -40,8 +53,6 @@ impl Subscription {
         socket.set_reconnect_ivl(RECONNECT_MS_MIN)?;
         socket.set_reconnect_ivl_max(RECONNECT_MS_MAX)?;
         socket.set_tcp_keepalive(1)?;
-        // With IPv6 on, a name that has addresses of both kinds is no longer tried by IPv4.
-        socket.set_ipv6(listener.options.endpoint.contains('['))?;
         socket.set_subscribe(b"")?;
 
         let address = format!("inproc://monitor-{number}");
@@ -49,8 +60,47 @@ impl Subscription {
         let monitor = context.socket(zmq::PAIR)?;
         monitor.set_linger(0)?;
         monitor.connect(&address)?;
-        socket.connect(&listener.options.endpoint)?;
-        Ok(Self { listener, socket, monitor, ended_at: None })
+        let endpoint = &listener.options.endpoint;
+        let lookup = HostName::of(endpoint).map(|name| Lookup { name, address: None, asked_at: None });
+        if lookup.is_none() {
+            connect(&socket, endpoint)?;
+        }
+        Ok(Self { listener, socket, monitor, ended_at: None, lookup })
+    }
+
+    /// The host name, if it is time to look it up; whoever asks does so.
+    pub(super) fn name_to_look_up(&mut self) -> Option<HostName> {
+        let is_connected = self.listener.connection() == Connection::Connected;
+        let lookup = self.lookup.as_mut().filter(|_| !is_connected)?;
+        if lookup.asked_at.is_some_and(|asked| asked.elapsed() < LOOKUP_INTERVAL) {
+            return None;
+        }
+        lookup.asked_at = Some(Instant::now());
+        Some(lookup.name.clone())
+    }
+
+    /// Connects to an address that the host has; to another one than before if that did not answer.
+    pub(super) fn looked_up(&mut self, addresses: Addresses) {
+        let Some(lookup) = &mut self.lookup else { return };
+        if self.listener.connection() == Connection::Connected {
+            return;
+        }
+        let addresses = match addresses {
+            Ok(addresses) => addresses,
+            Err(why) => return self.listener.reject("unknown_host", why),
+        };
+        let tried = lookup.address.take();
+        let at = tried.as_ref().and_then(|tried| addresses.iter().position(|address| address == tried));
+        let next = at.map_or(0, |at| (at + 1) % addresses.len());
+        let address = addresses[next].clone();
+        if tried.as_ref() != Some(&address) {
+            let result = tried.map_or(Ok(()), |tried| self.socket.disconnect(&tried));
+            if let Err(error) = result.and_then(|()| connect(&self.socket, &address)) {
+                self.listener.reject("unknown_host", format!("cannot connect to {address}: {error}"));
+            }
+            self.ended_at = None;
+        }
+        lookup.address = Some(address);
     }
 
     /// The socket and its monitor.
@@ -110,6 +160,13 @@ impl Subscription {
             }
         });
     }
+}
+
+/// Connects to an endpoint that names an address or a path.
+pub(super) fn connect(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<()> {
+    // With IPv6 on, a name that has addresses of both kinds would no longer be tried by IPv4.
+    socket.set_ipv6(endpoint.contains('['))?;
+    socket.connect(endpoint)
 }
 
 /// Takes at most `messages_max` messages that have arrived, and hands them on in lots.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::replay::ReplaySocket;
+use super::resolver::{Addresses, HostName, Resolver};
 use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::ingest::decoders::{Decoders, Delivery};
@@ -22,8 +23,20 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
     Close(Arc<Listener>, Sender<StreamPosition>),
-    Ask { listener: Arc<Listener>, attempt: u32, from: u64 },
+    Ask {
+        listener: Arc<Listener>,
+        attempt: u32,
+        from: u64,
+    },
     HangUp(u64),
+    /// The host of a listener's endpoint was looked up.
+    Located(u64, Addresses),
+    /// The host of a listener's replay endpoint was looked up, for this request.
+    ReplayLocated {
+        id: u64,
+        attempt: u32,
+        addresses: Addresses,
+    },
     Stop,
 }
 
@@ -71,7 +84,7 @@ impl Listener {
 }
 
 impl SocketThread {
-    pub(super) fn start(number: usize, decoders: Arc<Decoders>) -> Result<Self, ConnectError> {
+    pub(super) fn start(number: usize, decoders: Arc<Decoders>, resolver: Resolver) -> Result<Self, ConnectError> {
         let failed = |error: String| ConnectError::Thread(error);
         let context = zmq::Context::new();
         let pair = || -> zmq::Result<(zmq::Socket, zmq::Socket)> {
@@ -83,20 +96,23 @@ impl SocketThread {
         };
         let (heard, bell) = pair().map_err(|error| failed(error.to_string()))?;
         let (commands, told) = unbounded();
+        let mailbox = Mailbox { commands, bell: Arc::new(Mutex::new(bell)) };
         let sockets = SocketLoop {
             context,
             replay_context: zmq::Context::new(),
             bell: heard,
             told,
+            mailbox: mailbox.clone(),
+            resolver,
             decoders,
             open: BTreeMap::new(),
             replays: BTreeMap::new(),
+            unlocated: BTreeMap::new(),
             unopened: Vec::new(),
             opened: 0,
         };
         let builder = std::thread::Builder::new().name(format!("engine-sockets-{number}"));
         let thread = builder.spawn(move || sockets.run()).map_err(|error| failed(error.to_string()))?;
-        let mailbox = Mailbox { commands, bell: Arc::new(Mutex::new(bell)) };
         Ok(Self { mailbox, listeners: Vec::new(), thread: Some(thread) })
     }
 }
@@ -108,10 +124,15 @@ struct SocketLoop {
     replay_context: zmq::Context,
     bell: zmq::Socket,
     told: Receiver<Command>,
+    /// The way here, for those who look names up.
+    mailbox: Mailbox,
+    resolver: Resolver,
     decoders: Arc<Decoders>,
     open: BTreeMap<u64, Subscription>,
     /// The latest request of each listener that is not answered completely.
     replays: BTreeMap<u64, ReplaySocket>,
+    /// Requests whose host is being looked up.
+    unlocated: BTreeMap<u64, Unlocated>,
     /// Listeners whose subscription could not be opened anew yet.
     unopened: Vec<Arc<Listener>>,
     /// Subscriptions ever opened: names their monitors.
@@ -134,6 +155,7 @@ impl SocketLoop {
             if checked.elapsed() >= CHECK_INTERVAL {
                 checked = Instant::now();
                 self.reopen_given_up();
+                self.look_up_hosts();
             }
             for id in ready.sockets {
                 if let Some(subscription) = self.open.get(&id) {
@@ -146,25 +168,43 @@ impl SocketLoop {
                 }
             }
             while let Ok(command) = self.told.try_recv() {
-                match command {
-                    Command::Open(listener, reply) => {
-                        let opened = self.subscribe(listener);
-                        // Whoever asked waits for this, or is gone.
-                        let _ = reply.send(opened);
-                    }
-                    Command::Close(listener, done) => {
-                        self.open.remove(&listener.id);
-                        self.replays.remove(&listener.id);
-                        self.unopened.retain(|unopened| unopened.id != listener.id);
-                        self.decoders.deliver(&listener, Delivery::Retire(done));
-                    }
-                    Command::Ask { listener, attempt, from } => self.ask(listener, attempt, from),
-                    Command::HangUp(id) => {
-                        self.replays.remove(&id);
-                    }
-                    Command::Stop => return,
+                if let Command::Stop = command {
+                    return;
+                }
+                self.execute(command);
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Open(listener, reply) => {
+                let opened = self.subscribe(listener);
+                // Whoever asked waits for this, or is gone.
+                let _ = reply.send(opened);
+                self.look_up_hosts();
+            }
+            Command::Close(listener, done) => {
+                self.open.remove(&listener.id);
+                self.hang_up(listener.id);
+                self.unopened.retain(|unopened| unopened.id != listener.id);
+                self.decoders.deliver(&listener, Delivery::Retire(done));
+            }
+            Command::Ask { listener, attempt, from } => self.ask(Unlocated { listener, attempt, from }),
+            Command::HangUp(id) => self.hang_up(id),
+            Command::Located(id, addresses) => {
+                if let Some(subscription) = self.open.get_mut(&id) {
+                    subscription.looked_up(addresses);
                 }
             }
+            Command::ReplayLocated { id, attempt, addresses } => {
+                if self.unlocated.get(&id).is_some_and(|request| request.attempt == attempt)
+                    && let Some(request) = self.unlocated.remove(&id)
+                {
+                    self.ask_at(request, addresses.map(|addresses| addresses[0].clone()));
+                }
+            }
+            Command::Stop => {}
         }
     }
 
@@ -206,16 +246,48 @@ impl SocketLoop {
         Ok(())
     }
 
-    fn ask(&mut self, listener: Arc<Listener>, attempt: u32, from: u64) {
+    fn hang_up(&mut self, id: u64) {
+        self.replays.remove(&id);
+        self.unlocated.remove(&id);
+    }
+
+    fn ask(&mut self, request: Unlocated) {
+        let id = request.listener.id;
         // A socket of an earlier request may still bring answers to that.
-        self.replays.remove(&listener.id);
-        match ReplaySocket::ask(&self.replay_context, Arc::clone(&listener), attempt, from) {
+        self.hang_up(id);
+        let Some(endpoint) = request.listener.options.replay_endpoint.clone() else { return };
+        let Some(name) = HostName::of(&endpoint) else { return self.ask_at(request, Ok(endpoint)) };
+        let (mailbox, attempt) = (self.mailbox.clone(), request.attempt);
+        self.unlocated.insert(id, request);
+        self.resolver.look_up(name, move |addresses| {
+            // It fails only when the service stops.
+            let _ = mailbox.tell(Command::ReplayLocated { id, attempt, addresses });
+        });
+    }
+
+    fn ask_at(&mut self, request: Unlocated, endpoint: Result<String, String>) {
+        let Unlocated { listener, attempt, from } = request;
+        let asked = endpoint.and_then(|endpoint| {
+            let asked = ReplaySocket::ask(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
+            asked.map_err(|error| format!("missed messages cannot be asked for at {endpoint}: {error}"))
+        });
+        match asked {
             Ok(replay) => {
                 self.replays.insert(listener.id, replay);
             }
-            Err(error) => {
-                let why = format!("missed messages cannot be asked for: {error}");
-                self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why });
+            Err(why) => self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why }),
+        }
+    }
+
+    /// Has host names looked up where it is time.
+    fn look_up_hosts(&mut self) {
+        for (&id, subscription) in &mut self.open {
+            if let Some(name) = subscription.name_to_look_up() {
+                let mailbox = self.mailbox.clone();
+                self.resolver.look_up(name, move |addresses| {
+                    // It fails only when the service stops.
+                    let _ = mailbox.tell(Command::Located(id, addresses));
+                });
             }
         }
     }
@@ -241,6 +313,13 @@ impl SocketLoop {
             }
         }
     }
+}
+
+/// A request for missed messages that is not sent yet.
+struct Unlocated {
+    listener: Arc<Listener>,
+    attempt: u32,
+    from: u64,
 }
 
 #[derive(Default)]

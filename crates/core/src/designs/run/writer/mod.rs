@@ -14,6 +14,7 @@ mod prune;
 mod ranks;
 mod remove;
 mod runs;
+mod segment;
 mod store;
 mod trim;
 mod waiting;

@@ -6,6 +6,7 @@
 use super::chunked::Chunked;
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
+use crate::designs::run::published::prefetch::prefetch;
 
 /// Names in a line.
 pub(super) const LINE_NAMES: usize = 8;
@@ -92,9 +93,17 @@ impl Names {
 
     /// The column's names and their lines, last first.
     pub(super) fn last_names(&self, column: &Column) -> impl Iterator<Item = (SequenceHash, LineId)> {
-        let lines = std::iter::successors(Some(column.last), |line| Some(self.links[line.0].previous));
-        let lines = lines.take_while(|&line| line != LineId::NONE);
-        lines.flat_map(|line| self.line(line).iter().rev().map(move |&name| (SequenceHash(name), line)))
+        let mut line = column.last;
+        let mut rest = if line == LineId::NONE { &[] } else { self.line(line) };
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                line = self.links[line.0].previous;
+                rest = self.line(line);
+            }
+            let (&name, before) = rest.split_last()?;
+            rest = before;
+            Some((SequenceHash(name), line))
+        })
     }
 
     /// The line of the column's last name; none in an empty column.
@@ -102,21 +111,23 @@ impl Names {
         column.last
     }
 
-    /// Takes the last name away.
-    pub(super) fn pop(&mut self, column: &mut Column) {
-        let line = column.last;
-        column.named -= 1;
-        self.count -= 1;
-        let used = column.named % LINE_NAMES as u16;
-        self.links[line.0].used = used;
-        if used == 0 {
+    /// Takes all names away but the first `keep`, of which there are no more than now.
+    pub(super) fn truncate(&mut self, column: &mut Column, keep: u16) {
+        self.count -= usize::from(column.named - keep);
+        column.named = keep;
+        let lines = keep.div_ceil(LINE_NAMES as u16);
+        while column.last != LineId::NONE && self.links[column.last.0].index >= lines {
+            let line = column.last;
             column.last = self.links[line.0].previous;
-            match column.last {
-                LineId::NONE => column.first = LineId::NONE,
-                last => self.links[last.0].next = LineId::NONE,
-            }
             self.give_back(line);
         }
+        if column.last == LineId::NONE {
+            column.first = LineId::NONE;
+            return;
+        }
+        let link = &mut self.links[column.last.0];
+        link.next = LineId::NONE;
+        link.used = keep - link.index * LINE_NAMES as u16;
     }
 
     /// The name at an offset that has one. Costs the distance from the nearer end of the column.
@@ -175,6 +186,11 @@ impl Names {
             }
             line => {
                 self.free = self.links[line.0].next;
+                if self.free != LineId::NONE {
+                    // The next one to be written, when a few more names have come.
+                    prefetch(&self.lines[self.free.0]);
+                    prefetch(&self.links[self.free.0]);
+                }
                 line
             }
         }

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
-use super::directory::Hash;
 use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
+use super::segment::Hash;
 use crate::designs::run::published::atomics::{Relaxed, Release};
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
@@ -255,14 +255,13 @@ impl Writer {
         let mut column = columns.get(domain);
         let named_before = column.named;
         domains.get_mut(domain).directory.for_each_ahead(
-            blocks,
-            |block| block.sequence,
-            |directory, block, hash| {
-                let new = (block.sequence, hash);
-                match directory.insert_new(names, new, |names| names.push(run, &mut column, block.sequence)) {
-                    None => ControlFlow::Break(()),
-                    Some(_) => ControlFlow::Continue(()),
-                }
+            blocks.iter().map(|block| block.sequence),
+            |name| name,
+            |directory, name, hash| match directory
+                .insert_new(names, (name, hash), |names| names.push(run, &mut column, name))
+            {
+                None => ControlFlow::Break(()),
+                Some(_) => ControlFlow::Continue(()),
             },
         );
         columns.set(domain, column);

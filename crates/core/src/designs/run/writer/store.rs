@@ -15,6 +15,8 @@ impl Writer {
         copies: (Tier, u32),
     ) -> Applied {
         let rank = self.ranks.get(slot);
+        // They come from memory while the parent is looked for.
+        self.domains.get(rank.domain).directory.prefetch(blocks.iter().map(|block| block.sequence));
         let at = match parent {
             None => Some(Cursor::ROOT),
             Some(parent) => self.named(rank.domain, parent),

@@ -97,16 +97,15 @@ impl Writer {
             return;
         }
         let directory = &mut domains.get_mut(domain).directory;
-        let going: Vec<_> = names.last_names(&column).take(usize::from(column.named - keep)).collect();
         directory.for_each_ahead(
-            &going,
-            |&(name, _)| name,
-            |directory, &(_, line), hash| {
+            names.last_names(&column).take(usize::from(column.named - keep)),
+            |(name, _)| name,
+            |directory, (_, line), hash| {
                 directory.remove(hash, line);
-                names.pop(&mut column);
                 ControlFlow::Continue(())
             },
         );
+        names.truncate(&mut column, keep);
         columns.set(domain, column);
     }
 

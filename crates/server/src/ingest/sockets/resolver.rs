@@ -1,0 +1,101 @@
+//! Names of hosts to addresses, off ZeroMQ's own threads: it would hold up every socket of a context while
+//! one name is looked up.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+/// Names that are looked up at a time; a name server that does not answer holds one of them up for seconds.
+const THREADS: usize = 4;
+
+/// A host that must be looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HostName {
+    host: String,
+    port: u16,
+}
+
+impl HostName {
+    /// The name in a TCP endpoint; none in one that has an address or is of another kind.
+    pub(super) fn of(endpoint: &str) -> Option<Self> {
+        let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+        let is_name = host.parse::<std::net::IpAddr>().is_err()
+            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        Some(Self { host: host.to_owned(), port: port.parse().ok()? }).filter(|_| is_name)
+    }
+}
+
+/// What a lookup brought: addresses as endpoints, or why there are none.
+pub(super) type Addresses = Result<Vec<String>, String>;
+
+struct Lookup {
+    name: HostName,
+    then: Box<dyn FnOnce(Addresses) + Send>,
+}
+
+/// Threads that look names up. They end when the last handle is dropped.
+#[derive(Clone)]
+pub(super) struct Resolver {
+    lookups: Sender<Lookup>,
+}
+
+impl Resolver {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let (lookups, asked) = unbounded::<Lookup>();
+        let asked: Arc<Receiver<Lookup>> = Arc::new(asked);
+        for number in 0..THREADS {
+            let asked = Arc::clone(&asked);
+            let work = move || asked.iter().for_each(|Lookup { name, then }| then(look_up(&name)));
+            // Not waited for at the end: it may be in the middle of a lookup.
+            std::thread::Builder::new().name(format!("resolver-{number}")).spawn(work)?;
+        }
+        Ok(Self { lookups })
+    }
+
+    /// Looks a name up and does something with what came of it, on another thread. What waits is bounded
+    /// by those who ask: each does so once at a time.
+    pub(super) fn look_up(&self, name: HostName, then: impl FnOnce(Addresses) + Send + 'static) {
+        // The threads live as long as this handle.
+        let _ = self.lookups.send(Lookup { name, then: Box::new(then) });
+    }
+}
+
+fn look_up(name: &HostName) -> Addresses {
+    let HostName { host, port } = name;
+    let found = (host.as_str(), *port).to_socket_addrs();
+    let found = found.map_err(|error| format!("the host name {host} cannot be resolved: {error}"))?;
+    let endpoints = endpoints(found);
+    if endpoints.is_empty() {
+        return Err(format!("the host name {host} has no address"));
+    }
+    Ok(endpoints)
+}
+
+/// Addresses as endpoints, those of IPv4 first: that is what engines listen on by default.
+fn endpoints(found: impl Iterator<Item = SocketAddr>) -> Vec<String> {
+    let (mut endpoints, others): (Vec<_>, Vec<_>) = found.partition(SocketAddr::is_ipv4);
+    endpoints.extend(others);
+    endpoints.dedup();
+    endpoints.into_iter().map(|address| format!("tcp://{address}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_addresses() {
+        let name = |host: &str, port| Some(HostName { host: host.to_owned(), port });
+        assert_eq!(HostName::of("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
+        for other in ["tcp://10.0.0.1:5557", "tcp://[::1]:5557", "tcp://::1:5557", "ipc:///tmp/a:1", "tcp://a;b:1"] {
+            assert_eq!(HostName::of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_kinds_can_be_connected_to() {
+        let found = ["[::1]:7", "127.0.0.1:7", "[::1]:7", "[::2]:7"].map(|text| text.parse().expect("an address"));
+        assert_eq!(endpoints(found.into_iter()), ["tcp://127.0.0.1:7", "tcp://[::1]:7", "tcp://[::2]:7"]);
+    }
+}
