@@ -19,6 +19,8 @@ pub(super) enum Change {
     Forget(DpRank),
     /// Everything of a message was applied.
     TakenIn(u64),
+    /// Everything up to a message was applied by somebody else.
+    TakenOver(u64),
     /// Something is to be done between two messages.
     Do(Box<dyn FnOnce() + Send>),
 }

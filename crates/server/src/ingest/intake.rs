@@ -287,6 +287,7 @@ impl Intake {
                 None => self.changes.push(Change::Forget(dp_rank)),
             }
         }
+        self.changes.extend(from.map(|cursor| Change::TakenOver(cursor.sequence)));
         let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
         self.stream.release(position, now);
         self.execute();

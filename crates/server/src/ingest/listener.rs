@@ -239,6 +239,11 @@ impl Listener {
         status.last_error = Some(why);
     }
 
+    /// Everything up to a message is known, though it did not come this way.
+    pub(super) fn taken_over(&self, sequence: u64) {
+        self.status.lock().last_sequence = Some(sequence);
+    }
+
     /// A message was taken in completely; queries see it.
     pub(super) fn taken_in(&self, sequence: u64, at: Instant) {
         let mut status = self.status.lock();

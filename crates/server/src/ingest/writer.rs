@@ -140,6 +140,7 @@ impl Writer {
                 listener.model.index.clear_rank(WorkerRank { worker: listener.worker, dp_rank });
             }
             Change::TakenIn(sequence) => listener.taken_in(sequence, Instant::now()),
+            Change::TakenOver(sequence) => listener.taken_over(sequence),
             Change::Do(job) => job(),
         }
     }
