@@ -142,7 +142,7 @@ impl Check {
                     error!("{rank} differs from {url}, and both are sure of it: one of them has a fault");
                     disputed.insert(rank.clone());
                     self.indexer.distrust(rank, "it differs from a peer that is just as sure of it".to_owned());
-                    self.repair(&rank.model, &rank.instance, |shadow| rebuild(shadow));
+                    self.repair(&rank.model, &rank.instance, rebuild);
                 }
             }
         }

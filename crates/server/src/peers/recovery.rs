@@ -72,7 +72,7 @@ impl Recovery {
 
     fn run(mut self, reporter: &Reporter) {
         let client = PeerClient::new(&self.deadlines);
-        let restored = self.from_any(&client, reporter);
+        let restored = self.ask_all(&client, reporter);
         let failed = restored.as_ref().err().map(ToString::to_string);
         self.release(restored.unwrap_or_default());
         match failed {
@@ -82,11 +82,11 @@ impl Recovery {
     }
 
     /// What the first source that can help says of streams; of nothing if none can.
-    fn from_any(&mut self, client: &PeerClient, reporter: &Reporter) -> Result<BTreeMap<RankId, Taken>, SourceError> {
+    fn ask_all(&mut self, client: &PeerClient, reporter: &Reporter) -> Result<BTreeMap<RankId, Taken>, SourceError> {
         for url in self.peers.urls() {
             reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
             let started = Instant::now();
-            match self.from_peer(client, &url) {
+            match self.ask_peer(client, &url) {
                 Ok((restored, summary)) => {
                     self.indexer.metrics().recovery("complete");
                     let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
@@ -113,7 +113,7 @@ impl Recovery {
         Ok(restored)
     }
 
-    fn from_peer(
+    fn ask_peer(
         &mut self,
         client: &PeerClient,
         url: &PeerUrl,
