@@ -14,6 +14,9 @@ use crate::ingest::{Listener, Position, ReadAt};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
+/// What reading may take where the message has come already, and threads are busy.
+const READING: Duration = Duration::from_secs(1);
+
 /// A rank cannot be digested as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DigestError {
@@ -51,7 +54,7 @@ impl Indexer {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
-        let patience = (at != ReadAt::Now).then_some(patience);
+        let patience = (at != ReadAt::Now).then_some(patience + READING);
         let read = self.read(&listener, rank.dp_rank, at, patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
