@@ -3,6 +3,8 @@
 mod bench;
 mod client;
 mod demo;
+mod diff;
+mod dump;
 mod explain;
 mod prompt;
 mod query;
@@ -43,6 +45,8 @@ enum Command {
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
     // Their arguments say what they do, at more length in --help.
+    Dump(dump::DumpArguments),
+    Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
     Bench(bench::BenchArguments),
 }
@@ -67,6 +71,8 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
+        Command::Diff(arguments) => return diff::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };
