@@ -170,8 +170,8 @@ fn nothing_is_taken_from_a_peer_that_dies_or_lies() {
     assert_eq!(helped.score(&tokens(&[1, 2, 3]), "1", 0), 12);
     assert_eq!(helped.listener(&json!(1), 0)["trust"], json!("exact"));
     let metrics = helped.get_text("/metrics");
-    for (result, times) in [("broken_dump", 9), ("refused", 1), ("unreachable", 1), ("complete", 1)] {
-        let line = format!("flash_indexer_recoveries_total{{result=\"{result}\"}} {times}");
+    for (outcome, times) in [("broken_dump", 9), ("refused", 1), ("unreachable", 1), ("complete", 1)] {
+        let line = format!("flash_indexer_recoveries_total{{outcome=\"{outcome}\"}} {times}");
         assert!(metrics.contains(&line), "{line} is not in {metrics}");
     }
 }
@@ -232,8 +232,8 @@ fn checking() -> Service {
     Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
 }
 
-fn wait_for_metric(service: &Service, name: &str, result: &str) {
-    let line = format!("flash_indexer_{name}_total{{result=\"{result}\"}} ");
+fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
+    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
     wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
 }
 
@@ -267,6 +267,14 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     wait_for_metric(&late, "peer_checks", "equal");
 }
 
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn busy_replicas_are_compared_at_one_message() {
     let (first, second) = (Service::start(), checking());
@@ -278,6 +286,8 @@ fn busy_replicas_are_compared_at_one_message() {
     assert_eq!(second.post("/register_peer", &json!({ "url": first.url("") })).0, 201);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also when the test fails: the scope waits for the thread.
+        let stops = StopOnDrop(&stop);
         let stop = &stop;
         scope.spawn(move || {
             let mut sequence = 0;
@@ -289,7 +299,7 @@ fn busy_replicas_are_compared_at_one_message() {
             }
         });
         wait_for_metric(&second, "peer_checks", "equal");
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
     });
     let metrics = second.get_text("/metrics");
     assert!(!metrics.contains("dispute") && !metrics.contains("drift"), "{metrics}");
