@@ -1,6 +1,7 @@
 //! A client of the service's HTTP API.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,7 +9,8 @@ use flash_indexer_core::LocalHash;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use ureq::http::StatusCode;
+use ureq::Body;
+use ureq::http::{Response, StatusCode};
 
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -118,9 +120,7 @@ pub(crate) struct Listener {
     pub(crate) endpoint: String,
     pub(crate) replay_endpoint: Option<String>,
     pub(crate) engine: Option<String>,
-    #[serde(default)]
     pub(crate) lora_name: Option<String>,
-    #[serde(default)]
     pub(crate) removal: Option<String>,
     pub(crate) status: String,
     pub(crate) last_seq: Option<u64>,
@@ -213,23 +213,61 @@ impl IndexerClient {
         self.read(self.agent.get(format!("{}{path}", self.url)).call())
     }
 
+    /// The dump as lines while they come, compressed or not, of what fits.
+    pub(crate) fn dump(&self, model_name: Option<&str>, tenant_id: Option<&str>, form: DumpBytes) -> Result<Dump> {
+        let mut request = self.agent.get(format!("{}/dump", self.url)).header("accept", "application/x-ndjson");
+        for (name, value) in [("model_name", model_name), ("tenant_id", tenant_id)] {
+            if let Some(value) = value {
+                request = request.query(name, value);
+            }
+        }
+        if form == DumpBytes::Compressed {
+            request = request.header("accept-encoding", "zstd");
+        }
+        // It takes as long as it takes, but must not stand still.
+        let response = request.config().timeout_global(None).timeout_per_read(Some(TIMEOUT)).build().call();
+        let response = self.accepted(response)?;
+        let is_compressed = response.headers().get("content-encoding").is_some_and(|encoding| encoding == "zstd");
+        let bytes = response.into_body().into_with_config().limit(u64::MAX).reader();
+        Ok(Dump { bytes: Box::new(bytes), is_compressed })
+    }
+
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         self.read(self.agent.post(format!("{}{path}", self.url)).send_json(body))
     }
 
-    fn read<T: DeserializeOwned>(&self, response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<T> {
+    fn read<T: DeserializeOwned>(&self, response: Result<Response<Body>, ureq::Error>) -> Result<T> {
+        let mut response = self.accepted(response)?;
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        serde_json::from_slice(&body).with_context(|| format!("{} does not answer as a Flash Indexer does", self.url))
+    }
+
+    /// The response, if it is no error.
+    fn accepted(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
         let mut response = response
             .with_context(|| format!("no answer from {}: is `flash-indexer serve` running there?", self.url))?;
         let status = response.status();
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .with_context(|| format!("{} does not answer as a Flash Indexer does", self.url));
+            return Ok(response);
         }
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         let error = serde_json::from_slice::<Value>(&body).ok();
         match error.as_ref().and_then(|error| error["error"].as_str()) {
             Some(error) => Err(anyhow!("{error}")),
             None => bail!("{} answered {status}", self.url),
         }
     }
+}
+
+/// How a dump is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DumpBytes {
+    Plain,
+    Compressed,
+}
+
+/// A dump that is on its way.
+pub(crate) struct Dump {
+    pub(crate) bytes: Box<dyn Read>,
+    pub(crate) is_compressed: bool,
 }

@@ -3,7 +3,9 @@
 mod bench;
 mod client;
 mod demo;
+mod diff;
 mod doctor;
+mod dump;
 mod explain;
 mod prompt;
 mod query;
@@ -46,6 +48,8 @@ enum Command {
     /// Check a running service and its engines end to end, and say what to fix.
     Doctor(doctor::DoctorArguments),
     // Their arguments say what they do, at more length in --help.
+    Dump(dump::DumpArguments),
+    Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
     Bench(bench::BenchArguments),
 }
@@ -70,6 +74,8 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
+        Command::Diff(arguments) => return diff::run(&arguments),
         Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

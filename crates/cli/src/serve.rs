@@ -1,5 +1,8 @@
 //! `flash-indexer serve`: the service.
 
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -7,7 +10,9 @@ use clap::Args;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use flash_indexer_server::{IndexerOptions, InstanceId, MetricNames, ModelKey, Registration, Server, ServerOptions};
+use flash_indexer_server::{
+    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
+};
 use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
@@ -19,6 +24,8 @@ use crate::stop;
 #[command(after_help = "Examples:
   flash-indexer serve --demo
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
+  flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
+  flash-indexer serve --load fleet.zst
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
@@ -59,6 +66,18 @@ pub(crate) struct ServeArguments {
     /// Tenant of --workers.
     #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
     tenant_id: String,
+
+    /// Other indexers of the fleet, separated by commas: this one starts from the first that can tell what it knows.
+    #[arg(long, env = "FLASH_INDEXER_PEERS", value_delimiter = ',', value_name = "URL")]
+    peers: Vec<PeerUrl>,
+
+    /// Seconds between comparisons with the peers, which find and repair drift; 0 for none.
+    #[arg(long, env = "FLASH_INDEXER_PEER_CHECK_INTERVAL_S", default_value_t = 60, value_name = "SECONDS")]
+    peer_check_interval_s: u64,
+
+    /// Dump to start from when no peer can help: see `flash-indexer dump`.
+    #[arg(long, env = "FLASH_INDEXER_LOAD", value_name = "FILE")]
+    load: Option<PathBuf>,
 
     /// Largest body of a request, in bytes.
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value_t = 8 << 20)]
@@ -108,21 +127,29 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             ..IndexerOptions::default()
         },
         registrations: registrations.collect::<Result<_>>()?,
+        peers: arguments.peers.clone(),
+        peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
+        load: arguments.load.clone(),
+        ..ServerOptions::default()
     };
     raise_open_files_limit();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
-        let stopped = stop::signal()?;
+        let mut stopped = pin!(stop::signal()?);
         let server = Server::start(options).await?;
         info!("listening on http://{}", server.address());
-        if arguments.demo.is_asked_for() {
-            demo::run(&arguments.demo, &server, stopped).await?;
-        } else {
-            stopped.await;
+        let started = tokio::select! {
+            recovered = server.recovered() => Some(recovered),
+            () = &mut stopped => None,
+        };
+        match started {
+            Some(Ok(())) if arguments.demo.is_asked_for() => demo::run(&arguments.demo, &server, stopped).await?,
+            Some(Ok(())) => stopped.await,
+            Some(Err(_)) | None => {}
         }
         info!("stopping");
         server.stop().await;
-        Ok(())
+        started.unwrap_or(Ok(())).map_err(Into::into)
     });
     // A reader that never reads must not keep the process alive.
     runtime.shutdown_timeout(LEFTOVER_DEADLINE);

@@ -74,6 +74,18 @@ impl Salt {
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(xxh3_64_with_seed(text.as_bytes(), SALT_SEED)))
     }
+
+    /// The salt with these bits, as [`Salt::to_bits`] gave them.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// All that is known of the salt's text.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
 }
 
 impl Default for HashSpace {

@@ -10,13 +10,17 @@
 
 mod answer;
 mod connections;
+pub mod dump;
+mod engine;
 mod explain;
+mod hashes;
 mod http;
 mod indexer;
 mod ingest;
 mod instance;
 mod metrics;
 mod model;
+mod peers;
 mod recent_uses;
 mod remembered;
 mod server;
@@ -28,4 +32,5 @@ pub use indexer::{
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
+pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use server::{Server, ServerOptions, StartError};

@@ -47,7 +47,7 @@ pub(crate) struct Model {
 /// A registered engine instance.
 pub(crate) struct Instance {
     pub(crate) worker: WorkerId,
-    /// Listeners by rank, registered or named by a batch; never empty.
+    /// Listeners by rank, registered or named by a batch; none if it is known from a dump alone.
     pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
 }
 
@@ -61,7 +61,8 @@ pub(crate) struct Standing {
 impl Instance {
     /// How far the index can be believed about one of its ranks.
     fn trust(&self, dp_rank: DpRank) -> Trust {
-        self.listeners.get(&dp_rank).map_or(Trust::Cold, |listener| listener.trust(dp_rank))
+        // Nobody listens: what a dump said of it can only get older.
+        self.listeners.get(&dp_rank).map_or(Trust::Degraded, |listener| listener.trust(dp_rank))
     }
 
     /// What went wrong last with what feeds the rank.

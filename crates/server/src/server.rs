@@ -1,8 +1,10 @@
 //! The service behind an address.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use tracing::warn;
 
 use crate::connections::BoundedListener;
 use crate::http::{self, Api};
-use crate::indexer::{Indexer, IndexerOptions, Registration, RegistrationError};
+use crate::indexer::{Indexer, IndexerOptions, RankId, Registration, RegistrationError};
+use crate::peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
 
 /// What a server is made with.
 #[derive(Debug, Clone)]
@@ -30,6 +33,14 @@ pub struct ServerOptions {
     pub indexer: IndexerOptions,
     /// Ranks to listen to from the start; readiness waits for them.
     pub registrations: Vec<Registration>,
+    /// Other indexers of the fleet, to be asked in this order.
+    pub peers: Vec<PeerUrl>,
+    /// How long a peer may take.
+    pub peer_deadlines: PeerDeadlines,
+    /// How often it is compared with its peers, if it is.
+    pub peer_check_interval: Option<Duration>,
+    /// A dump to start from when no peer can help.
+    pub load: Option<PathBuf>,
 }
 
 impl Default for ServerOptions {
@@ -41,6 +52,10 @@ impl Default for ServerOptions {
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
             registrations: Vec::new(),
+            peers: Vec::new(),
+            peer_deadlines: PeerDeadlines::default(),
+            peer_check_interval: Some(Duration::from_secs(60)),
+            load: None,
         }
     }
 }
@@ -79,6 +94,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub struct Server {
     address: SocketAddr,
     indexer: Arc<Indexer>,
+    recovery: Arc<RecoveryStatus>,
+    check: Option<CheckGuard>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -90,27 +107,45 @@ impl Server {
     ///
     /// When the address cannot be bound or a registration is refused.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations } = options;
+        let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations, .. } = options;
         let listener = TcpListener::bind((host.as_str(), port)).await;
         let listener = listener.map_err(|source| StartError::Bind { host, port, source })?;
         let address = listener.local_addr().map_err(StartError::Thread)?;
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
-        let mut asked = Vec::new();
+        let peers = Arc::new(Peers::new(options.peers));
+        let recovers = options.load.is_some() || !peers.urls().is_empty();
+        let mut asked = BTreeSet::new();
         for registration in registrations {
-            let instance = registration.instance.clone();
-            asked.push((registration.model.clone(), instance.clone(), registration.dp_rank));
-            indexer
-                .register(registration)
-                .map_err(|source| StartError::Registration { instance: instance.to_string(), source })?;
+            let rank = RankId::of(&registration);
+            let registered = match recovers {
+                true => indexer.register_held(registration),
+                false => indexer.register(registration),
+            };
+            registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
+            asked.insert(rank);
         }
-        let router = http::router(Api::new(Arc::clone(&indexer), body_bytes_max, asked));
+        let recovery = match recovers {
+            false => RecoveryStatus::finished(),
+            true => {
+                let (indexer, peers, held) = (Arc::clone(&indexer), Arc::clone(&peers), asked.clone());
+                let recovery = Recovery { indexer, peers, deadlines: options.peer_deadlines, load: options.load, held };
+                recovery.start().map_err(StartError::Thread)?
+            }
+        };
+        let check = options.peer_check_interval.map(|interval| {
+            let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
+            Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
+        });
+        let check = check.transpose().map_err(StartError::Thread)?;
+        let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery));
+        let router = http::router(api);
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // A dropped server stops as well.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, stop, serving })
+        Ok(Self { address, indexer, recovery, check, stop, serving })
     }
 
     /// Where it listens, with its real port.
@@ -125,9 +160,19 @@ impl Server {
         &self.indexer
     }
 
+    /// Waits until the server has learned what there was to learn from peers, or from a dump.
+    ///
+    /// # Errors
+    ///
+    /// When the dump that it should start from cannot be used: it has started from nothing.
+    pub async fn recovered(&self) -> Result<(), RecoveryError> {
+        self.recovery.end().await
+    }
+
     /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
     /// have sent, and closes every socket.
     pub async fn stop(self) {
+        drop(self.check);
         // The task that serves may have ended by itself.
         let _ = self.stop.send(());
         let mut serving = self.serving;

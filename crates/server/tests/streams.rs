@@ -262,6 +262,7 @@ fn a_dump_makes_another_index_answer_the_same() {
     assert_eq!(dump["m:default"]["block_size"], json!(BLOCK_TOKENS));
     let events = dump["m:default"]["events"].as_array().expect("events");
     let lines = service.get_lines("/dump?model_name=m&tenant_id=default");
+    let lines: Vec<&Value> = lines.iter().filter(|line| line.get("event").is_some()).collect();
     assert_eq!(events.len(), lines.len());
     for (line, event) in lines.iter().zip(events) {
         assert_eq!((&line["event"], &line["worker_id"]), (&event["event"], &event["worker_id"]));

@@ -9,23 +9,25 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, VARY};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{Block, BlockEvent, SequenceHash};
 use futures_core::Stream;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
-use super::fields::{HashForm, Scope, ShownHash};
-use crate::indexer::{Indexer, RankDump};
+use super::fields::Scope;
+use crate::dump::{DumpForm, DumpWriter};
+use crate::hashes::HashForm;
+use crate::indexer::Indexer;
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
+use crate::peers::RecoveryState;
 
 /// Bytes gathered before they are sent.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -34,11 +36,13 @@ const CHUNKS_WAITING_MAX: usize = 4;
 /// A reader that takes no chunk for so long is given up.
 const READER_DEADLINE: Duration = Duration::from_secs(30);
 const NDJSON: &str = "application/x-ndjson";
+const ZSTD: &str = "zstd";
 
 #[derive(Deserialize)]
 pub(super) struct DumpParameters {
     #[serde(flatten)]
     scope: Scope,
+    instance_id: Option<String>,
     #[serde(default)]
     hashes: HashForm,
 }
@@ -50,166 +54,91 @@ pub(super) async fn dump(
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
+    if let RecoveryState::Running(_) = api.recovery.state() {
+        // Half of a fleet must not pass for the whole.
+        return Err(ApiError::unavailable("this indexer is recovering itself: ask another, or later"));
+    }
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().bound(Bound::Dumps))
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
-    let DumpParameters { scope, hashes } = parameters;
+    let DumpParameters { scope, instance_id, hashes } = parameters;
+    let instance = instance_id.as_deref().map(InstanceId::parse).transpose();
+    let instance = instance.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let (model_name, tenant_id) = scope.names()?;
     let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
-    let as_lines = headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|text| text.contains(NDJSON)));
+    let form = if names(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
+    let compression = if names(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
     let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);
     let complete = Arc::new(AtomicBool::new(false));
     let body = Body::from_stream(Received { chunks: received, complete: Arc::clone(&complete) });
-    let indexer = Arc::clone(&api.indexer);
+    let selected = Selected { indexer: Arc::clone(&api.indexer), models, instance };
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
-        let dump = Dump { indexer, hashes, next_event_id: 0 };
         let mut out = ChunkWriter { runtime, chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
-        let written = if as_lines { dump.lines(&models, &mut out) } else { dump.object(&models, &mut out) };
         // An error means that the reader has gone away or stands still.
-        if written.and_then(|()| out.flush()).is_ok() {
+        if write_dump(&selected, &mut out, (form, hashes, compression)).is_ok() {
             complete.store(true, Ordering::Release);
         }
         drop(permit);
     });
-    let content_type = if as_lines { NDJSON } else { "application/json" };
-    Ok(([(CONTENT_TYPE, content_type)], body).into_response())
+    let content_type = if form == DumpForm::Lines { NDJSON } else { "application/json" };
+    let mut response = ([(CONTENT_TYPE, content_type), (VARY, "accept, accept-encoding")], body).into_response();
+    if compression == Compression::Zstd {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(ZSTD));
+    }
+    Ok(response)
 }
 
-struct Dump {
+/// Whether one of a header's lists names this, and does not forbid it.
+fn names(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> bool {
+    let lists = headers.get_all(header).iter().filter_map(|list| list.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|entry| {
+        let (name, parameters) = entry.split_once(';').unwrap_or((entry, ""));
+        let forbidden = parameters.split_once("q=").is_some_and(|(_, weight)| weight.trim().parse() == Ok(0.0));
+        name.trim().eq_ignore_ascii_case(wanted) && !forbidden
+    })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Zstd,
+}
+
+/// Level at which compressing costs about as much as writing JSON.
+const ZSTD_LEVEL: i32 = 1;
+
+/// What is to be dumped.
+struct Selected {
     indexer: Arc<Indexer>,
-    hashes: HashForm,
-    next_event_id: u64,
+    models: Vec<(ModelKey, BlockSize)>,
+    instance: Option<InstanceId>,
 }
 
-impl Dump {
-    /// `{"model:tenant": {"block_size": …, "events": […]}, …}`
-    fn object(mut self, models: &[(ModelKey, BlockSize)], out: &mut impl Write) -> io::Result<()> {
-        let indexer = Arc::clone(&self.indexer);
-        out.write_all(b"{")?;
-        for (at, (key, block_size)) in models.iter().enumerate() {
-            out.write_all(if at == 0 { b"" } else { b"," })?;
-            serde_json::to_writer(&mut *out, &key.to_string())?;
-            write!(out, ":{{\"block_size\":{},\"events\":[", block_size.tokens())?;
-            let mut separator = "";
-            for rank in indexer.dump(key) {
-                for event in &rank.events {
-                    out.write_all(separator.as_bytes())?;
-                    separator = ",";
-                    self.router_event(&rank, event, None, out)?;
-                }
-            }
-            out.write_all(b"]}")?;
-        }
-        out.write_all(b"}")
-    }
-
-    /// One event a line, each with the model that it belongs to.
-    fn lines(mut self, models: &[(ModelKey, BlockSize)], out: &mut impl Write) -> io::Result<()> {
-        let indexer = Arc::clone(&self.indexer);
-        for (key, block_size) in models {
-            for rank in indexer.dump(key) {
-                for event in &rank.events {
-                    self.router_event(&rank, event, Some((key, *block_size)), out)?;
-                    out.write_all(b"\n")?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn router_event(
-        &mut self,
-        rank: &RankDump,
-        event: &BlockEvent,
-        model: Option<(&ModelKey, BlockSize)>,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        let BlockEvent::Stored { tier, parent, blocks, copies } = event else {
-            unreachable!("a dump consists of stores")
-        };
-        let event = RouterEvent {
-            worker_id: &rank.instance,
-            storage_tier: tier.as_str(),
-            event: CacheEvent {
-                event_id: self.next_event_id,
-                dp_rank: rank.dp_rank.0,
-                data: CacheEventData { stored: self.stored(*parent, blocks, *copies) },
-            },
-            model: model.map(|(key, block_size)| ModelFields {
-                model_name: &key.model_name,
-                tenant_id: &key.tenant_id,
-                block_size: block_size.tokens(),
-            }),
-        };
-        self.next_event_id += 1;
-        Ok(serde_json::to_writer(out, &event)?)
-    }
-
-    fn stored(&self, parent: Option<SequenceHash>, blocks: &[Block], copies: u32) -> Stored {
-        let shown = |hash| ShownHash(hash, self.hashes);
-        Stored {
-            parent_hash: parent.map(|parent| shown(parent.0)),
-            start_position: None,
-            copies: (copies > 1).then_some(copies),
-            blocks: blocks
-                .iter()
-                .map(|block| StoredBlock {
-                    block_hash: shown(block.sequence.0),
-                    tokens_hash: shown(block.local.0),
-                    mm_extra_info: None,
-                })
-                .collect(),
+fn write_dump(
+    selected: &Selected,
+    out: &mut ChunkWriter,
+    (form, hashes, compression): (DumpForm, HashForm, Compression),
+) -> io::Result<()> {
+    match compression {
+        Compression::None => write_models(selected, DumpWriter::start(out, form, hashes)?)?.flush(),
+        Compression::Zstd => {
+            let encoder = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
+            write_models(selected, DumpWriter::start(encoder, form, hashes)?)?.finish()?.flush()
         }
     }
 }
 
-#[derive(Serialize)]
-struct RouterEvent<'a> {
-    worker_id: &'a InstanceId,
-    storage_tier: &'static str,
-    event: CacheEvent,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    model: Option<ModelFields<'a>>,
-}
-
-#[derive(Serialize)]
-struct ModelFields<'a> {
-    model_name: &'a str,
-    tenant_id: &'a str,
-    block_size: u32,
-}
-
-#[derive(Serialize)]
-struct CacheEvent {
-    event_id: u64,
-    dp_rank: u32,
-    data: CacheEventData,
-}
-
-#[derive(Serialize)]
-struct CacheEventData {
-    stored: Stored,
-}
-
-#[derive(Serialize)]
-struct Stored {
-    parent_hash: Option<ShownHash>,
-    /// Positions follow from parents.
-    start_position: Option<u32>,
-    /// How often the rank holds each block, where it is more than once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    copies: Option<u32>,
-    blocks: Vec<StoredBlock>,
-}
-
-#[derive(Serialize)]
-struct StoredBlock {
-    block_hash: ShownHash,
-    tokens_hash: ShownHash,
-    /// Multimodal items are part of `tokens_hash`.
-    mm_extra_info: Option<()>,
+fn write_models<W: Write>(selected: &Selected, mut writer: DumpWriter<W>) -> io::Result<W> {
+    let Selected { indexer, models, instance } = selected;
+    for (key, block_size) in models {
+        writer.model(key, block_size.tokens())?;
+        for (record, rank) in indexer.records(key, instance.as_ref()) {
+            writer.rank(record, &rank.events, |block| rank.salts.get(&block).copied())?;
+        }
+    }
+    writer.finish()
 }
 
 /// Gathers bytes and hands them over in chunks; waits while the reader is behind.

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::indexer::{QueryError, RegistrationError};
+use crate::indexer::{DigestError, QueryError, RegistrationError};
 
 /// A failed request: a status and what the client can do about it.
 #[derive(Debug)]
@@ -75,5 +75,16 @@ impl From<QueryError> for ApiError {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
         }
+    }
+}
+
+impl From<DigestError> for ApiError {
+    fn from(error: DigestError) -> Self {
+        let status = match &error {
+            DigestError::Unknown(_) => StatusCode::NOT_FOUND,
+            DigestError::NotThen(..) => StatusCode::CONFLICT,
+            DigestError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
     }
 }

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
-use super::fields::{self, HashForm, Scope, ShownHash};
+use super::fields::Scope;
 use super::{Api, blocking};
 use crate::explain::{ClearCause, Departure, End, RankExplanation, Reason, Removal};
+use crate::hashes::{HashForm, ShownHash, local_hashes};
 use crate::indexer::{Explanation, Prompt, Question};
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
@@ -31,7 +32,7 @@ pub(super) struct ExplainRequest {
 }
 
 #[derive(Deserialize)]
-struct Hashes(#[serde(deserialize_with = "fields::local_hashes")] Vec<LocalHash>);
+struct Hashes(#[serde(deserialize_with = "local_hashes")] Vec<LocalHash>);
 
 #[derive(Deserialize)]
 pub(super) struct ExplainParameters {
@@ -288,11 +289,13 @@ mod tests {
     use super::*;
     use crate::indexer::{Indexer, IndexerOptions};
     use crate::metrics::TextFormat;
+    use crate::peers::RecoveryStatus;
 
     #[tokio::test]
     async fn explanations_beyond_the_bound_are_refused_and_counted() {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
-        let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Vec::new()));
+        let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
+        let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Default::default(), peers, recovery));
         let ask = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
             explain(State(Arc::clone(&api)), Parameters(ExplainParameters { hashes: HashForm::Number }), Body(request))

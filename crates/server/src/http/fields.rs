@@ -1,10 +1,6 @@
 //! Fields that several requests share.
 
-use std::fmt;
-
-use flash_indexer_core::LocalHash;
-use serde::de::{self, Deserializer, SeqAccess};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 
 use super::error::ApiError;
 use crate::instance::ModelKey;
@@ -52,80 +48,4 @@ fn one_of<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Result
             "{first} {value:?} and {second} {other:?} are two names of one field: give one of them"
         ))),
     }
-}
-
-/// How 64-bit hashes are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum HashForm {
-    #[default]
-    Number,
-    /// For readers whose numbers have 53 bits.
-    String,
-}
-
-/// A hash in the form asked for.
-pub(crate) struct ShownHash(pub(crate) u64, pub(crate) HashForm);
-
-impl Serialize for ShownHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.1 {
-            HashForm::Number => serializer.serialize_u64(self.0),
-            HashForm::String => serializer.collect_str(&self.0),
-        }
-    }
-}
-
-/// A 64-bit hash: an integer of either sign (the same bits), or a decimal or `0x` text.
-struct AnyHash(u64);
-
-impl<'de> Deserialize<'de> for AnyHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = AnyHash;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a 64-bit hash as an integer, or as a decimal or 0x string")
-            }
-
-            fn visit_u64<E: de::Error>(self, hash: u64) -> Result<AnyHash, E> {
-                Ok(AnyHash(hash))
-            }
-
-            fn visit_i64<E: de::Error>(self, hash: i64) -> Result<AnyHash, E> {
-                Ok(AnyHash(hash.cast_unsigned()))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<AnyHash, E> {
-                let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-                    Some(digits) => u64::from_str_radix(digits, 16).ok(),
-                    None => text.parse().ok().or_else(|| text.parse::<i64>().ok().map(i64::cast_unsigned)),
-                };
-                parsed.map(AnyHash).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
-/// Reads a list of local hashes in any of their forms.
-pub(crate) fn local_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LocalHash>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Vec<LocalHash>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of 64-bit hashes")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<LocalHash>, A::Error> {
-            let mut hashes = Vec::new();
-            while let Some(AnyHash(hash)) = list.next_element()? {
-                hashes.push(LocalHash(hash));
-            }
-            Ok(hashes)
-        }
-    }
-    deserializer.deserialize_seq(Visitor)
 }

@@ -1,14 +1,17 @@
 //! The HTTP API: thin handlers over [`Indexer`].
 
+mod digest;
 mod dump;
 mod error;
 mod explain;
 mod extract;
 mod fields;
+mod peers;
 mod probes;
 mod query;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -19,18 +22,19 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use flash_indexer_core::DpRank;
 use tokio::sync::Semaphore;
 
 use self::error::ApiError;
-use crate::indexer::Indexer;
-use crate::instance::{InstanceId, ModelKey};
+use crate::indexer::{Indexer, RankId};
 use crate::metrics::{Bound, Endpoint};
+use crate::peers::{Peers, RecoveryStatus};
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;
 /// Explanations that may be made at the same time.
 const EXPLANATIONS_MAX: usize = 2;
+/// Digests that may be waited for at the same time.
+const DIGESTS_MAX: usize = 8;
 
 /// What every handler shares.
 pub(crate) struct Api {
@@ -38,22 +42,29 @@ pub(crate) struct Api {
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
     /// Listeners asked for at the start, which readiness waits for.
-    pub(crate) asked: Vec<(ModelKey, InstanceId, DpRank)>,
+    pub(crate) asked: BTreeSet<RankId>,
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
     pub(crate) dumps: Arc<Semaphore>,
     pub(crate) explanations: Arc<Semaphore>,
+    pub(crate) digests: Arc<Semaphore>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) recovery: Arc<RecoveryStatus>,
 }
 
 impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         body_bytes_max: usize,
-        asked: Vec<(ModelKey, InstanceId, DpRank)>,
+        asked: BTreeSet<RankId>,
+        peers: Arc<Peers>,
+        recovery: Arc<RecoveryStatus>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
         let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
-        Self { indexer, body_bytes_max, asked, was_ready: AtomicBool::new(false), dumps, explanations }
+        let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
+        let was_ready = AtomicBool::new(false);
+        Self { indexer, body_bytes_max, asked, was_ready, dumps, explanations, digests, peers, recovery }
     }
 }
 
@@ -71,6 +82,10 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/query_by_hash", post(query::by_hashes))
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
+        .route("/digest", get(digest::digest))
+        .route("/peers", get(peers::list))
+        .route("/register_peer", post(peers::register))
+        .route("/deregister_peer", post(peers::deregister))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&api), count_request))
@@ -86,7 +101,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 10] = [
+const COUNTED: [&str; 14] = [
     "/health",
     "/ready",
     "/metrics",
@@ -97,6 +112,10 @@ const COUNTED: [&str; 10] = [
     "/query_by_hash",
     "/explain",
     "/dump",
+    "/digest",
+    "/peers",
+    "/register_peer",
+    "/deregister_peer",
 ];
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {

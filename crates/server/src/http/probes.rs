@@ -14,16 +14,22 @@ use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use crate::metrics::TextFormat;
+use crate::peers::RecoveryState;
 
 pub(super) async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Ready once every listener asked for at the start has been connected at the same time.
+/// Ready once what peers know is taken over, and every listener asked for at the start has been connected at the
+/// same time.
 pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
     if !api.was_ready.load(Ordering::Relaxed) {
+        if let RecoveryState::Running(step) = api.recovery.state() {
+            return Err(ApiError::unavailable(format!("recovering from peers: {step}")));
+        }
         let missing = api.indexer.unconnected(&api.asked);
         if !missing.is_empty() {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Err(ApiError::unavailable(format!("not connected yet: {}", missing.join(", "))));
         }
         api.was_ready.store(true, Ordering::Relaxed);

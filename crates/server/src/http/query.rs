@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use super::fields::{self, Scope};
+use super::fields::Scope;
 use crate::answer::{Answer, QueryOptions};
+use crate::hashes;
 use crate::ingest::Trust;
 
 #[derive(Deserialize)]
@@ -42,7 +43,7 @@ pub(super) async fn by_tokens(
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct HashQuery {
-    #[serde(deserialize_with = "fields::local_hashes")]
+    #[serde(deserialize_with = "hashes::local_hashes")]
     block_hashes: Vec<LocalHash>,
     #[serde(flatten)]
     scope: Scope,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use super::error::ApiError;
 use super::extract::{Body, Parameters};
 use super::fields::Scope;
 use super::{Api, blocking};
+use crate::engine::{EngineKind, Removal};
 use crate::indexer::{Registered, Registration};
 use crate::ingest::{Connection, ListenerReport};
 use crate::instance::InstanceId;
@@ -30,37 +31,8 @@ pub(super) struct RegisterRequest {
     dp_rank: Option<u32>,
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
-    engine: Option<Engine>,
+    engine: Option<EngineKind>,
     removal: Option<Removal>,
-}
-
-/// What an engine means by removing a block.
-#[derive(Deserialize, Clone, Copy, Default)]
-#[serde(rename_all = "snake_case")]
-enum Removal {
-    /// One of its copies is gone.
-    #[default]
-    EachCopy,
-    /// The last of its copies is gone.
-    LastCopy,
-}
-
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum Engine {
-    Vllm,
-    Sglang,
-    Trtllm,
-}
-
-impl Engine {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::Trtllm => "trtllm",
-        }
-    }
 }
 
 pub(super) async fn register(
@@ -78,11 +50,8 @@ pub(super) async fn register(
         model: request.scope.key()?,
         block_size,
         lora_name: request.lora_name,
-        engine: request.engine.map(Engine::name),
-        removed_copies: match request.removal.unwrap_or_default() {
-            Removal::EachCopy => RemovedCopies::One,
-            Removal::LastCopy => RemovedCopies::All,
-        },
+        engine: request.engine.map(EngineKind::name),
+        removed_copies: request.removal.unwrap_or_default().into(),
     };
     let indexer = Arc::clone(&api.indexer);
     let registered = blocking(move || indexer.register(registration)).await??;
@@ -138,15 +107,17 @@ pub(super) async fn list(
     let (model_name, tenant_id) = scope.names()?;
     let reports = api.indexer.instances(model_name.as_deref(), tenant_id.as_deref());
     let workers = reports.into_iter().map(|report| {
-        let unconnected = report.listeners.values().map(|listener| listener.status);
-        let unconnected = unconnected.into_iter().find(|&status| status != Connection::Connected);
+        let states = || report.listeners.values().map(|listener| listener.status);
+        let unconnected = states().find(|&status| status != Connection::Connected);
+        // What is known from a dump alone is not listened to.
+        let status = unconnected.or_else(|| states().next()).unwrap_or(Connection::Disconnected);
         Worker {
             instance_id: report.instance,
             endpoints: report.listeners.iter().map(|(rank, listener)| (rank.0, listener.endpoint.clone())).collect(),
             model_name: report.model.model_name,
             tenant_id: report.model.tenant_id,
             block_size: report.block_size.tokens(),
-            status: unconnected.unwrap_or(Connection::Connected),
+            status,
             listeners: report.listeners.into_iter().map(|(rank, listener)| (rank.0, listener)).collect(),
         }
     });

@@ -2,13 +2,16 @@
 //! together with the place in the rank's stream that it is of.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::bounded;
-use flash_indexer_core::{BlockEvent, DpRank, SharedIndex, WorkerRank};
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_wire::Start;
+use rustc_hash::FxHashMap;
 
 use super::{Indexer, Registered, Registration, RegistrationError};
-use crate::ingest::{Delivery, Listener, Position, Released};
+use crate::ingest::{Delivery, Listener, Place, Position, ReadAt, Released};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -24,6 +27,8 @@ pub struct RankDump {
     pub position: Option<Position>,
     /// Stored events that make an empty index know the same; parents come before children.
     pub events: Vec<BlockEvent>,
+    /// Blocks whose salt is inherited by those that follow them.
+    pub salts: FxHashMap<SequenceHash, Salt>,
 }
 
 impl Indexer {
@@ -76,9 +81,41 @@ impl Indexer {
     /// What each rank of a model holds, one rank at a time: each at one moment, together with the place in
     /// its stream that this is, and no more than one rank in memory.
     pub fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<'_> {
+        self.dump_of(key, None)
+    }
+
+    /// The same for one instance, or for all.
+    pub(super) fn dump_of<'i>(
+        &'i self,
+        key: &ModelKey,
+        instance: Option<&InstanceId>,
+    ) -> impl Iterator<Item = RankDump> + use<'i> {
         let model = self.models.read().get(key).cloned();
-        let ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
+        let mut ranks = model.as_ref().map(|model| model.ranks()).unwrap_or_default();
+        ranks.retain(|(of, _)| instance.is_none_or(|wanted| wanted == of));
         ranks.into_iter().filter_map(move |(instance, rank)| Some(self.dump_rank(model.as_ref()?, instance, rank)))
+    }
+
+    fn dump_rank(&self, model: &Arc<Model>, instance: InstanceId, rank: WorkerRank) -> RankDump {
+        let dp_rank = rank.dp_rank;
+        let read = listener(model, &instance, dp_rank).and_then(|listener| {
+            let model = Arc::clone(model);
+            // The writer waits for this: what is made of it is made elsewhere.
+            self.read(&listener, dp_rank, ReadAt::Now, None, move |place| (place, model.index.held(rank)))
+        });
+        match read {
+            Some((Place { position, salts }, held)) => RankDump {
+                instance,
+                dp_rank,
+                position: Some(position),
+                events: stored_events(held),
+                salts: salts.into_iter().collect(),
+            },
+            None => {
+                let events = model.index.dump(rank);
+                RankDump { instance, dp_rank, position: None, events, salts: FxHashMap::default() }
+            }
+        }
     }
 
     /// Where the streams of a model's ranks stand, with nothing of what they hold.
@@ -88,42 +125,35 @@ impl Indexer {
         let ranks = model.ranks().into_iter();
         let positions = ranks.filter_map(|(instance, rank)| {
             let listener = listener(&model, &instance, rank.dp_rank)?;
-            let position = self.read(&listener, rank.dp_rank, |position| position)?;
+            let position = self.read(&listener, rank.dp_rank, ReadAt::Now, None, |place| place.position)?;
             Some((instance, rank.dp_rank, position))
         });
         positions.collect()
     }
 
-    fn dump_rank(&self, model: &Arc<Model>, instance: InstanceId, rank: WorkerRank) -> RankDump {
-        let dp_rank = rank.dp_rank;
-        let read = listener(model, &instance, dp_rank).and_then(|listener| {
-            let model = Arc::clone(model);
-            self.read(&listener, dp_rank, move |position| (position, model.index.dump(rank)))
-        });
-        match read {
-            Some((position, events)) => RankDump { instance, dp_rank, position: Some(position), events },
-            None => RankDump { instance, dp_rank, position: None, events: model.index.dump(rank) },
-        }
-    }
-
     /// Reads something where the rank's writer is between two messages, knowing which; nothing when the
-    /// service stops.
-    fn read<T: Send + 'static>(
+    /// service stops, or when it does not come to the message within `patience`.
+    pub(super) fn read<T: Send + 'static>(
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
-        read: impl FnOnce(Position) -> T + Send + 'static,
+        at: ReadAt,
+        patience: Option<Duration>,
+        read: impl FnOnce(Place) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, answer) = bounded(1);
-        let read = Delivery::Read(Box::new(move |position| {
-            // Whoever asked waits for this.
-            let _ = reply.send(read(position(dp_rank)));
-        }));
-        self.decoders.deliver(listener, read);
-        answer.recv().ok()
+        let read = Box::new(move |place| {
+            // Whoever asked may have stopped waiting.
+            let _ = reply.send(read(place));
+        });
+        self.decoders.deliver(listener, Delivery::Read(dp_rank, at, read));
+        match patience {
+            None => answer.recv().ok(),
+            Some(patience) => answer.recv_timeout(patience).ok(),
+        }
     }
 }
 
-fn listener(model: &Model, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
+pub(super) fn listener(model: &Model, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
     model.instances.read().get(instance)?.listeners.get(&dp_rank).cloned()
 }

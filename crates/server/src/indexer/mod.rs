@@ -3,8 +3,11 @@
 mod explain;
 mod handover;
 mod registration;
+mod restore;
+mod shadow;
+mod snapshot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
@@ -17,6 +20,9 @@ use parking_lot::{Mutex, RwLock};
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
+pub(crate) use self::restore::{RankId, Restore, Taken};
+pub(crate) use self::shadow::{Shadow, ShadowError};
+pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
 use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
@@ -205,22 +211,21 @@ impl Indexer {
         reports
     }
 
-    /// Models that fit, with their block sizes.
-    pub(crate) fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
-        let models = self.models_of(model_name, tenant_id).into_iter();
-        models.map(|model| (model.key.clone(), model.block_size)).collect()
-    }
-
-    /// Whether every listener in `asked` is connected; else those that are not.
-    pub(crate) fn unconnected(&self, asked: &[(ModelKey, InstanceId, DpRank)]) -> Vec<String> {
+    /// Those of `ranks` that are registered and not connected.
+    pub(crate) fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
         let models = self.models.read();
-        let missing = asked.iter().filter(|(key, instance, dp_rank)| {
-            let Some(model) = models.get(key) else { return false };
+        let missing = ranks.iter().filter(|rank| {
+            let Some(model) = models.get(&rank.model) else { return false };
             let instances = model.instances.read();
-            let listener = instances.get(instance).and_then(|instance| instance.listeners.get(dp_rank));
+            let listener = instances.get(&rank.instance).and_then(|instance| instance.listeners.get(&rank.dp_rank));
             listener.is_some_and(|listener| listener.connection() != Connection::Connected)
         });
-        missing.map(|(key, instance, dp_rank)| format!("instance {instance} rank {dp_rank} of {key}")).collect()
+        missing.cloned().collect()
+    }
+
+    /// Whether the indexer is told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.writers.are_stopping()
     }
 
     /// All metrics. Waits for the writers of designs that tell their size so; linear in the ranks.

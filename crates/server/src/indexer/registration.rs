@@ -9,13 +9,13 @@ use std::time::Instant;
 use crossbeam_channel::bounded;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 use parking_lot::RwLock;
 
 use super::Indexer;
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
@@ -131,6 +131,7 @@ impl Indexer {
         let _registering = self.registering.lock();
         let model = self.model_for(&key, block_size)?;
         let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
+        let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
         let (worker, listeners) = known.unwrap_or_else(|| (WorkerId(self.new_id()), BTreeMap::new()));
         if let Some(listener) = listeners.get(&dp_rank) {
             return match listener.options == options {
@@ -155,12 +156,12 @@ impl Indexer {
                 worker,
                 dp_rank,
                 options,
-                start,
+                start: if is_from_dump { Start::Held } else { start },
                 decoder: self.decoders.assign(),
                 remembered: self.remembered.lock().recall(&name),
             }))
         });
-        if start == Start::Held && listener.start == Start::Held {
+        if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
             listener.hold.lock().hold(dp_rank);
         }
         // Before the first message, which may name further ranks.
@@ -171,9 +172,16 @@ impl Indexer {
         drop(instances);
         if is_shared {
             self.decoders.deliver(&listener, Delivery::Unmute(dp_rank));
-        } else if let Err(error) = self.sockets.open(listener) {
+        } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
             unlist(&model, &instance, Some(dp_rank));
+            if is_from_dump {
+                // What a dump said of it is still there.
+                model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
+            }
             return Err(refused(&error));
+        }
+        if is_from_dump && start == Start::AtOnce {
+            self.release_held(&listener, dp_rank, Some(Position::UNKNOWN));
         }
         model.update_lora_name();
         self.models.write().entry(key).or_insert(model);
@@ -181,7 +189,7 @@ impl Indexer {
     }
 
     /// The model of that name, or a new one that is not registered yet.
-    fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+    pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
         let models = self.models.read();
         match models.get(key) {
             Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
@@ -216,7 +224,7 @@ impl Indexer {
         })
     }
 
-    fn new_id(&self) -> u64 {
+    pub(super) fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -242,12 +250,19 @@ impl Indexer {
         let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
         let mut ranks = 0;
         for model in models {
+            ranks += forget_dumped(&model, instance, dp_rank);
             let closed = unlist(&model, instance, dp_rank);
             ranks += closed.len();
-            for (dp_rank, listener) in closed {
-                self.stop_listening(&model, dp_rank, &listener);
+            for (dp_rank, listener) in &closed {
+                self.stop_listening(&model, *dp_rank, listener);
                 let (instance, model) = (instance.clone(), model.key.clone());
-                self.departures.note(Departure { at: Instant::now(), instance, dp_rank, model });
+                self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
+            }
+            if let Some((_, listener)) = closed.first()
+                && !model.instances.read().contains_key(instance)
+            {
+                // Ranks that nobody listened to, too.
+                model.index.remove_worker(listener.worker);
             }
             model.update_lora_name();
             if model.instances.read().is_empty() {
@@ -277,23 +292,39 @@ impl Indexer {
     }
 }
 
+/// Forgets an instance that is known from a dump alone, or one of its ranks; how many ranks it was.
+fn forget_dumped(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
+    let mut instances = model.instances.write();
+    let known = instances.get(instance).filter(|known| known.listeners.is_empty());
+    let Some(worker) = known.map(|known| known.worker) else { return 0 };
+    let mut ranks = model.index.ranks();
+    ranks.retain(|rank| rank.worker == worker);
+    let is_meant = |rank: &&WorkerRank| dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank);
+    let forgotten: Vec<_> = ranks.iter().filter(is_meant).collect();
+    forgotten.iter().for_each(|rank| model.index.clear_rank(**rank));
+    if dp_rank.is_none() || forgotten.len() == ranks.len() {
+        instances.remove(instance);
+    }
+    forgotten.len()
+}
+
 /// Takes an instance, or one of its ranks, off the list of those that answers name.
 fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
     let mut instances = model.instances.write();
     let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { return Vec::new() };
     let listeners = &mut entry.get_mut().listeners;
-    let closed = match dp_rank {
+    let closed: Vec<_> = match dp_rank {
         Some(dp_rank) => listeners.remove_entry(&dp_rank).into_iter().collect(),
         None => std::mem::take(listeners).into_iter().collect(),
     };
-    if listeners.is_empty() {
+    if listeners.is_empty() && !closed.is_empty() {
         entry.remove();
     }
     closed
 }
 
 /// The error for a listener that cannot be opened.
-fn refused(error: &ConnectError) -> RegistrationError {
+pub(super) fn refused(error: &ConnectError) -> RegistrationError {
     match error {
         ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
         ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {

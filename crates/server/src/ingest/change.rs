@@ -25,4 +25,8 @@ pub(super) enum Change {
         /// When the engine made it, in seconds since the Unix epoch.
         stamped: Option<f64>,
     },
+    /// Everything up to a message was applied by somebody else.
+    TakenOver(u64),
+    /// Something is to be done between two messages.
+    Do(Box<dyn FnOnce() + Send>),
 }

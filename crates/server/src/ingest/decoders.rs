@@ -8,15 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_wire::{StreamPosition, StreamTrust};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tracing::{error, warn};
 
-use super::hold::Position;
 use super::intake::Intake;
 use super::listener::Listener;
+use super::place::{Read, ReadAt};
 use super::queue::Queued;
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
@@ -52,14 +53,13 @@ pub(crate) enum Delivery {
     Mute(DpRank, Sender<()>),
     /// A rank is ignored no more.
     Unmute(DpRank),
-    /// Says where ranks stand when what came before is applied.
-    Read(Read),
+    /// Reads what the index holds of a rank at a known place of the stream.
+    Read(DpRank, ReadAt, Read),
+    /// Blocks of a rank hand these salts on to those that follow them.
+    Learn(DpRank, Vec<(SequenceHash, Salt)>),
     /// The listener's sockets are closed: forget all that it told.
     Retire(Sender<StreamPosition>),
 }
-
-/// Reads the index at a known place of a stream.
-pub(crate) type Read = Box<dyn FnOnce(&dyn Fn(DpRank) -> Position) + Send>;
 
 impl Delivery {
     fn messages(&self) -> &[Frames] {
@@ -240,10 +240,18 @@ impl Decoder {
                 self.when_written(listener, move || done.send(()));
             }
             Delivery::Unmute(dp_rank) => self.with_intake(listener, |intake, _| intake.unmute(dp_rank)),
-            Delivery::Read(read) => {
-                let fresh = || Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)).rank_position();
-                let position = self.intakes.get(&listener.id).map_or_else(fresh, Intake::rank_position);
-                self.when_written(listener, move || read(&position));
+            Delivery::Read(dp_rank, ReadAt::Now, read) => {
+                let fresh = || Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank);
+                let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank));
+                self.when_written(listener, move || read(place()));
+            }
+            Delivery::Read(dp_rank, ReadAt::Message(sequence), read) => {
+                if self.intakes.contains_key(&listener.id) {
+                    self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, read));
+                }
+            }
+            Delivery::Learn(dp_rank, salts) => {
+                self.with_intake(listener, |intake, _| intake.learn_salts(dp_rank, salts));
             }
             Delivery::Retire(done) => {
                 let mut position = None;

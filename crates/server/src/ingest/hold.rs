@@ -18,6 +18,11 @@ pub struct Position {
     pub trust: Trust,
 }
 
+impl Position {
+    /// Of a state that says neither how old it is nor how it came about.
+    pub(crate) const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded };
+}
+
 /// What a release did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
@@ -39,6 +44,10 @@ pub(crate) struct Hold {
 impl Hold {
     pub(crate) fn hold(&mut self, dp_rank: DpRank) {
         self.held.insert(dp_rank);
+    }
+
+    pub(crate) fn holds(&self, dp_rank: DpRank) -> bool {
+        self.held.contains(&dp_rank)
     }
 
     /// Every rank that was ever held.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_wire::{
     Action, Batch, BatchError, BatchOutline, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay,
     ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions,
@@ -16,10 +17,23 @@ use tracing::{info, warn};
 use super::change::Change;
 use super::hold::Position;
 use super::listener::{Connection, Listener, Trust};
+use super::place::{Place, Read};
 use crate::metrics::{Bound, Metrics};
 
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
+
+/// A reading that waits for its message. One at a time: a later one takes its place.
+struct Awaited {
+    sequence: u64,
+    dp_rank: DpRank,
+    read: Read,
+}
+
+/// Whether a state is known, and not which messages are in it.
+fn is_unplaced(position: Position) -> bool {
+    position.cursor.is_none() && position.trust == Trust::Degraded
+}
 
 /// A payload that was looked over once.
 #[derive(Debug)]
@@ -54,6 +68,10 @@ pub(super) struct Intake {
     muted: BTreeSet<DpRank>,
     /// Of ranks whose state was taken over: the last message that is in it.
     taken_over: FxHashMap<DpRank, u64>,
+    /// Ranks whose state was taken over, nobody knows from which place of the stream.
+    unplaced: BTreeSet<DpRank>,
+    /// Who wants to read a rank at a message that has not come yet.
+    awaited: Option<Awaited>,
     /// What is to follow the next statement about the whole stream.
     after_trust: Vec<Change>,
     hybrid_reported: bool,
@@ -85,6 +103,8 @@ impl Intake {
             ranks: BTreeSet::new(),
             muted: BTreeSet::new(),
             taken_over: FxHashMap::default(),
+            unplaced: BTreeSet::new(),
+            awaited: None,
             after_trust: Vec::new(),
             hybrid_reported: false,
             changes: Vec::new(),
@@ -135,17 +155,41 @@ impl Intake {
         self.changed_bytes
     }
 
-    /// A function that says how far a rank can be believed, to be asked after the changes are made.
-    pub(super) fn rank_position(&self) -> impl Fn(DpRank) -> Position + Send + use<> {
+    /// A function that says where a rank stands, to be asked after the changes are made.
+    pub(super) fn place(&self, dp_rank: DpRank) -> impl FnOnce() -> Place + Send + use<> {
         let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
-        move |dp_rank| {
+        let salts = self.translators.get(&dp_rank).map(|translator| translator.salts().collect()).unwrap_or_default();
+        move || {
             let trust = match listener.trust(dp_rank) {
                 Trust::Exact if is_doubtful => Trust::Degraded,
                 trust => trust,
             };
-            Position { cursor, epoch, trust }
+            Place { position: Position { cursor, epoch, trust }, salts }
         }
+    }
+
+    /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
+    /// that is over, or if the stream gets there by a leap.
+    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, read: Read) {
+        self.awaited = Some(Awaited { sequence, dp_rank, read });
+        if let Some(cursor) = self.stream.position().cursor {
+            self.read_awaited(cursor.sequence);
+        }
+    }
+
+    /// The message of this number is the last one that was applied.
+    fn read_awaited(&mut self, sequence: u64) {
+        let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
+        if let Some(Awaited { dp_rank, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
+            let place = self.place(dp_rank);
+            self.changes.push(Change::Do(Box::new(move || read(place()))));
+        }
+    }
+
+    /// A block's salt is known from elsewhere: those that follow it inherit it.
+    pub(super) fn learn_salts(&mut self, dp_rank: DpRank, salts: Vec<(SequenceHash, Salt)>) {
+        Self::translator(&mut self.translators, &self.listener, dp_rank).learn_salts(salts);
     }
 
     pub(super) fn connected(&mut self, now: Instant) {
@@ -220,7 +264,7 @@ impl Intake {
         let current: Vec<_> =
             current.filter_map(|&(rank, position)| Some((rank, position, position.cursor?))).collect();
         let from = current.iter().map(|&(.., cursor)| cursor).min_by_key(|cursor| cursor.sequence);
-        for (dp_rank, _) in released {
+        for (dp_rank, position) in released {
             match current.iter().find(|(rank, ..)| *rank == dp_rank) {
                 Some((_, position, cursor)) => {
                     self.taken_over.insert(dp_rank, cursor.sequence);
@@ -228,6 +272,12 @@ impl Intake {
                         let why = "its state was taken over from a peer that was not sure of it";
                         self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
                     }
+                }
+                None if position.is_some_and(is_unplaced) => {
+                    self.unplaced.insert(dp_rank);
+                    let why = "its state was taken over from somebody who does not say how old it is";
+                    self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                    self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
                 }
                 None if from.is_some() => {
                     self.changes.push(Change::Forget(dp_rank));
@@ -237,6 +287,7 @@ impl Intake {
                 None => self.changes.push(Change::Forget(dp_rank)),
             }
         }
+        self.changes.extend(from.map(|cursor| Change::TakenOver(cursor.sequence)));
         let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
         self.stream.release(position, now);
         self.execute();
@@ -269,6 +320,8 @@ impl Intake {
     fn forget_ranks(&mut self) {
         self.translators.clear();
         self.taken_over.clear();
+        self.unplaced.clear();
+        self.awaited = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
 
@@ -276,7 +329,10 @@ impl Intake {
     fn execute(&mut self) {
         while let Some(action) = self.stream.next_action() {
             match action {
-                Action::Apply { sequence, payload } => self.apply_message(sequence, &payload),
+                Action::Apply { sequence, payload } => {
+                    self.apply_message(sequence, &payload);
+                    self.read_awaited(sequence);
+                }
                 Action::Ask { attempt, from } => self.listener.ask(attempt, from),
                 Action::HangUp => self.listener.hang_up(),
                 Action::Forget(why) => {
@@ -324,6 +380,10 @@ impl Intake {
     }
 
     fn apply_message(&mut self, sequence: u64, message: &Message) {
+        if sequence == 0 {
+            // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
+            self.changes.extend(std::mem::take(&mut self.unplaced).into_iter().map(Change::Forget));
+        }
         let mut stamped = None;
         match &message.outline {
             Ok(outline) => {
@@ -368,24 +428,33 @@ impl Intake {
         }
     }
 
-    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
-        let listener = &self.listener;
-        let translator = self.translators.entry(dp_rank).or_insert_with(|| {
+    fn translator<'t>(
+        translators: &'t mut FxHashMap<DpRank, Translator>,
+        listener: &Listener,
+        dp_rank: DpRank,
+    ) -> &'t mut Translator {
+        translators.entry(dp_rank).or_insert_with(|| {
             Translator::new(TranslatorOptions {
                 block_size: listener.model.block_size,
                 lora_name: listener.options.lora_name.clone(),
                 removed_copies: listener.options.removed_copies,
             })
-        });
+        })
+    }
+
+    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
         let is_clear = *event == EngineEvent::Cleared;
+        let Self { listener, translators, .. } = self;
+        let translator = Self::translator(translators, listener, dp_rank);
         let changes = match translator.translate(event) {
             Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
         listener.model.windows.note(translator.window());
         listener.model.spaces.note(translator.space());
+        let understands_all = !translator.ignores_groups() && !translator.lacks_content();
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
-        if is_clear && !translator.ignores_groups() && !translator.lacks_content() {
+        if is_clear && understands_all {
             // Whatever was missed before, the rank's cache is empty now.
             self.changes.push(Change::TrustRank(dp_rank));
         }

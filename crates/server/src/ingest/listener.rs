@@ -7,15 +7,16 @@ use std::time::Instant;
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
 use flash_indexer_wire::{Start, StreamPosition, StreamTrust};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::hold::Hold;
 use super::sockets::Mailbox;
+use crate::engine::Removal;
 use crate::instance::InstanceId;
 use crate::model::Model;
 
 /// How far the index can be believed about a rank. What is less to be believed is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
     /// Every change since a known empty cache was taken in.
@@ -144,6 +145,10 @@ pub struct ListenerReport {
     pub replay_endpoint: Option<String>,
     /// The engine's kind, if it was registered.
     pub engine: Option<&'static str>,
+    /// Adapter of blocks that name none.
+    pub lora_name: Option<String>,
+    /// What the engine means by removing a block.
+    pub removal: Removal,
     /// State of the connection.
     pub status: Connection,
     /// Number of the last message taken in.
@@ -196,6 +201,8 @@ impl Listener {
             endpoint: self.options.endpoint.clone(),
             replay_endpoint: self.options.replay_endpoint.clone(),
             engine: self.options.engine,
+            lora_name: self.options.lora_name.clone(),
+            removal: self.options.removed_copies.into(),
             status: status.connection,
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
@@ -240,7 +247,7 @@ impl Listener {
     }
 
     /// A change of one rank was lost.
-    pub(super) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
+    pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
         let mut status = self.status.lock();
         status.trust.ranks.insert(dp_rank, Trust::Degraded);
         status.last_error = Some(why);
@@ -256,6 +263,11 @@ impl Listener {
         let mut status = self.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
         status.last_error = Some(why);
+    }
+
+    /// Everything up to a message is known, though it did not come this way.
+    pub(super) fn taken_over(&self, sequence: u64) {
+        self.status.lock().last_sequence = Some(sequence);
     }
 
     /// A message was taken in completely; queries see it.

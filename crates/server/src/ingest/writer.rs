@@ -162,6 +162,8 @@ impl Writer {
                 }
                 listener.taken_in(sequence, Instant::now());
             }
+            Change::TakenOver(sequence) => listener.taken_over(sequence),
+            Change::Do(job) => job(),
         }
     }
 }

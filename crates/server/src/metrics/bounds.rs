@@ -28,6 +28,10 @@ pub(crate) enum Bound {
     BodyBytes,
     /// Dumps at a time.
     Dumps,
+    /// Digests that are waited for at a time.
+    Digests,
+    /// Peers that are known.
+    Peers,
     /// Explanations at a time.
     Explanations,
     /// Pairs of model and tenant.
@@ -39,7 +43,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Queue,
         Self::WriterQueue,
         Self::WaitingMessages,
@@ -49,6 +53,8 @@ impl Bound {
         Self::Connections,
         Self::BodyBytes,
         Self::Dumps,
+        Self::Digests,
+        Self::Peers,
         Self::Explanations,
         Self::Models,
         Self::Listeners,
@@ -66,6 +72,8 @@ impl Bound {
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",
             Self::Dumps => "dumps",
+            Self::Digests => "digests",
+            Self::Peers => "peers",
             Self::Explanations => "explanations",
             Self::Models => "models",
             Self::Listeners => "listeners",

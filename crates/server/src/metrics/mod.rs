@@ -8,6 +8,7 @@ mod bounds;
 mod format;
 mod histogram;
 mod ingest;
+mod peers;
 mod process;
 mod requests;
 mod state;
@@ -26,6 +27,7 @@ pub(crate) use self::state::{ListenerState, ModelCounts, ModelState, QueueState,
 
 use self::bounds::BoundMetrics;
 use self::ingest::IngestMetrics;
+use self::peers::PeerMetrics;
 use self::process::Process;
 use self::requests::RequestMetrics;
 
@@ -42,6 +44,7 @@ pub(crate) struct Metrics {
     process: Process,
     requests: RequestMetrics,
     ingest: IngestMetrics,
+    peers: PeerMetrics,
     bounds: BoundMetrics,
 }
 
@@ -66,8 +69,9 @@ impl Metrics {
         registry.register("build", "The program", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
         let requests = RequestMetrics::register(&mut registry, compat.as_mut());
         let ingest = IngestMetrics::register(&mut registry);
+        let peers = PeerMetrics::register(&mut registry);
         let bounds = BoundMetrics::register(&mut registry);
-        Self { registry, compat, process: Process::new(), requests, ingest, bounds }
+        Self { registry, compat, process: Process::new(), requests, ingest, peers, bounds }
     }
 
     /// The text of all metrics. Linear in the number of models.

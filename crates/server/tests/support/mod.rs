@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod exposition;
+pub(crate) mod fake_peer;
 
 use std::time::Duration;
 

@@ -1,0 +1,141 @@
+//! `flash-indexer diff`: what one index knows and another does not.
+
+mod collected;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use flash_indexer_server::dump::{RankRecord, read_dump};
+
+use self::collected::{Collected, Difference, HeldRank, RankKey};
+use crate::client::{DumpBytes, IndexerClient};
+use crate::dump::Progress;
+
+/// Compare two running services, or a service and a dump, or two dumps, rank by rank.
+///
+/// Exit code: 0 if they know the same, 1 if they do not, 2 if one of them cannot be read. Two services that listen to
+/// busy engines are hardly ever at the same message: `stream` shows how far each of them was. Needs 24 bytes of
+/// memory a block.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  flash-indexer diff http://replica-a:8090 http://replica-b:8090
+  flash-indexer diff yesterday.zst http://replica-a:8090 --model-name llama-3-8b && echo the same")]
+pub(crate) struct DiffArguments {
+    /// URL of a service, or file with a dump in any form.
+    a: String,
+
+    /// What to compare it with.
+    b: String,
+
+    /// Only this model.
+    #[arg(long)]
+    model_name: Option<String>,
+
+    /// Only this tenant.
+    #[arg(long)]
+    tenant_id: Option<String>,
+
+    /// Differing blocks to name of each rank.
+    #[arg(long, default_value_t = 3)]
+    blocks: usize,
+}
+
+/// They know the same, or they do not, or nobody knows.
+const DIFFERENT: u8 = 1;
+const UNREADABLE: u8 = 2;
+
+pub(crate) fn run(arguments: &DiffArguments) -> ExitCode {
+    match compare(arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(DIFFERENT),
+        Err(error) => {
+            eprintln!("flash-indexer: {error:#}");
+            ExitCode::from(UNREADABLE)
+        }
+    }
+}
+
+/// Prints what differs; whether nothing does.
+fn compare(arguments: &DiffArguments) -> Result<bool> {
+    let a = read(arguments, &arguments.a)?;
+    let b = read(arguments, &arguments.b)?;
+    for (name, source, side) in [("A", &arguments.a, &a), ("B", &arguments.b, &b)] {
+        println!("{name}  {source}: {} ranks, {} blocks", side.ranks().count(), side.blocks());
+    }
+    let mut keys: Vec<&RankKey> = a.ranks().chain(b.ranks()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut different = 0;
+    for &key in &keys {
+        let difference = match (a.rank(key), b.rank(key)) {
+            (Some(a), Some(b)) => {
+                let difference = Difference::of(a, b);
+                if difference.is_none() {
+                    continue;
+                }
+                print_difference(key, &difference, arguments.blocks);
+                print_streams(a, b);
+                different += 1;
+                continue;
+            }
+            (Some(a), None) => format!("only in A, with {} blocks", a.block_count()),
+            (None, Some(b)) => format!("only in B, with {} blocks", b.block_count()),
+            (None, None) => continue,
+        };
+        println!("\n{key}: {difference}");
+        different += 1;
+    }
+    println!("\n{different} of {} ranks differ", keys.len());
+    Ok(different == 0)
+}
+
+fn read(arguments: &DiffArguments, source: &str) -> Result<Collected> {
+    let mut collected = Collected::new(Progress::new());
+    let bytes: Box<dyn Read> = if source.starts_with("http://") || source.starts_with("https://") {
+        let client = IndexerClient::new(source);
+        let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
+        client.dump(model_name, tenant_id, DumpBytes::Compressed)?.bytes
+    } else {
+        Box::new(File::open(source).with_context(|| format!("failed to open {source}"))?)
+    };
+    collected.only(arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
+    let bytes = collected.progress.bar.wrap_read(bytes);
+    read_dump(bytes, &mut collected).with_context(|| source.to_owned())?;
+    collected.finish();
+    Ok(collected)
+}
+
+fn print_difference(key: &RankKey, difference: &Difference, blocks_shown: usize) {
+    println!("\n{key}:");
+    let lists = [
+        ("only in A", &difference.only_a),
+        ("only in B", &difference.only_b),
+        ("with other content, parent or number of copies", &difference.otherwise),
+    ];
+    for (what, blocks) in lists {
+        if !blocks.is_empty() {
+            let shown: Vec<String> = blocks.iter().take(blocks_shown).map(ToString::to_string).collect();
+            let more = if blocks.len() > shown.len() { ", …" } else { "" };
+            println!("  {} blocks {what}: {}{more}", blocks.len(), shown.join(", "));
+        }
+    }
+    for (field, a, b) in &difference.registration {
+        println!("  {field}: {a} in A, {b} in B");
+    }
+}
+
+fn print_streams(a: &HeldRank, b: &HeldRank) {
+    println!("  stream: {} in A, {} in B", stream(a.record.as_ref()), stream(b.record.as_ref()));
+}
+
+fn stream(record: Option<&RankRecord>) -> String {
+    let Some(stream) = record.and_then(|record| record.stream) else { return "unknown".to_owned() };
+    let trust = format!("{:?}", stream.trust).to_lowercase();
+    match stream.cursor {
+        Some(cursor) => format!("at {} ({trust})", cursor.sequence),
+        None => format!("at its start ({trust})"),
+    }
+}

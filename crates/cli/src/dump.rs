@@ -1,0 +1,127 @@
+//! `flash-indexer dump`: all that a service knows, in a file.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks, read_dump};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::client::{DumpBytes, IndexerClient};
+
+/// Save what a running service knows: every held block, who is registered, and where each stream stands.
+///
+/// The dump is checked while it is written: a file of that name appears only when it is whole. A service that starts
+/// from it (`serve --load`) goes on where this one was. One JSON value a line; other indexers' dumps can be
+/// saved, too.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  flash-indexer dump http://indexer:8090 -o fleet.zst
+  flash-indexer dump --model-name llama-3-8b | jq .rank
+  flash-indexer serve --load fleet.zst
+  flash-indexer diff fleet.zst http://indexer:8090")]
+pub(crate) struct DumpArguments {
+    /// The service.
+    #[arg(env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
+    url: String,
+
+    /// File to write, compressed if its name ends in .zst; - for standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+
+    /// Only this model.
+    #[arg(long)]
+    model_name: Option<String>,
+
+    /// Only this tenant.
+    #[arg(long)]
+    tenant_id: Option<String>,
+}
+
+pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
+    let to_stdout = arguments.output.as_os_str() == "-";
+    let compressed = arguments.output.extension().is_some_and(|extension| extension == "zst");
+    let form = if compressed { DumpBytes::Compressed } else { DumpBytes::Plain };
+    let client = IndexerClient::new(&arguments.url);
+    let dump = client.dump(arguments.model_name.as_deref(), arguments.tenant_id.as_deref(), form)?;
+    if compressed && !dump.is_compressed {
+        bail!("{} does not compress: choose a file name without .zst", arguments.url);
+    }
+    if to_stdout {
+        return copy(dump.bytes, io::stdout().lock());
+    }
+    // Beside the file, so that it can be renamed.
+    let unfinished = arguments.output.with_added_extension("part");
+    let copied = create(&unfinished).and_then(|file| copy(dump.bytes, file)).and_then(|()| {
+        std::fs::rename(&unfinished, &arguments.output)
+            .with_context(|| format!("failed to rename {} to {}", unfinished.display(), arguments.output.display()))
+    });
+    if copied.is_err() {
+        // The error that matters is the one that led here.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    copied
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>> {
+    Ok(BufWriter::new(File::create(path).with_context(|| format!("failed to create {}", path.display()))?))
+}
+
+/// Writes what comes, and fails unless it is a whole dump.
+fn copy(dump: impl Read, output: impl Write) -> Result<()> {
+    let mut output = output;
+    let mut progress = Progress::new();
+    let bar = progress.bar.clone();
+    let summary = read_dump(Tee { dump: bar.wrap_read(dump), output: &mut output }, &mut progress)?;
+    output.flush().context("failed to write the dump")?;
+    bar.finish_and_clear();
+    eprintln!("{} ranks, {} blocks, {} bytes", summary.ranks, summary.holds.blocks, bar.position());
+    Ok(())
+}
+
+/// Hands bytes on and keeps a copy.
+struct Tee<R, W> {
+    dump: R,
+    output: W,
+}
+
+impl<R: Read, W: Write> Read for Tee<R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.dump.read(buffer)?;
+        self.output.write_all(&buffer[..bytes])?;
+        Ok(bytes)
+    }
+}
+
+/// Shows how far a dump has come.
+pub(crate) struct Progress {
+    pub(crate) bar: ProgressBar,
+    blocks: u64,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let form = "{spinner} {bytes} at {bytes_per_sec}, {msg}";
+        let style = ProgressStyle::with_template(form).expect("the template is well-formed");
+        Self { bar: ProgressBar::no_length().with_style(style), blocks: 0 }
+    }
+
+    /// Blocks of another event have come.
+    pub(crate) fn blocks(&mut self, blocks: usize) {
+        self.blocks += blocks as u64;
+        self.bar.set_message(format!("{} blocks", self.blocks));
+    }
+}
+
+impl DumpSink for Progress {
+    fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn stored(&mut self, _: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
+        self.blocks(stored.blocks.len());
+        Ok(())
+    }
+}

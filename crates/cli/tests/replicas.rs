@@ -1,0 +1,122 @@
+//! Two services for one fleet: one is killed, comes back, and knows what the other knows.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use flash_indexer_test_support::wait_for;
+use serde_json::{Value, json};
+use support::{PATIENCE, Serve, flash_indexer, run, text};
+
+/// Four engines under load until they are dropped.
+struct Fleet(Child);
+
+impl Fleet {
+    fn registered(serve: &Serve) -> Self {
+        let mut command = flash_indexer(&["simulate", "--engines", "4", "--requests", "400", "--stay"]);
+        command.args(["--port", "0", "--replay-port", "0", "--register", &serve.url, "--model-name", "m"]);
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program runs"))
+    }
+
+    /// Waits until everything is said.
+    fn finish(&mut self) {
+        let mut said = BufReader::new(self.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+        assert!(said.any(|line| line.starts_with("staying up")), "they end early");
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn get(url: &str) -> (u16, Value) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut response = agent.get(url).call().expect("an answer");
+    (response.status().as_u16(), response.body_mut().with_config().limit(u64::MAX).read_json().expect("JSON"))
+}
+
+fn wait_until_ready(serve: &Serve) {
+    wait_for("readiness", PATIENCE, || (get(&format!("{}/ready", serve.url)).0 == 200).then_some(()));
+}
+
+/// The streams' places and how far they are believed, by instance.
+fn places(serve: &Serve) -> Vec<(Value, Value, Value)> {
+    let (_, workers) = get(&format!("{}/workers", serve.url));
+    let place = |worker: &Value| {
+        let listener = &worker["listeners"]["0"];
+        (worker["instance_id"].clone(), listener["last_seq"].clone(), listener["trust"].clone())
+    };
+    workers.as_array().expect("a list").iter().map(place).collect()
+}
+
+/// Queries made of what is held: whole chains of local hashes, as far as an event tells them.
+fn queries(serve: &Serve) -> Vec<Value> {
+    let (_, dump) = get(&format!("{}/dump", serve.url));
+    let events = dump["m:default"]["events"].as_array().expect("events");
+    let roots = events.iter().map(|event| &event["event"]["data"]["stored"]);
+    let roots = roots.filter(|stored| stored["parent_hash"].is_null());
+    let prefixes = |stored: &Value| {
+        let blocks = stored["blocks"].as_array().expect("blocks");
+        let hashes: Vec<Value> = blocks.iter().map(|block| block["tokens_hash"].clone()).collect();
+        (1..=hashes.len()).map(|length| json!(hashes[..length])).collect::<Vec<_>>()
+    };
+    roots.flat_map(prefixes).take(200).collect()
+}
+
+fn answers(serve: &Serve, queries: &[Value]) -> Vec<Value> {
+    let answer = |hashes: &Value| {
+        let query = json!({ "model_name": "m", "block_hashes": hashes });
+        let mut response = ureq::post(format!("{}/query_by_hash", serve.url)).send_json(&query).expect("an answer");
+        response.body_mut().read_json().expect("JSON")
+    };
+    queries.iter().map(answer).collect()
+}
+
+#[test]
+fn a_replica_that_is_killed_under_load_comes_back_as_the_survivor_is() {
+    let survivor = Serve::start(&[]);
+    let mut fleet = Fleet::registered(&survivor);
+    wait_for("engines", PATIENCE, || (places(&survivor).len() == 4).then_some(()));
+    let replica = Serve::start(&["--peers", &survivor.url]);
+    wait_until_ready(&replica);
+    assert_eq!(replica.stop_with("-KILL"), None, "it is killed");
+    let again = Serve::start(&["--peers", &survivor.url]);
+    wait_until_ready(&again);
+    fleet.finish();
+    wait_for("the same place", PATIENCE, || (places(&again) == places(&survivor)).then_some(()));
+    assert!(places(&again).iter().all(|(.., trust)| *trust == json!("exact")), "{:?}", places(&again));
+    let queries = queries(&survivor);
+    assert!(queries.len() >= 4, "there is something to ask");
+    assert_eq!(answers(&again, &queries), answers(&survivor, &queries));
+    let output = run(&["diff", &survivor.url, &again.url]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
+fn a_server_starts_from_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fleet.zst");
+    let path = file.to_str().expect("a path of text");
+    let serve = Serve::start(&[]);
+    let mut fleet = Fleet::registered(&serve);
+    fleet.finish();
+    assert!(run(&["dump", &serve.url, "-o", path]).status.success());
+    let loaded = Serve::start(&["--load", path]);
+    wait_until_ready(&loaded);
+    wait_for("the same place", PATIENCE, || (places(&loaded) == places(&serve)).then_some(()));
+    let output = run(&["diff", path, &loaded.url]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+
+    let bytes = std::fs::read(&file).expect("a file");
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).expect("a file");
+    for broken in [path, "/nonexistent"] {
+        let output = run(&["serve", "--port", "0", "--load", broken]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("failed to load a dump"), "{}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,190 @@
+//! Reading a dump that is one JSON object, without ever holding it.
+
+use std::fmt;
+use std::io::Read;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use rustc_hash::FxHashMap;
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
+
+use super::event::{ReadEvent, ReadTier};
+use super::read::{DumpError, DumpSink, DumpSummary, RankName, check, read_error, stored_blocks};
+use super::record::RankRecord;
+use super::tally::Tally;
+use crate::instance::{InstanceId, ModelKey};
+
+/// Reads `{"model:tenant": {"block_size", "events"}, …}`.
+pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {
+    let mut reading = Reading { sink, failed: None, summary: DumpSummary::default() };
+    let mut deserializer = serde_json::Deserializer::from_reader(input);
+    let read = Models(&mut reading).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+    match (reading.failed, read) {
+        (Some(error), _) => Err(error),
+        (None, Ok(())) => Ok(reading.summary),
+        (None, Err(error)) => Err(match error.classify() {
+            Category::Eof => DumpError::CutOff,
+            Category::Io => read_error(error.into()),
+            Category::Syntax | Category::Data => DumpError::Damaged {
+                place: format!("byte {} of line {}", error.column(), error.line()),
+                what: error.to_string(),
+            },
+        }),
+    }
+}
+
+struct Reading<'s, S> {
+    sink: &'s mut S,
+    /// Why reading stops, where it is not the form of what is read.
+    failed: Option<DumpError>,
+    summary: DumpSummary,
+}
+
+impl<S> Reading<'_, S> {
+    fn keep<T, E: de::Error>(&mut self, result: Result<T, impl Into<DumpError>>) -> Result<T, E> {
+        result.map_err(|error| {
+            self.failed = Some(error.into());
+            E::custom("not wanted")
+        })
+    }
+}
+
+/// The whole object.
+struct Models<'r, 's, S>(&'r mut Reading<'s, S>);
+
+impl<'de, S: DumpSink> DeserializeSeed<'de> for Models<'_, '_, S> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, S: DumpSink> Visitor<'de> for Models<'_, '_, S> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of models")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            let (model_name, tenant_id) = name.rsplit_once(':').unwrap_or((&name, ModelKey::DEFAULT_TENANT));
+            let key = ModelKey::new(model_name, Some(tenant_id.to_owned()));
+            map.next_value_seed(OneModel { reading: self.0, key, block_size: None, came: FxHashMap::default() })?;
+        }
+        Ok(())
+    }
+}
+
+/// One model's object.
+struct OneModel<'r, 's, S> {
+    reading: &'r mut Reading<'s, S>,
+    key: ModelKey,
+    block_size: Option<BlockSize>,
+    came: FxHashMap<(InstanceId, u32), Tally>,
+}
+
+impl<'de, S: DumpSink> DeserializeSeed<'de> for OneModel<'_, '_, S> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, S: DumpSink> Visitor<'de> for OneModel<'_, '_, S> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a model with block_size and events")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        let mut records: Option<Vec<RankRecord>> = None;
+        let mut has_events = false;
+        while let Some(field) = map.next_key::<String>()? {
+            match field.as_str() {
+                "block_size" => {
+                    let size = BlockSize::new(map.next_value()?);
+                    self.block_size = Some(size.ok_or_else(|| de::Error::custom("a block size of 0"))?);
+                }
+                "model_name" if !has_events => self.key.model_name = map.next_value()?,
+                "tenant_id" if !has_events => self.key.tenant_id = map.next_value()?,
+                "events" => {
+                    has_events = true;
+                    map.next_value_seed(Events(&mut self))?;
+                }
+                "ranks" => records = Some(map.next_value()?),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        if !has_events {
+            return Err(de::Error::missing_field("events"));
+        }
+        self.finish(records)
+    }
+}
+
+impl<S: DumpSink> OneModel<'_, '_, S> {
+    fn finish<E: de::Error>(mut self, records: Option<Vec<RankRecord>>) -> Result<(), E> {
+        let tells_of_ranks = records.is_some();
+        for record in records.unwrap_or_default() {
+            let came = self.came.remove(&(record.instance_id.clone(), record.dp_rank)).unwrap_or_default();
+            self.count(came);
+            self.reading.keep(check(&record, came))?;
+            let taken = self.reading.sink.rank(record);
+            self.reading.keep(taken)?;
+        }
+        if tells_of_ranks && let Some((instance, dp_rank)) = self.came.keys().next() {
+            return Err(E::custom(format!("rank {dp_rank} of instance {instance} is missing among the ranks")));
+        }
+        for came in std::mem::take(&mut self.came).into_values() {
+            self.count(came);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, came: Tally) {
+        self.reading.summary.ranks += 1;
+        self.reading.summary.holds += came;
+    }
+}
+
+/// A model's list of events.
+struct Events<'m, 'r, 's, S>(&'m mut OneModel<'r, 's, S>);
+
+impl<'de, S: DumpSink> DeserializeSeed<'de> for Events<'_, '_, '_, S> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, S: DumpSink> Visitor<'de> for Events<'_, '_, '_, S> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        #[derive(serde::Deserialize)]
+        struct OneEvent {
+            worker_id: InstanceId,
+            storage_tier: Option<ReadTier>,
+            event: ReadEvent,
+        }
+        let model = self.0;
+        let block_size = model.block_size.ok_or_else(|| de::Error::custom("block_size must stand before events"))?;
+        while let Some(OneEvent { worker_id, storage_tier, event }) = list.next_element()? {
+            let dp_rank = event.dp_rank.unwrap_or_default();
+            let came = model.came.entry((worker_id.clone(), dp_rank)).or_default();
+            let stored = stored_blocks(storage_tier, event.data.stored, came);
+            let dp_rank = DpRank(dp_rank);
+            let rank = RankName { key: &model.key, block_size, instance: &worker_id, dp_rank };
+            let taken = model.reading.sink.stored(rank, stored);
+            model.reading.keep(taken)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Writing a dump, rank by rank.
+
+use std::io::{self, Write};
+
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
+
+use super::event::{CacheEvent, Data, ModelFields, RouterEvent, Stored};
+use super::record::{End, RankRecord, Start};
+use super::tally::Tally;
+use super::{EVENT_BLOCKS_MAX, VERSION};
+use crate::hashes::HashForm;
+use crate::instance::ModelKey;
+
+/// How a dump is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DumpForm {
+    /// One JSON object.
+    Object,
+    /// A JSON value a line.
+    Lines,
+}
+
+/// Writes one dump: models in turn, and of each its ranks in turn.
+pub(crate) struct DumpWriter<W> {
+    out: W,
+    form: DumpForm,
+    hashes: HashForm,
+    next_event_id: u64,
+    end: End,
+    /// The model whose ranks are being written; an object tells of them after the events.
+    model: Option<ModelKey>,
+    ranks: Vec<RankRecord>,
+    /// What stands before the model's next event in an object.
+    separator: &'static [u8],
+}
+
+impl<W: Write> DumpWriter<W> {
+    pub(crate) fn start(mut out: W, form: DumpForm, hashes: HashForm) -> io::Result<Self> {
+        match form {
+            DumpForm::Object => out.write_all(b"{")?,
+            DumpForm::Lines => {
+                out.write_all(b"{\"dump\":")?;
+                serde_json::to_writer(&mut out, &Start { version: VERSION })?;
+                out.write_all(b"}\n")?;
+            }
+        }
+        let end = End { ranks: 0, holds: Tally::default() };
+        Ok(Self { out, form, hashes, next_event_id: 0, end, model: None, ranks: Vec::new(), separator: b"" })
+    }
+
+    /// Goes on with another model.
+    pub(crate) fn model(&mut self, key: &ModelKey, block_size: u32) -> io::Result<()> {
+        let is_first = self.model.is_none();
+        self.end_model()?;
+        self.model = Some(key.clone());
+        if self.form == DumpForm::Object {
+            self.out.write_all(if is_first { b"" } else { b"," })?;
+            serde_json::to_writer(&mut self.out, &key.to_string())?;
+            write!(self.out, ":{{\"block_size\":{block_size},\"model_name\":")?;
+            serde_json::to_writer(&mut self.out, &key.model_name)?;
+            self.out.write_all(b",\"tenant_id\":")?;
+            serde_json::to_writer(&mut self.out, &key.tenant_id)?;
+            self.out.write_all(b",\"events\":[")?;
+        }
+        Ok(())
+    }
+
+    /// Writes a rank of the model: the record, whose blocks it counts, and the events that store them.
+    pub(crate) fn rank(
+        &mut self,
+        mut record: RankRecord,
+        events: &[BlockEvent],
+        salt_of: impl Fn(SequenceHash) -> Option<Salt>,
+    ) -> io::Result<()> {
+        record.holds = Tally::default();
+        for event in events {
+            let (tier, parent, blocks, copies) = stored(event);
+            record.holds.add(tier, copies, parent, blocks);
+        }
+        self.end.ranks += 1;
+        self.end.holds += record.holds;
+        if self.form == DumpForm::Lines {
+            self.out.write_all(b"{\"rank\":")?;
+            serde_json::to_writer(&mut self.out, &record)?;
+            self.out.write_all(b"}\n")?;
+        }
+        let key = record.key();
+        for event in events {
+            let (tier, mut parent, blocks, copies) = stored(event);
+            for run in blocks.chunk_by(|a, b| salt_of(a.sequence) == salt_of(b.sequence)) {
+                let salt = run.first().and_then(|block| salt_of(block.sequence));
+                for piece in run.chunks(EVENT_BLOCKS_MAX) {
+                    let stored = Stored::new(parent, copies, salt, piece, self.hashes);
+                    self.event(&record, &key, tier, stored)?;
+                    parent = piece.last().map(|block| block.sequence);
+                }
+            }
+        }
+        if self.form == DumpForm::Object {
+            self.ranks.push(record);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, of: &RankRecord, key: &ModelKey, tier: Tier, stored: Stored<'_>) -> io::Result<()> {
+        let event = RouterEvent {
+            worker_id: &of.instance_id,
+            storage_tier: tier.as_str(),
+            event: CacheEvent { event_id: self.next_event_id, dp_rank: of.dp_rank, data: Data { stored } },
+            model: (self.form == DumpForm::Lines).then(|| ModelFields::new(key, of.block_size)),
+        };
+        self.next_event_id += 1;
+        if self.form == DumpForm::Object {
+            self.out.write_all(std::mem::replace(&mut self.separator, b","))?;
+        }
+        serde_json::to_writer(&mut self.out, &event)?;
+        if self.form == DumpForm::Lines {
+            self.out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    fn end_model(&mut self) -> io::Result<()> {
+        if self.model.is_some() && self.form == DumpForm::Object {
+            self.out.write_all(b"],\"ranks\":")?;
+            serde_json::to_writer(&mut self.out, &self.ranks)?;
+            self.out.write_all(b"}")?;
+        }
+        self.ranks.clear();
+        self.separator = b"";
+        Ok(())
+    }
+
+    /// Ends the dump: only now is it whole.
+    pub(crate) fn finish(mut self) -> io::Result<W> {
+        self.end_model()?;
+        match self.form {
+            DumpForm::Object => self.out.write_all(b"}")?,
+            DumpForm::Lines => {
+                self.out.write_all(b"{\"end\":")?;
+                serde_json::to_writer(&mut self.out, &self.end)?;
+                self.out.write_all(b"}\n")?;
+            }
+        }
+        Ok(self.out)
+    }
+}
+
+/// The parts of an event that stores blocks.
+fn stored(event: &BlockEvent) -> (Tier, Option<SequenceHash>, &[Block], u32) {
+    match event {
+        BlockEvent::Stored { tier, parent, blocks, copies } => (*tier, *parent, blocks, *copies),
+        BlockEvent::Copied { .. } | BlockEvent::Removed { .. } | BlockEvent::Cleared => {
+            unreachable!("a dump consists of stores")
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What one rank holds, as a number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use flash_indexer_core::DpRank;
+use serde::Deserialize;
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::Parameters;
+use crate::dump::RankRecord;
+use crate::indexer::RankId;
+use crate::ingest::ReadAt;
+use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::Bound;
+
+#[derive(Deserialize)]
+pub(super) struct DigestParameters {
+    model_name: String,
+    tenant_id: Option<String>,
+    instance_id: String,
+    #[serde(default)]
+    dp_rank: u32,
+    at_sequence: Option<u64>,
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// Longest wait for a message, in milliseconds.
+const WAIT_MS_MAX: u64 = 10_000;
+
+pub(super) async fn digest(
+    State(api): State<Arc<Api>>,
+    Parameters(parameters): Parameters<DigestParameters>,
+) -> Result<Json<RankRecord>, ApiError> {
+    let permit = Arc::clone(&api.digests)
+        .try_acquire_owned()
+        .inspect_err(|_| api.indexer.metrics().bound(Bound::Digests))
+        .map_err(|_| ApiError::unavailable("enough ranks are being digested: try again when one is done"))?;
+    let instance = InstanceId::parse(&parameters.instance_id);
+    let instance = instance.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
+    let rank = RankId { model, instance, dp_rank: DpRank(parameters.dp_rank) };
+    let at = parameters.at_sequence.map_or(ReadAt::Now, ReadAt::Message);
+    let patience = Duration::from_millis(parameters.wait_ms.min(WAIT_MS_MAX));
+    let indexer = Arc::clone(&api.indexer);
+    let digest = tokio::task::spawn_blocking(move || {
+        let digest = indexer.digest(&rank, at, patience);
+        drop(permit);
+        digest
+    });
+    let digest = digest.await.map_err(|_| ApiError::unavailable("the service is stopping"))?;
+    Ok(Json(digest?))
+}

@@ -1,0 +1,58 @@
+//! Peers, which the next recovery asks.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::Body;
+use crate::metrics::Bound;
+use crate::peers::{Added, PEERS_MAX, PeerUrl};
+
+#[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
+pub(super) struct PeerRequest {
+    url: String,
+}
+
+impl PeerRequest {
+    fn url(&self) -> Result<PeerUrl, ApiError> {
+        self.url.parse().map_err(|error: crate::peers::PeerUrlError| ApiError::bad_request(error.to_string()))
+    }
+}
+
+pub(super) async fn register(
+    State(api): State<Arc<Api>>,
+    Body(request): Body<PeerRequest>,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let status = match api.peers.add(request.url()?) {
+        Added::New => StatusCode::CREATED,
+        Added::Already => StatusCode::OK,
+        Added::TooMany => {
+            api.indexer.metrics().bound(Bound::Peers);
+            let error = format!("at most {PEERS_MAX} peers can be registered: deregister some");
+            return Err(ApiError::unavailable(error));
+        }
+    };
+    Ok((status, Json(json!({ "status": "ok" }))))
+}
+
+pub(super) async fn deregister(
+    State(api): State<Arc<Api>>,
+    Body(request): Body<PeerRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let url = request.url()?;
+    match api.peers.remove(&url) {
+        true => Ok(Json(json!({ "status": "ok" }))),
+        false => Err(ApiError::not_found(format!("{url} is no peer: see GET /peers"))),
+    }
+}
+
+pub(super) async fn list(State(api): State<Arc<Api>>) -> Json<Vec<PeerUrl>> {
+    Json(api.peers.urls())
+}

@@ -1,0 +1,271 @@
+//! Taking over what a dump says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use flash_indexer_core::hashing::{BlockSize, Salt};
+use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerId, WorkerRank};
+
+use super::handover::listener;
+use super::{Indexer, Registration, RegistrationError};
+use crate::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks, StreamRecord};
+use crate::ingest::{Delivery, Listener, Position};
+use crate::instance::{InstanceId, ModelKey};
+use crate::model::{Instance, Model};
+
+/// A rank by all of its names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RankId {
+    pub(crate) model: ModelKey,
+    pub(crate) instance: InstanceId,
+    pub(crate) dp_rank: DpRank,
+}
+
+impl RankId {
+    /// The rank that a registration is about.
+    pub(crate) fn of(registration: &Registration) -> Self {
+        let Registration { model, instance, dp_rank, .. } = registration;
+        Self { model: model.clone(), instance: instance.clone(), dp_rank: *dp_rank }
+    }
+}
+
+impl fmt::Display for RankId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instance {} rank {} of {}", self.instance, self.dp_rank, self.model)
+    }
+}
+
+/// Puts a dump's blocks into the index while it is read; dropped before [`Restore::commit`], it takes them out
+/// again.
+///
+/// Blocks go to ranks whose streams are held, and to instances that nobody is registered for, which then hold
+/// what they held for good. What other ranks hold is left out, because their own streams tell it.
+pub(crate) struct Restore {
+    indexer: Arc<Indexer>,
+    held: BTreeSet<RankId>,
+    places: BTreeMap<ModelKey, BTreeMap<InstanceId, BTreeMap<DpRank, Place>>>,
+    /// Instances that were not known before.
+    added: Vec<(ModelKey, InstanceId)>,
+}
+
+/// Where the blocks of one rank go.
+enum Place {
+    Taken(Taken),
+    /// Its own stream is followed already.
+    LeftOut,
+}
+
+/// A rank that was restored.
+pub(crate) struct Taken {
+    model: Arc<Model>,
+    rank: WorkerRank,
+    restored: Restored,
+}
+
+/// What is known of a restored rank besides its blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    /// Where its stream stood, if the dump says so.
+    stream: Option<StreamRecord>,
+    /// Blocks that hand a salt on to those that follow them.
+    salts: Vec<(SequenceHash, Salt)>,
+}
+
+impl Restored {
+    /// Takes blocks of the rank into an index.
+    pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, stored: StoredBlocks) {
+        if let Some(salt) = stored.salt {
+            self.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
+        }
+        model.index.apply(rank, &BlockEvent::from(stored));
+    }
+
+    /// Takes what is told besides the blocks.
+    pub(super) fn note(&mut self, model: &Model, record: &RankRecord) {
+        record.windows.iter().for_each(|&window| model.windows.note(window.into()));
+        self.stream = record.stream;
+    }
+
+    /// The place in the rank's stream that its blocks are of.
+    fn position(&self) -> Position {
+        match self.stream {
+            Some(StreamRecord { cursor, epoch, trust }) => Position { cursor: cursor.map(Into::into), epoch, trust },
+            None => Position::UNKNOWN,
+        }
+    }
+}
+
+impl Restore {
+    /// `held`: ranks whose streams wait for the end of this.
+    pub(crate) fn new(indexer: Arc<Indexer>, held: BTreeSet<RankId>) -> Self {
+        Self { indexer, held, places: BTreeMap::new(), added: Vec::new() }
+    }
+
+    /// The stream of another rank is held as well.
+    pub(crate) fn hold(&mut self, rank: RankId) {
+        self.held.insert(rank);
+    }
+
+    /// Keeps what was taken, and tells where each stream goes on.
+    pub(crate) fn commit(mut self) -> BTreeMap<RankId, Taken> {
+        self.added.clear();
+        let mut all = BTreeMap::new();
+        for (model, instances) in std::mem::take(&mut self.places) {
+            for (instance, ranks) in instances {
+                for (dp_rank, place) in ranks {
+                    if let Place::Taken(taken) = place {
+                        all.insert(RankId { model: model.clone(), instance: instance.clone(), dp_rank }, taken);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Where a rank's blocks go; none if they are left out.
+    fn place(
+        &mut self,
+        key: &ModelKey,
+        block_size: BlockSize,
+        instance: &InstanceId,
+        dp_rank: DpRank,
+    ) -> Result<Option<&mut Taken>, Refused> {
+        let known = self.places.get(key).and_then(|instances| instances.get(instance)?.get(&dp_rank));
+        if known.is_none() {
+            let place = self.new_place(key, block_size, instance, dp_rank)?;
+            let instances = self.places.entry(key.clone()).or_default();
+            instances.entry(instance.clone()).or_default().insert(dp_rank, place);
+        }
+        let instances = self.places.get_mut(key).and_then(|instances| instances.get_mut(instance)?.get_mut(&dp_rank));
+        Ok(instances.and_then(|place| match place {
+            Place::Taken(taken) => Some(taken),
+            Place::LeftOut => None,
+        }))
+    }
+
+    fn new_place(
+        &mut self,
+        key: &ModelKey,
+        block_size: BlockSize,
+        instance: &InstanceId,
+        dp_rank: DpRank,
+    ) -> Result<Place, Refused> {
+        let found = self.indexer.instance_to_restore(key, block_size, instance);
+        let found = found.map_err(|error| Refused(error.to_string()))?;
+        if found.is_new {
+            self.added.push((key.clone(), instance.clone()));
+        }
+        let of_instance = RankId { model: key.clone(), instance: instance.clone(), dp_rank: DpRank(0) };
+        let mut held = self.held.range(of_instance..).take_while(|id| id.model == *key && id.instance == *instance);
+        let is_taken = match found.listens_to.contains(&dp_rank) {
+            true => held.any(|id| id.dp_rank == dp_rank),
+            // Only batches name it: it is fed by one of the instance's streams.
+            false => found.listens_to.is_empty() || held.next().is_some(),
+        };
+        let rank = WorkerRank { worker: found.worker, dp_rank };
+        Ok(match is_taken {
+            true => Place::Taken(Taken { model: found.model, rank, restored: Restored::default() }),
+            false => Place::LeftOut,
+        })
+    }
+}
+
+impl DumpSink for Restore {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+        let block_size = BlockSize::new(record.block_size).ok_or_else(|| Refused("a block size of 0".to_owned()))?;
+        let place = self.place(&record.key(), block_size, &record.instance_id, DpRank(record.dp_rank))?;
+        if let Some(taken) = place {
+            taken.restored.note(&taken.model, &record);
+        }
+        Ok(())
+    }
+
+    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
+        if let Some(taken) = self.place(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
+            taken.restored.take(&taken.model, taken.rank, stored);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let places = std::mem::take(&mut self.places).into_values();
+        for place in places.flat_map(BTreeMap::into_values).flat_map(BTreeMap::into_values) {
+            if let Place::Taken(taken) = place {
+                taken.model.index.clear_rank(taken.rank);
+            }
+        }
+        for (key, instance) in self.added.drain(..) {
+            self.indexer.unregister(&instance, &key.model_name, Some(&key.tenant_id), None);
+        }
+    }
+}
+
+/// An instance that blocks can be put under.
+struct Found {
+    model: Arc<Model>,
+    worker: WorkerId,
+    /// Ranks that are registered.
+    listens_to: BTreeSet<DpRank>,
+    is_new: bool,
+}
+
+impl Indexer {
+    /// Whether a rank's stream waits to be released.
+    pub(crate) fn is_held(&self, rank: &RankId) -> bool {
+        self.listener_of(rank).is_some_and(|listener| listener.hold.lock().holds(rank.dp_rank))
+    }
+
+    /// A rank need not be what the index says, for a reason that its stream does not know of.
+    pub(crate) fn distrust(&self, rank: &RankId, why: String) {
+        if let Some(listener) = self.listener_of(rank) {
+            listener.degrade_rank(rank.dp_rank, why);
+        }
+    }
+
+    fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
+        listener(self.models.read().get(&rank.model)?, &rank.instance, rank.dp_rank)
+    }
+
+    /// Lets a held rank's stream go on from what was taken, or from its start.
+    pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<Taken>) {
+        let _registering = self.registering.lock();
+        match (self.listener_of(rank), taken) {
+            (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
+            (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
+            // It was unregistered meanwhile.
+            (None, Some(taken)) => taken.model.index.clear_rank(taken.rank),
+            (None, None) => {}
+        }
+    }
+
+    /// Lets a held stream go on from what was restored of a rank.
+    pub(super) fn go_on_from(&self, listener: &Arc<Listener>, dp_rank: DpRank, restored: Restored) {
+        let position = restored.position();
+        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.salts));
+        self.release_held(listener, dp_rank, Some(position));
+    }
+
+    /// The instance, which is made known if it is not.
+    fn instance_to_restore(
+        &self,
+        key: &ModelKey,
+        block_size: BlockSize,
+        instance: &InstanceId,
+    ) -> Result<Found, RegistrationError> {
+        let _registering = self.registering.lock();
+        let model = self.model_for(key, block_size)?;
+        let found = {
+            let mut instances = model.instances.write();
+            let is_new = !instances.contains_key(instance);
+            let new_instance = || Instance { worker: WorkerId(self.new_id()), listeners: BTreeMap::new() };
+            let known = instances.entry(instance.clone()).or_insert_with(new_instance);
+            let listens_to = known.listeners.keys().copied().collect();
+            Found { model: Arc::clone(&model), worker: known.worker, listens_to, is_new }
+        };
+        self.models.write().entry(key.clone()).or_insert(model);
+        Ok(found)
+    }
+}

@@ -1,0 +1,170 @@
+//! An instance built up anew beside itself, and exchanged when it is whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flash_indexer_core::{DpRank, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_wire::Start;
+
+use super::registration::refused;
+use super::restore::Restored;
+use super::{Indexer, RegistrationError};
+use crate::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks};
+use crate::ingest::{Connection, Listener, NewListener, Trust};
+use crate::instance::{InstanceId, ModelKey};
+use crate::model::{Instance, Model};
+
+/// A second life of a registered instance that nobody can see: other subscriptions, held, and another number in the
+/// index. Takes a dump of the instance; everything else in it is skipped. Dropped before [`Shadow::exchange`], it leaves nothing behind.
+pub(crate) struct Shadow {
+    indexer: Arc<Indexer>,
+    model: Arc<Model>,
+    instance: InstanceId,
+    worker: WorkerId,
+    /// The streams that it is to replace, and its own.
+    replaced: BTreeMap<DpRank, Arc<Listener>>,
+    listeners: BTreeMap<DpRank, Arc<Listener>>,
+    restored: BTreeMap<DpRank, Restored>,
+}
+
+/// An instance cannot be built up anew.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShadowError {
+    /// It is not registered, or not in this way any more.
+    #[error("instance {0} has been registered otherwise meanwhile")]
+    Changed(InstanceId),
+    /// Its engine cannot be listened to a second time.
+    #[error("{0}")]
+    Listen(#[from] RegistrationError),
+}
+
+impl Shadow {
+    /// Listens to every stream of an instance once more.
+    pub(crate) fn of(indexer: &Arc<Indexer>, key: &ModelKey, instance: &InstanceId) -> Result<Self, ShadowError> {
+        let _registering = indexer.registering.lock();
+        let model = indexer.models.read().get(key).cloned();
+        let model = model.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
+        let replaced = model.instances.read().get(instance).map(|found| found.listeners.clone());
+        let replaced = replaced.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
+        let mut shadow = Self {
+            indexer: Arc::clone(indexer),
+            worker: WorkerId(indexer.new_id()),
+            model,
+            instance: instance.clone(),
+            replaced: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            restored: BTreeMap::new(),
+        };
+        for (&dp_rank, original) in &replaced {
+            let same = replaced.iter().find(|(_, other)| Arc::ptr_eq(other, original)).map(|(rank, _)| rank);
+            let shared = same.and_then(|rank| shadow.listeners.get(rank)).map(Arc::clone);
+            let listener = match shared {
+                Some(shared) => shared,
+                None => shadow.listen(dp_rank, original)?,
+            };
+            listener.hold.lock().hold(dp_rank);
+            shadow.listeners.insert(dp_rank, listener);
+        }
+        shadow.replaced = replaced;
+        Ok(shadow)
+    }
+
+    fn listen(&self, dp_rank: DpRank, original: &Listener) -> Result<Arc<Listener>, RegistrationError> {
+        let listener = Arc::new(Listener::new(NewListener {
+            id: self.indexer.new_id(),
+            model: Arc::clone(&self.model),
+            instance: self.instance.clone(),
+            worker: self.worker,
+            dp_rank,
+            options: original.options.clone(),
+            start: Start::Held,
+            decoder: self.indexer.decoders.assign(),
+            remembered: None,
+        }));
+        self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| refused(&error))?;
+        Ok(listener)
+    }
+
+    /// Whether all of its streams are connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.listeners.values().all(|listener| listener.connection() == Connection::Connected)
+    }
+
+    /// Whether everything that its engine changed is known of every rank.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.listeners.iter().all(|(&dp_rank, listener)| listener.trust(dp_rank) == Trust::Exact)
+    }
+
+    /// Whether its engine can be asked for what it has published.
+    pub(crate) fn can_replay(&self) -> bool {
+        self.listeners.values().all(|listener| listener.options.replay_endpoint.is_some())
+    }
+
+    /// Lets the streams go on from what was taken, or from their start.
+    pub(crate) fn go_on(&mut self) {
+        for (&dp_rank, listener) in &self.listeners {
+            match self.restored.remove(&dp_rank) {
+                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored),
+                None => drop(self.indexer.release_held(listener, dp_rank, None)),
+            }
+        }
+    }
+
+    /// Puts this in the place of the original.
+    pub(crate) fn exchange(mut self) -> Result<(), ShadowError> {
+        let indexer = Arc::clone(&self.indexer);
+        let _registering = indexer.registering.lock();
+        {
+            let mut instances = self.model.instances.write();
+            let changed = || ShadowError::Changed(self.instance.clone());
+            let original = instances.get_mut(&self.instance).ok_or_else(changed)?;
+            let streams = |listeners: &BTreeMap<DpRank, Arc<Listener>>| -> BTreeMap<DpRank, u64> {
+                listeners.iter().map(|(&dp_rank, listener)| (dp_rank, listener.id)).collect()
+            };
+            if streams(&original.listeners) != streams(&self.replaced) {
+                return Err(changed());
+            }
+            *original = Instance { worker: self.worker, listeners: std::mem::take(&mut self.listeners) };
+        }
+        std::mem::swap(&mut self.listeners, &mut self.replaced);
+        Ok(())
+    }
+
+    fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {
+        self.model.key == *key && self.instance == *instance
+    }
+}
+
+impl DumpSink for Shadow {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+        if self.is_of_it(&record.key(), &record.instance_id) {
+            if record.block_size != self.model.block_size.tokens() {
+                return Err(Refused(format!("the peer has blocks of {} tokens", record.block_size)));
+            }
+            self.restored.entry(DpRank(record.dp_rank)).or_default().note(&self.model, &record);
+        }
+        Ok(())
+    }
+
+    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
+        if self.is_of_it(rank.key, rank.instance) {
+            let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
+            self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, stored);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        // Either its own streams, or those that it has replaced.
+        let mut closed = BTreeMap::new();
+        for listener in std::mem::take(&mut self.listeners).into_values() {
+            closed.insert(listener.id, listener);
+        }
+        for listener in closed.into_values() {
+            self.indexer.sockets.close(&listener);
+            self.model.index.remove_worker(listener.worker);
+        }
+    }
+}

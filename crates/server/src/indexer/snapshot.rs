@@ -1,0 +1,116 @@
+//! What the service says of a rank to whoever starts from it, or compares it with his own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
+
+use super::handover::listener;
+use super::{Indexer, RankDump, RankId};
+use crate::dump::{EngineRecord, RankRecord, StreamRecord, Tally};
+use crate::engine::EngineKind;
+use crate::ingest::{Listener, Position, ReadAt};
+use crate::instance::{InstanceId, ModelKey};
+use crate::model::Model;
+
+/// What reading may take where the message has come already, and threads are busy.
+const READING: Duration = Duration::from_secs(1);
+
+/// A rank cannot be digested as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DigestError {
+    #[error("{0} is not listened to: see GET /workers")]
+    Unknown(RankId),
+    #[error("{0} is past message {1}, or does not reach it in time: ask for a later one, or wait longer")]
+    NotThen(RankId, u64),
+    #[error("the service is stopping")]
+    Stopping,
+}
+
+impl Indexer {
+    /// Models that fit, with their block sizes.
+    pub(crate) fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
+        let models = self.models_of(model_name, tenant_id).into_iter();
+        models.map(|model| (model.key.clone(), model.block_size)).collect()
+    }
+
+    /// The ranks of a model, one at a time, as they are written.
+    pub(crate) fn records<'i>(
+        &'i self,
+        key: &ModelKey,
+        instance: Option<&InstanceId>,
+    ) -> impl Iterator<Item = (RankRecord, RankDump)> + use<'i> {
+        let model = self.models.read().get(key).cloned();
+        self.dump_of(key, instance).filter_map(move |rank| {
+            let model = model.as_ref()?;
+            Some((record(model, &rank.instance, rank.dp_rank, rank.position, Tally::default()), rank))
+        })
+    }
+
+    /// What a rank holds, counted and digested: now, or after the message `at`, which is waited for. Its
+    /// writer waits meanwhile: about a millisecond for every 10,000 blocks.
+    pub(crate) fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
+        let unknown = || DigestError::Unknown(rank.clone());
+        let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
+        let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
+        let patience = (at != ReadAt::Now).then_some(patience + READING);
+        let read = self.read(&listener, rank.dp_rank, at, patience, {
+            let model = Arc::clone(&model);
+            let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
+            move |place| (place.position, tally(&model.index.held(of)))
+        });
+        let (position, holds) = read.ok_or_else(|| match at {
+            ReadAt::Now => DigestError::Stopping,
+            ReadAt::Message(sequence) => DigestError::NotThen(rank.clone(), sequence),
+        })?;
+        Ok(record(&model, &rank.instance, rank.dp_rank, Some(position), holds))
+    }
+}
+
+fn tally(held: &[HeldBlock]) -> Tally {
+    let mut tally = Tally::default();
+    for HeldBlock { sequence, parent, local, copies } in held {
+        for (tier, &copies) in copies.iter().filter(|(_, copies)| **copies > 0) {
+            tally.add(tier, copies, *parent, &[Block { sequence: *sequence, local: *local }]);
+        }
+    }
+    tally
+}
+
+fn record(
+    model: &Model,
+    instance: &InstanceId,
+    dp_rank: DpRank,
+    position: Option<Position>,
+    holds: Tally,
+) -> RankRecord {
+    let listener = listener(model, instance, dp_rank);
+    RankRecord {
+        model_name: model.key.model_name.clone(),
+        tenant_id: model.key.tenant_id.clone(),
+        block_size: model.block_size.tokens(),
+        instance_id: instance.clone(),
+        dp_rank: dp_rank.0,
+        engine: listener.map(|listener| engine_record(&listener)),
+        stream: position.map(stream_record),
+        windows: model.windows.in_use().map(Into::into).collect(),
+        holds,
+    }
+}
+
+fn engine_record(listener: &Listener) -> EngineRecord {
+    let options = &listener.options;
+    EngineRecord {
+        endpoint: options.endpoint.clone(),
+        replay_endpoint: options.replay_endpoint.clone(),
+        lora_name: options.lora_name.clone(),
+        engine: options.engine.and_then(EngineKind::named),
+        removal: options.removed_copies.into(),
+    }
+}
+
+fn stream_record(position: Position) -> StreamRecord {
+    let Position { cursor, epoch, trust } = position;
+    StreamRecord { cursor: cursor.map(Into::into), epoch, trust }
+}

@@ -1,0 +1,163 @@
+//! Asking another indexer.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use ureq::http::Response;
+use ureq::typestate::WithoutBody;
+use ureq::{Agent, Body, RequestBuilder};
+
+use super::url::PeerUrl;
+use crate::dump::{EngineKind, RankRecord, Removal};
+use crate::indexer::RankId;
+use crate::ingest::Trust;
+use crate::instance::InstanceId;
+
+/// How long a peer may take.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerDeadlines {
+    /// To take a connection.
+    pub connect: Duration,
+    /// To begin its answer.
+    pub first_byte: Duration,
+    /// To go on with it.
+    pub stall: Duration,
+    /// To end it.
+    pub whole: Duration,
+}
+
+impl Default for PeerDeadlines {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(3),
+            first_byte: Duration::from_secs(10),
+            stall: Duration::from_secs(15),
+            whole: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A peer cannot help.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    /// It does not answer, or stops answering.
+    #[error("no answer from {url}: {source}")]
+    Unreachable { url: PeerUrl, source: Box<ureq::Error> },
+    /// It answers that it cannot.
+    #[error("{url} answered {status}: {message}")]
+    Refused { url: PeerUrl, status: u16, message: String },
+    /// Its answer cannot be read.
+    #[error("{url} does not answer as an indexer does: {what}")]
+    Strange { url: PeerUrl, what: String },
+}
+
+/// Bytes of an answer that is not streamed.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of an error's text.
+const ERROR_BYTES_MAX: u64 = 4 << 10;
+
+/// A client for all peers. It blocks.
+#[derive(Debug, Clone)]
+pub(crate) struct PeerClient {
+    agent: Agent,
+}
+
+impl PeerClient {
+    pub(crate) fn new(deadlines: &PeerDeadlines) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(deadlines.connect))
+            .timeout_recv_response(Some(deadlines.first_byte))
+            .timeout_per_read(Some(deadlines.stall))
+            .timeout_global(Some(deadlines.whole))
+            .build();
+        Self { agent: config.into() }
+    }
+
+    /// Engines that the peer listens to.
+    pub(crate) fn workers(&self, url: &PeerUrl) -> Result<Vec<PeerWorker>, PeerError> {
+        self.json(url, self.agent.get(format!("{url}/workers")))
+    }
+
+    /// The peer's dump as it comes, of one instance or of everything.
+    pub(crate) fn dump(&self, url: &PeerUrl, only: Option<&Selection<'_>>) -> Result<impl Read + use<>, PeerError> {
+        let mut request = self.agent.get(format!("{url}/dump"));
+        if let Some(Selection { model_name, tenant_id, instance }) = only {
+            request = request.query("model_name", model_name).query("tenant_id", tenant_id);
+            request = request.query("instance_id", instance.as_key());
+        }
+        let request = request.header("accept", "application/x-ndjson, application/json;q=0.5");
+        let response = self.call(url, request.header("accept-encoding", "zstd"))?;
+        Ok(response.into_body().into_with_config().limit(u64::MAX).reader())
+    }
+
+    /// What a rank of the peer's holds after this message, which is waited for.
+    pub(crate) fn digest(
+        &self,
+        url: &PeerUrl,
+        rank: &RankId,
+        at: u64,
+        wait: Duration,
+    ) -> Result<RankRecord, PeerError> {
+        let request = self.agent.get(format!("{url}/digest"));
+        let request = request.query("model_name", &rank.model.model_name).query("tenant_id", &rank.model.tenant_id);
+        let request = request.query("instance_id", rank.instance.as_key()).query("dp_rank", rank.dp_rank.to_string());
+        let request = request.query("at_sequence", at.to_string()).query("wait_ms", wait.as_millis().to_string());
+        self.json(url, request)
+    }
+
+    fn json<T: DeserializeOwned>(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<T, PeerError> {
+        let mut response = self.call(url, request)?;
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        let body = body.map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
+        serde_json::from_slice(&body).map_err(|error| PeerError::Strange { url: url.clone(), what: error.to_string() })
+    }
+
+    fn call(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, PeerError> {
+        let mut response =
+            request.call().map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = response.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
+        let json: Option<Value> = serde_json::from_str(&text).ok();
+        let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(&text).to_owned();
+        Err(PeerError::Refused { url: url.clone(), status: status.as_u16(), message })
+    }
+}
+
+/// One instance of a peer's.
+pub(crate) struct Selection<'a> {
+    pub(crate) model_name: &'a str,
+    pub(crate) tenant_id: &'a str,
+    pub(crate) instance: &'a InstanceId,
+}
+
+/// An entry of a peer's `/workers`. The first fields are what every indexer has.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PeerWorker {
+    pub(crate) instance_id: InstanceId,
+    pub(crate) endpoints: BTreeMap<u32, String>,
+    pub(crate) model_name: Option<String>,
+    pub(crate) tenant_id: Option<String>,
+    pub(crate) block_size: Option<u32>,
+    #[serde(default)]
+    pub(crate) listeners: BTreeMap<u32, PeerListener>,
+}
+
+/// What a peer says of a listener.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PeerListener {
+    pub(crate) last_seq: Option<u64>,
+    pub(crate) trust: Option<Trust>,
+    pub(crate) replay_endpoint: Option<String>,
+    pub(crate) lora_name: Option<String>,
+    pub(crate) engine: Option<EngineKind>,
+    #[serde(default)]
+    pub(crate) removal: Removal,
+}

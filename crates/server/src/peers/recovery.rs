@@ -1,0 +1,237 @@
+//! Starting from what somebody else knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use tracing::{info, warn};
+
+use super::Peers;
+use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
+use super::status::{RecoveryState, RecoveryStatus, Reporter};
+use super::url::PeerUrl;
+use crate::dump::{
+    DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, StoredBlocks, read_dump,
+};
+use crate::indexer::{Indexer, RankId, Registered, Registration, Restore, Taken};
+use crate::instance::ModelKey;
+
+const CONNECTION_CHECK: Duration = Duration::from_millis(5);
+
+/// What a server starts from, when it is not from nothing.
+pub(crate) struct Recovery {
+    pub(crate) indexer: Arc<Indexer>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) deadlines: PeerDeadlines,
+    /// A dump, for when no peer can help.
+    pub(crate) load: Option<PathBuf>,
+    /// Ranks whose streams are held until this is over.
+    pub(crate) held: BTreeSet<RankId>,
+}
+
+/// One source cannot help.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SourceError {
+    #[error("{0}")]
+    Peer(#[from] PeerError),
+    #[error("failed to open {path}: {source}")]
+    Open { path: String, source: io::Error },
+    #[error("{source_name}: {source}")]
+    Dump { source_name: String, source: DumpError },
+}
+
+impl SourceError {
+    /// A short name for counting.
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
+            Self::Peer(PeerError::Refused { .. }) => "refused",
+            Self::Peer(PeerError::Strange { .. }) => "strange",
+            Self::Open { .. } | Self::Dump { .. } => "broken_dump",
+        }
+    }
+}
+
+impl Recovery {
+    /// Asks the peers in turn, takes over what the first one knows, and lets the streams go on from there; in a
+    /// thread of its own, which ends when the indexer stops and a deadline has passed.
+    ///
+    /// # Errors
+    ///
+    /// When there is no thread.
+    pub(crate) fn start(self) -> io::Result<Arc<RecoveryStatus>> {
+        let (status, reporter) = RecoveryStatus::running();
+        std::thread::Builder::new().name("recovery".to_owned()).spawn(move || self.run(&reporter))?;
+        Ok(status)
+    }
+
+    fn run(mut self, reporter: &Reporter) {
+        let client = PeerClient::new(&self.deadlines);
+        let restored = self.ask_all(&client, reporter);
+        let failed = restored.as_ref().err().map(ToString::to_string);
+        self.release(restored.unwrap_or_default());
+        match failed {
+            None => reporter.say(RecoveryState::Finished),
+            Some(error) => reporter.say(RecoveryState::Failed(error)),
+        }
+    }
+
+    /// What the first source that can help says of streams; of nothing if none can.
+    fn ask_all(&mut self, client: &PeerClient, reporter: &Reporter) -> Result<BTreeMap<RankId, Taken>, SourceError> {
+        for url in self.peers.urls() {
+            reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
+            let started = Instant::now();
+            match self.ask_peer(client, &url) {
+                Ok((restored, summary)) => {
+                    self.indexer.metrics().recovery("complete");
+                    let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
+                    info!("took over {blocks} blocks of {ranks} ranks from {url} in {:?}", started.elapsed());
+                    return Ok(restored);
+                }
+                Err(error) => {
+                    self.indexer.metrics().recovery(error.reason());
+                    warn!("failed to recover from a peer: {error}");
+                }
+            }
+        }
+        let Some(path) = self.load.clone() else {
+            if !self.peers.urls().is_empty() {
+                warn!("no peer could help: starting with what engines tell from now on");
+            }
+            return Ok(BTreeMap::new());
+        };
+        let source_name = path.display().to_string();
+        reporter.say(RecoveryState::Running(format!("reading {source_name}")));
+        let file = File::open(&path).map_err(|source| SourceError::Open { path: source_name.clone(), source })?;
+        let (restored, summary) = self.restore(&source_name, file)?;
+        info!("took over {} blocks of {} ranks from {source_name}", summary.holds.blocks, summary.ranks);
+        Ok(restored)
+    }
+
+    fn ask_peer(
+        &mut self,
+        client: &PeerClient,
+        url: &PeerUrl,
+    ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
+        // Whatever the dump does not have, its streams must: so they are listened to first.
+        for worker in client.workers(url)? {
+            for registration in registrations(&worker) {
+                self.hold(registration);
+            }
+        }
+        self.wait_for_connections();
+        let dump = client.dump(url, None)?;
+        self.restore(url.as_str(), dump)
+    }
+
+    /// Takes a dump over: all of it or nothing.
+    fn restore(
+        &mut self,
+        source_name: &str,
+        dump: impl Read,
+    ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
+        let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
+        let mut taking = Taking { recovery: self, restore };
+        let read = read_dump(dump, &mut taking);
+        let summary = read.map_err(|source| SourceError::Dump { source_name: source_name.to_owned(), source })?;
+        Ok((taking.restore.commit(), summary))
+    }
+
+    /// Listens to a rank without applying anything yet; none if it is listened to already, or cannot be.
+    fn hold(&mut self, registration: Registration) -> Option<RankId> {
+        let rank = RankId::of(&registration);
+        match self.indexer.register_held(registration) {
+            Ok(Registered::New) if self.indexer.is_held(&rank) => {
+                self.held.insert(rank.clone());
+                Some(rank)
+            }
+            Ok(Registered::New | Registered::Already) => None,
+            Err(error) => {
+                warn!("instance {} is not listened to as the source does: {error}", rank.instance);
+                None
+            }
+        }
+    }
+
+    fn release(&self, mut restored: BTreeMap<RankId, Taken>) {
+        for rank in &self.held {
+            self.indexer.release_restored(rank, restored.remove(rank));
+        }
+    }
+
+    /// Waits, as long as a connection may take, for the streams that wait.
+    fn wait_for_connections(&self) {
+        let deadline = Instant::now() + self.deadlines.connect;
+        while !self.indexer.unconnected(&self.held).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(CONNECTION_CHECK);
+        }
+    }
+}
+
+/// Takes a dump, and listens to the engines that it names.
+struct Taking<'r> {
+    recovery: &'r mut Recovery,
+    restore: Restore,
+}
+
+impl DumpSink for Taking<'_> {
+    fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
+        if self.recovery.indexer.is_stopping() {
+            return Err(Refused("the service is stopping".to_owned()));
+        }
+        if let Some(registration) = registration(&record)
+            && let Some(rank) = self.recovery.hold(registration)
+        {
+            self.restore.hold(rank);
+        }
+        self.restore.rank(record)
+    }
+
+    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
+        self.restore.stored(rank, stored)
+    }
+}
+
+/// What a dump's rank is registered with, if it is.
+fn registration(record: &RankRecord) -> Option<Registration> {
+    let engine = record.engine.as_ref()?;
+    Some(Registration {
+        instance: record.instance_id.clone(),
+        dp_rank: DpRank(record.dp_rank),
+        endpoint: engine.endpoint.clone(),
+        replay_endpoint: engine.replay_endpoint.clone(),
+        model: record.key(),
+        block_size: BlockSize::new(record.block_size)?,
+        lora_name: engine.lora_name.clone(),
+        engine: engine.engine.map(EngineKind::name),
+        removed_copies: engine.removal.into(),
+    })
+}
+
+/// What a peer's instance is registered with. Other indexers do not say enough of theirs: those are known from the
+/// command line, or are known by their blocks alone.
+fn registrations(worker: &PeerWorker) -> Vec<Registration> {
+    let (Some(model), Some(block_size)) = (&worker.model_name, worker.block_size.and_then(BlockSize::new)) else {
+        return Vec::new();
+    };
+    let listeners = worker.listeners.iter().filter_map(|(&dp_rank, listener)| {
+        let endpoint = worker.endpoints.get(&dp_rank)?.clone();
+        Some(Registration {
+            instance: worker.instance_id.clone(),
+            dp_rank: DpRank(dp_rank),
+            endpoint,
+            replay_endpoint: listener.replay_endpoint.clone(),
+            model: ModelKey::new(model.clone(), worker.tenant_id.clone()),
+            block_size,
+            lora_name: listener.lora_name.clone(),
+            engine: listener.engine.map(EngineKind::name),
+            removed_copies: listener.removal.into(),
+        })
+    });
+    listeners.collect()
+}

@@ -1,0 +1,78 @@
+//! Where another indexer answers.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use ureq::http::Uri;
+
+/// Base URL of another indexer, such as `http://replica-b:8090`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PeerUrl(String);
+
+/// A text is not the URL of an indexer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("bad peer URL {url:?}: {why}; give one such as http://replica-b:8090")]
+pub struct PeerUrlError {
+    url: String,
+    why: &'static str,
+}
+
+/// Longest URL of a peer, in bytes.
+const URL_BYTES_MAX: usize = 2_048;
+
+impl PeerUrl {
+    /// The URL without a slash at its end.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PeerUrl {
+    type Err = PeerUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PeerUrlError> {
+        let url = text.trim().trim_end_matches('/');
+        let bad = |why| Err(PeerUrlError { url: url.chars().take(128).collect(), why });
+        if url.len() > URL_BYTES_MAX {
+            return bad("it is too long");
+        }
+        let Ok(uri) = url.parse::<Uri>() else { return bad("it is none") };
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return bad("https is not spoken between indexers"),
+            _ => return bad("it does not start with http://"),
+        }
+        let Some(authority) = uri.authority() else { return bad("there is no host") };
+        if authority.host().is_empty() {
+            return bad("there is no host");
+        }
+        if authority.as_str().contains('@') {
+            return bad("it has a user");
+        }
+        if authority
+            .as_str()
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']') && port.parse::<u16>().is_err())
+        {
+            return bad("the port is not a number from 0 to 65535");
+        }
+        if uri.query().is_some() || url.contains('#') {
+            return bad("it has a query");
+        }
+        Ok(Self(url.to_owned()))
+    }
+}
+
+impl fmt::Display for PeerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for PeerUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}

@@ -1,0 +1,353 @@
+//! Peers: who they are, what is learned from them, and what becomes of a peer that lies or dies.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flash_indexer_server::{PeerDeadlines, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
+use serde_json::{Value, json};
+use support::fake_peer::{FakeDump, FakePeer};
+use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
+
+/// A service that starts from these peers, as soon as it has.
+fn recovered(peers: &[&str]) -> Service {
+    let service = recovering(peers);
+    wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
+    service
+}
+
+fn recovering(peers: &[&str]) -> Service {
+    let peers = peers.iter().map(|url| url.parse().expect("a URL")).collect();
+    let peer_deadlines = PeerDeadlines { stall: Duration::from_millis(300), ..PeerDeadlines::default() };
+    Service::start_with(ServerOptions { peers, peer_deadlines, ..ServerOptions::default() })
+}
+
+/// Answers to a fixed set of queries.
+fn answers(service: &Service) -> Vec<Value> {
+    let prompts = [&[1, 2, 3][..], &[1], &[1, 2, 4, 5], &[9], &[20, 21, 22, 23], &[1, 2, 3, 4, 5, 6]];
+    let salted = |salt: Option<&str>| {
+        prompts.map(|hashes| {
+            let query = json!({ "model_name": "m", "token_ids": tokens(hashes), "cache_salt": salt });
+            service.post("/query", &query).1
+        })
+    };
+    [salted(None), salted(Some("s"))].concat()
+}
+
+fn same_answers(a: &Service, b: &Service) {
+    for (a, b) in answers(a).iter().zip(answers(b)) {
+        assert_eq!(*a, b);
+    }
+}
+
+fn blocks_held(service: &Service) -> usize {
+    let (status, dump) = service.get("/dump");
+    assert_eq!(status, 200, "{dump}");
+    dump.to_string().matches("block_hash").count()
+}
+
+#[test]
+fn peers_come_and_go() {
+    let service = Service::start();
+    assert_eq!(service.get("/peers"), (200, json!([])));
+    let post = |path: &str, url: &str| service.post(path, &json!({ "url": url })).0;
+    assert_eq!(post("/register_peer", "http://replica-b:8090/"), 201);
+    assert_eq!(post("/register_peer", "http://replica-b:8090"), 200, "it is known");
+    assert_eq!(post("/register_peer", "http://[::1]:8091"), 201);
+    assert_eq!(service.get("/peers").1, json!(["http://replica-b:8090", "http://[::1]:8091"]));
+    assert_eq!(post("/deregister_peer", "http://replica-b:8090"), 200);
+    assert_eq!(post("/deregister_peer", "http://replica-b:8090"), 404);
+    assert_eq!(service.get("/peers").1, json!(["http://[::1]:8091"]));
+    let bad = ["", "replica-b:8090", "tcp://b:1", "https://b", "http://", "http://b:x", "http://u@b", "http://b?x=1"];
+    for url in bad {
+        let (status, answer) = service.post("/register_peer", &json!({ "url": url }));
+        assert_eq!(status, 400, "{url}: {answer}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains("http://replica-b:8090")), "{answer}");
+    }
+    assert_eq!(service.post("/register_peer", &json!({})).0, 422);
+    let statuses: Vec<u16> = (0..64).map(|at| post("/register_peer", &format!("http://b{at}:1"))).collect();
+    assert_eq!(statuses.iter().filter(|&&status| status == 503).count(), 1, "peers are bounded: {statuses:?}");
+}
+
+#[test]
+fn a_server_starts_from_its_peer_while_engines_publish() {
+    let survivor = Service::start();
+    let engine = Engine::registered(&survivor, json!(1), 0, &json!({ "engine": "vllm" }));
+    let other = Engine::registered(&survivor, json!("b"), 3, &json!({ "removal": "last_copy" }));
+    let keys = vec![Some(vec![ExtraKey::Text("s")]), None];
+    let salted = BlockStored { extra_keys: Some(keys), ..store(None, &[20, 21]) };
+    engine.say(&survivor, 0, &[stored(None, &[1, 2, 3]), stored(Some(1), &[2]), EngineEvent::Stored(salted)]);
+    other.say(&survivor, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2])]);
+
+    let stop = AtomicBool::new(false);
+    let started = std::thread::scope(|scope| {
+        let stop = &stop;
+        let publishing = scope.spawn(move || {
+            let mut sequence = 0;
+            while !stop.load(Ordering::Relaxed) {
+                sequence += 1;
+                let hash = 100 + sequence % 50;
+                let events = match sequence % 100 < 50 {
+                    true => [stored(Some(3), &[hash])],
+                    false => [removed(&[hash])],
+                };
+                let payload = encode_batch(sequence as f64, &events, None, Encoding::Map);
+                engine.publisher.publish(sequence, &payload).expect("published");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            (engine, sequence)
+        });
+        let started = recovered(&[&survivor.url("")]);
+        wait_for("live messages", PATIENCE, || {
+            let last = |service: &Service| service.listener(&json!(1), 0)["last_seq"].as_u64().unwrap_or_default();
+            (last(&started) > 200).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        let (engine, last) = publishing.join().expect("it publishes");
+        for service in [&survivor, &started] {
+            engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last));
+        }
+        // What follows a salted block inherits its salt; what is held twice is held once when one copy is removed.
+        let events = [stored(Some(21), &[22]), removed(&[2]), stored(Some(3), &[4])];
+        let payload = encode_batch(0.5, &events, None, Encoding::Map);
+        engine.publisher.publish(last + 1, &payload).expect("published");
+        other.publisher.publish(1, &encode_batch(0.5, &[removed(&[2])], None, Encoding::Map)).expect("published");
+        for service in [&survivor, &started] {
+            engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last + 1));
+            other.wait(service, "the last message", |listener| listener["last_seq"] == json!(1));
+        }
+        started
+    });
+    same_answers(&survivor, &started);
+    assert_eq!(started.score(&tokens(&[1, 2, 3]), "1", 0), 12, "one of two copies was removed");
+    assert_eq!(started.score(&tokens(&[1, 2, 3]), "b", 3), 4, "the last copy was removed");
+    for (instance, rank) in [(json!(1), 0), (json!("b"), 3)] {
+        let listener = started.listener(&instance, rank);
+        assert_eq!(listener["trust"], json!("exact"), "{listener}");
+        assert_eq!(listener["gaps"], json!(0), "{listener}");
+        assert_eq!(listener["engine"], survivor.listener(&instance, rank)["engine"]);
+    }
+}
+
+#[test]
+fn nothing_is_taken_from_a_peer_that_dies_or_lies() {
+    let survivor = Service::start();
+    let engine = Engine::registered(&survivor, json!(1), 0, &json!({}));
+    engine.say(&survivor, 0, &[stored(None, &[1, 2, 3]), stored(Some(2), &[9])]);
+    let workers = survivor.get("/workers").1;
+    let request = ureq::get(survivor.url("/dump")).header("accept", "application/x-ndjson");
+    let dump = request.call().expect("an answer").body_mut().read_to_string().expect("text");
+    let (half, most) = (dump.len() / 2, dump.rfind("{\"end\"").expect("an end"));
+    let part = |length: usize| dump.as_bytes()[..length].to_vec();
+    let broken = [
+        FakeDump::Dies(part(half)),
+        FakeDump::Dies(part(most)),
+        FakeDump::Whole(part(half)),
+        FakeDump::Whole(part(most)),
+        FakeDump::Whole(dump.replacen("\"tokens_hash\":", "\"tokens_hash\":1", 1).into_bytes()),
+        FakeDump::Whole(dump.replacen("{\"end\"", "garbage\n{\"end\"", 1).into_bytes()),
+        FakeDump::Whole(b"<html>".to_vec()),
+        FakeDump::Stalls(part(half)),
+        FakeDump::Stalls(Vec::new()),
+        FakeDump::Refuses,
+    ];
+    let fakes = broken.map(|dump| FakePeer::start(workers.clone(), dump));
+    let urls: Vec<&str> = fakes.iter().map(|fake| fake.url.as_str()).collect();
+
+    let alone = recovered(&urls);
+    assert!(fakes.iter().all(|fake| fake.dumps_asked.load(Ordering::Relaxed) == 1), "every peer is asked");
+    assert_eq!(blocks_held(&alone), 0, "nothing is half applied");
+    // The engine is listened to all the same, and what it says counts.
+    assert_eq!(alone.listener(&json!(1), 0)["trust"], json!("cold"));
+    drop(alone);
+
+    let helped = recovered(&[&urls[..], &["http://127.0.0.1:9", &survivor.url("")]].concat());
+    same_answers(&survivor, &helped);
+    assert_eq!(helped.score(&tokens(&[1, 2, 3]), "1", 0), 12);
+    assert_eq!(helped.listener(&json!(1), 0)["trust"], json!("exact"));
+    let metrics = helped.get_text("/metrics");
+    for (outcome, times) in [("broken_dump", 9), ("refused", 1), ("unreachable", 1), ("complete", 1)] {
+        let line = format!("flash_indexer_recoveries_total{{outcome=\"{outcome}\"}} {times}");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
+}
+
+#[test]
+fn a_server_that_recovers_is_not_ready_and_no_source() {
+    let stalls = FakePeer::start(json!([]), FakeDump::Stalls(Vec::new()));
+    let peers = vec![stalls.url.parse().expect("a URL")];
+    let service = Service::start_with(ServerOptions { peers, ..ServerOptions::default() });
+    wait_for("the peer's answer", PATIENCE, || (stalls.dumps_asked.load(Ordering::Relaxed) == 1).then_some(()));
+    assert_eq!(service.get("/health").0, 200);
+    let (status, answer) = service.get("/ready");
+    assert_eq!(status, 503);
+    assert!(answer["error"].as_str().is_some_and(|error| error.contains(&stalls.url)), "{answer}");
+    assert_eq!(service.get("/dump").0, 503);
+    drop(stalls);
+    wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
+    assert_eq!(service.get("/dump").0, 200);
+}
+
+#[test]
+fn a_dump_of_another_indexer_is_taken_over_and_not_believed() {
+    let survivor = Service::start();
+    let engine = Engine::registered(&survivor, json!(1), 0, &json!({}));
+    engine.say(&survivor, 0, &[stored(None, &[1, 2, 3])]);
+    let mut dump = survivor.get("/dump").1;
+    let model = dump["m:default"].as_object_mut().expect("a model");
+    model.retain(|field, _| field == "block_size" || field == "events");
+    let mut elsewhere = model["events"][0].clone();
+    elsewhere["worker_id"] = json!(77);
+    model["events"].as_array_mut().expect("events").push(elsewhere);
+    let workers = json!([{ "instance_id": 1, "endpoints": { "0": engine.publisher.endpoint() } }]);
+    let peer = FakePeer::start(workers, FakeDump::Whole(dump.to_string().into_bytes()));
+
+    let service = recovered(&[&peer.url]);
+    for instance in ["1", "77"] {
+        assert_eq!(service.score(&tokens(&[1, 2, 3]), instance, 0), 12);
+    }
+    let answer = service.query(&json!({ "model_name": "m", "token_ids": tokens(&[1]) }));
+    for instance in ["1", "77"] {
+        assert_eq!(answer["instances"][instance]["trust"], json!("degraded"), "nobody says how old it is: {answer}");
+    }
+    assert_eq!(service.get("/workers").1[1]["status"], json!("disconnected"));
+    // They can be registered, and unregistered, like any other.
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(service.post("/register", &register).0, 201);
+    assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12);
+    assert_eq!(service.post("/unregister", &json!({ "instance_id": 77, "model_name": "m" })).0, 200);
+    let answer = service.query(&json!({ "model_name": "m", "token_ids": tokens(&[1, 2, 3]) }));
+    assert_eq!(answer["scores"], json!({ "1": { "0": 12 } }));
+}
+
+/// A service that looks at its peers all the time, and starts from none.
+fn checking() -> Service {
+    let peer_check_interval = Some(Duration::from_millis(50));
+    Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
+}
+
+fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
+    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
+    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+}
+
+#[test]
+fn what_one_replica_has_missed_it_takes_from_another() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    engine.say(&whole, 0, &[stored(None, &[1, 2, 3])]);
+    engine.say(&whole, 1, &[stored(Some(1), &[2]), stored(Some(3), &[4])]);
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    let mut last = 1;
+    wait_for("a message without those before it", PATIENCE, || {
+        last += 1;
+        engine.say(&whole, last, &[stored(Some(2), &[9])]);
+        (late.listener(&json!(1), 0)["trust"] == json!("degraded")).then_some(())
+    });
+    assert_eq!(late.score(&tokens(&[1, 2, 3]), "1", 0), 0);
+
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    engine.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
+    wait_for_metric(&late, "peer_repairs", "complete");
+    same_answers(&whole, &late);
+    // The stream goes on where the peer was, without a seam.
+    engine.say(&whole, last + 1, &[removed(&[2]), stored(Some(4), &[5])]);
+    engine.wait(&late, "the next message", |listener| listener["last_seq"] == json!(last + 1));
+    same_answers(&whole, &late);
+    assert_eq!(late.score(&tokens(&[1, 2, 3, 4, 5]), "1", 0), 20);
+    wait_for_metric(&late, "peer_checks", "equal");
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn busy_replicas_are_compared_at_one_message() {
+    let (first, second) = (Service::start(), checking());
+    let engine = Engine::registered(&first, json!(1), 0, &json!({}));
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(second.post("/register", &register).0, 201);
+    assert_eq!(second.post("/register_peer", &json!({ "url": first.url("") })).0, 201);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Also when the test fails: the scope waits for the thread.
+        let stops = StopOnDrop(&stop);
+        let stop = &stop;
+        scope.spawn(move || {
+            let mut sequence = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let payload = encode_batch(1.0, &[stored(None, &[sequence % 1_000])], None, Encoding::Map);
+                engine.publisher.publish(sequence, &payload).expect("published");
+                sequence += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        wait_for_metric(&second, "peer_checks", "equal");
+        drop(stops);
+    });
+    let metrics = second.get_text("/metrics");
+    assert!(!metrics.contains("dispute") && !metrics.contains("drift"), "{metrics}");
+}
+
+#[test]
+fn a_dispute_is_settled_by_the_engine_or_left_open() {
+    for replays in [true, false] {
+        let service = checking();
+        let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        let engine = Engine { publisher, instance: json!(1), rank: 0 };
+        let replay_endpoint = replays.then(|| engine.publisher.replay_endpoint().to_owned());
+        let register = json!({
+            "instance_id": 1, "endpoint": engine.publisher.endpoint(), "replay_endpoint": replay_endpoint,
+            "model_name": "m", "block_size": BLOCK_TOKENS,
+        });
+        assert_eq!(service.post("/register", &register).0, 201);
+        assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        engine.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+        assert_eq!(service.listener(&json!(1), 0)["trust"], json!("exact"));
+        let (status, mut digest) = service.get("/digest?model_name=m&instance_id=1&at_sequence=0");
+        assert_eq!((status, &digest["holds"]["blocks"]), (200, &json!(3)));
+        digest["holds"] = json!({ "blocks": 3, "digest": "0000000000000001" });
+        let liar = FakePeer::with_digest(service.get("/workers").1, FakeDump::Refuses, &digest);
+        assert_eq!(service.post("/register_peer", &json!({ "url": liar.url })).0, 201);
+
+        wait_for_metric(&service, "peer_checks", "dispute");
+        wait_for_metric(&service, "peer_repairs", if replays { "complete" } else { "failed" });
+        drop(liar);
+        let expected = if replays { "exact" } else { "degraded" };
+        engine.wait(&service, "the end of it", |listener| listener["trust"] == json!(expected));
+        assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12, "nothing better is known");
+    }
+}
+
+#[test]
+fn a_digest_is_of_one_message() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    let digest = |more: &str| service.get(&format!("/digest?model_name=m&instance_id=1{more}"));
+    let (status, now) = digest("");
+    assert_eq!((status, &now["stream"]["cursor"]["sequence"], &now["holds"]["blocks"]), (200, &json!(0), &json!(2)));
+    assert_eq!(digest("&at_sequence=0"), (200, now));
+    assert_eq!(digest("&at_sequence=1").0, 409, "it has not come");
+    engine.say(&service, 1, &[removed(&[2])]);
+    assert_eq!(digest("&at_sequence=0").0, 409, "it has passed");
+    assert_eq!(digest("&at_sequence=1").1["holds"]["blocks"], json!(1));
+    assert_eq!(digest("&dp_rank=7").0, 404);
+    assert_eq!(service.get("/digest?model_name=m").0, 400);
+}
