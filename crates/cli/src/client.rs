@@ -5,6 +5,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use flash_indexer_core::LocalHash;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -104,16 +105,29 @@ pub(crate) struct InstanceAnswer {
 }
 
 /// The parts of `/workers` that this program uses.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Worker {
     pub(crate) instance_id: Value,
+    pub(crate) model_name: String,
+    pub(crate) tenant_id: String,
+    pub(crate) block_size: u32,
     pub(crate) listeners: ByRank<Listener>,
 }
 
 /// One listener of a worker.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Listener {
+    pub(crate) endpoint: String,
+    pub(crate) replay_endpoint: Option<String>,
+    pub(crate) engine: Option<String>,
+    pub(crate) lora_name: Option<String>,
+    pub(crate) removal: Option<String>,
+    pub(crate) status: String,
     pub(crate) last_seq: Option<u64>,
+    pub(crate) gaps: u64,
+    pub(crate) trust: String,
+    pub(crate) rejected: BTreeMap<String, u64>,
+    pub(crate) last_error: Option<String>,
 }
 
 /// A rank to be registered.
@@ -163,6 +177,40 @@ impl IndexerClient {
     pub(crate) fn workers(&self, model_name: &str, tenant_id: &str) -> Result<Vec<Worker>> {
         let request = self.agent.get(format!("{}/workers", self.url));
         self.read(request.query("model_name", model_name).query("tenant_id", tenant_id).call())
+    }
+
+    /// All registered instances.
+    pub(crate) fn all_workers(&self) -> Result<Vec<Worker>> {
+        self.get("/workers")
+    }
+
+    /// Asks whether the service lives.
+    pub(crate) fn health(&self) -> Result<()> {
+        self.get("/health").map(|_: Value| ())
+    }
+
+    /// Asks whether the service is ready; the error says what is missing.
+    pub(crate) fn ready(&self) -> Result<()> {
+        self.get("/ready").map(|_: Value| ())
+    }
+
+    /// Other services that this one knows; none if it has no such list.
+    pub(crate) fn peers(&self) -> Result<Vec<String>> {
+        let response = self.agent.get(format!("{}/peers", self.url)).call();
+        match &response {
+            Ok(response) if response.status() == StatusCode::NOT_FOUND => Ok(Vec::new()),
+            _ => self.read(response),
+        }
+    }
+
+    pub(crate) fn query_by_hash(&self, hashes: &[LocalHash], model_name: &str, tenant_id: &str) -> Result<Answer> {
+        let hashes: Vec<u64> = hashes.iter().map(|hash| hash.0).collect();
+        let query = json!({ "block_hashes": hashes, "model_name": model_name, "tenant_id": tenant_id });
+        self.post("/query_by_hash", &query)
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.read(self.agent.get(format!("{}{path}", self.url)).call())
     }
 
     /// The dump as lines while they come, compressed or not, of what fits.

@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod demo;
 mod diff;
+mod doctor;
 mod dump;
 mod explain;
 mod prompt;
@@ -44,6 +45,8 @@ enum Command {
     Query(query::QueryArguments),
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
+    /// Check a running service and its engines end to end, and say what to fix.
+    Doctor(doctor::DoctorArguments),
     // Their arguments say what they do, at more length in --help.
     Dump(dump::DumpArguments),
     Diff(diff::DiffArguments),
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Diff(arguments) => return diff::run(&arguments),
+        Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };

@@ -1,0 +1,157 @@
+//! The whole of it is examined, with real engines, and faults are named with their fix.
+
+mod support;
+
+use std::process::Output;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_sim::workload::{ConversationOptions, Conversations};
+use flash_indexer_sim::{EngineOptions, PublishedBatch, Publisher, PublisherOptions, SimulatedEngine};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::Encoding;
+use serde_json::{Value, json};
+use support::{PATIENCE, Serve, run, text};
+
+const BLOCK_SIZE: u32 = 16;
+/// Nobody listens there.
+const NOBODY: &str = "tcp://127.0.0.1:9";
+
+/// An engine that has served a few requests, all of which can be replayed, and what it goes on with.
+struct Engine {
+    publisher: Publisher,
+    next: Vec<PublishedBatch>,
+    last: u64,
+}
+
+impl Engine {
+    fn start() -> Self {
+        let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        let mut engine = SimulatedEngine::new(EngineOptions {
+            block_size: BlockSize::new(BLOCK_SIZE).expect("not zero"),
+            blocks: 4_096,
+            dp_rank: DpRank(0),
+            hash_seed: "0".to_owned(),
+            encoding: Encoding::Map,
+        });
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+        let requests = Conversations::new(ConversationOptions::default(), 1).take(4);
+        let mut batches: Vec<_> =
+            requests.flat_map(|request| engine.serve(&request, now_s).expect("it fits").batches).collect();
+        let next = batches.split_off(batches.len() / 2);
+        batches.iter().for_each(|batch| publisher.keep(batch.sequence, &batch.payload));
+        let last = batches.last().expect("something was stored").sequence;
+        Self { publisher, next, last }
+    }
+
+    /// Publishes what comes next.
+    fn go_on(&mut self) {
+        for batch in std::mem::take(&mut self.next) {
+            self.publisher.publish(batch.sequence, &batch.payload).expect("a socket");
+            self.last = batch.sequence;
+        }
+    }
+
+    fn register(&self, serve: &Serve, instance: &str, block_size: u32, replay_endpoint: &str) {
+        let endpoint = self.publisher.endpoint();
+        register(serve, instance, block_size, endpoint, replay_endpoint);
+        assert!(self.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "the service listens");
+    }
+
+    fn wait_until_taken_in(&self, serve: &Serve, instance: &str) {
+        wait_for("the service to have taken all in", PATIENCE, || {
+            let workers: Vec<Value> =
+                ureq::get(format!("{}/workers", serve.url)).call().expect("an answer").body_mut().read_json().ok()?;
+            let worker = workers.iter().find(|worker| worker["instance_id"] == json!(instance))?;
+            (worker["listeners"]["0"]["last_seq"] == json!(self.last)).then_some(())
+        });
+    }
+}
+
+fn register(serve: &Serve, instance: &str, block_size: u32, endpoint: &str, replay_endpoint: &str) {
+    let registration = json!({
+        "instance_id": instance, "endpoint": endpoint, "replay_endpoint": replay_endpoint,
+        "model_name": format!("model of {instance}"), "block_size": block_size,
+    });
+    ureq::post(format!("{}/register", serve.url)).send_json(registration).expect("it is registered");
+}
+
+fn doctor(serve: &Serve, more: &[&str]) -> Output {
+    run(&[&["doctor", &serve.url, "--listen-s", "1"], more].concat())
+}
+
+/// Of one instance the checks with this verdict.
+fn checks(reports: &Value, instance: &str, verdict: &str) -> Vec<String> {
+    let reports = reports.as_array().expect("reports");
+    let report = reports.iter().find(|report| report["instance_id"] == json!(instance)).expect("a report");
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let findings = findings.filter(|finding| finding["verdict"] == json!(verdict));
+    findings.map(|finding| finding["check"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn a_healthy_fleet_passes_every_check() {
+    let serve = Serve::start(&[]);
+    let mut engine = Engine::start();
+    engine.register(&serve, "a", BLOCK_SIZE, engine.publisher.replay_endpoint());
+    engine.wait_until_taken_in(&serve, "a");
+    // It goes on as soon as doctor listens.
+    let output = std::thread::scope(|scope| {
+        let examined = scope.spawn(|| doctor(&serve, &["--json"]));
+        assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "doctor listens");
+        engine.go_on();
+        examined.join().expect("it runs")
+    });
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{shown}{}", text(&output.stderr));
+    let reports: Value = serde_json::from_str(&shown).expect("JSON");
+    let healthy = checks(&reports, "a", "ok");
+    for check in ["connection", "endpoint", "sequence", "block size", "hashes", "answers", "replay", "trust"] {
+        assert!(healthy.iter().any(|healthy| healthy == check), "{check}: {shown}");
+    }
+    for seen in ["are found as the engine told them", "recomputed from their tokens are equal", "exact: "] {
+        assert!(shown.contains(seen), "{seen}: {shown}");
+    }
+    let table = text(&doctor(&serve, &["--instance", "a"]).stdout);
+    assert!(table.contains("the engine is idle") && table.ends_with("problems: 0, warnings: 0\n"), "{table}");
+}
+
+#[test]
+fn each_fault_is_found_where_it_is() {
+    let serve = Serve::start(&[]);
+    let sound = Engine::start();
+    let mut mistaken = Engine::start();
+    let replayless = Engine::start();
+    sound.register(&serve, "sound", BLOCK_SIZE, sound.publisher.replay_endpoint());
+    mistaken.register(&serve, "mistaken", BLOCK_SIZE * 2, mistaken.publisher.replay_endpoint());
+    replayless.register(&serve, "replayless", BLOCK_SIZE, NOBODY);
+    register(&serve, "gone", BLOCK_SIZE, NOBODY, NOBODY);
+    mistaken.go_on();
+    sound.wait_until_taken_in(&serve, "sound");
+    mistaken.wait_until_taken_in(&serve, "mistaken");
+
+    let output = doctor(&serve, &["--json"]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
+    let reports: Value = serde_json::from_str(&shown).expect("JSON");
+    assert!(checks(&reports, "sound", "problem").is_empty(), "{shown}");
+    assert_eq!(checks(&reports, "mistaken", "problem"), ["block size"], "{shown}");
+    assert_eq!(checks(&reports, "replayless", "problem"), ["replay"], "{shown}");
+    assert_eq!(checks(&reports, "gone", "problem"), ["endpoint"], "{shown}");
+
+    let table = text(&doctor(&serve, &["--model-name", "model of mistaken"]).stdout);
+    let fix = format!("register them with block_size {BLOCK_SIZE}");
+    assert!(table.contains(&fix) && table.contains("problems: 1,") && !table.contains("replayless"), "{table}");
+}
+
+#[test]
+fn what_cannot_be_checked_is_no_verdict() {
+    let output = run(&["doctor", "http://127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("flash-indexer serve"), "{}", text(&output.stderr));
+    let serve = Serve::start(&[]);
+    let output = doctor(&serve, &["--instance", "nobody"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("GET /workers"), "{}", text(&output.stderr));
+}
