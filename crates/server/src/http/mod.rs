@@ -6,6 +6,7 @@ mod explain;
 mod extract;
 mod fields;
 mod probes;
+mod prompt;
 mod query;
 mod workers;
 
