@@ -171,7 +171,8 @@ fn service(text: &mut String, report: &ServiceReport) -> Result<()> {
     row(text, ["requests/s offered", "beside, events/s", "requests/s answered", "p50 µs", "p99 µs"])?;
     row(text, ["---:", "---:", "---:", "---:", "---:"])?;
     report.queries.iter().try_for_each(|line| {
-        let offered = line.offered_per_second.map_or("as many as are answered".to_owned(), |offered| format!("{offered:.0}"));
+        let offered =
+            line.offered_per_second.map_or("as many as are answered".to_owned(), |offered| format!("{offered:.0}"));
         let figures = [line.events_per_second, line.requests_per_second, line.p50_us, line.p99_us];
         row(text, std::iter::once(offered).chain(figures.map(|figure| format!("{figure:.0}"))))
     })

@@ -35,10 +35,15 @@ impl Shape {
         blocks_per_event: 1,
         events_per_batch: 64,
         encoding: Encoding::Map,
-        sequences: 200,
+        sequences: 600,
     };
-    pub(super) const PREFILL: Self =
-        Self { name: "64 blocks an event, 8 events a batch", blocks_per_event: 64, events_per_batch: 8, sequences: 800, ..Self::SINGLE };
+    pub(super) const PREFILL: Self = Self {
+        name: "64 blocks an event, 8 events a batch",
+        blocks_per_event: 64,
+        events_per_batch: 8,
+        sequences: 1_600,
+        ..Self::SINGLE
+    };
 }
 
 /// One sequence of one engine. No two have a block in common.

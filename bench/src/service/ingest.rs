@@ -154,7 +154,8 @@ fn publish(publisher: &Publisher, sequence: u64, batch: &[u8]) -> Result<()> {
 
 /// Messages of every engine that queries see all of.
 fn taken_in(workers: &Value) -> Result<u64> {
-    let taken = listeners(workers)?.into_iter().map(|listener| listener["last_seq"].as_u64().map_or(0, |last| last + 1));
+    let taken =
+        listeners(workers)?.into_iter().map(|listener| listener["last_seq"].as_u64().map_or(0, |last| last + 1));
     taken.min().context("no engine is registered")
 }
 

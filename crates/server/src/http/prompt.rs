@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn numbers_of_every_length_are_read() {
-        for token in (0..7).flat_map(|power| [10_u32.pow(power) - 1, 10_u32.pow(power), 1_234_567 / 10_u32.pow(power)]) {
+        for token in (0..7).flat_map(|power| [10_u32.pow(power) - 1, 10_u32.pow(power), 1_234_567 / 10_u32.pow(power)])
+        {
             let mut bytes = *b",,,,,,,,";
             let text = token.to_string();
             bytes[..text.len()].copy_from_slice(text.as_bytes());

@@ -162,7 +162,7 @@ impl Writer {
                 if let Some(stamped) = stamped {
                     self.metrics.lag(stamped, SystemTime::now());
                 }
-                listener.taken_in(sequence, Instant::now());
+                listener.taken_in(sequence, now);
             }
         }
     }
