@@ -35,7 +35,7 @@ impl Shape {
         blocks_per_event: 1,
         events_per_batch: 64,
         encoding: Encoding::Map,
-        sequences: 600,
+        sequences: 400,
     };
     pub(super) const PREFILL: Self = Self {
         name: "64 blocks an event, 8 events a batch",

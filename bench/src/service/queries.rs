@@ -18,8 +18,8 @@ pub(crate) const CONNECTIONS: usize = 4;
 pub(crate) const PROMPT_TOKENS: usize = SEQUENCE_BLOCKS * super::BLOCK_TOKENS;
 /// Different prompts, of different engines; every fourth one is half unknown.
 const PROMPTS: usize = 64;
-const WARM_UP: Duration = Duration::from_millis(500);
-const DURATION: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_millis(300);
+const DURATION: Duration = Duration::from_secs(2);
 /// The caches that the prompts are found in.
 const HELD: Shape = Shape { sequences: 200, ..Shape::PREFILL };
 /// Batches beside the questions come so often.
