@@ -5,6 +5,7 @@ mod markdown;
 mod peers;
 mod plots;
 mod results;
+mod service;
 
 use std::path::PathBuf;
 
@@ -40,6 +41,8 @@ enum Part {
     Sweep(SweepArguments),
     /// When workers store and remove, as a heat map: writes density.svg.
     Density(DensityArguments),
+    /// The whole service over real sockets: writes service.json.
+    Service(ServiceArguments),
     /// Write BENCHMARKS.md from what the other parts have written.
     Report(ReportArguments),
     /// Measures memory for another process.
@@ -106,6 +109,21 @@ struct DensityArguments {
 }
 
 #[derive(Args)]
+struct ServiceArguments {
+    /// The flash-indexer program.
+    #[arg(long, value_name = "FILE")]
+    program: PathBuf,
+
+    /// Folder for what is written.
+    #[arg(long, value_name = "FOLDER")]
+    results: PathBuf,
+
+    /// Rounds; figures are medians over them.
+    #[arg(long, default_value_t = 3)]
+    repeats: usize,
+}
+
+#[derive(Args)]
 struct ReportArguments {
     /// Folder of what the other parts have written.
     #[arg(long, value_name = "FOLDER")]
@@ -130,6 +148,10 @@ fn main() -> Result<()> {
         Part::Measures(arguments) => measures(&arguments),
         Part::Sweep(arguments) => sweep_all(&arguments),
         Part::Density(arguments) => density(&arguments),
+        Part::Service(arguments) => {
+            let report = service::measure(&arguments.program, arguments.repeats)?;
+            Results::new(&arguments.results).write_service(&report)
+        }
         Part::Report(arguments) => markdown::write(&Results::new(&arguments.results), &arguments.to),
         Part::MeasureMemory { contender, workers, events } => {
             let found = contenders(&[contender])?;

@@ -8,6 +8,7 @@ use flash_indexer_bench::{MeasureReport, Report, short};
 
 use crate::goals::GOALS;
 use crate::results::{Results, SweepLine};
+use crate::service::{BLOCK_TOKENS, CONNECTIONS, ENGINES, PROMPT_TOKENS, ServiceReport};
 
 /// What must be known of the peers to judge figures of them.
 const PEERS: &str = "\
@@ -26,7 +27,7 @@ answers for all and keeps the deepest. Answers are compared in every run; where 
 
 const MADE_BY: &str = "\
 Made by `bench/run`, do not edit. The parts are `bench/run measures --repeats N --contenders \"a;b\"`, `bench/run sweep`,
-`bench/run density` and `bench/run report`. The designs nested-map, actor and inverted were left out of the measures, to
+`bench/run density`, `bench/run service` and `bench/run report`. The designs nested-map, actor and inverted were left out of the measures, to
 keep the run short; they are in the sweep. Medians of interleaved rounds:
 ";
 
@@ -99,6 +100,9 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
     if let Some(lines) = results.sweep()? {
         sweep(&mut text, &lines, &folder)?;
     }
+    if let Some(report) = results.service()? {
+        service(&mut text, &report)?;
+    }
     if results.density_plot().is_file() {
         writeln!(text, "\n## Density of events\n\nBlocks stored (green) and removed (amber) over time.\n")?;
         writeln!(text, "![density of events]({folder}density.svg)")?;
@@ -138,6 +142,54 @@ fn sweep(text: &mut String, lines: &[SweepLine], folder: &str) -> Result<()> {
         row(text, [line.contender.clone(), short(most / 1e6)])
     })
 }
+
+/// The service over its sockets.
+fn service(text: &mut String, report: &ServiceReport) -> Result<()> {
+    writeln!(
+        text,
+        "\n## The whole service\n\n`bench/run service`: `flash-indexer serve` as a process of its own, with its defaults. {ENGINES}\
+         \nengines publish batches that were encoded before, over ZeroMQ, as fast as they are taken in: at most 32 MiB ahead, and\
+         \nafterwards no message was missed and the index holds exactly what was told. **Engines, client and service share the\
+         \ncores**: sending is part of the figures. Blocks have {BLOCK_TOKENS} tokens; no two engines tell of the same.\n"
+    )?;
+    for (name, value) in &report.setting {
+        writeln!(text, "* {name}: {value}")?;
+    }
+    text.push('\n');
+    row(text, ["batches", "bytes an event", "M events/s", "M blocks/s"])?;
+    row(text, ["---", "---:", "---:", "---:"])?;
+    for line in &report.ingest {
+        let figures = [line.bytes_per_event, line.events_per_second / 1e6, line.blocks_per_second / 1e6].map(short);
+        row(text, std::iter::once(&line.shape).chain(&figures))?;
+    }
+    writeln!(
+        text,
+        "\n`POST /query` of {PROMPT_TOKENS} tokens over {CONNECTIONS} kept connections, one request at a time on each; most prompts are held whole.\
+         \nWhere requests are offered at a rate, an answer is timed from when its request was due. Beside it, batches of 64\
+         \nsingle-block events.\n"
+    )?;
+    row(text, ["requests/s offered", "beside, events/s", "requests/s answered", "p50 µs", "p99 µs"])?;
+    row(text, ["---:", "---:", "---:", "---:", "---:"])?;
+    report.queries.iter().try_for_each(|line| {
+        let offered =
+            line.offered_per_second.map_or("as many as are answered".to_owned(), |offered| format!("{offered:.0}"));
+        let figures = [line.events_per_second, line.requests_per_second, line.p50_us, line.p99_us];
+        row(text, std::iter::once(offered).chain(figures.map(|figure| format!("{figure:.0}"))))
+    })?;
+    Ok(write!(text, "\n{SERVICE_REASONS}")?)
+}
+
+/// Where the service's time goes, by its profile.
+const SERVICE_REASONS: &str = "\
+What stops it: the cores are full, and no single thing fills them.
+
+* **Ingest** of single-block events: the two decoders take a third of the time (half of it the two passes over each
+  payload, one to see that it is whole), the index's writer a quarter, ZeroMQ's threads and the copies out of it a
+  sixth, sending the rest. Small batches cost more for what is done once a message: three frames sent, received and
+  freed.
+* **Queries**: 50 kB of JSON each. Reading the list of tokens is two fifths of the service's work, hashing and the index
+  less than a tenth; the rest is spread over the network stack, HTTP and the answer.
+";
 
 /// The folder of results as seen from the report, with a slash behind it.
 fn results_folder(results: &Results, to: &Path) -> String {

@@ -7,6 +7,8 @@ use flash_indexer_bench::{Measure, MeasureReport, Report, SweepPoint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::service::ServiceReport;
+
 /// The folder of results.
 pub(crate) struct Results {
     folder: PathBuf,
@@ -59,6 +61,14 @@ impl Results {
 
     pub(crate) fn sweep(&self) -> Result<Option<Vec<SweepLine>>> {
         self.read("sweep.json")
+    }
+
+    pub(crate) fn write_service(&self, report: &ServiceReport) -> Result<()> {
+        self.write("service.json", report)
+    }
+
+    pub(crate) fn service(&self) -> Result<Option<ServiceReport>> {
+        self.read("service.json")
     }
 
     fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {

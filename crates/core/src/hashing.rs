@@ -176,7 +176,9 @@ impl LocalHasher {
 
     fn load(&mut self, tokens: &[u32]) {
         self.bytes.clear();
-        self.bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        self.bytes.resize(size_of_val(tokens), 0);
+        let (places, _) = self.bytes.as_chunks_mut();
+        places.iter_mut().zip(tokens).for_each(|(place, token)| *place = token.to_le_bytes());
     }
 
     fn finish(&self, space: HashSpace) -> LocalHash {

@@ -285,14 +285,14 @@ fn from_array<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engi
         b"BlockStored" => {
             let mut stored = BlockStored::default();
             for field in fields(&STORED_FIELDS, STORED_FIELDS_MIN)? {
-                stored_field(&mut stored, field, reader)?;
+                stored_field(&mut stored, field.as_bytes(), reader)?;
             }
             (EngineEvent::Stored(stored), STORED_FIELDS.len())
         }
         b"BlockRemoved" => {
             let mut removed = BlockRemoved::default();
             for field in fields(&REMOVED_FIELDS, REMOVED_FIELDS_MIN)? {
-                removed_field(&mut removed, field, reader)?;
+                removed_field(&mut removed, field.as_bytes(), reader)?;
             }
             (EngineEvent::Removed(removed), REMOVED_FIELDS.len())
         }
@@ -317,10 +317,9 @@ fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engine
         let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
         has_hashes |= key == b"block_hashes";
         has_block_size |= key == b"block_size";
-        let field = str::from_utf8(key).unwrap_or_default();
         match &mut event {
-            EngineEvent::Stored(stored) => stored_field(stored, field, reader)?,
-            EngineEvent::Removed(removed) => removed_field(removed, field, reader)?,
+            EngineEvent::Stored(stored) => stored_field(stored, key, reader)?,
+            EngineEvent::Removed(removed) => removed_field(removed, key, reader)?,
             EngineEvent::Cleared => reader.skip()?,
         }
     }
@@ -334,46 +333,46 @@ fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engine
     }
 }
 
-fn stored_field<'a>(event: &mut BlockStored<'a>, field: &str, reader: &mut Reader<'a>) -> Result<(), EventError> {
+fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<(), EventError> {
     match field {
-        "block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
-        "parent_block_hash" => event.parent_block_hash = fields::optional_hash(reader, "parent_block_hash")?,
-        "token_ids" => event.token_ids = fields::token_ids(reader, "token_ids")?,
-        "block_size" => {
+        b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
+        b"parent_block_hash" => event.parent_block_hash = fields::optional_hash(reader, "parent_block_hash")?,
+        b"token_ids" => event.token_ids = fields::token_ids(reader, "token_ids")?,
+        b"block_size" => {
             event.block_size =
                 fields::optional_u32(reader, "block_size")?.ok_or_else(|| fields::wrong("block_size"))?;
         }
-        "lora_id" => event.lora_id = fields::optional_integer(reader, "lora_id")?,
-        "medium" => event.medium = fields::optional_text(reader, "medium")?,
+        b"lora_id" => event.lora_id = fields::optional_integer(reader, "lora_id")?,
+        b"medium" => event.medium = fields::optional_text(reader, "medium")?,
         // Two SGLang releases put a map with the salt after the medium.
-        "lora_name" | "extra_keys" if matches!(reader.clone().next()?, Token::Map(_)) => {
+        b"lora_name" | b"extra_keys" if matches!(reader.clone().next()?, Token::Map(_)) => {
             event.cache_salt = salt_in_map(reader)?;
         }
-        "lora_name" => event.lora_name = fields::optional_text(reader, "lora_name")?,
-        "extra_keys" => add_keys(&mut event.extra_keys, fields::extra_keys(reader, "extra_keys")?),
-        "mm_keys" => add_keys(&mut event.extra_keys, fields::mm_keys(reader, "mm_keys")?),
-        "cache_salt" => event.cache_salt = fields::optional_text(reader, "cache_salt")?,
-        "group_idx" => event.group.idx = fields::optional_u32(reader, "group_idx")?,
-        "kv_cache_spec_kind" => event.group.kind = fields::optional_text(reader, "kv_cache_spec_kind")?,
-        "kv_cache_spec_sliding_window" => {
+        b"lora_name" => event.lora_name = fields::optional_text(reader, "lora_name")?,
+        b"extra_keys" => add_keys(&mut event.extra_keys, fields::extra_keys(reader, "extra_keys")?),
+        b"mm_keys" => add_keys(&mut event.extra_keys, fields::mm_keys(reader, "mm_keys")?),
+        b"cache_salt" => event.cache_salt = fields::optional_text(reader, "cache_salt")?,
+        b"group_idx" => event.group.idx = fields::optional_u32(reader, "group_idx")?,
+        b"kv_cache_spec_kind" => event.group.kind = fields::optional_text(reader, "kv_cache_spec_kind")?,
+        b"kv_cache_spec_sliding_window" => {
             event.group.sliding_window = fields::unless_strange(reader, fields::optional_u32)?;
         }
-        "locality" => event.locality = fields::optional_text(reader, "locality")?,
-        "ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
-        "session_id" => event.session_id = fields::unless_strange(reader, fields::optional_text)?,
-        "lookahead_token_ids" => event.lookahead_token_ids = fields::unless_strange(reader, fields::lookahead)?,
+        b"locality" => event.locality = fields::optional_text(reader, "locality")?,
+        b"ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
+        b"session_id" => event.session_id = fields::unless_strange(reader, fields::optional_text)?,
+        b"lookahead_token_ids" => event.lookahead_token_ids = fields::unless_strange(reader, fields::lookahead)?,
         _ => reader.skip()?,
     }
     Ok(())
 }
 
-fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &str, reader: &mut Reader<'a>) -> Result<(), EventError> {
+fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &[u8], reader: &mut Reader<'a>) -> Result<(), EventError> {
     match field {
-        "block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
-        "medium" => event.medium = fields::optional_text(reader, "medium")?,
-        "group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
-        "locality" => event.locality = fields::optional_text(reader, "locality")?,
-        "ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
+        b"block_hashes" => event.block_hashes = fields::hashes(reader, "block_hashes")?,
+        b"medium" => event.medium = fields::optional_text(reader, "medium")?,
+        b"group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
+        b"locality" => event.locality = fields::optional_text(reader, "locality")?,
+        b"ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
         _ => reader.skip()?,
     }
     Ok(())

@@ -85,7 +85,10 @@ pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<
 fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Result<Vec<u32>, EventError> {
     let mut tokens = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
-        tokens.push(token_of(reader.next()?, field)?);
+        tokens.push(match reader.next_u32() {
+            Some(token) => token,
+            None => token_of(reader.next()?, field)?,
+        });
     }
     Ok(tokens)
 }

@@ -31,16 +31,24 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
-        let bytes = bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))??;
-        let parsed = serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
-            Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
-            Category::Syntax | Category::Eof | Category::Io => {
-                ApiError::bad_request(format!("the body is not JSON: {error}"))
-            }
-        })?;
-        Ok(Self(parsed))
+        parse(&bytes(request, api).await?).map(Self)
     }
+}
+
+/// The bytes of a body.
+pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
+    let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
+    bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
+}
+
+/// What a JSON body says.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| match error.classify() {
+        Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
+        Category::Syntax | Category::Eof | Category::Io => {
+            ApiError::bad_request(format!("the body is not JSON: {error}"))
+        }
+    })
 }
 
 async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {

@@ -8,6 +8,7 @@ mod extract;
 mod fields;
 mod peers;
 mod probes;
+mod prompt;
 mod query;
 mod workers;
 

@@ -13,6 +13,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
 use super::fields::Scope;
+use super::prompt::{PromptBody, Prompted};
 use crate::answer::{Answer, QueryOptions};
 use crate::hashes;
 use crate::ingest::Trust;
@@ -29,9 +30,15 @@ pub(super) struct TokenQuery {
     min_score: Option<u64>,
 }
 
+impl Prompted for TokenQuery {
+    fn token_ids(&mut self) -> &mut Vec<u32> {
+        &mut self.token_ids
+    }
+}
+
 pub(super) async fn by_tokens(
     State(api): State<Arc<Api>>,
-    Body(query): Body<TokenQuery>,
+    PromptBody(query): PromptBody<TokenQuery>,
 ) -> Result<Json<QueryResponse>, ApiError> {
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };

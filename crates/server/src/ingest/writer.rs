@@ -118,7 +118,8 @@ impl Writer {
             match work {
                 Work::Changes(listener, changes) => {
                     if !self.stopping.load(Relaxed) {
-                        changes.into_iter().for_each(|change| self.change(&listener, change));
+                        let now = Instant::now();
+                        changes.into_iter().for_each(|change| self.change(&listener, change, now));
                     }
                 }
                 Work::Job(job) => job(),
@@ -127,7 +128,8 @@ impl Writer {
         }
     }
 
-    fn change(&self, listener: &Listener, change: Change) {
+    /// Makes one change of a lot that was begun at `now`.
+    fn change(&self, listener: &Listener, change: Change, now: Instant) {
         match change {
             Change::Event(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
@@ -135,7 +137,7 @@ impl Writer {
                 self.metrics.applied(&event, &applied);
                 let (bound, why) = match &event {
                     RankEvent::Indexed(event) => {
-                        listener.model.history.note(rank, event, Instant::now());
+                        listener.model.history.note(rank, event, now);
                         (Bound::WaitingBlocks, "too many blocks wait for a parent that was never told")
                     }
                     RankEvent::Further(_) => {
@@ -154,13 +156,13 @@ impl Writer {
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 listener.model.index.clear_rank(rank);
-                listener.model.history.forgotten(rank, Instant::now());
+                listener.model.history.forgotten(rank, now);
             }
             Change::TakenIn { sequence, stamped } => {
                 if let Some(stamped) = stamped {
                     self.metrics.lag(stamped, SystemTime::now());
                 }
-                listener.taken_in(sequence, Instant::now());
+                listener.taken_in(sequence, now);
             }
             Change::TakenOver(sequence) => listener.taken_over(sequence),
             Change::Do(job) => job(),

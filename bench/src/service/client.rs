@@ -1,0 +1,77 @@
+//! As little of HTTP/1.1 as a client can do with: what it costs is not the service's.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+/// One connection, used for one request after the other.
+pub(super) struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// A request that is sent many times: head and body, as bytes.
+pub(super) struct Prepared(Vec<u8>);
+
+impl Prepared {
+    pub(super) fn post(path: &str, body: &impl Serialize) -> Result<Self> {
+        let body = serde_json::to_vec(body)?;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: flash-indexer\r\nContent-Length: {}\r\n\r\n", body.len());
+        Ok(Self([head.into_bytes(), body].concat()))
+    }
+}
+
+const GET_WORKERS: &[u8] = b"GET /workers HTTP/1.1\r\nHost: flash-indexer\r\n\r\n";
+const READ_BYTES: usize = 1 << 16;
+
+impl Connection {
+    pub(super) fn open(address: &str) -> Result<Self> {
+        let stream = TcpStream::connect(address).with_context(|| format!("failed to connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, received: Vec::new() })
+    }
+
+    /// The body of the answer to a request; anything but a success is an error.
+    pub(super) fn send(&mut self, request: &Prepared) -> Result<&[u8]> {
+        self.exchange(&request.0)
+    }
+
+    pub(super) fn workers(&mut self) -> Result<Value> {
+        Ok(serde_json::from_slice(self.exchange(GET_WORKERS)?)?)
+    }
+
+    fn exchange(&mut self, request: &[u8]) -> Result<&[u8]> {
+        self.stream.write_all(request)?;
+        self.received.clear();
+        let mut buffer = [0; READ_BYTES];
+        let mut whole: Option<(usize, usize)> = None;
+        loop {
+            if let Some((body, end)) = whole.filter(|&(_, end)| self.received.len() >= end) {
+                ensure!(self.received.len() == end, "more was answered than asked for");
+                let body = &self.received[body..];
+                if !self.received.starts_with(b"HTTP/1.1 2") {
+                    bail!("the service answered: {}", String::from_utf8_lossy(body));
+                }
+                return Ok(body);
+            }
+            let count = self.stream.read(&mut buffer)?;
+            ensure!(count > 0, "the service closed the connection");
+            self.received.extend_from_slice(&buffer[..count]);
+            if whole.is_none() {
+                whole = extent(&self.received)?;
+            }
+        }
+    }
+}
+
+/// Where the body of an answer begins and ends, once its head is there.
+fn extent(received: &[u8]) -> Result<Option<(usize, usize)>> {
+    let Some(head) = received.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+    let text = str::from_utf8(&received[..head])?.to_ascii_lowercase();
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    let length = length.context("the answer has no length")?;
+    Ok(Some((head + 4, head + 4 + length)))
+}

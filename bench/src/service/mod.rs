@@ -1,0 +1,115 @@
+//! The whole service measured from outside: batches in by ZeroMQ, questions by HTTP, each over real sockets.
+
+mod client;
+mod content;
+mod ingest;
+mod program;
+mod queries;
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use self::content::Shape;
+use self::ingest::Engines;
+use self::program::Program;
+
+pub(crate) use self::content::BLOCK_TOKENS;
+pub(crate) use self::ingest::ENGINES;
+pub(crate) use self::queries::{CONNECTIONS, PROMPT_TOKENS};
+
+/// Figures of the service; medians over rounds.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ServiceReport {
+    /// Processor, cores and rounds.
+    pub(crate) setting: Vec<(String, String)>,
+    /// One line for each shape of batches.
+    pub(crate) ingest: Vec<IngestLine>,
+    /// The same questions, alone and beside ingest.
+    pub(crate) queries: Vec<QueryLine>,
+}
+
+/// How fast batches of one shape were taken in.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct IngestLine {
+    pub(crate) shape: String,
+    pub(crate) bytes_per_event: f64,
+    pub(crate) events_per_second: f64,
+    pub(crate) blocks_per_second: f64,
+}
+
+/// How fast questions were answered.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct QueryLine {
+    pub(crate) beside: String,
+    /// What was asked for; none: as many as are answered.
+    pub(crate) offered_per_second: Option<f64>,
+    pub(crate) requests_per_second: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// Events that were taken in meanwhile.
+    pub(crate) events_per_second: f64,
+}
+
+/// Requests that the service should sustain beside ingest, each second.
+const REQUESTS_WANTED: f64 = 10_000.0;
+/// Events taken in beside them, each second, in batches of 64 single-block events.
+const MODERATE_EVENTS: f64 = 100_000.0;
+
+/// Takes all figures of the program at `path`. Every round has a service of its own.
+pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
+    let rounds = rounds.max(1);
+    let mut ingest = Vec::new();
+    for shape in Shape::ALL {
+        eprintln!("service: {}", shape.name);
+        let program = Program::start(path)?;
+        let mut engines = Engines::register(&program, shape)?;
+        // The first round finds an index that has to grow.
+        engines.fill(&program)?;
+        engines.clear(&program)?;
+        let mut seconds = Vec::new();
+        for _ in 0..rounds {
+            seconds.push(engines.fill(&program)?.as_secs_f64());
+            engines.clear(&program)?;
+        }
+        let seconds = median(seconds);
+        ingest.push(IngestLine {
+            shape: shape.name.to_owned(),
+            bytes_per_event: engines.bytes() as f64 / engines.events() as f64,
+            events_per_second: engines.events() as f64 / seconds,
+            blocks_per_second: engines.blocks() as f64 / seconds,
+        });
+    }
+    let mut queries = Vec::new();
+    for (beside, events) in [("nothing", 0.0), ("ingest", MODERATE_EVENTS)] {
+        for offered in [None, Some(REQUESTS_WANTED)] {
+            eprintln!("service: queries beside {beside}");
+            let lines = (0..rounds).map(|_| queries::measure(path, offered, events)).collect::<Result<Vec<_>>>()?;
+            let of = |figure: fn(&QueryLine) -> f64| median(lines.iter().map(figure).collect());
+            queries.push(QueryLine {
+                beside: beside.to_owned(),
+                offered_per_second: offered,
+                requests_per_second: of(|line| line.requests_per_second),
+                p50_us: of(|line| line.p50_us),
+                p99_us: of(|line| line.p99_us),
+                events_per_second: of(|line| line.events_per_second),
+            });
+        }
+    }
+    Ok(ServiceReport { setting: setting(rounds), ingest, queries })
+}
+
+fn setting(rounds: usize) -> Vec<(String, String)> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    vec![
+        ("cores".to_owned(), format!("{cores}, shared by the service, the engines and the client")),
+        ("engines".to_owned(), ENGINES.to_string()),
+        ("rounds".to_owned(), rounds.to_string()),
+    ]
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

@@ -1,0 +1,170 @@
+//! Questions over kept connections, alone and beside ingest.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::{Value, json};
+
+use super::QueryLine;
+use super::client::{Connection, Prepared};
+use super::content::{SEQUENCE_BLOCKS, Sequence, Shape};
+use super::ingest::{ENGINES, Engines, MODEL};
+use super::program::Program;
+
+/// Connections of the client, each with one request at a time.
+pub(crate) const CONNECTIONS: usize = 4;
+pub(crate) const PROMPT_TOKENS: usize = SEQUENCE_BLOCKS * super::BLOCK_TOKENS;
+/// Different prompts, of different engines; every fourth one is half unknown.
+const PROMPTS: usize = 64;
+const WARM_UP: Duration = Duration::from_millis(300);
+const DURATION: Duration = Duration::from_secs(2);
+/// The caches that the prompts are found in.
+const HELD: Shape = Shape { sequences: 200, ..Shape::PREFILL };
+/// Batches beside the questions come so often.
+const TICK: Duration = Duration::from_millis(4);
+
+/// Asks for a while: as often as answers come, or so many times a second.
+pub(super) fn measure(path: &Path, offered: Option<f64>, events: f64) -> Result<QueryLine> {
+    let program = Program::start(path)?;
+    let mut engines = Engines::register(&program, HELD)?;
+    engines.fill(&program)?;
+    let prompts = prompts()?;
+    check(&mut program.connect()?, &prompts)?;
+    let stop = AtomicBool::new(false);
+    let (asked, told) = std::thread::scope(|scope| {
+        let telling = scope.spawn(|| if events > 0.0 { tell(&mut engines, events, &stop) } else { Ok(0.0) });
+        let asked = ask_all(&program, &prompts, offered);
+        stop.store(true, Ordering::Relaxed);
+        (asked, telling.join())
+    });
+    let events_per_second = told.map_err(|_| anyhow!("the engines failed"))??;
+    engines.wait()?;
+    engines.check(&program, HELD.sequences * SEQUENCE_BLOCKS)?;
+    let mut latencies = asked?;
+    ensure!(!latencies.is_empty(), "nothing was answered");
+    latencies.sort_unstable();
+    let at = |part: f64| latencies[(latencies.len() as f64 * part) as usize].as_secs_f64() * 1e6;
+    Ok(QueryLine {
+        beside: String::new(),
+        offered_per_second: offered,
+        requests_per_second: latencies.len() as f64 / DURATION.as_secs_f64(),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        events_per_second,
+    })
+}
+
+fn prompts() -> Result<Vec<Prepared>> {
+    let prompts = (0..PROMPTS).map(|prompt| {
+        let mut tokens = Sequence { engine: prompt % ENGINES, number: prompt }.tokens();
+        if prompt % 4 == 3 {
+            tokens[PROMPT_TOKENS / 2] += 1;
+        }
+        Prepared::post("/query", &json!({ "model_name": MODEL, "token_ids": tokens }))
+    });
+    prompts.collect()
+}
+
+/// The answers are right before they are timed.
+fn check(connection: &mut Connection, prompts: &[Prepared]) -> Result<()> {
+    for (prompt, request) in prompts.iter().enumerate() {
+        let answer: Value = serde_json::from_slice(connection.send(request)?)?;
+        let expected = if prompt % 4 == 3 { PROMPT_TOKENS / 2 } else { PROMPT_TOKENS };
+        let found = &answer["scores"][(prompt % ENGINES + 1).to_string()]["0"];
+        ensure!(*found == json!(expected), "prompt {prompt}: {expected} tokens are held, the answer is {found}");
+    }
+    Ok(())
+}
+
+/// Times of all answers.
+fn ask_all(program: &Program, prompts: &[Prepared], offered: Option<f64>) -> Result<Vec<Duration>> {
+    let interval = offered.map(|offered| Duration::from_secs_f64(CONNECTIONS as f64 / offered));
+    let connections = (0..CONNECTIONS).map(|_| program.connect()).collect::<Result<Vec<_>>>()?;
+    std::thread::scope(|scope| {
+        let asking = connections.into_iter().enumerate().map(|(first, mut connection)| {
+            // Every connection begins at another prompt.
+            let prompts = prompts.iter().cycle().skip(first * PROMPTS / CONNECTIONS);
+            let offset = interval.unwrap_or_default() * first as u32 / CONNECTIONS as u32;
+            scope.spawn(move || ask(&mut connection, prompts, interval, offset))
+        });
+        let asking: Vec<_> = asking.collect();
+        let mut latencies = Vec::new();
+        for one in asking {
+            latencies.extend(one.join().map_err(|_| anyhow!("a client failed"))??);
+        }
+        Ok(latencies)
+    })
+}
+
+/// One connection's questions. With an interval, each is timed from when it was due, so that one slow answer
+/// counts for all that waited behind it.
+fn ask<'p>(
+    connection: &mut Connection,
+    prompts: impl Iterator<Item = &'p Prepared>,
+    interval: Option<Duration>,
+    offset: Duration,
+) -> Result<Vec<Duration>> {
+    let started = Instant::now() + offset;
+    let measured = started + WARM_UP;
+    let mut latencies = Vec::new();
+    let mut due = started;
+    for prompt in prompts {
+        let now = Instant::now();
+        match interval {
+            Some(interval) => {
+                due += interval;
+                std::thread::sleep(due.saturating_duration_since(now));
+            }
+            None => due = now,
+        }
+        connection.send(prompt)?;
+        let answered = Instant::now();
+        if answered >= measured + DURATION {
+            break;
+        }
+        if answered >= measured {
+            latencies.push(answered - due);
+        }
+    }
+    Ok(latencies)
+}
+
+/// Stores and removes further sequences, so many events a second, until told to stop; events a second
+/// that there really were. At the end the engines hold what they held before.
+fn tell(engines: &mut Engines, events: f64, stop: &AtomicBool) -> Result<f64> {
+    let shape = Shape::SINGLE;
+    let turns: Vec<Vec<Vec<u8>>> = (0..ENGINES)
+        .map(|engine| {
+            let numbers = (HELD.sequences..).take(TURN_SEQUENCES);
+            let sequences: Vec<_> = numbers.map(|number| Sequence { engine, number }).collect();
+            let stored = sequences.iter().flat_map(|sequence| sequence.stored(shape));
+            stored.chain(sequences.iter().flat_map(|sequence| sequence.removed(shape))).collect()
+        })
+        .collect();
+    let count = turns.first().context("there are engines")?.len();
+    let per_tick = events * TICK.as_secs_f64() / (ENGINES * shape.events_per_batch) as f64;
+    let started = Instant::now();
+    let first = engines.messages();
+    let (mut owed, mut ticks, mut at) = (0.0, 0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        ticks += 1;
+        std::thread::sleep((started + TICK * ticks).saturating_duration_since(Instant::now()));
+        owed += per_tick;
+        while owed >= 1.0 {
+            owed -= 1.0;
+            engines.publish_each(|engine| turns[engine][at % count].clone())?;
+            at += 1;
+        }
+    }
+    let told = (engines.messages() - first) as f64 * shape.events_per_batch as f64 / started.elapsed().as_secs_f64();
+    while at % count != 0 {
+        engines.publish_each(|engine| turns[engine][at % count].clone())?;
+        at += 1;
+    }
+    Ok(told)
+}
+
+/// Sequences that are stored and removed again, one lot after the other.
+const TURN_SEQUENCES: usize = 16;
