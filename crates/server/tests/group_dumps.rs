@@ -5,6 +5,7 @@ mod support;
 use flash_indexer_core::SequenceHash;
 use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
 use flash_indexer_server::{PeerUrl, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
 use serde_json::{Value, json};
@@ -31,7 +32,10 @@ fn removed_from<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
 
 /// Engine 1 holds a prefix in both groups, the window of engine 2 is empty, and engine 3 has one group.
 fn fleet(service: &Service) -> [Engine; 3] {
-    let engines = [1, 2, 3].map(|instance| Engine::registered(service, json!(instance), 0, &json!({})));
+    let engines = [1, 2, 3].map(|instance| {
+        let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        Engine::with_replay(service, json!(instance), publisher)
+    });
     engines[0].say(service, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
     engines[1].say(service, 0, &[in_window(&[2]), full(None, &[1, 2]), removed_from(WINDOW, &[2])]);
     engines[2].say(service, 0, &[EngineEvent::Stored(store(None, &SIX))]);
@@ -74,7 +78,12 @@ fn say(engine: &Engine, (a, b): (&Service, &Service), sequence: u64, events: &[E
 }
 
 /// What an engine says after a takeover means the same to both services.
-fn goes_on_exactly(a: &Service, b: &Service, [both, empty, _]: &[Engine; 3]) {
+fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
+    for engine in engines {
+        // After a file was read a stream may still have to be connected.
+        engine.wait(b, "the engine's word", |listener| listener["trust"] == json!("exact"));
+    }
+    let [both, empty, _] = engines;
     assert_eq!(ask(a, b, &SIX), [6, 0, 6], "an empty window counts");
     assert_eq!(ask(a, b, &[1, 2, 3])[0], 0, "block 2 lies behind the window");
     say(both, (a, b), 1, &[removed_from(WINDOW, &[6])]);
@@ -97,6 +106,9 @@ fn a_hybrid_engine_is_taken_over_from_a_peer_in_the_middle_of_its_stream() {
     goes_on_exactly(&survivor, &recovered, &engines);
     // Once more, from one that was itself recovered.
     let again = from_peer(&recovered.url(""));
+    for engine in &engines {
+        engine.wait(&again, "the engine's word", |listener| listener["trust"] == json!("exact"));
+    }
     assert_eq!(ask(&survivor, &again, &SIX), [0, 2, 6]);
     say(&engines[0], (&survivor, &again), 4, &[in_window(&[4])]);
     assert_eq!(ask(&survivor, &again, &SIX), [4, 2, 6]);
