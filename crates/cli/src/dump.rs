@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks, read_dump};
+use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{DumpBytes, IndexerClient};
@@ -120,8 +120,8 @@ impl DumpSink for Progress {
         Ok(())
     }
 
-    fn stored(&mut self, _: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
-        self.blocks(stored.blocks.len());
+    fn told(&mut self, _: RankName<'_>, told: Told) -> Result<(), Refused> {
+        self.blocks(told.block_count());
         Ok(())
     }
 }

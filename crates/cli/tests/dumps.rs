@@ -121,3 +121,27 @@ fn what_cannot_be_read_is_neither_saved_nor_compared() {
     names.sort();
     assert_eq!(names, ["part.zst", "whole.zst"], "no part of a dump is left");
 }
+
+#[test]
+fn what_differs_in_one_cache_group_alone_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dump = |window: &str| {
+        let event = |data: &str| format!(r#"{{"worker_id":1,"event":{{"event_id":0,"data":{{"stored":{data}}}}}}}"#);
+        let full = event(r#"{"parent_hash":null,"blocks":[{"block_hash":11,"tokens_hash":22}]}"#);
+        let group = format!(r#""group":{{"group":4,"needs":{{"last_blocks":2}},"blocks":{window}}}"#);
+        let names = event(&format!(r#"{{"parent_hash":null,"blocks":[],{group}}}"#));
+        format!(r#"{{"m:default":{{"block_size":16,"events":[{full},{names}]}}}}"#)
+    };
+    let [a, b] = [("a", "[11,12]"), ("b", "[12,13]")].map(|(name, window)| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, dump(window)).expect("a file");
+        file
+    });
+    let same = run(&["diff", path(&a), path(&a)]);
+    assert_eq!(same.status.code(), Some(0), "{}{}", text(&same.stdout), text(&same.stderr));
+    let output = run(&["diff", path(&a), path(&b)]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("1 blocks of cache group 4 only in A: device 11\n"), "{shown}");
+    assert!(shown.contains("1 blocks of cache group 4 only in B: device 13\n"), "{shown}");
+}

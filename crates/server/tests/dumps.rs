@@ -7,7 +7,7 @@ use std::io::Read;
 
 use flash_indexer_core::Tier;
 use flash_indexer_server::dump::{
-    DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
+    DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, Told, read_dump,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent};
 use serde_json::json;
@@ -26,8 +26,8 @@ impl DumpSink for Taken {
         Ok(())
     }
 
-    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
-        let StoredBlocks { tier, blocks, copies, .. } = stored;
+    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+        let Told::Blocks(StoredBlocks { tier, blocks, copies, .. }) = told else { panic!("no hybrid model: {told:?}") };
         let name = (rank.key.to_string(), rank.instance.to_string(), rank.dp_rank.0, tier);
         let (blocks_taken, copies_taken) = self.blocks.entry(name).or_default();
         *blocks_taken += blocks.len();

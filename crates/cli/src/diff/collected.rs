@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{SequenceHash, Tier};
-use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks, Tally};
+use flash_indexer_server::dump::{
+    DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally, Told,
+};
 use flash_indexer_server::{InstanceId, ModelKey};
 
 use crate::dump::Progress;
@@ -36,16 +38,25 @@ impl fmt::Display for BlockKey {
     }
 }
 
-/// What a rank holds: a digest for each block.
+/// Blocks with a digest of each.
+type Digests = Vec<(BlockKey, u64)>;
+
+/// What a rank holds.
 #[derive(Debug, Default)]
 pub(super) struct HeldRank {
     pub(super) record: Option<RankRecord>,
-    blocks: Vec<(BlockKey, u64)>,
+    blocks: Digests,
+    /// What it holds in further cache groups, by number.
+    groups: BTreeMap<u32, Digests>,
 }
 
 impl HeldRank {
     pub(super) fn block_count(&self) -> usize {
         self.blocks.len()
+    }
+
+    fn names(&self, group: u32) -> &[(BlockKey, u64)] {
+        self.groups.get(&group).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
@@ -73,6 +84,7 @@ impl Collected {
         self.progress.bar.finish_and_clear();
         for rank in self.ranks.values_mut() {
             rank.blocks.sort_unstable();
+            rank.groups.values_mut().for_each(|names| names.sort_unstable());
         }
     }
 
@@ -103,19 +115,30 @@ impl DumpSink for Collected {
         Ok(())
     }
 
-    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
-        self.progress.blocks(stored.blocks.len());
+    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+        self.progress.blocks(told.block_count());
         if !self.wants(rank.key) {
             return Ok(());
         }
         let key = RankKey { model: rank.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank.0 };
         let held = self.ranks.entry(key).or_default();
-        let mut parent = stored.parent;
-        for block in &stored.blocks {
-            let mut one = Tally::default();
-            one.add(stored.tier, stored.copies, parent, std::slice::from_ref(block));
-            held.blocks.push((BlockKey { tier: stored.tier, sequence: block.sequence }, one.digest));
-            parent = Some(block.sequence);
+        match told {
+            Told::Blocks(StoredBlocks { tier, mut parent, copies, blocks, .. }) => {
+                for block in &blocks {
+                    let mut one = Tally::default();
+                    one.add(tier, copies, parent, std::slice::from_ref(block));
+                    held.blocks.push((BlockKey { tier, sequence: block.sequence }, one.digest));
+                    parent = Some(block.sequence);
+                }
+            }
+            Told::Names(StoredNames { group, tier, copies, names }) => {
+                let held = held.groups.entry(group.id.0).or_default();
+                for sequence in names {
+                    let mut one = Tally::default();
+                    one.add_names(tier, copies, &[sequence]);
+                    held.push((BlockKey { tier, sequence }, one.digest));
+                }
+            }
         }
         Ok(())
     }
@@ -124,18 +147,43 @@ impl DumpSink for Collected {
 /// How two accounts of a rank differ.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    pub(super) only_a: Vec<BlockKey>,
-    pub(super) only_b: Vec<BlockKey>,
-    pub(super) otherwise: Vec<BlockKey>,
-    /// Fields of the registration with both values.
-    pub(super) registration: Vec<(&'static str, String, String)>,
+    pub(super) blocks: BlockDifference,
+    /// In further cache groups, by number.
+    pub(super) groups: BTreeMap<u32, BlockDifference>,
+    /// Fields of the registration, and cache groups, with both values.
+    pub(super) fields: Vec<(String, String, String)>,
 }
 
 impl Difference {
     /// Linear in the number of blocks.
     pub(super) fn of(a: &HeldRank, b: &HeldRank) -> Self {
-        let mut difference = Self { registration: registrations(a, b), ..Self::default() };
-        let (mut in_a, mut in_b) = (a.blocks.iter().peekable(), b.blocks.iter().peekable());
+        let mut groups: BTreeMap<u32, BlockDifference> = BTreeMap::new();
+        for &group in a.groups.keys().chain(b.groups.keys()) {
+            groups.entry(group).or_insert_with(|| BlockDifference::of(a.names(group), b.names(group)));
+        }
+        groups.retain(|_, difference| !difference.is_none());
+        let mut fields = registrations(a, b);
+        fields.extend(group_roles(a, b));
+        Self { blocks: BlockDifference::of(&a.blocks, &b.blocks), groups, fields }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.blocks.is_none() && self.groups.is_empty() && self.fields.is_empty()
+    }
+}
+
+/// How two lists of blocks differ.
+#[derive(Debug, Default)]
+pub(super) struct BlockDifference {
+    pub(super) only_a: Vec<BlockKey>,
+    pub(super) only_b: Vec<BlockKey>,
+    pub(super) otherwise: Vec<BlockKey>,
+}
+
+impl BlockDifference {
+    fn of(a: &[(BlockKey, u64)], b: &[(BlockKey, u64)]) -> Self {
+        let mut difference = Self::default();
+        let (mut in_a, mut in_b) = (a.iter().peekable(), b.iter().peekable());
         loop {
             match (in_a.peek(), in_b.peek()) {
                 (Some(&(key_a, digest_a)), Some(&(key_b, digest_b))) if key_a == key_b => {
@@ -158,13 +206,29 @@ impl Difference {
         }
     }
 
-    pub(super) fn is_none(&self) -> bool {
-        self.only_a.is_empty() && self.only_b.is_empty() && self.otherwise.is_empty() && self.registration.is_empty()
+    fn is_none(&self) -> bool {
+        self.only_a.is_empty() && self.only_b.is_empty() && self.otherwise.is_empty()
     }
 }
 
+/// What cache groups are, where it differs; not every dump tells.
+fn group_roles(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
+    let groups = |rank: &HeldRank| rank.record.as_ref().and_then(|record| record.groups.clone());
+    let (Some(a), Some(b)) = (groups(a), groups(b)) else { return Vec::new() };
+    let role_in = |groups: &[GroupRecord], number: u32| {
+        let group = groups.iter().find(|group| group.group == number);
+        group.map_or_else(|| "not there".to_owned(), |group| format!("{:?}", group.role))
+    };
+    let mut numbers: Vec<u32> = a.iter().chain(&b).map(|group| group.group).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let roles =
+        numbers.into_iter().map(|number| (format!("cache group {number}"), role_in(&a, number), role_in(&b, number)));
+    roles.filter(|(_, a, b)| a != b).collect()
+}
+
 /// What the engine is registered with, where it differs; not every dump tells.
-fn registrations(a: &HeldRank, b: &HeldRank) -> Vec<(&'static str, String, String)> {
+fn registrations(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
     let (Some(a), Some(b)) = (&a.record, &b.record) else { return Vec::new() };
     let mut fields = vec![("block_size", a.block_size.to_string(), b.block_size.to_string())];
     if let (Some(a), Some(b)) = (&a.engine, &b.engine) {
@@ -174,6 +238,6 @@ fn registrations(a: &HeldRank, b: &HeldRank) -> Vec<(&'static str, String, Strin
         fields.push(("lora_name", text(&a.lora_name), text(&b.lora_name)));
         fields.push(("removal", format!("{:?}", a.removal), format!("{:?}", b.removal)));
     }
-    fields.retain(|(_, a, b)| a != b);
-    fields
+    let differing = fields.into_iter().filter(|(_, a, b)| a != b);
+    differing.map(|(field, a, b)| (field.to_owned(), a, b)).collect()
 }

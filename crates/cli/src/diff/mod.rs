@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_server::dump::{RankRecord, read_dump};
 
-use self::collected::{Collected, Difference, HeldRank, RankKey};
+use self::collected::{BlockDifference, Collected, Difference, HeldRank, RankKey};
 use crate::client::{DumpBytes, IndexerClient};
 use crate::dump::Progress;
 
@@ -110,6 +110,16 @@ fn read(arguments: &DiffArguments, source: &str) -> Result<Collected> {
 
 fn print_difference(key: &RankKey, difference: &Difference, blocks_shown: usize) {
     println!("\n{key}:");
+    print_blocks("", &difference.blocks, blocks_shown);
+    for (group, difference) in &difference.groups {
+        print_blocks(&format!("of cache group {group} "), difference, blocks_shown);
+    }
+    for (field, a, b) in &difference.fields {
+        println!("  {field}: {a} in A, {b} in B");
+    }
+}
+
+fn print_blocks(of: &str, difference: &BlockDifference, blocks_shown: usize) {
     let lists = [
         ("only in A", &difference.only_a),
         ("only in B", &difference.only_b),
@@ -119,11 +129,8 @@ fn print_difference(key: &RankKey, difference: &Difference, blocks_shown: usize)
         if !blocks.is_empty() {
             let shown: Vec<String> = blocks.iter().take(blocks_shown).map(ToString::to_string).collect();
             let more = if blocks.len() > shown.len() { ", …" } else { "" };
-            println!("  {} blocks {what}: {}{more}", blocks.len(), shown.join(", "));
+            println!("  {} blocks {of}{what}: {}{more}", blocks.len(), shown.join(", "));
         }
-    }
-    for (field, a, b) in &difference.registration {
-        println!("  {field}: {a} in A, {b} in B");
     }
 }
 

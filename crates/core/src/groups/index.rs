@@ -108,9 +108,15 @@ impl GroupedIndex {
     pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
         let groups = self.groups_of(rank);
         let groups = groups.as_ref().map(|groups| groups.read());
-        let further = groups.as_ref().map(|groups| groups.dump()).unwrap_or_default();
+        let further = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
         let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
         further.into_iter().map(RankEvent::Further).chain(indexed).collect()
+    }
+
+    /// The part of [`GroupedIndex::dump_events`] that is about the further groups.
+    #[must_use]
+    pub fn further_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
+        self.groups_of(rank).map(|groups| groups.read().stores()).unwrap_or_default()
     }
 
     /// Whether no rank has more than one cache group.

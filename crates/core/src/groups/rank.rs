@@ -58,8 +58,8 @@ impl RankGroups {
     }
 
     /// Stores that say again what the further groups hold, and that there are such groups.
-    pub(super) fn dump(&self) -> Vec<GroupChange> {
-        self.further.groups.iter().flat_map(NamedCopies::dump).collect()
+    pub(super) fn stores(&self) -> Vec<GroupChange> {
+        self.further.groups.iter().flat_map(NamedCopies::stores).collect()
     }
 }
 
@@ -215,7 +215,7 @@ impl NamedCopies {
         Applied { removed: 1, ..Applied::default() }
     }
 
-    fn dump(&self) -> Vec<GroupChange> {
+    fn stores(&self) -> Vec<GroupChange> {
         let mut by_place: FxHashMap<(Tier, u32), Vec<SequenceHash>> = FxHashMap::default();
         for (&name, held) in &self.copies {
             for (tier, &copies) in held.iter().filter(|&(_, &copies)| copies > 0) {

@@ -1,11 +1,15 @@
 //! One event of a dump, as other indexers call it a router event.
 
+use std::marker::PhantomData;
+
+use flash_indexer_core::groups::FurtherGroup;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::READ_EVENT_BLOCKS_MAX;
+use super::groups::Needs;
 use crate::hashes::{AnyHash, HashForm, ShownHash};
 use crate::instance::{InstanceId, ModelKey};
 
@@ -55,6 +59,15 @@ pub(super) struct Stored<'a> {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "salt_digits")]
     salt: Option<Salt>,
     blocks: ShownBlocks<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<StoredInGroup<'a>>,
+}
+
+#[derive(Serialize)]
+struct StoredInGroup<'a> {
+    group: u32,
+    needs: Needs,
+    blocks: ShownNames<'a>,
 }
 
 impl<'a> Stored<'a> {
@@ -71,7 +84,23 @@ impl<'a> Stored<'a> {
             copies: (copies > 1).then_some(copies),
             salt,
             blocks: ShownBlocks(blocks, hashes),
+            group: None,
         }
+    }
+
+    /// Nothing of the indexed group, and blocks of another one.
+    pub(super) fn in_group(group: FurtherGroup, copies: u32, names: &'a [SequenceHash], hashes: HashForm) -> Self {
+        let blocks = ShownNames(names, hashes);
+        let group = StoredInGroup { group: group.id.0, needs: group.reach.into(), blocks };
+        Self { group: Some(group), ..Self::new(None, copies, None, &[], hashes) }
+    }
+}
+
+struct ShownNames<'a>(&'a [SequenceHash], HashForm);
+
+impl Serialize for ShownNames<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|name| ShownHash(name.0, self.1)))
     }
 }
 
@@ -123,6 +152,15 @@ pub(super) struct ReadStored {
     pub(super) salt: Option<Salt>,
     #[serde(deserialize_with = "blocks")]
     pub(super) blocks: Vec<Block>,
+    pub(super) group: Option<ReadGroup>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReadGroup {
+    pub(super) group: u32,
+    pub(super) needs: Needs,
+    #[serde(deserialize_with = "names")]
+    pub(super) blocks: Vec<SequenceHash>,
 }
 
 fn salt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Salt>, D::Error> {
@@ -137,27 +175,42 @@ fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Block>, D::E
         block_hash: AnyHash,
         tokens_hash: AnyHash,
     }
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Vec<Block>;
+    let what = "a list of blocks with block_hash and tokens_hash";
+    let block =
+        |read: ReadBlock| Block { sequence: SequenceHash(read.block_hash.0), local: LocalHash(read.tokens_hash.0) };
+    deserializer.deserialize_seq(Bounded { what, take: block, read: PhantomData })
+}
 
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a list of blocks with block_hash and tokens_hash")
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SequenceHash>, D::Error> {
+    let name = |hash: AnyHash| SequenceHash(hash.0);
+    deserializer.deserialize_seq(Bounded { what: "a list of block hashes", take: name, read: PhantomData })
+}
+
+/// A list with no more entries than blocks that an event may have.
+struct Bounded<R, F> {
+    what: &'static str,
+    take: F,
+    read: PhantomData<R>,
+}
+
+impl<'de, R: Deserialize<'de>, T, F: Fn(R) -> T> de::Visitor<'de> for Bounded<R, F> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.what)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut entries = Vec::new();
+        while entries.len() < READ_EVENT_BLOCKS_MAX {
+            let Some(read) = list.next_element()? else { return Ok(entries) };
+            entries.push((self.take)(read));
         }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Block>, A::Error> {
-            let mut blocks = Vec::new();
-            while blocks.len() < READ_EVENT_BLOCKS_MAX {
-                let Some(ReadBlock { block_hash, tokens_hash }) = list.next_element()? else { return Ok(blocks) };
-                blocks.push(Block { sequence: SequenceHash(block_hash.0), local: LocalHash(tokens_hash.0) });
-            }
-            match list.next_element::<IgnoredAny>()? {
-                None => Ok(blocks),
-                Some(_) => Err(de::Error::custom(format!("an event has more than {READ_EVENT_BLOCKS_MAX} blocks"))),
-            }
+        match list.next_element::<IgnoredAny>()? {
+            None => Ok(entries),
+            Some(_) => Err(de::Error::custom(format!("an event has more than {READ_EVENT_BLOCKS_MAX} blocks"))),
         }
     }
-    deserializer.deserialize_seq(Visitor)
 }
 
 /// The memory that an event names; older indexers know device memory only and name none.

@@ -13,18 +13,24 @@
 //! **Lines** can be read while they come: `{"dump": {"version": 1}}`, then for each rank `{"rank": RANK}` and its
 //! events, one a line, and at last `{"end": {"ranks", "holds"}}`. A `RANK` is a [`RankRecord`].
 //!
+//! The blocks of a further cache group of a hybrid model are told by name, in an event that stores nothing for
+//! readers that know no groups: `"blocks": [], "group": {"group": 1, "needs": {"last_blocks": 8}, "blocks": [11]}`.
+//!
 //! What is not part of other indexers' form, and left out where it says nothing: `copies` (of each block, where it is
-//! not one), `salt` (that the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and lines
+//! not one), `group`, `salt` (that the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and lines
 //! that they do not know. A rank says how much it holds, so that a reader notices what is missing.
 
+mod came;
 mod event;
+mod groups;
 mod object;
 mod read;
 mod record;
 mod tally;
 mod write;
 
-pub use self::read::{DumpError, DumpSink, DumpSummary, RankName, Refused, StoredBlocks, read_dump};
+pub use self::groups::{GroupRecord, Needs, RoleRecord};
+pub use self::read::{DumpError, DumpSink, DumpSummary, RankName, Refused, StoredBlocks, StoredNames, Told, read_dump};
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, Window};
 pub use self::tally::Tally;
 pub(crate) use self::write::{DumpForm, DumpWriter};

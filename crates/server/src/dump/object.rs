@@ -9,10 +9,10 @@ use rustc_hash::FxHashMap;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
+use super::came::Came;
 use super::event::{ReadEvent, ReadTier};
-use super::read::{DumpError, DumpSink, DumpSummary, RankName, check, read_error, stored_blocks};
+use super::read::{DumpError, DumpSink, DumpSummary, RankName, read_error};
 use super::record::RankRecord;
-use super::tally::Tally;
 use crate::instance::{InstanceId, ModelKey};
 
 /// Reads `{"model:tenant": {"block_size", "events"}, …}`.
@@ -82,7 +82,7 @@ struct OneModel<'r, 's, S> {
     reading: &'r mut Reading<'s, S>,
     key: ModelKey,
     block_size: Option<BlockSize>,
-    came: FxHashMap<(InstanceId, u32), Tally>,
+    came: FxHashMap<(InstanceId, u32), Came>,
 }
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for OneModel<'_, '_, S> {
@@ -130,8 +130,8 @@ impl<S: DumpSink> OneModel<'_, '_, S> {
         let tells_of_ranks = records.is_some();
         for record in records.unwrap_or_default() {
             let came = self.came.remove(&(record.instance_id.clone(), record.dp_rank)).unwrap_or_default();
-            self.count(came);
-            self.reading.keep(check(&record, came))?;
+            self.count(&came);
+            self.reading.keep(came.check(&record))?;
             let taken = self.reading.sink.rank(record);
             self.reading.keep(taken)?;
         }
@@ -139,14 +139,14 @@ impl<S: DumpSink> OneModel<'_, '_, S> {
             return Err(E::custom(format!("rank {dp_rank} of instance {instance} is missing among the ranks")));
         }
         for came in std::mem::take(&mut self.came).into_values() {
-            self.count(came);
+            self.count(&came);
         }
         Ok(())
     }
 
-    fn count(&mut self, came: Tally) {
+    fn count(&mut self, came: &Came) {
         self.reading.summary.ranks += 1;
-        self.reading.summary.holds += came;
+        self.reading.summary.holds += came.blocks;
     }
 }
 
@@ -179,10 +179,10 @@ impl<'de, S: DumpSink> Visitor<'de> for Events<'_, '_, '_, S> {
         while let Some(OneEvent { worker_id, storage_tier, event }) = list.next_element()? {
             let dp_rank = event.dp_rank.unwrap_or_default();
             let came = model.came.entry((worker_id.clone(), dp_rank)).or_default();
-            let stored = stored_blocks(storage_tier, event.data.stored, came);
+            let told = came.take(storage_tier, event.data.stored);
             let dp_rank = DpRank(dp_rank);
             let rank = RankName { key: &model.key, block_size, instance: &worker_id, dp_rank };
-            let taken = model.reading.sink.stored(rank, stored);
+            let taken = model.reading.sink.told(rank, told);
             model.reading.keep(taken)?;
         }
         Ok(())

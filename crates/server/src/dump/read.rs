@@ -2,11 +2,13 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
+use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
 use serde::Deserialize;
 
-use super::event::{ReadEvent, ReadStored, ReadTier};
+use super::came::Came;
+use super::event::{ReadEvent, ReadTier};
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
@@ -66,12 +68,12 @@ pub trait DumpSink {
     /// Why it is not wanted.
     fn rank(&mut self, record: RankRecord) -> Result<(), Refused>;
 
-    /// Blocks of a rank; parents come before children.
+    /// Something that a rank holds; in the indexed cache group parents come before children.
     ///
     /// # Errors
     ///
-    /// Why they are not wanted.
-    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused>;
+    /// Why it is not wanted.
+    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused>;
 }
 
 /// Whose blocks are told of.
@@ -85,6 +87,46 @@ pub struct RankName<'a> {
     pub instance: &'a InstanceId,
     /// Its rank.
     pub dp_rank: DpRank,
+}
+
+/// What one event says.
+#[derive(Debug)]
+pub enum Told {
+    /// Of the indexed cache group, the only one of most models.
+    Blocks(StoredBlocks),
+    /// Of another one.
+    Names(StoredNames),
+}
+
+impl Told {
+    /// How many blocks it is about.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        match self {
+            Self::Blocks(stored) => stored.blocks.len(),
+            Self::Names(stored) => stored.names.len(),
+        }
+    }
+}
+
+/// Blocks that a rank holds in a further cache group, in any order.
+#[derive(Debug)]
+pub struct StoredNames {
+    /// The group.
+    pub group: FurtherGroup,
+    /// Where the copies lie.
+    pub tier: Tier,
+    /// Copies of each.
+    pub copies: u32,
+    /// The blocks.
+    pub names: Vec<SequenceHash>,
+}
+
+impl From<StoredNames> for GroupChange {
+    fn from(stored: StoredNames) -> Self {
+        let StoredNames { group, tier, copies, names } = stored;
+        Self { group, event: GroupEvent::Stored { tier, blocks: names, copies } }
+    }
 }
 
 /// Blocks that a rank holds, each following the one before it.
@@ -183,7 +225,7 @@ struct Current {
     record: RankRecord,
     key: ModelKey,
     block_size: BlockSize,
-    came: Tally,
+    came: Came,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -200,7 +242,7 @@ impl<R: BufRead> Lines<R> {
                 let block_size = BlockSize::new(record.block_size);
                 let block_size = block_size.ok_or_else(|| self.damaged("a block size of 0".to_owned()))?;
                 sink.rank(record.clone())?;
-                self.current = Some(Current { key: record.key(), record, block_size, came: Tally::default() });
+                self.current = Some(Current { key: record.key(), record, block_size, came: Came::default() });
             } else if let Some(event) = line.event {
                 self.event(line.worker_id, line.storage_tier, event, sink)?;
             } else if let Some(end) = line.end {
@@ -247,15 +289,15 @@ impl<R: BufRead> Lines<R> {
             instance: &current.record.instance_id,
             dp_rank: DpRank(dp_rank),
         };
-        let stored = stored_blocks(tier, event.data.stored, &mut current.came);
-        Ok(sink.stored(rank, stored)?)
+        let told = current.came.take(tier, event.data.stored);
+        Ok(sink.told(rank, told)?)
     }
 
     fn end_rank(&mut self) -> Result<(), DumpError> {
         let Some(Current { record, came, .. }) = self.current.take() else { return Ok(()) };
         self.summary.ranks += 1;
-        self.summary.holds += came;
-        check(&record, came)
+        self.summary.holds += came.blocks;
+        came.check(&record)
     }
 
     fn end(mut self, end: &End, bytes: &mut Vec<u8>) -> Result<DumpSummary, DumpError> {
@@ -279,23 +321,4 @@ impl<R: BufRead> Lines<R> {
     fn damaged(&self, what: String) -> DumpError {
         DumpError::Damaged { place: format!("line {}", self.number), what }
     }
-}
-
-/// The blocks of an event that was read, counted.
-pub(super) fn stored_blocks(tier: Option<ReadTier>, stored: ReadStored, came: &mut Tally) -> StoredBlocks {
-    let tier = tier.map_or(Tier::Device, |tier| tier.0);
-    let ReadStored { parent_hash, copies, salt, blocks } = stored;
-    let parent = parent_hash.map(|hash| SequenceHash(hash.0));
-    let copies = copies.unwrap_or(1);
-    came.add(tier, copies, parent, &blocks);
-    StoredBlocks { tier, parent, copies, blocks, salt }
-}
-
-/// Whether a rank came as its record says.
-pub(super) fn check(record: &RankRecord, came: Tally) -> Result<(), DumpError> {
-    if record.holds == came {
-        return Ok(());
-    }
-    let of = format!("rank {} of instance {} of {}", record.dp_rank, record.instance_id, record.key());
-    Err(DumpError::Incomplete { of, told: record.holds, came })
 }

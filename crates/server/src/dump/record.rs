@@ -4,6 +4,7 @@ use flash_indexer_core::hashing::TokenWindow;
 use flash_indexer_wire::Cursor;
 use serde::{Deserialize, Serialize};
 
+use super::groups::GroupRecord;
 use super::tally::{Tally, hex};
 use crate::engine::{EngineKind, Removal};
 use crate::ingest::Trust;
@@ -31,8 +32,11 @@ pub struct RankRecord {
     /// What its blocks' content covers, and that of other ranks of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Window>,
-    /// Its blocks, counted and digested.
+    /// Its blocks, counted and digested; of a hybrid model, those of the indexed cache group.
     pub holds: Tally,
+    /// Its cache groups by number; nothing where the dump does not tell of groups at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<GroupRecord>>,
 }
 
 impl RankRecord {

@@ -13,7 +13,8 @@ use xxhash_rust::xxh3::xxh3_64;
 pub struct Tally {
     /// Blocks, once for each tier that they lie in.
     pub blocks: u64,
-    /// Sum of XXH3-64 of each block's tier, copies, parent, name and content; in hexadecimal digits.
+    /// Sum of XXH3-64 of each block's tier, copies, parent, name and content, or, in a further cache group, of
+    /// its tier, copies and name; in hexadecimal digits.
     #[serde(with = "hex")]
     pub digest: u64,
 }
@@ -26,6 +27,14 @@ impl Tally {
             self.blocks += 1;
             self.digest = self.digest.wrapping_add(block_digest(tier, copies, parent, block));
             parent = Some(block.sequence);
+        }
+    }
+
+    /// Counts blocks of a further cache group, which are told by name alone.
+    pub fn add_names(&mut self, tier: Tier, copies: u32, names: &[SequenceHash]) {
+        for name in names {
+            self.blocks += 1;
+            self.digest = self.digest.wrapping_add(name_digest(tier, copies, *name));
         }
     }
 }
@@ -46,6 +55,15 @@ pub(super) fn block_digest(tier: Tier, copies: u32, parent: Option<SequenceHash>
     bytes[5..13].copy_from_slice(&parent.map_or(0, |parent| parent.0).to_le_bytes());
     bytes[13..21].copy_from_slice(&block.sequence.0.to_le_bytes());
     bytes[21..29].copy_from_slice(&block.local.0.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// What one block of a further cache group adds to the group's digest.
+fn name_digest(tier: Tier, copies: u32, name: SequenceHash) -> u64 {
+    let mut bytes = [0; 13];
+    bytes[0] = tier as u8;
+    bytes[1..5].copy_from_slice(&copies.to_le_bytes());
+    bytes[5..13].copy_from_slice(&name.0.to_le_bytes());
     xxh3_64(&bytes)
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
 
 use super::event::{CacheEvent, Data, ModelFields, RouterEvent, Stored};
@@ -10,6 +10,7 @@ use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
 use crate::hashes::HashForm;
+use crate::indexer::RankDump;
 use crate::instance::ModelKey;
 
 /// How a dump is laid out.
@@ -66,15 +67,10 @@ impl<W: Write> DumpWriter<W> {
         Ok(())
     }
 
-    /// Writes a rank of the model: the record, whose blocks it counts, and the events that store them.
-    pub(crate) fn rank(
-        &mut self,
-        mut record: RankRecord,
-        events: &[BlockEvent],
-        salt_of: impl Fn(SequenceHash) -> Option<Salt>,
-    ) -> io::Result<()> {
+    /// Writes a rank of the model: the record, whose blocks in the indexed group it counts, and what it holds.
+    pub(crate) fn rank(&mut self, mut record: RankRecord, dump: &RankDump) -> io::Result<()> {
         record.holds = Tally::default();
-        for event in events {
+        for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
             record.holds.add(tier, copies, parent, blocks);
         }
@@ -86,7 +82,14 @@ impl<W: Write> DumpWriter<W> {
             self.out.write_all(b"}\n")?;
         }
         let key = record.key();
-        for event in events {
+        for GroupChange { group, event } in &dump.further {
+            let (tier, names, copies) = stored_names(event);
+            for piece in names.chunks(EVENT_BLOCKS_MAX) {
+                self.event(&record, &key, tier, Stored::in_group(*group, copies, piece, self.hashes))?;
+            }
+        }
+        let salt_of = |block: SequenceHash| dump.salts.get(&block).copied();
+        for event in &dump.events {
             let (tier, mut parent, blocks, copies) = stored(event);
             for run in blocks.chunk_by(|a, b| salt_of(a.sequence) == salt_of(b.sequence)) {
                 let salt = run.first().and_then(|block| salt_of(block.sequence));
@@ -154,5 +157,13 @@ fn stored(event: &BlockEvent) -> (Tier, Option<SequenceHash>, &[Block], u32) {
         BlockEvent::Copied { .. } | BlockEvent::Removed { .. } | BlockEvent::Cleared => {
             unreachable!("a dump consists of stores")
         }
+    }
+}
+
+/// The same of an event of a further cache group.
+fn stored_names(event: &GroupEvent) -> (Tier, &[SequenceHash], u32) {
+    match event {
+        GroupEvent::Stored { tier, blocks, copies } => (*tier, blocks, *copies),
+        GroupEvent::Removed { .. } => unreachable!("a dump consists of stores"),
     }
 }

@@ -135,7 +135,7 @@ fn write_models<W: Write>(selected: &Selected, mut writer: DumpWriter<W>) -> io:
     for (key, block_size) in models {
         writer.model(key, block_size.tokens())?;
         for (record, rank) in indexer.records(key, instance.as_ref()) {
-            writer.rank(record, &rank.events, |block| rank.salts.get(&block).copied())?;
+            writer.rank(record, &rank)?;
         }
     }
     writer.finish()

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::bounded;
+use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRank, stored_events};
-use flash_indexer_wire::Start;
+use flash_indexer_wire::{KnownGroup, Start};
 use rustc_hash::FxHashMap;
 
 use super::{Indexer, Registered, Registration, RegistrationError};
@@ -27,6 +28,10 @@ pub struct RankDump {
     pub position: Option<Position>,
     /// Stored events that make an empty index know the same; parents come before children.
     pub events: Vec<BlockEvent>,
+    /// The same for the further cache groups of a rank of a hybrid model; each has one event at least.
+    pub further: Vec<GroupChange>,
+    /// Cache groups that the rank's stream has named; none where that is not known.
+    pub named_groups: Option<Vec<KnownGroup>>,
     /// Blocks whose salt is inherited by those that follow them.
     pub salts: FxHashMap<SequenceHash, Salt>,
 }
@@ -101,20 +106,29 @@ impl Indexer {
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
-            self.read(&listener, dp_rank, ReadAt::Now, None, move |place| (place, model.index.held(rank)))
+            self.read(&listener, dp_rank, ReadAt::Now, None, move |place| {
+                (place, model.index.held(rank), model.index.further_stores(rank))
+            })
         });
         match read {
-            Some((Place { position, salts }, held)) => RankDump {
+            Some((Place { position, unsaid }, held, further)) => RankDump {
                 instance,
                 dp_rank,
                 position: Some(position),
                 events: stored_events(held),
-                salts: salts.into_iter().collect(),
+                further,
+                named_groups: unsaid.groups,
+                salts: unsaid.salts.into_iter().collect(),
             },
-            None => {
-                let events = model.index.dump(rank);
-                RankDump { instance, dp_rank, position: None, events, salts: FxHashMap::default() }
-            }
+            None => RankDump {
+                instance,
+                dp_rank,
+                position: None,
+                events: model.index.dump(rank),
+                further: model.index.further_stores(rank),
+                named_groups: Some(Vec::new()),
+                salts: FxHashMap::default(),
+            },
         }
     }
 

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use flash_indexer_core::hashing::{BlockSize, Salt};
-use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::groups::GroupChange;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{BlockEvent, DpRank, SharedIndex, Tier, WorkerId, WorkerRank};
 
 use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
-use crate::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks, StreamRecord};
-use crate::ingest::{Delivery, Listener, Position};
+use crate::dump::{DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, Told};
+use crate::ingest::{Delivery, Listener, Position, Trust, Unsaid};
 use crate::instance::{InstanceId, ModelKey};
+use crate::metrics::Bound;
 use crate::model::{Instance, Model};
 
 /// A rank by all of its names.
@@ -68,29 +70,52 @@ pub(crate) struct Taken {
 pub(crate) struct Restored {
     /// Where its stream stood, if the dump says so.
     stream: Option<StreamRecord>,
-    /// Blocks that hand a salt on to those that follow them.
-    salts: Vec<(SequenceHash, Salt)>,
+    /// What its stream has said before.
+    unsaid: Unsaid,
+    /// Blocks and cache groups that the index does not keep.
+    refused: u64,
 }
 
 impl Restored {
-    /// Takes blocks of the rank into an index.
-    pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, stored: StoredBlocks) {
-        if let Some(salt) = stored.salt {
-            self.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
+    /// Takes what the rank holds into an index.
+    pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, told: Told) {
+        match told {
+            Told::Blocks(stored) => {
+                if let Some(salt) = stored.salt {
+                    self.unsaid.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
+                }
+                model.index.apply(rank, &BlockEvent::from(stored));
+            }
+            Told::Names(stored) => self.take_names(model, rank, stored),
         }
-        model.index.apply(rank, &BlockEvent::from(stored));
+    }
+
+    fn take_names(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
+        let refused = model.index.apply_group(rank, &GroupChange::from(stored)).refused;
+        if refused > 0 {
+            model.metrics.bounded(Bound::CacheGroups, refused);
+            self.refused += refused;
+        }
     }
 
     /// Takes what is told besides the blocks.
-    pub(super) fn note(&mut self, model: &Model, record: &RankRecord) {
+    pub(super) fn note(&mut self, model: &Model, rank: WorkerRank, record: &RankRecord) {
         record.windows.iter().for_each(|&window| model.windows.note(window.into()));
         self.stream = record.stream;
+        self.unsaid.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
+        for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
+            // That it exists limits what is usable, also when it is empty.
+            self.take_names(model, rank, StoredNames { group, tier: Tier::Device, copies: 1, names: Vec::new() });
+        }
     }
 
     /// The place in the rank's stream that its blocks are of.
     fn position(&self) -> Position {
         match self.stream {
-            Some(StreamRecord { cursor, epoch, trust }) => Position { cursor: cursor.map(Into::into), epoch, trust },
+            Some(StreamRecord { cursor, epoch, trust }) => {
+                let trust = if self.refused > 0 { Trust::Degraded } else { trust };
+                Position { cursor: cursor.map(Into::into), epoch, trust }
+            }
             None => Position::UNKNOWN,
         }
     }
@@ -176,14 +201,14 @@ impl DumpSink for Restore {
         let block_size = BlockSize::new(record.block_size).ok_or_else(|| Refused("a block size of 0".to_owned()))?;
         let place = self.place(&record.key(), block_size, &record.instance_id, DpRank(record.dp_rank))?;
         if let Some(taken) = place {
-            taken.restored.note(&taken.model, &record);
+            taken.restored.note(&taken.model, taken.rank, &record);
         }
         Ok(())
     }
 
-    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
+    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
         if let Some(taken) = self.place(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
-            taken.restored.take(&taken.model, taken.rank, stored);
+            taken.restored.take(&taken.model, taken.rank, told);
         }
         Ok(())
     }
@@ -244,7 +269,7 @@ impl Indexer {
     /// Lets a held stream go on from what was restored of a rank.
     pub(super) fn go_on_from(&self, listener: &Arc<Listener>, dp_rank: DpRank, restored: Restored) {
         let position = restored.position();
-        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.salts));
+        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.unsaid));
         self.release_held(listener, dp_rank, Some(position));
     }
 

@@ -9,7 +9,7 @@ use flash_indexer_wire::Start;
 use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
-use crate::dump::{DumpSink, RankName, RankRecord, Refused, StoredBlocks};
+use crate::dump::{DumpSink, RankName, RankRecord, Refused, Told};
 use crate::ingest::{Connection, Listener, NewListener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
@@ -130,6 +130,12 @@ impl Shadow {
         Ok(())
     }
 
+    /// Whether a rank of the original is known to have several cache groups.
+    fn has_groups(&self, dp_rank: DpRank) -> bool {
+        let original = self.replaced.get(&dp_rank).map(|listener| WorkerRank { worker: listener.worker, dp_rank });
+        original.is_some_and(|rank| !self.model.index.further_stores(rank).is_empty())
+    }
+
     fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {
         self.model.key == *key && self.instance == *instance
     }
@@ -141,15 +147,20 @@ impl DumpSink for Shadow {
             if record.block_size != self.model.block_size.tokens() {
                 return Err(Refused(format!("the peer has blocks of {} tokens", record.block_size)));
             }
-            self.restored.entry(DpRank(record.dp_rank)).or_default().note(&self.model, &record);
+            let dp_rank = DpRank(record.dp_rank);
+            if record.groups.is_none() && self.has_groups(dp_rank) {
+                return Err(Refused("the peer does not tell what a hybrid model's other cache groups hold".to_owned()));
+            }
+            let of = WorkerRank { worker: self.worker, dp_rank };
+            self.restored.entry(dp_rank).or_default().note(&self.model, of, &record);
         }
         Ok(())
     }
 
-    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
+    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
         if self.is_of_it(rank.key, rank.instance) {
             let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
-            self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, stored);
+            self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, told);
         }
         Ok(())
     }

@@ -8,9 +8,9 @@ use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
 
 use super::handover::listener;
 use super::{Indexer, RankDump, RankId};
-use crate::dump::{EngineRecord, RankRecord, StreamRecord, Tally};
+use crate::dump::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
 use crate::engine::EngineKind;
-use crate::ingest::{Listener, Position, ReadAt};
+use crate::ingest::{Listener, Place, Position, ReadAt};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -44,7 +44,9 @@ impl Indexer {
         let model = self.models.read().get(key).cloned();
         self.dump_of(key, instance).filter_map(move |rank| {
             let model = model.as_ref()?;
-            Some((record(model, &rank.instance, rank.dp_rank, rank.position, Tally::default()), rank))
+            let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.further));
+            let of = (&rank.instance, rank.dp_rank);
+            Some((record(model, of, rank.position, (Tally::default(), groups)), rank))
         })
     }
 
@@ -58,13 +60,17 @@ impl Indexer {
         let read = self.read(&listener, rank.dp_rank, at, patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
-            move |place| (place.position, tally(&model.index.held(of)))
+            move |Place { position, unsaid }| {
+                let further = model.index.further_stores(of);
+                let groups = unsaid.groups.map(|named| GroupRecord::all(&named, &further));
+                (position, (tally(&model.index.held(of)), groups))
+            }
         });
-        let (position, holds) = read.ok_or_else(|| match at {
+        let (position, holdings) = read.ok_or_else(|| match at {
             ReadAt::Now => DigestError::Stopping,
             ReadAt::Message(sequence) => DigestError::NotThen(rank.clone(), sequence),
         })?;
-        Ok(record(&model, &rank.instance, rank.dp_rank, Some(position), holds))
+        Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), holdings))
     }
 }
 
@@ -80,10 +86,9 @@ fn tally(held: &[HeldBlock]) -> Tally {
 
 fn record(
     model: &Model,
-    instance: &InstanceId,
-    dp_rank: DpRank,
+    (instance, dp_rank): (&InstanceId, DpRank),
     position: Option<Position>,
-    holds: Tally,
+    (holds, groups): (Tally, Option<Vec<GroupRecord>>),
 ) -> RankRecord {
     let listener = listener(model, instance, dp_rank);
     RankRecord {
@@ -96,6 +101,7 @@ fn record(
         stream: position.map(stream_record),
         windows: model.windows.in_use().map(Into::into).collect(),
         holds,
+        groups,
     }
 }
 

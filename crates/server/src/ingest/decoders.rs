@@ -8,8 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use flash_indexer_core::hashing::Salt;
-use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_core::DpRank;
 use flash_indexer_wire::{StreamPosition, StreamTrust};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -17,7 +16,7 @@ use tracing::{error, warn};
 
 use super::intake::Intake;
 use super::listener::Listener;
-use super::place::{Read, ReadAt};
+use super::place::{Read, ReadAt, Unsaid};
 use super::queue::Queued;
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
@@ -55,8 +54,8 @@ pub(crate) enum Delivery {
     Unmute(DpRank),
     /// Reads what the index holds of a rank at a known place of the stream.
     Read(DpRank, ReadAt, Read),
-    /// Blocks of a rank hand these salts on to those that follow them.
-    Learn(DpRank, Vec<(SequenceHash, Salt)>),
+    /// What the stream has said of a rank before it is gone on with.
+    Learn(DpRank, Unsaid),
     /// The listener's sockets are closed: forget all that it told.
     Retire(Sender<StreamPosition>),
 }
@@ -250,8 +249,8 @@ impl Decoder {
                     self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, read));
                 }
             }
-            Delivery::Learn(dp_rank, salts) => {
-                self.with_intake(listener, |intake, _| intake.learn_salts(dp_rank, salts));
+            Delivery::Learn(dp_rank, unsaid) => {
+                self.with_intake(listener, |intake, _| intake.learn(dp_rank, unsaid));
             }
             Delivery::Retire(done) => {
                 let mut position = None;

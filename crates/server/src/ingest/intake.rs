@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flash_indexer_core::hashing::Salt;
-use flash_indexer_core::{DpRank, SequenceHash};
+use flash_indexer_core::DpRank;
 use flash_indexer_wire::{
     Action, Batch, BatchError, BatchOutline, EngineEvent, EventError, Forgotten, LiveMessage, Note, Replay,
     ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition, StreamTrust, Translator, TranslatorOptions,
@@ -17,7 +16,7 @@ use tracing::{info, warn};
 use super::change::Change;
 use super::hold::Position;
 use super::listener::{Connection, Listener, Trust};
-use super::place::{Place, Read};
+use super::place::{Place, Read, Unsaid};
 use crate::metrics::{Bound, Metrics};
 
 /// Ranks that the batches of one listener may name.
@@ -70,6 +69,8 @@ pub(super) struct Intake {
     taken_over: FxHashMap<DpRank, u64>,
     /// Ranks whose state was taken over, nobody knows from which place of the stream.
     unplaced: BTreeSet<DpRank>,
+    /// Ranks whose state was taken over from somebody who does not tell cache groups.
+    groups_untold: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
     awaited: Option<Awaited>,
     /// What is to follow the next statement about the whole stream.
@@ -104,6 +105,7 @@ impl Intake {
             muted: BTreeSet::new(),
             taken_over: FxHashMap::default(),
             unplaced: BTreeSet::new(),
+            groups_untold: BTreeSet::new(),
             awaited: None,
             after_trust: Vec::new(),
             hybrid_reported: false,
@@ -159,13 +161,18 @@ impl Intake {
     pub(super) fn place(&self, dp_rank: DpRank) -> impl FnOnce() -> Place + Send + use<> {
         let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
-        let salts = self.translators.get(&dp_rank).map(|translator| translator.salts().collect()).unwrap_or_default();
+        let translator = self.translators.get(&dp_rank);
+        let salts = translator.map(|translator| translator.salts().collect()).unwrap_or_default();
+        let groups = match self.groups_untold.contains(&dp_rank) {
+            true => None,
+            false => Some(translator.map(|translator| translator.groups().collect()).unwrap_or_default()),
+        };
         move || {
             let trust = match listener.trust(dp_rank) {
                 Trust::Exact if is_doubtful => Trust::Degraded,
                 trust => trust,
             };
-            Place { position: Position { cursor, epoch, trust }, salts }
+            Place { position: Position { cursor, epoch, trust }, unsaid: Unsaid { salts, groups } }
         }
     }
 
@@ -187,9 +194,14 @@ impl Intake {
         }
     }
 
-    /// A block's salt is known from elsewhere: those that follow it inherit it.
-    pub(super) fn learn_salts(&mut self, dp_rank: DpRank, salts: Vec<(SequenceHash, Salt)>) {
-        Self::translator(&mut self.translators, &self.listener, dp_rank).learn_salts(salts);
+    /// What the stream has said of a rank is known from elsewhere.
+    pub(super) fn learn(&mut self, dp_rank: DpRank, Unsaid { salts, groups }: Unsaid) {
+        let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
+        translator.learn_salts(salts);
+        match groups {
+            Some(groups) => translator.learn_groups(groups),
+            None => drop(self.groups_untold.insert(dp_rank)),
+        }
     }
 
     pub(super) fn connected(&mut self, now: Instant) {
@@ -297,6 +309,7 @@ impl Intake {
     pub(super) fn mute(&mut self, dp_rank: DpRank) {
         self.muted.insert(dp_rank);
         self.translators.remove(&dp_rank);
+        self.groups_untold.remove(&dp_rank);
         self.changes.push(Change::Forget(dp_rank));
     }
 
@@ -321,6 +334,7 @@ impl Intake {
         self.translators.clear();
         self.taken_over.clear();
         self.unplaced.clear();
+        self.groups_untold.clear();
         self.awaited = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
@@ -444,9 +458,17 @@ impl Intake {
 
     fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
         let is_clear = *event == EngineEvent::Cleared;
-        let Self { listener, translators, .. } = self;
+        let Self { listener, translators, groups_untold, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
-        let changes = match translator.translate(event) {
+        let changes = translator.translate(event);
+        if is_clear {
+            groups_untold.remove(&dp_rank);
+        }
+        if translator.is_hybrid() && groups_untold.remove(&dp_rank) {
+            let why = "its state was taken over from somebody who does not tell what a hybrid model's other cache groups hold";
+            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+        }
+        let changes = match changes {
             Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };

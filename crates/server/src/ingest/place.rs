@@ -2,6 +2,7 @@
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::Salt;
+use flash_indexer_wire::KnownGroup;
 
 use super::hold::Position;
 
@@ -9,8 +10,16 @@ use super::hold::Position;
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) position: Position,
+    pub(crate) unsaid: Unsaid,
+}
+
+/// What a stream has said once, and what comes later in it is to be understood with.
+#[derive(Debug, Default)]
+pub(crate) struct Unsaid {
     /// Blocks whose salt is inherited by those that follow them.
     pub(crate) salts: Vec<(SequenceHash, Salt)>,
+    /// Cache groups that were named; none where it is not known whether there are any.
+    pub(crate) groups: Option<Vec<KnownGroup>>,
 }
 
 /// Reads the index where a rank's writer is between two messages.

@@ -252,7 +252,16 @@ fn looks_of(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, Look>
 fn judge(ours: &RankRecord, theirs: &RankRecord) -> Outcome {
     let (Some(our), Some(their)) = (ours.stream, theirs.stream) else { return Outcome::NotCompared };
     let sure = |stream: StreamRecord| stream.trust == Trust::Exact;
-    match (our.cursor == their.cursor, ours.holds == theirs.holds) {
+    let same_groups = match (&ours.groups, &theirs.groups) {
+        (Some(ours), Some(theirs)) => Some(ours == theirs),
+        // An older version does not say; of most models there is nothing to be said.
+        (told, untold) => told.iter().chain(untold).flatten().all(|group| group.holds.is_none()).then_some(true),
+    };
+    let same = match same_groups {
+        None if ours.holds == theirs.holds => return Outcome::NotCompared,
+        same_groups => ours.holds == theirs.holds && same_groups == Some(true),
+    };
+    match (our.cursor == their.cursor, same) {
         (false, _) => Outcome::OtherLife,
         (true, true) => Outcome::Equal,
         (true, false) if sure(our) && sure(their) => Outcome::Dispute,

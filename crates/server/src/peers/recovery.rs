@@ -15,9 +15,7 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
-use crate::dump::{
-    DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, StoredBlocks, read_dump,
-};
+use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, Told, read_dump};
 use crate::indexer::{Indexer, RankId, Registered, Registration, Restore, Taken};
 use crate::instance::ModelKey;
 
@@ -192,8 +190,8 @@ impl DumpSink for Taking<'_> {
         self.restore.rank(record)
     }
 
-    fn stored(&mut self, rank: RankName<'_>, stored: StoredBlocks) -> Result<(), Refused> {
-        self.restore.stored(rank, stored)
+    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+        self.restore.told(rank, told)
     }
 }
 

@@ -186,6 +186,12 @@ impl Translator {
         groups.into_iter().for_each(|group| self.groups.learn(group));
     }
 
+    /// Whether the rank has named another cache group than the one that is indexed.
+    #[must_use]
+    pub fn is_hybrid(&self) -> bool {
+        self.groups.iter().any(|group| group.role != GroupRole::Indexed)
+    }
+
     /// Whether the rank keeps cache groups that are not understood, so that its prefixes can be
     /// shorter than they look.
     #[must_use]

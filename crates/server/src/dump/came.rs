@@ -1,0 +1,60 @@
+//! What has come of a rank, to be held against what its record says.
+
+use std::collections::BTreeMap;
+
+use flash_indexer_core::groups::{FurtherGroup, GroupId};
+use flash_indexer_core::{SequenceHash, Tier};
+
+use super::event::{ReadGroup, ReadStored, ReadTier};
+use super::read::{DumpError, StoredBlocks, StoredNames, Told};
+use super::record::RankRecord;
+use super::tally::Tally;
+
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    /// Of the indexed cache group.
+    pub(super) blocks: Tally,
+    /// Of others, by number.
+    groups: BTreeMap<u32, Tally>,
+}
+
+impl Came {
+    /// What an event that was read says, counted.
+    pub(super) fn take(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> Told {
+        let tier = tier.map_or(Tier::Device, |tier| tier.0);
+        let ReadStored { parent_hash, copies, salt, blocks, group } = stored;
+        let copies = copies.unwrap_or(1);
+        match group {
+            Some(ReadGroup { group, needs, blocks: names }) => {
+                self.groups.entry(group).or_default().add_names(tier, copies, &names);
+                let group = FurtherGroup { id: GroupId(group), reach: needs.into() };
+                Told::Names(StoredNames { group, tier, copies, names })
+            }
+            None => {
+                let parent = parent_hash.map(|hash| SequenceHash(hash.0));
+                self.blocks.add(tier, copies, parent, &blocks);
+                Told::Blocks(StoredBlocks { tier, parent, copies, blocks, salt })
+            }
+        }
+    }
+
+    /// Whether a rank came as its record says.
+    pub(super) fn check(mut self, record: &RankRecord) -> Result<(), DumpError> {
+        let rank = || format!("rank {} of instance {} of {}", record.dp_rank, record.instance_id, record.key());
+        if record.holds != self.blocks {
+            return Err(DumpError::Incomplete { of: rank(), told: record.holds, came: self.blocks });
+        }
+        let of_group = |group: u32| format!("cache group {group} of {}", rank());
+        for group in record.groups.iter().flatten() {
+            let told = group.holds.unwrap_or_default();
+            let came = self.groups.remove(&group.group).unwrap_or_default();
+            if told != came {
+                return Err(DumpError::Incomplete { of: of_group(group.group), told, came });
+            }
+        }
+        match self.groups.pop_first() {
+            None => Ok(()),
+            Some((group, came)) => Err(DumpError::Incomplete { of: of_group(group), told: Tally::default(), came }),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a dump says of the cache groups of a rank of a hybrid model.
+
+use std::collections::BTreeMap;
+
+use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, Reach};
+use flash_indexer_wire::{GroupRole, KnownGroup};
+use serde::{Deserialize, Serialize};
+
+use super::tally::Tally;
+
+/// A cache group of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRecord {
+    /// Its number inside its engine.
+    pub group: u32,
+    /// What it is to an index.
+    pub role: RoleRecord,
+    /// Its blocks, counted and digested; nothing of the indexed group, whose blocks are the rank's, and of groups
+    /// that are not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<Tally>,
+}
+
+/// A [`GroupRole`] in a dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoleRecord {
+    /// It tells what blocks contain.
+    Indexed,
+    /// It is told by names, and limits what is usable.
+    Further(Needs),
+    /// It is not understood.
+    SetAside,
+}
+
+/// A [`Reach`] in a dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Needs {
+    /// The whole prefix.
+    Whole,
+    /// So many blocks at its end.
+    LastBlocks(u32),
+}
+
+impl GroupRecord {
+    /// The group as an index keeps it, if it does.
+    pub(crate) fn kept(&self) -> Option<FurtherGroup> {
+        match (self.role, self.holds) {
+            (RoleRecord::Further(needs), Some(_)) => {
+                Some(FurtherGroup { id: GroupId(self.group), reach: needs.into() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Every group of a rank, by number: those that its stream has named, and those that the index keeps.
+    pub(crate) fn all(named: &[KnownGroup], stores: &[GroupChange]) -> Vec<Self> {
+        let mut records: BTreeMap<u32, Self> = BTreeMap::new();
+        for &KnownGroup { id: GroupId(group), role } in named {
+            records.insert(group, Self { group, role: role.into(), holds: None });
+        }
+        for GroupChange { group: FurtherGroup { id: GroupId(group), reach }, event } in stores {
+            let role = RoleRecord::Further((*reach).into());
+            let record = records.entry(*group).or_insert(Self { group: *group, role, holds: None });
+            let holds = record.holds.get_or_insert_default();
+            if let GroupEvent::Stored { tier, blocks, copies } = event {
+                holds.add_names(*tier, *copies, blocks);
+            }
+        }
+        records.into_values().collect()
+    }
+}
+
+impl From<&GroupRecord> for KnownGroup {
+    fn from(record: &GroupRecord) -> Self {
+        let role = match record.role {
+            RoleRecord::Indexed => GroupRole::Indexed,
+            RoleRecord::Further(needs) => GroupRole::Further(needs.into()),
+            RoleRecord::SetAside => GroupRole::SetAside,
+        };
+        Self { id: GroupId(record.group), role }
+    }
+}
+
+impl From<GroupRole> for RoleRecord {
+    fn from(role: GroupRole) -> Self {
+        match role {
+            GroupRole::Indexed => Self::Indexed,
+            GroupRole::Further(reach) => Self::Further(reach.into()),
+            GroupRole::SetAside => Self::SetAside,
+        }
+    }
+}
+
+impl From<Reach> for Needs {
+    fn from(reach: Reach) -> Self {
+        match reach {
+            Reach::Whole => Self::Whole,
+            Reach::LastBlocks(blocks) => Self::LastBlocks(blocks),
+        }
+    }
+}
+
+impl From<Needs> for Reach {
+    fn from(needs: Needs) -> Self {
+        match needs {
+            Needs::Whole => Self::Whole,
+            Needs::LastBlocks(blocks) => Self::LastBlocks(blocks),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Dumps of engines of hybrid models: what is taken over goes on exactly, in every cache group.
+
+mod support;
+
+use flash_indexer_core::SequenceHash;
+use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
+use flash_indexer_server::{PeerUrl, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
+use serde_json::{Value, json};
+use support::fake_peer::{FakeDump, FakePeer};
+use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, tokens};
+
+const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
+const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
+const SIX: [u64; 6] = [1, 2, 3, 4, 5, 6];
+
+fn full<'a>(parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored { group: FULL, ..store(parent, hashes) })
+}
+
+/// A store in the window's group, which skips blocks: its tokens do not say which.
+fn in_window<'a>(hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored { group: WINDOW, token_ids: TokenIds::Plain(vec![7; 24]), ..store(None, hashes) })
+}
+
+fn removed_from<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
+    let block_hashes = hashes.iter().copied().map(SequenceHash).collect();
+    EngineEvent::Removed(BlockRemoved { block_hashes, group_idx: group.idx, ..BlockRemoved::default() })
+}
+
+/// Engine 1 holds a prefix in both groups, the window of engine 2 is empty, and engine 3 has one group.
+fn fleet(service: &Service) -> [Engine; 3] {
+    let engines = [1, 2, 3].map(|instance| {
+        let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+        Engine::with_replay(service, json!(instance), publisher)
+    });
+    engines[0].say(service, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
+    engines[1].say(service, 0, &[in_window(&[2]), full(None, &[1, 2]), removed_from(WINDOW, &[2])]);
+    engines[2].say(service, 0, &[EngineEvent::Stored(store(None, &SIX))]);
+    engines
+}
+
+fn starting_from(options: ServerOptions) -> Service {
+    let service = Service::start_with(options);
+    wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
+    service
+}
+
+fn from_peer(url: &str) -> Service {
+    let peer: PeerUrl = url.parse().expect("a URL");
+    starting_from(ServerOptions { peers: vec![peer], ..ServerOptions::default() })
+}
+
+/// Matched device blocks of each of the fleet for a prompt that goes on after these blocks, if both say the same.
+fn ask(a: &Service, b: &Service, hashes: &[u64]) -> [u64; 3] {
+    let prompt = [tokens(hashes), vec![5]].concat();
+    let query = json!({ "token_ids": prompt, "model_name": "m" });
+    let answer = a.query(&query);
+    assert_eq!(answer, b.query(&query));
+    ["1", "2", "3"].map(|instance| {
+        assert_eq!(answer["instances"][instance]["trust"], json!("exact"), "{answer}");
+        answer["scores"][instance]["0"].as_u64().expect("a score") / u64::from(BLOCK_TOKENS)
+    })
+}
+
+fn digest(service: &Service, instance: u64) -> Value {
+    let (status, digest) = service.get(&format!("/digest?model_name=m&instance_id={instance}"));
+    assert_eq!(status, 200, "{digest}");
+    digest
+}
+
+/// Has both services hear the same of an engine.
+fn say(engine: &Engine, (a, b): (&Service, &Service), sequence: u64, events: &[EngineEvent<'_>]) {
+    engine.say(a, sequence, events);
+    engine.wait(b, "the same message", |listener| listener["last_seq"] == json!(sequence));
+}
+
+/// What an engine says after a takeover means the same to both services.
+fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
+    for engine in engines {
+        // After a file was read a stream may still have to be connected.
+        engine.wait(b, "the engine's word", |listener| listener["trust"] == json!("exact"));
+    }
+    let [both, empty, _] = engines;
+    assert_eq!(ask(a, b, &SIX), [6, 0, 6], "an empty window counts");
+    assert_eq!(ask(a, b, &[1, 2, 3])[0], 0, "block 2 lies behind the window");
+    say(both, (a, b), 1, &[removed_from(WINDOW, &[6])]);
+    assert_eq!(ask(a, b, &SIX), [5, 0, 6]);
+    say(both, (a, b), 2, &[removed_from(FULL, &[5])]);
+    assert_eq!(ask(a, b, &SIX), [4, 0, 6]);
+    say(both, (a, b), 3, &[removed_from(WINDOW, &[4])]);
+    say(empty, (a, b), 1, &[in_window(&[1, 2])]);
+    assert_eq!(ask(a, b, &SIX), [0, 2, 6]);
+    for instance in [1, 2, 3] {
+        assert_eq!(digest(a, instance), digest(b, instance));
+    }
+}
+
+#[test]
+fn a_hybrid_engine_is_taken_over_from_a_peer_in_the_middle_of_its_stream() {
+    let survivor = Service::start();
+    let engines = fleet(&survivor);
+    let recovered = from_peer(&survivor.url(""));
+    goes_on_exactly(&survivor, &recovered, &engines);
+    // Once more, from one that was itself recovered.
+    let again = from_peer(&recovered.url(""));
+    for engine in &engines {
+        engine.wait(&again, "the engine's word", |listener| listener["trust"] == json!("exact"));
+    }
+    assert_eq!(ask(&survivor, &again, &SIX), [0, 2, 6]);
+    say(&engines[0], (&survivor, &again), 4, &[in_window(&[4])]);
+    assert_eq!(ask(&survivor, &again, &SIX), [4, 2, 6]);
+}
+
+#[test]
+fn a_hybrid_engine_is_taken_over_from_a_file_in_either_form() {
+    for accept in ["application/json", "application/x-ndjson"] {
+        let survivor = Service::start();
+        let engines = fleet(&survivor);
+        let request = ureq::get(survivor.url("/dump?hashes=string")).header("accept", accept);
+        let dump = request.call().expect("an answer").body_mut().read_to_string().expect("text");
+        let name = format!("flash-indexer-groups-{}-{}", std::process::id(), dump.len());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, dump).expect("a file");
+        let loaded = starting_from(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
+        goes_on_exactly(&survivor, &loaded, &engines);
+        std::fs::remove_file(path).expect("it is there");
+    }
+}
+
+#[test]
+fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
+    let survivor = Service::start();
+    let [both, _, plain] = fleet(&survivor);
+    let mut dump = survivor.get("/dump").1;
+    let model = &mut dump["m:default"];
+    let events = model["events"].as_array_mut().expect("events");
+    let told = events.len();
+    events.retain(|event| event["event"]["data"]["stored"]["blocks"] != json!([]));
+    assert_eq!(events.len(), told - 1, "names are in events that store nothing: {events:?}");
+    for rank in model["ranks"].as_array_mut().expect("ranks") {
+        assert!(rank.as_object_mut().expect("a rank").remove("groups").is_some());
+    }
+    let peer = FakePeer::start(survivor.get("/workers").1, FakeDump::Whole(dump.to_string().into_bytes()));
+    let recovered = from_peer(&peer.url);
+    let trust = |engine: &Engine| recovered.listener(&engine.instance, 0)["trust"].clone();
+    say(&plain, (&survivor, &recovered), 1, &[EngineEvent::Stored(store(Some(6), &[7]))]);
+    assert_eq!(trust(&plain), json!("exact"), "it has one group");
+    say(&both, (&survivor, &recovered), 1, &[full(Some(6), &[7]), in_window(&[7])]);
+    assert_eq!(trust(&both), json!("degraded"));
+    let why = recovered.listener(&both.instance, 0)["last_error"].to_string();
+    assert!(why.contains("hybrid"), "{why}");
+    say(&both, (&survivor, &recovered), 2, &[EngineEvent::Cleared]);
+    assert_eq!(trust(&both), json!("exact"), "nothing is left of what was taken over");
+}
+
+#[test]
+fn what_differs_in_a_window_alone_is_found() {
+    let peer_check_interval = Some(std::time::Duration::from_millis(50));
+    let service = Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() });
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
+    let mut other = digest(&service, 1);
+    let window = json!({ "group": 0, "role": { "further": { "last_blocks": 2 } } });
+    assert_eq!((&other["groups"][0]["role"], &other["groups"][1]["role"]), (&window["role"], &json!("indexed")));
+    assert_eq!((&other["holds"]["blocks"], &other["groups"][0]["holds"]["blocks"]), (&json!(6), &json!(4)));
+    other["groups"][0]["holds"]["digest"] = json!("0000000000000001");
+    let peer = FakePeer::with_digest(service.get("/workers").1, FakeDump::Refuses, &other);
+    assert_eq!(service.post("/register_peer", &json!({ "url": peer.url })).0, 201);
+    let line = "flash_indexer_peer_checks_total{outcome=\"dispute\"} ";
+    wait_for(line, PATIENCE, || service.get_text("/metrics").contains(line).then_some(()));
+}
+
+struct Anything;
+
+impl DumpSink for Anything {
+    fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn told(&mut self, _: RankName<'_>, _: Told) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+#[test]
+fn damage_in_a_window_alone_is_noticed() {
+    let service = Service::start();
+    let _engines = fleet(&service);
+    let request = ureq::get(service.url("/dump")).header("accept", "application/x-ndjson");
+    let dump = request.call().expect("an answer").body_mut().read_to_string().expect("text");
+    let read = |dump: &str| read_dump(dump.as_bytes(), &mut Anything);
+    assert_eq!(read(&dump).expect("it is whole").holds.blocks, 6 + 2 + 6, "of the indexed groups");
+    let names = dump.lines().find(|line| line.contains("\"needs\"")).expect("names in a window").to_owned();
+    let cases = [
+        dump.replace(&format!("{names}\n"), ""),
+        dump.replace(&names, &names.replace("\"group\":0", "\"group\":5")),
+        dump.replace(&names, &names.replace("\"blocks\":[],", "\"blocks\":[],\"copies\":2,")),
+    ];
+    for (number, damaged) in cases.iter().enumerate() {
+        let error = read(damaged).expect_err("it is damaged").to_string();
+        assert!(error.contains("cache group"), "case {number}: {error}");
+    }
+}
