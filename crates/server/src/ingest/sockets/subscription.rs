@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tracing::warn;
+
 use super::resolver::{Addresses, HostName};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
@@ -14,6 +16,7 @@ const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
+const NO_EVENTS: i32 = 0;
 
 /// How often a host name is looked up while its engine is not connected: it may have moved.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
@@ -24,6 +27,8 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 /// A subscription inside its thread.
 pub(super) struct Subscription {
     pub(super) listener: Arc<Listener>,
+    /// Names its monitor.
+    number: u64,
     socket: zmq::Socket,
     monitor: zmq::Socket,
     /// When the connection ended, while nothing shows that it is tried again.
@@ -65,7 +70,7 @@ impl Subscription {
         if lookup.is_none() {
             connect(&socket, endpoint)?;
         }
-        Ok(Self { listener, socket, monitor, ended_at: None, lookup })
+        Ok(Self { listener, number, socket, monitor, ended_at: None, lookup })
     }
 
     /// The host name, if it is time to look it up; whoever asks does so.
@@ -159,6 +164,17 @@ impl Subscription {
                 decoders.deliver(&self.listener, Delivery::Live(messages));
             }
         });
+    }
+}
+
+impl Drop for Subscription {
+    /// ZeroMQ's own threads wait until somebody takes what they say of a monitored socket. If a monitor that is
+    /// still told of the end of a connection closed first, they would wait for ever, and with them every socket of
+    /// the context. So from here on nothing is said.
+    fn drop(&mut self) {
+        if let Err(error) = self.socket.monitor(&format!("inproc://unmonitored-{}", self.number), NO_EVENTS) {
+            warn!("a socket's monitor cannot be silenced: {error}");
+        }
     }
 }
 
