@@ -1,0 +1,129 @@
+//! What messages say: batches to events, events to changes.
+
+use flash_indexer_core::DpRank;
+use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorOptions, Unusable};
+use rustc_hash::FxHashMap;
+use tracing::warn;
+
+use super::{Intake, Message};
+use crate::ingest::change::Change;
+use crate::ingest::listener::Listener;
+use crate::metrics::Bound;
+
+/// Ranks that the batches of one listener may name.
+const RANKS_PER_LISTENER_MAX: usize = 1024;
+
+impl Intake {
+    /// Applies a message that is the stream's next.
+    pub(super) fn apply_message(&mut self, sequence: u64, message: &Message) {
+        if sequence == 0 {
+            // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
+            self.changes.extend(std::mem::take(&mut self.unplaced).into_iter().map(Change::Forget));
+        }
+        let mut stamped = None;
+        match &message.outline {
+            Ok(outline) => {
+                let batch = outline.batch(&message.payload);
+                stamped = Some(batch.timestamp);
+                self.apply(sequence, batch);
+            }
+            Err(error) => {
+                // It came by a replay, so it is the engine's.
+                self.reject(error.reason(), error.to_string());
+                self.changes.push(Change::DegradeAll(error.to_string()));
+            }
+        }
+        self.changes.push(Change::TakenIn { sequence, stamped });
+        self.changed_bytes += message.payload.len();
+    }
+
+    fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
+        let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
+        if self.muted.contains(&dp_rank) || self.taken_over.get(&dp_rank).is_some_and(|&last| sequence <= last) {
+            return;
+        }
+        if !self.ranks.contains(&dp_rank) {
+            if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
+                let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
+                self.metrics.bound(Bound::RanksPerListener);
+                return self.reject("too_many_ranks", why);
+            }
+            self.ranks.insert(dp_rank);
+            self.listener.model.list_rank(&self.listener, dp_rank);
+        }
+        for event in batch.events {
+            match event {
+                Ok(event) => self.apply_event(dp_rank, &event),
+                Err(error) => self.reject_event(dp_rank, &error),
+            }
+        }
+        // Within a batch the other groups may come first.
+        if self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
+            let why = "no cache group with full attention has told what blocks contain: nothing can be found";
+            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+        }
+    }
+
+    pub(super) fn translator<'t>(
+        translators: &'t mut FxHashMap<DpRank, Translator>,
+        listener: &Listener,
+        dp_rank: DpRank,
+    ) -> &'t mut Translator {
+        translators.entry(dp_rank).or_insert_with(|| {
+            Translator::new(TranslatorOptions {
+                block_size: listener.model.block_size,
+                lora_name: listener.options.lora_name.clone(),
+                removed_copies: listener.options.removed_copies,
+            })
+        })
+    }
+
+    fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
+        let is_clear = *event == EngineEvent::Cleared;
+        let Self { listener, translators, groups_untold, .. } = self;
+        let translator = Self::translator(translators, listener, dp_rank);
+        let changes = translator.translate(event);
+        if is_clear {
+            groups_untold.remove(&dp_rank);
+        }
+        if translator.is_hybrid() && groups_untold.remove(&dp_rank) {
+            let why = "its state was taken over from somebody who does not tell what a hybrid model's other cache groups hold";
+            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+        }
+        let changes = match changes {
+            Ok(changes) => changes,
+            Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
+        };
+        listener.model.windows.note(translator.window());
+        listener.model.spaces.note(translator.space());
+        let understands_all = !translator.ignores_groups() && !translator.lacks_content();
+        self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
+        if is_clear && understands_all {
+            // Whatever was missed before, the rank's cache is empty now.
+            self.changes.push(Change::TrustRank(dp_rank));
+        }
+    }
+
+    fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
+        self.reject(error.reason(), error.to_string());
+        // An event of a new kind may be harmless; a broken one was a change of the cache.
+        if !matches!(error, EventError::UnknownType { .. }) {
+            self.changes.push(Change::DegradeRank(dp_rank, error.to_string()));
+        }
+    }
+
+    fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable) {
+        self.reject(unusable.reason(), unusable.to_string());
+        match unusable {
+            // Other memory than the tiers that are asked for: the tiers stay exact.
+            Unusable::UnknownMedium { .. } => return,
+            Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
+                if !std::mem::replace(&mut self.hybrid_reported, true) {
+                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}");
+                }
+            }
+            Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
+        }
+        self.changes.push(Change::DegradeRank(dp_rank, unusable.to_string()));
+    }
+}
