@@ -1,0 +1,1 @@
+//! From a prompt or a chat to block keys and scored pods.

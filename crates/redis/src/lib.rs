@@ -1,0 +1,1 @@
+//! The index that replicas share through Redis or Valkey.
