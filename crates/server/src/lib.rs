@@ -10,6 +10,7 @@
 
 mod answer;
 mod connections;
+mod discovery;
 pub mod dump;
 mod engine;
 mod explain;
@@ -26,6 +27,7 @@ mod remembered;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
+pub use discovery::{DiscoveryOptions, DiscoverySource, EngineTemplate};
 pub use indexer::{
     Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
 };

@@ -64,6 +64,9 @@ pub struct EngineRecord {
     /// What its removals mean.
     #[serde(default)]
     pub removal: Removal,
+    /// The source of discovery that keeps it registered; nothing where that is done by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// Where a stream stood.

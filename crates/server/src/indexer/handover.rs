@@ -11,7 +11,7 @@ use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRa
 use flash_indexer_wire::{KnownGroup, Start};
 use rustc_hash::FxHashMap;
 
-use super::{Indexer, Registered, Registration, RegistrationError};
+use super::{Indexer, Keeper, Registered, Registration, RegistrationError};
 use crate::ingest::{Delivery, Listener, Place, Position, ReadAt, Released};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
@@ -46,7 +46,20 @@ impl Indexer {
     ///
     /// As [`Indexer::register`].
     pub fn register_held(&self, registration: Registration) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::Held)
+        self.register_from(registration, Start::Held, Keeper::Hand)
+    }
+
+    /// The same for a rank that another service listens to, for whoever keeps it registered there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_taken_over(
+        &self,
+        registration: Registration,
+        keeper: Keeper,
+    ) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::Held, keeper)
     }
 
     /// Ends the hold of a rank. `position` says what the index holds of it by now: the stream goes on from

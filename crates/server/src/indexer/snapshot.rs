@@ -46,7 +46,12 @@ impl Indexer {
             let model = model.as_ref()?;
             let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.further));
             let of = (&rank.instance, rank.dp_rank);
-            Some((record(model, of, rank.position, (Tally::default(), groups)), rank))
+            let mut record = record(model, of, rank.position, (Tally::default(), groups));
+            if let Some(engine) = &mut record.engine {
+                let of = RankId { model: model.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank };
+                engine.source = self.keepers.source(&of);
+            }
+            Some((record, rank))
         })
     }
 
@@ -113,6 +118,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         lora_name: options.lora_name.clone(),
         engine: options.engine.and_then(EngineKind::named),
         removal: options.removed_copies.into(),
+        source: None,
     }
 }
 

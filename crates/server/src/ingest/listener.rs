@@ -139,6 +139,9 @@ impl StreamTrusts {
 /// A listener's state at one moment.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListenerReport {
+    /// The source of discovery that keeps it registered; nothing where that is done by hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Where it listens.
     pub endpoint: String,
     /// Where missed messages could be asked for.
@@ -198,6 +201,7 @@ impl Listener {
         let status = self.status.lock();
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
+            source: None,
             endpoint: self.options.endpoint.clone(),
             replay_endpoint: self.options.replay_endpoint.clone(),
             engine: self.options.engine,
