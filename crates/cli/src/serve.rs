@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
+use crate::discovery::{DiscoveryArguments, Engines};
 use crate::stop;
 
 /// Run the service: listen to engines, answer queries over HTTP.
@@ -26,6 +27,9 @@ use crate::stop;
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --load fleet.zst
+  flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
+  flash-indexer serve --discovery-dns vllm.default.svc.cluster.local:5557 --discovery-replay-port 6557 --block-size 16
+  flash-indexer serve --discovery-kubernetes app=vllm --block-size 16
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
@@ -55,15 +59,15 @@ pub(crate) struct ServeArguments {
     )]
     workers: Vec<String>,
 
-    /// Tokens in a block of --workers' engines; must be what the engines use.
+    /// Tokens in a block of the engines of --workers and of discovered ones; must be what the engines use.
     #[arg(long, env = "FLASH_INDEXER_BLOCK_SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
 
-    /// Model of --workers.
+    /// Model of --workers, and of discovered engines for which none is named.
     #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default")]
     model_name: String,
 
-    /// Tenant of --workers.
+    /// Tenant of --workers, and of discovered engines for which none is named.
     #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
     tenant_id: String,
 
@@ -102,6 +106,9 @@ pub(crate) struct ServeArguments {
     compat_metrics: bool,
 
     #[command(flatten)]
+    discovery: DiscoveryArguments,
+
+    #[command(flatten)]
     demo: DemoArguments,
 }
 
@@ -130,6 +137,11 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
         load: arguments.load.clone(),
+        discovery: arguments.discovery.options(&Engines {
+            model_name: &arguments.model_name,
+            tenant_id: &arguments.tenant_id,
+            block_size: arguments.block_size.and_then(BlockSize::new),
+        }),
         ..ServerOptions::default()
     };
     raise_open_files_limit();

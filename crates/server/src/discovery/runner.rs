@@ -26,7 +26,7 @@ pub(super) struct Followed {
     error: Option<String>,
     problems: Arc<Vec<String>>,
     /// Its targets' states that were logged.
-    told: BTreeMap<(String, String, crate::instance::InstanceId, u32), &'static str>,
+    told: BTreeMap<RankId, &'static str>,
 }
 
 impl Followed {
@@ -34,6 +34,13 @@ impl Followed {
         let (answered_at, error, problems, told) = (None, None, Arc::default(), BTreeMap::new());
         Self { name, inbox, answered_at, error, problems, told }
     }
+}
+
+/// What following has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Registrations {
+    Changed,
+    AsTheyWere,
 }
 
 pub(super) struct Runner {
@@ -72,9 +79,9 @@ impl Runner {
                 true => self.status.answered(self.sources.iter().map(|source| source.answered_at)),
                 false if is_recovering => self.publish(),
                 false => {
-                    self.follow();
-                    let is_in_order = !self.reconciler.is_waiting();
-                    self.in_order_at = is_in_order.then(|| self.indexer.registrations_changed());
+                    // Something may have changed while it was looked at: what it said before counts.
+                    let is_in_order = self.follow() == Registrations::AsTheyWere && !self.reconciler.is_waiting();
+                    self.in_order_at = is_in_order.then_some(registrations);
                 }
             }
             // Disconnected or not, whether this ends is seen above.
@@ -122,11 +129,13 @@ impl Runner {
     }
 
     /// Changes what must be changed.
-    fn follow(&mut self) {
+    fn follow(&mut self) -> Registrations {
         let now = Instant::now();
-        for step in self.reconciler.steps(&self.indexer.kept(), now) {
+        let steps = self.reconciler.steps(&self.indexer.kept(), now);
+        let registrations = if steps.is_empty() { Registrations::AsTheyWere } else { Registrations::Changed };
+        for step in steps {
             if self.indexer.is_stopping() {
-                return;
+                break;
             }
             match step {
                 Step::Unregister(rank) => {
@@ -142,6 +151,7 @@ impl Runner {
         }
         self.publish();
         self.tell_changes();
+        registrations
     }
 
     fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
@@ -192,10 +202,10 @@ impl Runner {
         for (source, status) in self.sources.iter_mut().zip(sources) {
             let mut told = BTreeMap::new();
             for target in status.targets {
-                let key = target.key();
+                let key = target.rank();
                 let is_new = source.told.get(&key) != Some(&target.state);
                 if let Some(reason) = target.reason.as_ref().filter(|_| is_new && target.state != "leaving") {
-                    warn!("{} names instance {} rank {} of {}:{}, which is {}: {reason}", source.name, key.2, key.3, key.0, key.1, target.state);
+                    warn!("{} names {key}, which is {}: {reason}", source.name, target.state);
                 }
                 told.insert(key, target.state);
             }

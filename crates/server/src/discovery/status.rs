@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use flash_indexer_core::DpRank;
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::reconcile::Standing;
 use crate::indexer::{RankId, Registration};
-use crate::instance::InstanceId;
+use crate::instance::{InstanceId, ModelKey};
 
 /// Engines that sources named first are waited for so long before the service is ready without them.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -61,7 +62,7 @@ pub(crate) struct TargetStatus {
 }
 
 /// States of targets, as they are shown and counted.
-pub(crate) const TARGET_STATES: [&str; 7] =
+const TARGET_STATES: [&str; 7] =
     ["registered", "waiting", "leaving", "overruled", "by_hand", "dismissed", "refused"];
 
 impl Standing {
@@ -110,14 +111,14 @@ impl TargetStatus {
         }
     }
 
-    /// Names of the rank, to tell it from others of its source.
-    pub(super) fn key(&self) -> (String, String, InstanceId, u32) {
-        (self.model_name.clone(), self.tenant_id.clone(), self.instance_id.clone(), self.dp_rank)
+    pub(super) fn rank(&self) -> RankId {
+        let model = ModelKey { model_name: self.model_name.clone(), tenant_id: self.tenant_id.clone() };
+        RankId { model, instance: self.instance_id.clone(), dp_rank: DpRank(self.dp_rank) }
     }
 }
 
 impl SourceStatus {
-    /// How many targets are in each of [`TARGET_STATES`].
+    /// How many targets are in each state.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts: BTreeMap<_, _> = TARGET_STATES.map(|state| (state, 0)).into();
         for target in &self.targets {

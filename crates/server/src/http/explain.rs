@@ -295,7 +295,7 @@ mod tests {
     async fn explanations_beyond_the_bound_are_refused_and_counted() {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
-        let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Default::default(), peers, recovery));
+        let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Default::default(), peers, recovery, None));
         let ask = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
             explain(State(Arc::clone(&api)), Parameters(ExplainParameters { hashes: HashForm::Number }), Body(request))

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod exposition;
+pub(crate) mod fake_cluster;
+pub(crate) mod fake_dns;
 pub(crate) mod fake_peer;
 
 use std::time::Duration;
