@@ -26,7 +26,13 @@ pub(crate) struct DiscoveryArguments {
     /// instance id. With a port, engines publish there, else at --discovery-port. A name that begins with _, such as
     /// _kv-events._tcp.vllm.default.svc, is looked up as service records: each target is an engine at its port. Several
     /// names are separated by commas.
-    #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS", value_delimiter = ',', value_name = "NAME[:PORT]", requires = "block_size")]
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_DISCOVERY_DNS",
+        value_delimiter = ',',
+        value_name = "NAME[:PORT]",
+        requires = "block_size"
+    )]
     discovery_dns: Vec<DnsName>,
 
     /// Name server that --discovery-dns asks, such as that of Consul; the system's by default.
@@ -44,7 +50,12 @@ pub(crate) struct DiscoveryArguments {
     discovery_kubernetes: Option<String>,
 
     /// Namespace of these pods; that of this pod by default, * for all.
-    #[arg(long, env = "FLASH_INDEXER_DISCOVERY_KUBERNETES_NAMESPACE", value_name = "NAMESPACE", requires = "discovery_kubernetes")]
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_DISCOVERY_KUBERNETES_NAMESPACE",
+        value_name = "NAMESPACE",
+        requires = "discovery_kubernetes"
+    )]
     discovery_kubernetes_namespace: Option<KubernetesNamespace>,
 
     /// API server that asks for no token, such as http://127.0.0.1:8001 of `kubectl proxy`; that of the cluster that this

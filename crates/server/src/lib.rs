@@ -27,7 +27,10 @@ mod remembered;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
-pub use discovery::{DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace, KubernetesOptions, NamespaceError};
+pub use discovery::{
+    DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
+    KubernetesOptions, NamespaceError,
+};
 pub use indexer::{
     Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
 };

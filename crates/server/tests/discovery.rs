@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_server::{
-    DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, PeerUrl, ServerOptions,
-};
+use flash_indexer_server::{DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, PeerUrl, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
@@ -127,7 +125,9 @@ fn engines_of_a_file_are_listened_to_and_leave_after_the_grace() {
         assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
         say(publisher, 0, &[stored(None, &blocks)]);
     }
-    until("what they hold", || service.score(&tokens(&[1, 2]), "1", 0) == 8 && service.score(&tokens(&[1, 2]), "2", 0) == 4);
+    until("what they hold", || {
+        service.score(&tokens(&[1, 2]), "1", 0) == 8 && service.score(&tokens(&[1, 2]), "2", 0) == 4
+    });
     let listener = service.listener(&json!(1), 0);
     assert_eq!(listener["source"], json!(format!("file:{}", file.path().display())));
     assert_eq!(service.listener(&json!(3), 0).get("source"), None, "nobody discovered it");

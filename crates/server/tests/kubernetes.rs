@@ -5,9 +5,7 @@ mod support;
 use std::time::Duration;
 
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_server::{
-    DiscoveryOptions, DiscoverySource, EngineTemplate, KubernetesOptions, ServerOptions,
-};
+use flash_indexer_server::{DiscoveryOptions, DiscoverySource, EngineTemplate, KubernetesOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, encode_batch};

@@ -104,7 +104,8 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
             return Err(EntryError::RankAndRanks);
         }
         let (host, port) = host_and_port("endpoint", &entry.endpoint)?;
-        let replay = entry.replay_endpoint.as_ref().map(|replay| host_and_port("replay_endpoint", replay)).transpose()?;
+        let replay =
+            entry.replay_endpoint.as_ref().map(|replay| host_and_port("replay_endpoint", replay)).transpose()?;
         if replay.is_some_and(|(replay_host, _)| replay_host != host) {
             return Err(EntryError::TwoHosts);
         }

@@ -243,9 +243,8 @@ impl Reconciler {
     fn forget_gone(&mut self, now: Instant) {
         let present = self.sources.iter().flat_map(|source| source.wishes.values());
         let present = present.filter(|wish| wish.gone_since.is_none());
-        let taken: BTreeMap<String, RankId> = present
-            .map(|wish| (wish.registration.endpoint.clone(), RankId::of(&wish.registration)))
-            .collect();
+        let taken: BTreeMap<String, RankId> =
+            present.map(|wish| (wish.registration.endpoint.clone(), RankId::of(&wish.registration))).collect();
         for source in self.sources.iter_mut().filter(|source| source.state == SourceState::Answers) {
             source.wishes.retain(|rank, wish| {
                 let Some(since) = wish.gone_since else { return true };

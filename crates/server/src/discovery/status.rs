@@ -62,8 +62,7 @@ pub(crate) struct TargetStatus {
 }
 
 /// States of targets, as they are shown and counted.
-const TARGET_STATES: [&str; 7] =
-    ["registered", "waiting", "leaving", "overruled", "by_hand", "dismissed", "refused"];
+const TARGET_STATES: [&str; 7] = ["registered", "waiting", "leaving", "overruled", "by_hand", "dismissed", "refused"];
 
 impl Standing {
     /// The name in answers and metrics.
@@ -87,7 +86,9 @@ impl Standing {
             Self::Overruled { by, endpoint } => {
                 format!("{by} names it as well, goes before, and has it at {endpoint}: let one of them name it")
             }
-            Self::ByHand => "registered by hand, which discovery leaves as it is: POST /unregister to end that".to_owned(),
+            Self::ByHand => {
+                "registered by hand, which discovery leaves as it is: POST /unregister to end that".to_owned()
+            }
             Self::Dismissed => {
                 "unregistered by hand: it stays so until the source has stopped naming it or names it in another way, \
                  or POST /register"
@@ -158,7 +159,10 @@ impl DiscoveryStatus {
                 Some(error) => format!("{}: {error}", source.name),
                 None => source.name.clone(),
             });
-            return Some(format!("discovery has not told yet which engines there are: {}", silent.collect::<Vec<_>>().join("; ")));
+            return Some(format!(
+                "discovery has not told yet which engines there are: {}",
+                silent.collect::<Vec<_>>().join("; ")
+            ));
         };
         if since.elapsed() >= CONNECT_PATIENCE {
             return None;

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU16;
 
-use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
 
 use super::reconcile::Targets;
 use crate::engine::{EngineKind, Removal};

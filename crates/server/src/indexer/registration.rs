@@ -13,8 +13,8 @@ use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRan
 use flash_indexer_wire::Start;
 use parking_lot::RwLock;
 
-use super::{Indexer, Keeper, RankId};
 use super::handover::listener;
+use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
 use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position};
 use crate::instance::{InstanceId, ModelKey};
@@ -291,7 +291,8 @@ impl Indexer {
             same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
         };
         if of_stream.iter().all(|other| self.keepers.keeper(other).is_none()) {
-            left += of_stream.iter().map(|other| self.leave(&model, &rank.instance, Some(other.dp_rank))).sum::<usize>();
+            left +=
+                of_stream.iter().map(|other| self.leave(&model, &rank.instance, Some(other.dp_rank))).sum::<usize>();
         }
         Unregistered { ranks: left }
     }

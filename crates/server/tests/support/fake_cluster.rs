@@ -155,7 +155,11 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let refused = shared.state.lock().expect("nobody panics").refuses_with;
     let is_right = path == "/api/v1/namespaces/prod/pods" && parameters.get("labelSelector") == Some(&"app%3Dvllm");
     match refused.or_else(|| (!is_right).then_some(404)) {
-        Some(status) => answer(&mut stream, status, &json!({ "kind": "Status", "code": status, "message": format!("not so: {target}") })),
+        Some(status) => answer(
+            &mut stream,
+            status,
+            &json!({ "kind": "Status", "code": status, "message": format!("not so: {target}") }),
+        ),
         None if parameters.contains_key("watch") => watch(&mut stream, shared, &parameters),
         None => {
             let page = list(shared, parameters.get("continue").copied());
@@ -167,7 +171,10 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
 fn answer(stream: &mut TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
     let body = body.to_string();
     let len = body.len();
-    write!(stream, "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {len}\r\nconnection: close\r\n\r\n{body}")
+    write!(
+        stream,
+        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {len}\r\nconnection: close\r\n\r\n{body}"
+    )
 }
 
 fn list(shared: &Shared, after: Option<&str>) -> Value {
@@ -194,16 +201,16 @@ fn watch(stream: &mut TcpStream, shared: &Shared, parameters: &BTreeMap<&str, &s
     loop {
         let lines: Vec<String> = {
             let state = shared.state.lock().expect("nobody panics");
-            let nothing_new = |state: &mut State| {
-                state.cuts == cuts && state.version <= told && state.forgotten <= told
-            };
+            let nothing_new =
+                |state: &mut State| state.cuts == cuts && state.version <= told && state.forgotten <= told;
             let (state, _) =
                 shared.changed.wait_timeout_while(state, Duration::from_secs(60), nothing_new).expect("nobody panics");
             if state.cuts != cuts {
                 return Ok(());
             }
             if told < state.forgotten {
-                let status = json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "message": "too old" } });
+                let status =
+                    json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "message": "too old" } });
                 return writeln!(stream, "{status}");
             }
             let news: Vec<String> =

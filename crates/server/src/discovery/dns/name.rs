@@ -93,7 +93,20 @@ mod tests {
     #[test]
     fn what_cannot_be_asked_for_is_refused() {
         let long = "a".repeat(254);
-        for bad in ["", ":5557", "10.0.0.1", "10.0.0.1:5557", "::1", "[::1]:5557", "h:0", "h:x", "_a._tcp.b:1", "a..b", "tcp://h:1", &long] {
+        for bad in [
+            "",
+            ":5557",
+            "10.0.0.1",
+            "10.0.0.1:5557",
+            "::1",
+            "[::1]:5557",
+            "h:0",
+            "h:x",
+            "_a._tcp.b:1",
+            "a..b",
+            "tcp://h:1",
+            &long,
+        ] {
             assert!(bad.parse::<DnsName>().is_err(), "{bad}");
         }
     }

@@ -47,18 +47,38 @@ fn an_error_names_its_line_and_what_to_do() {
         ("[\n]\n]", 3, "trailing characters"),
         ("{}", 1, "expected a sequence; a JSON list is wanted"),
         ("[\n\n{\"instance_id\": 1}]", 3, "missing field `endpoint`"),
-        ("[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\"},\n{\"instance_id\": 2,\n\"endpont\": 1}]", 3, "unknown field `endpont`"),
+        (
+            "[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\"},\n{\"instance_id\": 2,\n\"endpont\": 1}]",
+            3,
+            "unknown field `endpont`",
+        ),
         ("[\n{\"instance_id\": 1, \"endpoint\": \"h:1\"}]", 2, "give an address such as tcp://host:5557"),
-        ("[\n{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"replay_endpoint\": \"tcp://h\"}]", 2, "there is no port"),
-        ("[\n{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"block_size\": 0}]", 2, "block_size must be at least 1"),
+        (
+            "[\n{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"replay_endpoint\": \"tcp://h\"}]",
+            2,
+            "there is no port",
+        ),
+        (
+            "[\n{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"block_size\": 0}]",
+            2,
+            "block_size must be at least 1",
+        ),
         ("[\n{\"instance_id\": 1, \"endpoint\": \"ipc:///x\", \"data_parallel_size\": 2}]", 2, "has no port to count"),
-        ("[{\"instance_id\": 1, \"endpoint\": \"tcp://h:65535\", \"data_parallel_size\": 2}]", 1, "more than there are ports"),
+        (
+            "[{\"instance_id\": 1, \"endpoint\": \"tcp://h:65535\", \"data_parallel_size\": 2}]",
+            1,
+            "more than there are ports",
+        ),
         (
             "[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"replay_endpoint\": \"tcp://h:2\", \"data_parallel_size\": 2}]",
             1,
             "overlap",
         ),
-        ("[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"data_parallel_size\": 2, \"dp_rank\": 1}]", 1, "are both given"),
+        (
+            "[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\", \"data_parallel_size\": 2, \"dp_rank\": 1}]",
+            1,
+            "are both given",
+        ),
         (
             "[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\"},\n {\"instance_id\": 1, \"endpoint\": \"tcp://h:2\"}]",
             2,

@@ -102,7 +102,8 @@ impl Pod {
 
     fn number<T: FromStr>(&self, what: &str) -> Result<Option<T>, String> {
         let said = self.said(what);
-        let parsed = said.map(|text| text.parse().map_err(|_| format!("{PREFIX}{what} cannot be {text:?}: give a number")));
+        let parsed =
+            said.map(|text| text.parse().map_err(|_| format!("{PREFIX}{what} cannot be {text:?}: give a number")));
         parsed.transpose()
     }
 
