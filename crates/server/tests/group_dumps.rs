@@ -3,8 +3,8 @@
 mod support;
 
 use flash_indexer_core::SequenceHash;
+use flash_indexer_server::ServerOptions;
 use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
-use flash_indexer_server::{PeerUrl, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
@@ -42,17 +42,6 @@ fn fleet(service: &Service) -> [Engine; 3] {
     engines
 }
 
-fn starting_from(options: ServerOptions) -> Service {
-    let service = Service::start_with(options);
-    wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
-    service
-}
-
-fn from_peer(url: &str) -> Service {
-    let peer: PeerUrl = url.parse().expect("a URL");
-    starting_from(ServerOptions { peers: vec![peer], ..ServerOptions::default() })
-}
-
 /// Matched device blocks of each of the fleet for a prompt that goes on after these blocks, if both say the same.
 fn ask(a: &Service, b: &Service, hashes: &[u64]) -> [u64; 3] {
     let prompt = [tokens(hashes), vec![5]].concat();
@@ -71,12 +60,6 @@ fn digest(service: &Service, instance: u64) -> Value {
     digest
 }
 
-/// Has both services hear the same of an engine.
-fn say(engine: &Engine, (a, b): (&Service, &Service), sequence: u64, events: &[EngineEvent<'_>]) {
-    engine.say(a, sequence, events);
-    engine.wait(b, "the same message", |listener| listener["last_seq"] == json!(sequence));
-}
-
 /// What an engine says after a takeover means the same to both services.
 fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
     for engine in engines {
@@ -86,12 +69,12 @@ fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
     let [both, empty, _] = engines;
     assert_eq!(ask(a, b, &SIX), [6, 0, 6], "an empty window counts");
     assert_eq!(ask(a, b, &[1, 2, 3])[0], 0, "block 2 lies behind the window");
-    say(both, (a, b), 1, &[removed_from(WINDOW, &[6])]);
+    both.say_to_both((a, b), 1, &[removed_from(WINDOW, &[6])]);
     assert_eq!(ask(a, b, &SIX), [5, 0, 6]);
-    say(both, (a, b), 2, &[removed_from(FULL, &[5])]);
+    both.say_to_both((a, b), 2, &[removed_from(FULL, &[5])]);
     assert_eq!(ask(a, b, &SIX), [4, 0, 6]);
-    say(both, (a, b), 3, &[removed_from(WINDOW, &[4])]);
-    say(empty, (a, b), 1, &[in_window(&[1, 2])]);
+    both.say_to_both((a, b), 3, &[removed_from(WINDOW, &[4])]);
+    empty.say_to_both((a, b), 1, &[in_window(&[1, 2])]);
     assert_eq!(ask(a, b, &SIX), [0, 2, 6]);
     for instance in [1, 2, 3] {
         assert_eq!(digest(a, instance), digest(b, instance));
@@ -102,15 +85,15 @@ fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
 fn a_hybrid_engine_is_taken_over_from_a_peer_in_the_middle_of_its_stream() {
     let survivor = Service::start();
     let engines = fleet(&survivor);
-    let recovered = from_peer(&survivor.url(""));
+    let recovered = Service::from_peer(&survivor.url(""));
     goes_on_exactly(&survivor, &recovered, &engines);
     // Once more, from one that was itself recovered.
-    let again = from_peer(&recovered.url(""));
+    let again = Service::from_peer(&recovered.url(""));
     for engine in &engines {
         engine.wait(&again, "the engine's word", |listener| listener["trust"] == json!("exact"));
     }
     assert_eq!(ask(&survivor, &again, &SIX), [0, 2, 6]);
-    say(&engines[0], (&survivor, &again), 4, &[in_window(&[4])]);
+    engines[0].say_to_both((&survivor, &again), 4, &[in_window(&[4])]);
     assert_eq!(ask(&survivor, &again, &SIX), [4, 2, 6]);
 }
 
@@ -124,7 +107,7 @@ fn a_hybrid_engine_is_taken_over_from_a_file_in_either_form() {
         let name = format!("flash-indexer-groups-{}-{}", std::process::id(), dump.len());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, dump).expect("a file");
-        let loaded = starting_from(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
+        let loaded = Service::recovered(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
         goes_on_exactly(&survivor, &loaded, &engines);
         std::fs::remove_file(path).expect("it is there");
     }
@@ -144,15 +127,15 @@ fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
         assert!(rank.as_object_mut().expect("a rank").remove("groups").is_some());
     }
     let peer = FakePeer::start(survivor.get("/workers").1, FakeDump::Whole(dump.to_string().into_bytes()));
-    let recovered = from_peer(&peer.url);
+    let recovered = Service::from_peer(&peer.url);
     let trust = |engine: &Engine| recovered.listener(&engine.instance, 0)["trust"].clone();
-    say(&plain, (&survivor, &recovered), 1, &[EngineEvent::Stored(store(Some(6), &[7]))]);
+    plain.say_to_both((&survivor, &recovered), 1, &[EngineEvent::Stored(store(Some(6), &[7]))]);
     assert_eq!(trust(&plain), json!("exact"), "it has one group");
-    say(&both, (&survivor, &recovered), 1, &[full(Some(6), &[7]), in_window(&[7])]);
+    both.say_to_both((&survivor, &recovered), 1, &[full(Some(6), &[7]), in_window(&[7])]);
     assert_eq!(trust(&both), json!("degraded"));
     let why = recovered.listener(&both.instance, 0)["last_error"].to_string();
     assert!(why.contains("hybrid"), "{why}");
-    say(&both, (&survivor, &recovered), 2, &[EngineEvent::Cleared]);
+    both.say_to_both((&survivor, &recovered), 2, &[EngineEvent::Cleared]);
     assert_eq!(trust(&both), json!("exact"), "nothing is left of what was taken over");
 }
 

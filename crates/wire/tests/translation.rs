@@ -402,6 +402,27 @@ fn a_translator_that_goes_on_in_the_middle_of_a_stream_can_learn_what_came_befor
 }
 
 #[test]
+fn a_translator_that_goes_on_knows_what_dropped_blocks_contain() {
+    let mut first = translator();
+    let mut next = translator();
+    stored_locals(&mut first, store(None, &[1, 2]));
+    assert!(first.contents().is_none(), "nothing says that it offloads");
+    changes(&mut first, &offloaded(&[1]));
+    next.learn_contents(first.contents().expect("it offloads"));
+    stored_locals(&mut next, store(None, &[1]));
+    assert_eq!(next.contents().expect("it offloads").count(), 1, "also when there was nothing to remember yet");
+
+    stored_locals(&mut first, store(Some(2), &[3, 4]));
+    first.translate(&removed(&[3, 4])).expect("a removal");
+    next = translator();
+    next.learn_contents(first.contents().expect("it offloads"));
+    assert_eq!(next.contents().expect("it offloads").count(), 2, "blocks 1 and 2 came before the first offload");
+    for hashes in [&[4, 3][..], &[2, 3, 4]] {
+        assert_eq!(changes(&mut next, &offloaded(hashes)), changes(&mut first, &offloaded(hashes)));
+    }
+}
+
+#[test]
 fn blocks_of_another_size_are_refused_in_every_group() {
     let group = group(0, "sliding_window", Some(6));
     let other = EngineEvent::Stored(BlockStored { group, block_size: 16, ..store(None, &[1]) });

@@ -17,13 +17,14 @@ use tracing::{info, warn};
 use super::change::Change;
 use super::hold::Position;
 use super::listener::{Connection, Listener, Trust};
-use super::place::{Place, Read, Unsaid};
+use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
 use crate::metrics::{Bound, Metrics};
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
 struct Awaited {
     sequence: u64,
     dp_rank: DpRank,
+    detail: Detail,
     read: Read,
 }
 
@@ -156,28 +157,32 @@ impl Intake {
     }
 
     /// A function that says where a rank stands, to be asked after the changes are made.
-    pub(super) fn place(&self, dp_rank: DpRank) -> impl FnOnce() -> Place + Send + use<> {
+    pub(super) fn place(&self, dp_rank: DpRank, detail: Detail) -> impl FnOnce() -> Place + Send + use<> {
         let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
         let translator = self.translators.get(&dp_rank);
-        let salts = translator.map(|translator| translator.salts().collect()).unwrap_or_default();
         let groups = match self.groups_untold.contains(&dp_rank) {
             true => None,
             false => Some(translator.map(|translator| translator.groups().collect()).unwrap_or_default()),
         };
+        let of_blocks = translator.filter(|_| detail == Detail::Full).map(|translator| UnsaidOfBlocks {
+            salts: translator.salts().collect(),
+            contents: translator.contents().map(Iterator::collect),
+        });
+        let unsaid = Unsaid { groups, of_blocks: of_blocks.unwrap_or_default() };
         move || {
             let trust = match listener.trust(dp_rank) {
                 Trust::Exact if is_doubtful => Trust::Degraded,
                 trust => trust,
             };
-            Place { position: Position { cursor, epoch, trust }, unsaid: Unsaid { salts, groups } }
+            Place { position: Position { cursor, epoch, trust }, unsaid }
         }
     }
 
     /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
     /// that is over, or if the stream gets there by a leap.
-    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, read: Read) {
-        self.awaited = Some(Awaited { sequence, dp_rank, read });
+    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: Detail, read: Read) {
+        self.awaited = Some(Awaited { sequence, dp_rank, detail, read });
         if let Some(cursor) = self.stream.position().cursor {
             self.read_awaited(cursor.sequence);
         }
@@ -186,16 +191,19 @@ impl Intake {
     /// The message of this number is the last one that was applied.
     fn read_awaited(&mut self, sequence: u64) {
         let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
-        if let Some(Awaited { dp_rank, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
-            let place = self.place(dp_rank);
+        if let Some(Awaited { dp_rank, detail, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
+            let place = self.place(dp_rank, detail);
             self.changes.push(Change::Do(Box::new(move || read(place()))));
         }
     }
 
     /// What the stream has said of a rank is known from elsewhere.
-    pub(super) fn learn(&mut self, dp_rank: DpRank, Unsaid { salts, groups }: Unsaid) {
+    pub(super) fn learn(&mut self, dp_rank: DpRank, Unsaid { groups, of_blocks }: Unsaid) {
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
-        translator.learn_salts(salts);
+        translator.learn_salts(of_blocks.salts);
+        if let Some(contents) = of_blocks.contents {
+            translator.learn_contents(contents);
+        }
         match groups {
             Some(groups) => translator.learn_groups(groups),
             None => drop(self.groups_untold.insert(dp_rank)),
