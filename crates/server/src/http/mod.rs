@@ -4,6 +4,7 @@ mod digest;
 mod dump;
 mod error;
 mod explain;
+mod explanation;
 mod extract;
 mod fields;
 mod peers;
