@@ -113,20 +113,26 @@ fn a_hybrid_engine_is_taken_over_from_a_file_in_either_form() {
     }
 }
 
-#[test]
-fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
-    let survivor = Service::start();
-    let [both, _, plain] = fleet(&survivor);
-    let mut dump = survivor.get("/dump").1;
+/// The dump as it is told by somebody who knows no groups, which so many events are about.
+fn dump_without_groups(service: &Service, group_events: usize) -> FakeDump {
+    let mut dump = service.get("/dump").1;
     let model = &mut dump["m:default"];
     let events = model["events"].as_array_mut().expect("events");
     let told = events.len();
     events.retain(|event| event["event"]["data"]["stored"]["blocks"] != json!([]));
-    assert_eq!(events.len(), told - 1, "names are in events that store nothing: {events:?}");
+    assert_eq!(events.len(), told - group_events, "names are in events that store nothing: {events:?}");
     for rank in model["ranks"].as_array_mut().expect("ranks") {
         assert!(rank.as_object_mut().expect("a rank").remove("groups").is_some());
     }
-    let peer = FakePeer::start(survivor.get("/workers").1, FakeDump::Whole(dump.to_string().into_bytes()));
+    FakeDump::Whole(dump.to_string().into_bytes())
+}
+
+#[test]
+fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
+    let survivor = Service::start();
+    let [both, _, plain] = fleet(&survivor);
+    let dump = dump_without_groups(&survivor, 1);
+    let peer = FakePeer::start(survivor.get("/workers").1, dump);
     let recovered = Service::from_peer(&peer.url);
     let trust = |engine: &Engine| recovered.listener(&engine.instance, 0)["trust"].clone();
     plain.say_to_both((&survivor, &recovered), 1, &[EngineEvent::Stored(store(Some(6), &[7]))]);
@@ -139,10 +145,62 @@ fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
     assert_eq!(trust(&both), json!("exact"), "nothing is left of what was taken over");
 }
 
+/// A service that looks at its peers all the time, and starts from none.
+fn checking() -> Service {
+    let peer_check_interval = Some(std::time::Duration::from_millis(50));
+    Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
+}
+
+fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
+    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
+    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+}
+
+/// An engine that cannot replay, which one service hears from its start and the other from its second message on.
+fn missed_by_one(whole: &Service, late: &Service) -> Engine {
+    let engine = Engine::registered(whole, json!(1), 0, &json!({}));
+    engine.say(whole, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
+    engine.register(late, &json!({}));
+    engine.say(whole, 1, &[in_window(&[9]), removed_from(WINDOW, &[6])]);
+    engine.wait(late, "a message without the one before it", |listener| listener["trust"] == json!("degraded"));
+    engine
+}
+
+#[test]
+fn what_one_replica_has_missed_of_a_hybrid_engine_it_takes_from_another() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = missed_by_one(&whole, &late);
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    engine.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
+    wait_for_metric(&late, "peer_repairs", "complete");
+    let depth = |hashes: &[u64]| {
+        let depths = [&whole, &late].map(|service| service.score(&[tokens(hashes), vec![5]].concat(), "1", 0));
+        assert_eq!(depths[0], depths[1]);
+        depths[0] / u64::from(BLOCK_TOKENS)
+    };
+    assert_eq!((depth(&SIX), depth(&[1, 2, 3])), (5, 0), "the window counts");
+    // Removals name a group by its number, which was told before.
+    engine.say_to_both((&whole, &late), 2, &[removed_from(WINDOW, &[5])]);
+    assert_eq!(depth(&SIX), 4);
+    engine.say_to_both((&whole, &late), 3, &[in_window(&[5, 6]), removed_from(FULL, &[6])]);
+    assert_eq!(depth(&SIX), 5);
+    assert_eq!(digest(&whole, 1), digest(&late, 1));
+    wait_for_metric(&late, "peer_checks", "equal");
+}
+
+#[test]
+fn a_hybrid_engine_is_not_repaired_from_a_peer_that_tells_no_groups() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = missed_by_one(&whole, &late);
+    let peer = FakePeer::start(whole.get("/workers").1, dump_without_groups(&whole, 1));
+    assert_eq!(late.post("/register_peer", &json!({ "url": peer.url })).0, 201);
+    wait_for_metric(&late, "peer_repairs", "failed");
+    assert_eq!(late.listener(&engine.instance, 0)["trust"], json!("degraded"));
+}
+
 #[test]
 fn what_differs_in_a_window_alone_is_found() {
-    let peer_check_interval = Some(std::time::Duration::from_millis(50));
-    let service = Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() });
+    let service = checking();
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
     engine.say(&service, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
     let mut other = digest(&service, 1);
@@ -152,8 +210,7 @@ fn what_differs_in_a_window_alone_is_found() {
     other["groups"][0]["holds"]["digest"] = json!("0000000000000001");
     let peer = FakePeer::with_digest(service.get("/workers").1, FakeDump::Refuses, &other);
     assert_eq!(service.post("/register_peer", &json!({ "url": peer.url })).0, 201);
-    let line = "flash_indexer_peer_checks_total{outcome=\"dispute\"} ";
-    wait_for(line, PATIENCE, || service.get_text("/metrics").contains(line).then_some(()));
+    wait_for_metric(&service, "peer_checks", "dispute");
 }
 
 struct Anything;
