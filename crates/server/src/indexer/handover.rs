@@ -76,7 +76,7 @@ impl Indexer {
         dp_rank: DpRank,
         position: Option<Position>,
     ) -> Released {
-        let released = listener.hold.lock().release(dp_rank, position);
+        let released = listener.hold().release(dp_rank, position);
         if released == Released::Now {
             let (done, finished) = bounded(1);
             self.decoders.deliver(listener, Delivery::Release(done));

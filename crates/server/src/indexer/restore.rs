@@ -256,7 +256,7 @@ struct Found {
 impl Indexer {
     /// Whether a rank's stream waits to be released.
     pub(crate) fn is_held(&self, rank: &RankId) -> bool {
-        self.listener_of(rank).is_some_and(|listener| listener.hold.lock().holds(rank.dp_rank))
+        self.listener_of(rank).is_some_and(|listener| listener.hold().holds(rank.dp_rank))
     }
 
     /// A rank need not be what the index says, for a reason that its stream does not know of.

@@ -20,7 +20,7 @@ mod writer;
 pub(crate) use decoders::{Decoders, Delivery};
 pub use hold::{Position, Released};
 pub use listener::{Connection, ListenerReport, Trust};
-pub(crate) use listener::{Listener, ListenerOptions, NewListener};
+pub(crate) use listener::{Listener, ListenerOptions, ListenerState};
 pub(crate) use place::{Detail, Place, ReadAt, Unsaid, UnsaidOfBlocks};
 pub(crate) use sockets::{ConnectError, Sockets};
 pub(crate) use writer::Writers;

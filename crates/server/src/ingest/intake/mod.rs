@@ -70,6 +70,8 @@ pub(super) struct Intake {
     unplaced: BTreeSet<DpRank>,
     /// Ranks whose state was taken over from somebody who does not tell cache groups.
     groups_untold: BTreeSet<DpRank>,
+    /// Ranks that are known to be degraded because none of their cache groups tells what blocks contain.
+    contentless: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
     awaited: Option<Awaited>,
     /// What is to follow the next statement about the whole stream.
@@ -105,6 +107,7 @@ impl Intake {
             taken_over: FxHashMap::default(),
             unplaced: BTreeSet::new(),
             groups_untold: BTreeSet::new(),
+            contentless: BTreeSet::new(),
             awaited: None,
             after_trust: Vec::new(),
             hybrid_reported: false,
@@ -273,7 +276,7 @@ impl Intake {
 
     /// Goes on from what was taken over, or from nothing.
     pub(super) fn release(&mut self, now: Instant) {
-        let released = self.listener.hold.lock().released();
+        let released = self.listener.hold().released();
         self.ranks.extend(released.iter().map(|(dp_rank, _)| *dp_rank));
         let known: Vec<_> = released.iter().filter_map(|&(rank, position)| Some((rank, position?))).collect();
         // Ranks are read one after the other where they come from: the earliest one says where to go on.
@@ -316,6 +319,7 @@ impl Intake {
         self.muted.insert(dp_rank);
         self.translators.remove(&dp_rank);
         self.groups_untold.remove(&dp_rank);
+        self.contentless.remove(&dp_rank);
         self.changes.push(Change::Forget(dp_rank));
     }
 
@@ -330,7 +334,7 @@ impl Intake {
     /// Forgets everything; says where the stream stood.
     pub(super) fn retire(&mut self) -> StreamPosition {
         self.listener.hang_up();
-        self.ranks.extend(self.listener.hold.lock().ranks());
+        self.ranks.extend(self.listener.hold().ranks());
         self.ranks.insert(self.listener.dp_rank);
         self.forget_ranks();
         self.stream.position()
@@ -341,6 +345,7 @@ impl Intake {
         self.taken_over.clear();
         self.unplaced.clear();
         self.groups_untold.clear();
+        self.contentless.clear();
         self.awaited = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
@@ -371,6 +376,8 @@ impl Intake {
                         warn!(endpoint = %self.listener.options.endpoint, "{why}");
                     }
                     self.changes.push(Change::Trust(trust));
+                    // It is said of all ranks alike, so the next batch has to say again what they lack.
+                    self.contentless.clear();
                     self.changes.append(&mut self.after_trust);
                 }
                 Action::Note(note) => self.note(note),
