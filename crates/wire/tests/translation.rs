@@ -1,11 +1,13 @@
 //! What an event means to an index.
 
+use std::collections::HashSet;
+
 use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, Reach};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
-    BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds, Translated, Translator, TranslatorOptions,
-    Unusable,
+    Age, BlockRemoved, BlockStored, CONTENTS_MAX, CacheGroup, EngineEvent, ExtraKey, Remembered, TokenIds, Translated,
+    Translator, TranslatorOptions, Unusable,
 };
 
 fn translator() -> Translator {
@@ -420,6 +422,19 @@ fn a_translator_that_goes_on_knows_what_dropped_blocks_contain() {
     for hashes in [&[4, 3][..], &[2, 3, 4]] {
         assert_eq!(changes(&mut next, &offloaded(hashes)), changes(&mut first, &offloaded(hashes)));
     }
+}
+
+#[test]
+fn contents_that_are_learned_are_kept_apart_by_age_and_bounded() {
+    let content =
+        |name: u64, age| Remembered { sequence: SequenceHash(name), parent: None, local: LocalHash(name), age };
+    let told: HashSet<_> = (0..10).map(|name| content(name, if name < 4 { Age::Old } else { Age::Young })).collect();
+    let mut next = translator();
+    next.learn_contents(told.iter().copied());
+    assert_eq!(next.contents().expect("it offloads").collect::<HashSet<_>>(), told);
+    next = translator();
+    next.learn_contents((0..CONTENTS_MAX as u64 + 10).map(|name| content(name, Age::Young)));
+    assert_eq!(next.contents().expect("it offloads").count(), CONTENTS_MAX);
 }
 
 #[test]

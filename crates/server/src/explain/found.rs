@@ -1,6 +1,6 @@
 //! What a rank's match is once its further cache groups have had their say.
 
-use flash_indexer_core::groups::{Cut, FurtherGroup};
+use flash_indexer_core::groups::{Cut, FurtherGroup, MissingBlock, Shortfall};
 use flash_indexer_core::{LocalHash, PerTier, SequenceHash, Tier};
 
 use super::walk::Walk;
@@ -79,23 +79,16 @@ impl Found {
 impl Lack {
     fn new(Cut { usable, wanted, shortfalls }: Cut, held: usize, query: &[LocalHash], path: &[SequenceHash]) -> Self {
         let usable = usable as usize;
-        let groups = shortfalls.into_iter().map(|shortfall| LackingGroup {
-            group: shortfall.group,
-            missing_count: shortfall.missing_count,
-            missing: shortfall
-                .missing
-                .into_iter()
-                .map(|missing| {
-                    let position = missing.position as usize;
-                    LackedBlock {
-                        position,
-                        local: query.get(position).copied(),
-                        sequence: path.get(position).copied(),
-                        held_in: missing.held_in,
-                    }
-                })
-                .collect(),
-        });
+        let block = |MissingBlock { position, held_in }| {
+            let position = position as usize;
+            let (local, sequence) = (query.get(position).copied(), path.get(position).copied());
+            LackedBlock { position, local, sequence, held_in }
+        };
+        let group = |Shortfall { group, missing_count, missing }| {
+            let missing = missing.into_iter().map(block).collect();
+            LackingGroup { group, missing_count, missing }
+        };
+        let groups = shortfalls.into_iter().map(group);
         Self { usable, sequence: path.get(usable).copied(), held, wanted: wanted as usize, groups: groups.collect() }
     }
 }

@@ -43,12 +43,13 @@ impl<T: Copy> Recent<T> {
         old.map(of_age(Age::Old)).chain(self.young.iter().map(of_age(Age::Young)))
     }
 
-    /// Knows what another one knew, and for as long: what it gives in any order, as far as there is room.
+    /// Knows what another one knew, and for as long. Two generations' worth fit in, in any order.
     pub(super) fn learn(&mut self, name: SequenceHash, known: T, age: Age) {
-        let generation = match age {
-            Age::Young => &mut self.young,
-            Age::Old => &mut self.old,
+        let (wanted, other) = match age {
+            Age::Young => (&mut self.young, &mut self.old),
+            Age::Old => (&mut self.old, &mut self.young),
         };
+        let generation = if wanted.len() < self.generation_max { wanted } else { other };
         if generation.len() < self.generation_max {
             generation.insert(name, known);
         }
