@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
@@ -171,7 +171,7 @@ impl Indexer {
         let listener = shared.unwrap_or_else(|| {
             let name =
                 StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
-            Arc::new(Listener::new(NewListener {
+            Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
                 instance: instance.clone(),
@@ -181,10 +181,11 @@ impl Indexer {
                 start: if is_from_dump { Start::Held } else { start },
                 decoder: self.decoders.assign(),
                 remembered: self.remembered.lock().recall(&name),
-            }))
+                state: ListenerState::default(),
+            })
         });
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
-            listener.hold.lock().hold(dp_rank);
+            listener.hold().hold(dp_rank);
         }
         // Before the first message, which may name further ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };

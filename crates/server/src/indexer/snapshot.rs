@@ -10,7 +10,7 @@ use super::handover::listener;
 use super::{Indexer, RankDump, RankId};
 use crate::dump::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
 use crate::engine::EngineKind;
-use crate::ingest::{Listener, Place, Position, ReadAt};
+use crate::ingest::{Detail, Listener, Place, Position, ReadAt};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -62,7 +62,7 @@ impl Indexer {
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
         let patience = (at != ReadAt::Now).then_some(patience + READING);
-        let read = self.read(&listener, rank.dp_rank, at, patience, {
+        let read = self.read(&listener, rank.dp_rank, (at, Detail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
             move |Place { position, unsaid }| {
@@ -107,6 +107,7 @@ fn record(
         windows: model.windows.in_use().map(Into::into).collect(),
         holds,
         groups,
+        remembers: None,
     }
 }
 
