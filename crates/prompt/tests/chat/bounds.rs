@@ -102,6 +102,8 @@ fn what_is_not_supported_says_so() {
         ("{{ [1]|random }}", "random"),
         ("{{ x.append(1) }}{{ [1].append(2) }}", "undefined"),
         ("{{ [1].append(2) }}", "append"),
+        ("{{ '%.60000f' % 1.5 }}", "50000"),
+        ("{{ '{:.60000f}'.format(1.5) }}", "50000"),
     ] {
         let error = render(template).expect_err("not supported").to_string();
         assert!(error.contains(named), "{error}");

@@ -9,8 +9,8 @@ use super::number::{Float, exponent_form, general_form};
 use super::text::{Plain, Quoted, kind_name, plain};
 use super::values::{Form, Kind, error, kind};
 
-/// The widest field.
-const WIDTH_MAX: usize = 1_000_000;
+/// The widest field, and the most digits of a number. Rust's own formatting panics beyond 65,535.
+const WIDTH_MAX: usize = 50_000;
 
 /// How one value is printed: the part of a format that both notations share.
 #[derive(Debug, Default)]
@@ -196,7 +196,8 @@ pub(super) fn format_method(state: &mut State, template: &str, arguments: &[Valu
                 value = get_item(state, &value, &key)?;
                 steps = after;
             } else {
-                let inner = &steps[1..];
+                let inner =
+                    steps.strip_prefix('.').ok_or_else(|| error(format!("'{path}' of the format is no path")))?;
                 let (name, after) = inner.split_at(inner.find(['.', '[']).unwrap_or(inner.len()));
                 value = attribute(state, &[value, Value::from(name)])?;
                 steps = after;

@@ -145,7 +145,7 @@ fn range(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
         return Err(error(format!("a range of more than {RANGE_MAX} numbers is not allowed")));
     }
     spend_items(state, usize::try_from(count).unwrap_or(0))?;
-    let numbers = (0..count).map(|nth| operators::int(start + nth * step)).collect();
+    let numbers = (0..count).map(|nth| operators::int(start.wrapping_add(nth.wrapping_mul(step)))).collect();
     sequence(Form::Range { start, stop, step }, numbers)
 }
 

@@ -66,7 +66,7 @@ fn places(bounds: &[Value], length: usize) -> Result<Box<dyn Iterator<Item = usi
     let start = bound(0)?.map_or(if step > 0 { low } else { high }, place);
     let stop = bound(1)?.map_or(if step > 0 { high } else { low }, place);
     let distance = if step > 0 { stop - start } else { start - stop };
-    let count = if distance <= 0 { 0 } else { (distance - 1) / step.abs() + 1 };
+    let count = if distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
     // Places are between 0 and the length.
     Ok(Box::new((0..count).map(move |nth| (start + nth * step) as usize)))
 }

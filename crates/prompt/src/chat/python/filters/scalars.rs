@@ -93,7 +93,7 @@ pub(super) fn round(_: &mut State, arguments: &[Value]) -> Result<Value, Error> 
 }
 
 fn round_int(number: i128, precision: i128) -> Result<Value, Error> {
-    let unit = u32::try_from(-precision).ok().map_or(Some(1), |digits| 10i128.checked_pow(digits));
+    let unit = u32::try_from(precision.saturating_neg()).ok().map_or(Some(1), |digits| 10i128.checked_pow(digits));
     let Some(unit) = unit else {
         return Ok(Value::from(0));
     };
