@@ -25,7 +25,9 @@ pub(crate) use naming::{Lookup, Placement, RankWriter, Tiers};
 pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
 pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
-pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory};
+pub use run::{
+    INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten, RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory,
+};
 
 use crate::{Actor, Locked, SharedIndex};
 

@@ -10,7 +10,7 @@ use super::rank::RankGroups;
 use super::{GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -208,6 +208,11 @@ impl SharedIndex for GroupedIndex {
     /// What the indexed group takes.
     fn memory_bytes(&self) -> Option<usize> {
         self.plain.memory_bytes()
+    }
+
+    /// What bounds what the indexed group takes.
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        self.plain.memory_bound()
     }
 
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

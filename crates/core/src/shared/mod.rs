@@ -10,7 +10,7 @@ pub use locked::Locked;
 pub use sharded::Sharded;
 pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
-use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank, stored_events};
+use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, RankSize, WorkerId, WorkerRank, stored_events};
 
 /// An index that many threads read and write at once.
 ///
@@ -49,6 +49,11 @@ pub trait SharedIndex: Send + Sync {
 
     /// Bytes that the index takes; none if its design does not know.
     fn memory_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// What bounds the index's memory, and what that has cost; none if nothing does. Waits for nobody.
+    fn memory_bound(&self) -> Option<MemoryBound> {
         None
     }
 

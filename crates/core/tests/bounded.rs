@@ -1,0 +1,169 @@
+//! The run index within a bound of memory: what it forgets it treats as removed, and it never takes more
+//! than it may.
+
+mod support;
+
+use std::sync::Arc;
+
+use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits};
+use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::{
+    Block, BlockEvent, DpRank, LocalHash, Locked, MemoryBound, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    WorkerId, WorkerRank,
+};
+use parking_lot::Mutex;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use support::check_equal;
+
+const WORKERS: u64 = 24;
+/// Content that prompts are made of: far more than fits.
+const FAMILIES: u64 = 400;
+
+type Forgotten = Arc<Mutex<Vec<(WorkerRank, Vec<SequenceHash>)>>>;
+
+/// An index and all that it has told to have forgotten since somebody looked.
+fn bounded(bytes_max: usize) -> (RunIndex, Forgotten) {
+    let index = RunIndex::bounded(RunLimits::default(), bytes_max).expect("enough for an index");
+    let forgotten = Forgotten::default();
+    let told = Arc::clone(&forgotten);
+    index.on_forgotten(Box::new(move |rank, names| told.lock().push((rank, names.to_vec()))));
+    (index, forgotten)
+}
+
+fn bound(index: &RunIndex) -> MemoryBound {
+    index.memory_bound().expect("the index is bounded")
+}
+
+/// Tells another index what was forgotten, as its ranks would tell of removals.
+fn remove_forgotten(from: &dyn SharedIndex, forgotten: &Forgotten) {
+    for (rank, blocks) in forgotten.lock().drain(..) {
+        for tier in Tier::ALL {
+            let event = BlockEvent::Removed { tier, blocks: blocks.clone(), copies: RemovedCopies::All };
+            from.apply(rank, &event);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Prompt {
+    family: u64,
+    leaves_at: usize,
+    blocks: usize,
+}
+
+impl Prompt {
+    fn locals(self) -> Vec<LocalHash> {
+        let content = |at: usize| if at < self.leaves_at { at as u64 } else { 5_000 + at as u64 * 8 + self.leaves_at as u64 % 7 };
+        (0..self.blocks).map(|at| LocalHash(self.family * 100_000 + content(at))).collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Store { worker: u64, prompt: Prompt, from: usize, tier: Tier, copies: u32 },
+    Remove { worker: u64, prompt: Prompt, from: usize, count: usize, tier: Tier, copies: RemovedCopies },
+    Copy { worker: u64, prompt: Prompt, from: usize, count: usize, tier: Tier },
+    Clear { worker: u64 },
+    Ask { prompt: Prompt },
+}
+
+fn prompt() -> impl Strategy<Value = Prompt> {
+    let family = prop_oneof![1 => 0..4u64, 3 => 0..FAMILIES];
+    let lengths = prop_oneof![2 => 1..30usize, 4 => 30..300usize, 2 => 500..1_100usize];
+    (family, lengths, 0..8usize).prop_map(|(family, blocks, eighths)| Prompt {
+        family,
+        leaves_at: eighths * blocks / 8,
+        blocks,
+    })
+}
+
+fn tier() -> impl Strategy<Value = Tier> {
+    prop_oneof![12 => Just(Tier::Device), 1 => Just(Tier::Host), 1 => Just(Tier::External)]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let from = || prop_oneof![6 => Just(0), 1 => 0..40usize];
+    let copies = prop_oneof![9 => Just(1u32), 1 => 2..4u32];
+    prop_oneof![
+        30 => (0..WORKERS, prompt(), from(), tier(), copies)
+            .prop_map(|(worker, prompt, from, tier, copies)| Change::Store { worker, prompt, from, tier, copies }),
+        8 => (0..WORKERS, prompt(), 0..1_100usize, 1..80usize, tier(), support::removed_copies())
+            .prop_map(|(worker, prompt, from, count, tier, copies)| Change::Remove { worker, prompt, from, count, tier, copies }),
+        2 => (0..WORKERS, prompt(), 0..300usize, 1..80usize, tier())
+            .prop_map(|(worker, prompt, from, count, tier)| Change::Copy { worker, prompt, from, count, tier }),
+        1 => (0..WORKERS).prop_map(|worker| Change::Clear { worker }),
+        10 => prompt().prop_map(|prompt| Change::Ask { prompt }),
+    ]
+}
+
+/// Of three engines two have the same seed.
+fn names(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
+    let seed = if worker.is_multiple_of(3) { worker + 1 } else { 0 };
+    sequence_hashes(locals).map(|hash| SequenceHash(hash.0 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
+}
+
+fn rank(worker: u64) -> WorkerRank {
+    WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
+}
+
+fn event(change: &Change) -> Option<(WorkerRank, BlockEvent)> {
+    let some_names = |worker: u64, prompt: Prompt, from: usize, count: usize| -> Vec<SequenceHash> {
+        let names = names(worker, &prompt.locals());
+        let from = from.min(names.len() - 1);
+        names[from..(from + count).min(names.len())].iter().rev().copied().collect()
+    };
+    Some(match *change {
+        Change::Store { worker, prompt, from, tier, copies } => {
+            let locals = prompt.locals();
+            let names = names(worker, &locals);
+            let from = from.min(locals.len() - 1);
+            let parent = from.checked_sub(1).map(|at| names[at]);
+            let blocks = (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect();
+            (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies })
+        }
+        Change::Remove { worker, prompt, from, count, tier, copies } => {
+            (rank(worker), BlockEvent::Removed { tier, blocks: some_names(worker, prompt, from, count), copies })
+        }
+        Change::Copy { worker, prompt, from, count, tier } => {
+            (rank(worker), BlockEvent::Copied { tier, blocks: some_names(worker, prompt, from, count) })
+        }
+        Change::Clear { worker } => (rank(worker), BlockEvent::Cleared),
+        Change::Ask { .. } => return None,
+    })
+}
+
+proptest! {
+    #![proptest_config(support::cases(24))]
+
+    /// After every event the bound holds, and everything that can be asked is answered as by an oracle that
+    /// was told of removals where the index forgot.
+    #[test]
+    fn equals_an_oracle_that_is_told_what_was_forgotten(
+        bytes_max in INDEX_BYTES_MIN..2 * INDEX_BYTES_MIN,
+        changes in vec(change(), 100..400),
+        queries in vec(prompt(), 6),
+    ) {
+        let (index, forgotten) = bounded(bytes_max);
+        let oracle = Locked::<Oracle>::default();
+        let queries: Vec<_> = queries.into_iter().map(Prompt::locals).collect();
+        for (number, change) in changes.iter().enumerate() {
+            match (event(change), change) {
+                (Some((rank, event)), _) => {
+                    index.apply(rank, &event);
+                    oracle.apply(rank, &event);
+                    remove_forgotten(&oracle, &forgotten);
+                }
+                (None, Change::Ask { prompt }) => drop(index.find(&prompt.locals())),
+                (None, _) => {}
+            }
+            let bound = bound(&index);
+            prop_assert!(bound.bytes_highest <= bytes_max, "{bound:?} after {number} changes");
+            if number % 32 == 0 {
+                check_equal(&index, &oracle, &queries)?;
+            }
+        }
+        check_equal(&index, &oracle, &queries)?;
+    }
+}
