@@ -210,6 +210,10 @@ impl SharedIndex for GroupedIndex {
         self.plain.memory_bytes()
     }
 
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        self.plain.set_memory_max(bytes_max, spare_bytes);
+    }
+
     /// What bounds what the indexed group takes.
     fn memory_bound(&self) -> Option<MemoryBound> {
         self.plain.memory_bound()

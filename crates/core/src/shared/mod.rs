@@ -57,6 +57,11 @@ pub trait SharedIndex: Send + Sync {
         None
     }
 
+    /// Gives a bounded index another bound, one that it can live with; an index without a bound stays so.
+    /// One that takes more makes a copy of the most valuable that it has, for which there are `spare_bytes`
+    /// beside what it takes now. Costs what is kept and what is forgotten; changes wait meanwhile.
+    fn set_memory_max(&self, _bytes_max: usize, _spare_bytes: usize) {}
+
     /// Stored events that make an empty index answer for `rank` as this one does, now and after any
     /// further event; parents come before children.
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use arc_swap::ArcSwap;
 use rustc_hash::FxHashSet;
 
-use crate::{MemoryBound, SequenceHash, WorkerRank};
+use crate::{MemoryBound, SequenceHash, WorkerId, WorkerRank};
 
 /// The least that a bounded index can live with: below, its fixed parts would be most of it.
 pub const INDEX_BYTES_MIN: usize = 1 << 20;
@@ -51,18 +51,27 @@ impl Counts {
 
     /// The index does not have all that the rank holds. Copies the set the first time.
     pub(super) fn set_partial(&self, rank: WorkerRank) {
-        self.change_partial(|partial| partial.contains(&rank), |partial| drop(partial.insert(rank)));
+        self.change_partial(|partial| partial.contains(&rank), |partial| partial.insert(rank));
     }
 
     /// The rank holds nothing: so it has all of that.
     pub(super) fn set_whole(&self, rank: WorkerRank) {
-        self.change_partial(|partial| !partial.contains(&rank), |partial| drop(partial.remove(&rank)));
+        self.change_partial(|partial| !partial.contains(&rank), |partial| partial.remove(&rank));
+    }
+
+    /// The worker is gone.
+    pub(super) fn forget_worker(&self, worker: WorkerId) {
+        let is_whole = |partial: &FxHashSet<WorkerRank>| partial.iter().all(|rank| rank.worker != worker);
+        self.change_partial(is_whole, |partial| {
+            partial.retain(|rank| rank.worker != worker);
+            true
+        });
     }
 
     fn change_partial(
         &self,
         is_so: impl FnOnce(&FxHashSet<WorkerRank>) -> bool,
-        change: impl FnOnce(&mut FxHashSet<WorkerRank>),
+        change: impl FnOnce(&mut FxHashSet<WorkerRank>) -> bool,
     ) {
         if !is_so(&self.partial.load()) {
             let mut partial = FxHashSet::clone(&self.partial.load());

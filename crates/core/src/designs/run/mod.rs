@@ -35,7 +35,7 @@ use self::published::ranks::RankSlot;
 use self::touches::Touches;
 use self::writer::{Bounded, Writer};
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 /// Bounds of a [`RunIndex`].
@@ -319,8 +319,35 @@ impl SharedIndex for RunIndex {
         self.published.load().ranks.sizes()
     }
 
+    fn remove_worker(&self, worker: WorkerId) {
+        for rank in self.ranks() {
+            if rank.worker == worker {
+                self.clear_rank(rank);
+            }
+        }
+        // Some of its ranks may have nothing left that the index knows.
+        if let Some(bound) = &self.bound {
+            bound.counts.forget_worker(worker);
+        }
+    }
+
     fn memory_bytes(&self) -> Option<usize> {
         Some(self.memory().bytes_taken)
+    }
+
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        let Some(bound) = &self.bound else { return };
+        let mut writer = self.writer.lock();
+        bound.counts.bytes_max.store(bytes_max, Relaxed);
+        if writer.fits(bytes_max) {
+            writer.rebind(bytes_max);
+            return;
+        }
+        writer.forget_until_copy_fits(spare_bytes.min(bytes_max));
+        let (published, mut compacted) = writer.compacted();
+        compacted.bind(writer.unbind(bytes_max));
+        *writer = compacted;
+        self.published.store(published);
     }
 
     fn memory_bound(&self) -> Option<MemoryBound> {

@@ -41,6 +41,10 @@ const EXCEPTION_BYTES: usize = 512;
 const SMALLEST_RUN_BYTES: usize = (CAPACITIES[0] as usize + HEADER_WORDS) * size_of::<u64>();
 /// A name and its place in a directory, at worst.
 const NAME_BYTES: usize = 32;
+/// What an index takes that has hardly anything: chunks of names and of some classes of runs.
+const EMPTY_BYTES: usize = FIXED_BYTES + 512 * 1024;
+/// A copy takes somewhat more than what is in use of the original, and its making as much again.
+const COPY_TAKES: usize = 3;
 /// What every index takes: the tables of its arenas above all.
 const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<Bounded>() + Touches::BYTES;
 
@@ -122,6 +126,36 @@ impl Writer {
         bounded.values.fill(&self.runs);
         self.bounded = Some(bounded);
         self.tell_bytes();
+    }
+
+    /// Whether the index could go on within a bound as it is.
+    pub(in crate::designs::run) fn fits(&self, bytes_max: usize) -> bool {
+        self.bytes_allocated() <= bytes_max - bytes_max / RESERVE_SHARE / 2
+    }
+
+    /// The bound is another one, in which the index fits.
+    pub(in crate::designs::run) fn rebind(&mut self, bytes_max: usize) {
+        self.bounded_mut().bytes_max = bytes_max;
+    }
+
+    /// What bounds the index, for the copy that takes its place.
+    pub(in crate::designs::run) fn unbind(&mut self, bytes_max: usize) -> Bounded {
+        let bounded = self.bounded.take().expect("only a bounded index comes here");
+        Bounded { bytes_max, values: Values::default(), ..*bounded }
+    }
+
+    /// Forgets what is least valuable until a copy of the rest, and what making it takes, has room.
+    pub(in crate::designs::run) fn forget_until_copy_fits(&mut self, spare_bytes: usize) {
+        self.release_all_left_behind();
+        let for_copy = spare_bytes.saturating_sub(EMPTY_BYTES) / COPY_TAKES;
+        while self.used_bytes() > for_copy && self.evict() {}
+        self.release_all_left_behind();
+    }
+
+    /// About what is in use of runs, lists and names, with the directory slots of these.
+    fn used_bytes(&self) -> usize {
+        let blocks = self.runs.bytes().0 + self.names.bytes().0 + self.extents.bytes().0;
+        blocks + self.names.count() * NAME_BYTES / 2
     }
 
     /// Has somebody told what is forgotten.
