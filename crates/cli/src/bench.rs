@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_bench::{
-    Contender, DesignContender, Measure, MemoryChild, Observer, RESIDENT_UNAVAILABLE, Report, RunOptions,
+    BoundedContender, Contender, DesignContender, Measure, MemoryChild, Observer, RESIDENT_UNAVAILABLE, Report, RunOptions,
     measure_in_child, resident_bytes,
 };
 use flash_indexer_core::designs::Design;
@@ -15,6 +15,7 @@ use flash_indexer_sim::FleetOptions;
 use flash_indexer_sim::workload::MooncakeTrace;
 use indicatif::ProgressBar;
 
+use crate::byte_size::ByteSize;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
@@ -67,6 +68,11 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     blocks: u32,
 
+    /// Measure the default design within this bound of memory as well, as run-bounded: where it has to
+    /// forget, its answers differ.
+    #[arg(long, value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
+
     /// Write the results there as well, for programs.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -77,8 +83,9 @@ enum Child {
     /// Measures memory for another process.
     #[command(hide = true)]
     MeasureMemory {
-        #[arg(value_parser = design_name())]
-        design: Design,
+        #[arg(long)]
+        memory_max: Option<ByteSize>,
+        contender: String,
         workers: usize,
         events: PathBuf,
     },
@@ -87,8 +94,12 @@ enum Child {
 const MEASURE_MEMORY: &str = "measure-memory";
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
-    if let Some(Child::MeasureMemory { design, workers, events }) = &arguments.child {
-        return Ok(measure_in_child(&DesignContender(*design), *workers, events)?);
+    if let Some(Child::MeasureMemory { memory_max, contender, workers, events }) = &arguments.child {
+        let contender: Box<dyn Contender> = match bounded(*memory_max)?.filter(|bounded| bounded.name() == contender) {
+            Some(bounded) => Box::new(bounded),
+            None => Box::new(DesignContender(contender.parse()?)),
+        };
+        return Ok(measure_in_child(&*contender, *workers, events)?);
     }
     let report = arguments.measure()?;
     print(&report);
@@ -96,6 +107,11 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         write_json(&report, path)?;
     }
     Ok(())
+}
+
+/// The bounded contender, if one is asked for.
+fn bounded(memory_max: Option<ByteSize>) -> Result<Option<BoundedContender>> {
+    memory_max.map(|ByteSize(bytes)| BoundedContender::new(bytes)).transpose().context("--memory-max")
 }
 
 impl BenchArguments {
@@ -107,7 +123,13 @@ impl BenchArguments {
         let designs = if self.designs.is_empty() { Design::ALL.to_vec() } else { self.designs.clone() };
         let first = if designs.contains(&Design::DEFAULT) { Design::DEFAULT } else { designs[0] };
         let contenders: Vec<DesignContender> = designs.into_iter().map(DesignContender).collect();
-        let contenders: Vec<&dyn Contender> = contenders.iter().map(|design| design as &dyn Contender).collect();
+        let mut contenders: Vec<&dyn Contender> = contenders.iter().map(|design| design as &dyn Contender).collect();
+        let bounded = bounded(self.memory_max)?;
+        contenders.extend(bounded.as_ref().map(|bounded| bounded as &dyn Contender));
+        let mut child_arguments = vec!["bench".into(), MEASURE_MEMORY.into()];
+        if let Some(ByteSize(bytes)) = self.memory_max {
+            child_arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
+        }
         let options = RunOptions {
             measures: if self.measures.is_empty() { Measure::ALL.to_vec() } else { self.measures.clone() },
             repeats: self.repeats.into(),
@@ -120,7 +142,7 @@ impl BenchArguments {
             baseline: self.baseline.unwrap_or(first).as_str().to_owned(),
             memory_child: MemoryChild {
                 program: std::env::current_exe().context("failed to find this program, to measure memory by it")?,
-                arguments: vec!["bench".into(), MEASURE_MEMORY.into()],
+                arguments: child_arguments,
             },
         };
         let mut bar = Bar(None);

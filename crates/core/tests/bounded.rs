@@ -167,3 +167,98 @@ proptest! {
         check_equal(&index, &oracle, &queries)?;
     }
 }
+
+fn store(index: &dyn SharedIndex, worker: u64, prompt: Prompt) {
+    if let Some((rank, event)) = event(&Change::Store { worker, prompt, from: 0, tier: Tier::Device, copies: 1 }) {
+        index.apply(rank, &event);
+    }
+}
+
+/// Leading blocks of a prompt that the worker is known to hold.
+fn depth(index: &dyn SharedIndex, worker: u64, prompt: Prompt) -> usize {
+    index.find(&prompt.locals()).get(rank(worker)).map_or(0, |found| found.longest() as usize)
+}
+
+fn alone(family: u64) -> Prompt {
+    Prompt { family, leaves_at: 0, blocks: 200 }
+}
+
+#[test]
+fn too_low_a_bound_is_refused() {
+    let refused = RunIndex::bounded(RunLimits::default(), INDEX_BYTES_MIN - 1);
+    assert!(refused.is_err_and(|error| error.to_string().contains("1 MiB")));
+}
+
+/// What is asked for stays, and what nobody asked for goes.
+#[test]
+fn what_is_of_use_is_kept() {
+    let (index, _) = bounded(INDEX_BYTES_MIN);
+    let used: Vec<Prompt> = (0..4).map(alone).collect();
+    used.iter().for_each(|&prompt| store(&index, 0, prompt));
+    for family in 10..1_000 {
+        store(&index, family % WORKERS, alone(family));
+        used.iter().for_each(|&prompt| drop(index.find(&prompt.locals())));
+    }
+    assert!(bound(&index).forgotten_blocks > 100_000, "{:?}", bound(&index));
+    for prompt in used {
+        assert_eq!(depth(&index, 0, prompt), 200, "{prompt:?}");
+    }
+    assert!((10..500).all(|family| depth(&index, family % WORKERS, alone(family)) == 0));
+}
+
+/// Ranks are partial from the first block that is forgotten until nothing is known of them.
+#[test]
+fn partial_ranks_are_named_until_they_are_cleared() {
+    let (index, _) = bounded(INDEX_BYTES_MIN);
+    store(&index, 0, alone(0));
+    assert!(bound(&index).partial_ranks.is_empty());
+    (1..500).for_each(|family| store(&index, family % 3, alone(family)));
+    assert_eq!(bound(&index).partial_ranks.len(), 3);
+    index.clear_rank(rank(0));
+    index.remove_worker(WorkerId(1));
+    assert_eq!(bound(&index).partial_ranks.iter().copied().collect::<Vec<_>>(), [rank(2)]);
+}
+
+/// What follows a block that was forgotten could not count, and is not kept.
+#[test]
+fn what_follows_forgotten_blocks_is_refused() {
+    let (index, _) = bounded(INDEX_BYTES_MIN);
+    store(&index, 0, alone(0));
+    (1..500).for_each(|family| store(&index, 1, alone(family)));
+    assert_eq!(depth(&index, 0, alone(0)), 0, "it is forgotten");
+    let turn = Change::Store { worker: 0, prompt: Prompt { blocks: 250, ..alone(0) }, from: 200, tier: Tier::Device, copies: 1 };
+    let (rank, event) = event(&turn).expect("an event");
+    assert_eq!(index.apply(rank, &event).refused, 50);
+    assert_eq!(index.size(rank).blocks, 0);
+    store(&index, 0, alone(0));
+    assert_eq!(depth(&index, 0, alone(0)), 200, "told again it counts again");
+}
+
+/// Half of the memory, and twice of it again: what is kept is right, and no more than that is taken.
+#[test]
+fn a_bound_can_change() {
+    let (index, forgotten) = bounded(8 * INDEX_BYTES_MIN);
+    let oracle = Locked::<Oracle>::default();
+    let tell = |families: std::ops::Range<u64>| {
+        for family in families {
+            store(&index, family % WORKERS, alone(family));
+            store(&oracle, family % WORKERS, alone(family));
+            remove_forgotten(&oracle, &forgotten);
+        }
+    };
+    let queries: Vec<_> = (0..FAMILIES).step_by(7).map(|family| alone(family).locals()).collect();
+    tell(0..2_000);
+    assert!(bound(&index).bytes > 7 * INDEX_BYTES_MIN);
+    index.set_memory_max(3 * INDEX_BYTES_MIN, 2 * INDEX_BYTES_MIN);
+    remove_forgotten(&oracle, &forgotten);
+    assert!(bound(&index).bytes <= 3 * INDEX_BYTES_MIN, "{:?}", bound(&index));
+    assert!(index.sizes().iter().map(|(_, size)| size.blocks).sum::<usize>() > 2_000, "the best of it is kept");
+    check_equal(&index, &oracle, &queries).expect("they are equal");
+    tell(2_000..3_000);
+    assert!(bound(&index).bytes <= 3 * INDEX_BYTES_MIN, "{:?}", bound(&index));
+    check_equal(&index, &oracle, &queries).expect("they are equal");
+    index.set_memory_max(8 * INDEX_BYTES_MIN, 0);
+    tell(3_000..4_000);
+    assert!(bound(&index).bytes > 4 * INDEX_BYTES_MIN);
+    check_equal(&index, &oracle, &queries).expect("they are equal");
+}

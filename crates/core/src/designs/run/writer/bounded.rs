@@ -317,8 +317,8 @@ impl Writer {
             missing => missing * SMALLEST_RUN_BYTES + self.bytes_for_smallest(),
         };
         let tables = self.names.bytes_for(count) + self.edges.bytes_for(count);
-        let Some(spare) = spare.checked_sub(runs + tables) else { return runs + tables == 0 && self.fits_directory(slot, blocks, 0) };
-        if !self.fits_directory(slot, blocks, spare) {
+        let fits = spare.checked_sub(runs + tables).is_some_and(|spare| self.fits_directory(slot, blocks, spare));
+        if !fits {
             return false;
         }
         self.names.reserve(count);
@@ -344,6 +344,13 @@ impl Writer {
         let (Ok(taken) | Err(taken)) = reserved;
         self.bounded_mut().directory_bytes += taken;
         reserved.is_ok()
+    }
+
+    /// Counts what directories take anew: domains have come or gone, or been filled.
+    pub(super) fn recount_directories(&mut self) {
+        if let Some(bounded) = &mut self.bounded {
+            bounded.directory_bytes = self.domains.bytes();
+        }
     }
 
     /// The class of a new run for `blocks` blocks that would be best in `wanted`: one for which there is memory.

@@ -75,6 +75,7 @@ impl Writer {
     fn let_go(&mut self, slot: RankSlot) {
         let state = self.ranks.remove(slot);
         self.domains.leave(state.domain, slot);
+        self.recount_directories();
         let holders = state.levels.iter().map(|(_, holder)| holder);
         self.holders.free.extend(holders.collect::<Vec<Holder>>());
     }

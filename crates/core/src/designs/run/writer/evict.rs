@@ -4,6 +4,8 @@
 //! prefix that is left has lost its beginning. A look at a few runs chosen by chance finds one that is
 //! nearly the least valuable of all, and needs no order to be kept up.
 
+use std::ops::ControlFlow;
+
 use super::Writer;
 use crate::designs::run::published::layout::{CAPACITIES, RunId};
 use crate::designs::run::published::ranks::RankSlot;
@@ -13,6 +15,14 @@ use crate::SequenceHash;
 const COMPARED: usize = 16;
 /// Records that are looked at for them. Most are in use where memory is short.
 const LOOKED_AT_MAX: usize = 16 * COMPARED;
+/// Holders that are told apart when a run is valued: one with more is as good as kept.
+const HOLDERS_COUNTED_MAX: u32 = 256;
+/// What a block takes of names and of their directory.
+const BLOCK_BYTES: f32 = 22.0;
+/// What room for a block takes.
+const LOCAL_BYTES: f32 = 8.0;
+/// What a run takes beside its blocks: header, state, edge, value.
+const RUN_BYTES: f32 = 200.0;
 
 impl Writer {
     /// Forgets a run for all who hold it, and says whether there was one.
@@ -99,22 +109,18 @@ impl Writer {
         state.len > 0 && state.children == 0 && Some(run) != self.bounded.as_ref().map(|bounded| bounded.pinned)
     }
 
+    /// Hits that may be lost with a run, in blocks, for each byte that it takes: how often it was of use
+    /// lately, for how many who hold it.
     fn value(&self, run: RunId) -> f32 {
         let Some(bounded) = &self.bounded else { return 0.0 };
-        let policy = std::env::var("FLASH_POLICY").unwrap_or_default();
         let len = f32::from(self.runs.get(run).len);
-        let bytes = len * 22.0 + 200.0 + f32::from(CAPACITIES[run.class()]) * 8.0;
-        match policy.as_str() {
-            "random" => 0.0,
-            "lru" => -(bounded.values.age(run) as f32),
-            "lfu" => bounded.values.uses(run),
-            "density" => bounded.values.uses(run) * len / bytes,
-            _ => {
-                let mut holders = 0;
-                self.published.run(run).holdings().for_each(|_, _| holders += 1);
-                bounded.values.uses(run) * len / bytes * (holders as f32)
-            }
-        }
+        let bytes = len * BLOCK_BYTES + f32::from(CAPACITIES[run.class()]) * LOCAL_BYTES + RUN_BYTES;
+        let mut holders = 0;
+        self.published.run(run).holdings().each_until(|_, _| {
+            holders += 1;
+            if holders < HOLDERS_COUNTED_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        bounded.values.uses(run) * holders as f32 * len / bytes
     }
 
     fn random(&mut self) -> u64 {

@@ -76,10 +76,6 @@ impl Values {
         self.values[run.class()][run.number()].uses_at(self.now, self.half_life)
     }
 
-    pub(super) fn age(&self, run: RunId) -> u32 {
-        self.now.wrapping_sub(self.values[run.class()][run.number()].last)
-    }
-
     /// Bytes of more memory for one more run of a class that was never in use.
     pub(super) fn bytes_for(&self, class: usize, number: usize) -> usize {
         if number < self.values[class].room() { 0 } else { super::chunked::CHUNK * size_of::<Value>() }
