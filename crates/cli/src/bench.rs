@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_bench::{
-    BoundedContender, Contender, DesignContender, Measure, MemoryChild, Observer, RESIDENT_UNAVAILABLE, Report, RunOptions,
-    measure_in_child, resident_bytes,
+    BoundedContender, Child, Contender, DesignContender, Measure, Observer, Processes, RESIDENT_UNAVAILABLE, Report,
+    RunOptions, resident_bytes, serve_child,
 };
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::FleetOptions;
-use flash_indexer_sim::workload::MooncakeTrace;
 use indicatif::ProgressBar;
 
 use crate::byte_size::ByteSize;
@@ -34,7 +33,7 @@ use crate::{design_name, trace_file};
 )]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    child: Option<Child>,
+    child: Option<ChildCommand>,
 
     /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt
     /// [default: FLASH_SHARED/data/mooncake/conversation_trace.jsonl, FLASH_SHARED being ../shared].
@@ -79,27 +78,23 @@ pub(crate) struct BenchArguments {
 }
 
 #[derive(Subcommand)]
-enum Child {
-    /// Measures memory for another process.
+enum ChildCommand {
+    /// Measures for another process, which says what on standard input.
     #[command(hide = true)]
-    MeasureMemory {
+    Child {
+        /// Bound of the bounded design, where one takes part.
         #[arg(long)]
         memory_max: Option<ByteSize>,
-        contender: String,
-        workers: usize,
-        events: PathBuf,
     },
 }
 
-const MEASURE_MEMORY: &str = "measure-memory";
-
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
-    if let Some(Child::MeasureMemory { memory_max, contender, workers, events }) = &arguments.child {
-        let contender: Box<dyn Contender> = match bounded(*memory_max)?.filter(|bounded| bounded.name() == contender) {
-            Some(bounded) => Box::new(bounded),
-            None => Box::new(DesignContender(contender.parse()?)),
-        };
-        return Ok(measure_in_child(&*contender, *workers, events)?);
+    if let Some(ChildCommand::Child { memory_max }) = &arguments.child {
+        let (designs, bounded) = (DesignContender::all(), bounded(*memory_max)?);
+        let designs = designs.iter().map(|design| design as &dyn Contender);
+        let contenders: Vec<&dyn Contender> =
+            designs.chain(bounded.as_ref().map(|bounded| bounded as &dyn Contender)).collect();
+        return Ok(serve_child(&contenders)?);
     }
     let report = arguments.measure()?;
     print(&report);
@@ -116,34 +111,32 @@ fn bounded(memory_max: Option<ByteSize>) -> Result<Option<BoundedContender>> {
 
 impl BenchArguments {
     fn measure(&self) -> Result<Report> {
-        let trace = MooncakeTrace::open(&trace_file(self.trace.as_deref())?)?;
-        if trace.is_empty() {
-            bail!("the trace has no request");
-        }
+        let trace = trace_file(self.trace.as_deref())?;
         let designs = if self.designs.is_empty() { Design::ALL.to_vec() } else { self.designs.clone() };
         let first = if designs.contains(&Design::DEFAULT) { Design::DEFAULT } else { designs[0] };
         let contenders: Vec<DesignContender> = designs.into_iter().map(DesignContender).collect();
         let mut contenders: Vec<&dyn Contender> = contenders.iter().map(|design| design as &dyn Contender).collect();
         let bounded = bounded(self.memory_max)?;
         contenders.extend(bounded.as_ref().map(|bounded| bounded as &dyn Contender));
-        let mut child_arguments = vec!["bench".into(), MEASURE_MEMORY.into()];
+        let mut child_arguments = vec!["bench".into(), "child".into()];
         if let Some(ByteSize(bytes)) = self.memory_max {
             child_arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
         }
         let options = RunOptions {
             measures: if self.measures.is_empty() { Measure::ALL.to_vec() } else { self.measures.clone() },
             repeats: self.repeats.into(),
-            requests: self.requests.unwrap_or(trace.len()),
+            requests: self.requests.unwrap_or(usize::MAX),
             fleet: FleetOptions {
                 workers: self.workers.into(),
                 blocks: self.blocks as usize,
                 ..FleetOptions::default()
             },
             baseline: self.baseline.unwrap_or(first).as_str().to_owned(),
-            memory_child: MemoryChild {
-                program: std::env::current_exe().context("failed to find this program, to measure memory by it")?,
+            processes: Processes::Own(Child {
+                program: std::env::current_exe()
+                    .context("failed to find this program, to measure in processes of their own")?,
                 arguments: child_arguments,
-            },
+            }),
         };
         let mut bar = Bar(None);
         let report = flash_indexer_bench::run(&contenders, &trace, &options, &mut bar)?;
