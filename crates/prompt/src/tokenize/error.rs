@@ -47,6 +47,9 @@ pub enum TokenizeError {
         /// Where the tokenizer came from.
         place: String,
     },
+    /// The model's chat templates cannot be read.
+    #[error("the model's chat templates cannot be used: {0}")]
+    BrokenChatTemplates(String),
     /// The tokenizer refused the prompt.
     #[error("failed to tokenize the prompt: {0}")]
     Tokenizer(String),
@@ -67,7 +70,7 @@ impl TokenizeError {
             Self::Stopped => FailureReason::Stopped,
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,
             Self::LoadFailed(_) => FailureReason::LoadFailed,
-            Self::Chat(_) | Self::NoChatTemplate { .. } => FailureReason::Chat,
+            Self::Chat(_) | Self::NoChatTemplate { .. } | Self::BrokenChatTemplates(_) => FailureReason::Chat,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
             Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,
             Self::Service(ServiceError::Late { .. }) => FailureReason::ServiceLate,

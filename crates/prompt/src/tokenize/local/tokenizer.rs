@@ -18,7 +18,8 @@ pub(in crate::tokenize) struct FileTokenizer {
     files: ModelFiles,
     version: FilesVersion,
     tokenizer: Tokenizer,
-    templates: Option<ChatTemplates>,
+    /// What is wrong with them fails chats only.
+    templates: Result<Option<ChatTemplates>, ChatError>,
 }
 
 impl FileTokenizer {
@@ -28,15 +29,16 @@ impl FileTokenizer {
         // Before they are read: what is changed meanwhile is then seen as a change.
         let version = files.version();
         let tokenizer = read_tokenizer(&files).map_err(LoadError::Failed)?;
-        let templates = read_templates(&files).map_err(|error| LoadError::Failed(error.to_string()))?;
+        let templates = ChatTemplates::read(&files.directory);
         Ok(Self { path: path.to_owned(), files, version, tokenizer, templates })
     }
 
     fn render(&self, request: &ChatRequest) -> Result<String, TokenizeError> {
-        let Some(templates) = &self.templates else {
-            return Err(TokenizeError::NoChatTemplate { place: self.files.directory.display().to_string() });
-        };
-        Ok(templates.render(request)?)
+        match &self.templates {
+            Ok(Some(templates)) => Ok(templates.render(request)?),
+            Ok(None) => Err(TokenizeError::NoChatTemplate { place: self.files.directory.display().to_string() }),
+            Err(error) => Err(TokenizeError::BrokenChatTemplates(error.to_string())),
+        }
     }
 }
 
@@ -70,8 +72,4 @@ fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);
     Ok(tokenizer)
-}
-
-fn read_templates(files: &ModelFiles) -> Result<Option<ChatTemplates>, ChatError> {
-    ChatTemplates::read(&files.directory)
 }
