@@ -47,7 +47,8 @@ impl PromptOptions {
             Prompt::Chat(request) => request.truncate_prompt_tokens.filter(|asked| *asked != -1),
             Prompt::Text(_) => None,
         };
-        let wrong = |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}: send a number from 0 on, or -1"));
+        let wrong =
+            |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}: send a number from 0 on, or -1"));
         let asked = asked.map(|asked| usize::try_from(asked).map_err(|_| wrong(asked))).transpose()?;
         Ok(self.keep_last.or(asked))
     }

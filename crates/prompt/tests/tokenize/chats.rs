@@ -30,7 +30,9 @@ fn a_chat_is_rendered_with_the_models_template_and_not_begun_twice() {
     let added = PromptOptions { special_tokens: SpecialTokens::Added, keep_last: None };
     assert_eq!(pool.tokenize_with("model", one_message(), added).expect("tokens").ids, [0, 0, 3, 7, 4, 5]);
 
-    let other = chat(json!({"messages": [{"role": "user", "content": "one"}], "chat_template": "four {{ messages[0].content }}"}));
+    let other = chat(
+        json!({"messages": [{"role": "user", "content": "one"}], "chat_template": "four {{ messages[0].content }}"}),
+    );
     assert_eq!(pool.tokenize("model", other).expect("tokens").ids, [6, 3]);
 
     fs::write(folder.join("chat_template.jinja"), "four").expect("a file");

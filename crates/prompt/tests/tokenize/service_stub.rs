@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::support::WORDS;
+use crate::support::{DEADLINE, WORDS};
 use proto::tokenization_service_server::{TokenizationService, TokenizationServiceServer};
 use proto::{
     InitializeTokenizerRequest, InitializeTokenizerResponse, RenderChatCompletionRequest, RenderChatCompletionResponse,
@@ -121,9 +121,12 @@ pub(crate) struct Running {
 impl Running {
     /// Port 0 becomes a free one.
     pub(crate) fn start(stub: &Stub, address: &ServiceAddress) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
         let server = Server::builder().add_service(
-            TokenizationServiceServer::new(stub.clone()).max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX),
+            TokenizationServiceServer::new(stub.clone())
+                .max_decoding_message_size(usize::MAX)
+                .max_encoding_message_size(usize::MAX),
         );
         let _inside = runtime.enter();
         let address = match address {
@@ -149,7 +152,7 @@ impl Running {
     /// Dies: all connections end.
     pub(crate) fn stop(self) {
         let Self { runtime, address } = self;
-        runtime.shutdown_background();
+        runtime.shutdown_timeout(DEADLINE);
         if let ServiceAddress::Unix(path) = address {
             std::fs::remove_file(path).ok();
         }

@@ -115,7 +115,8 @@ fn list(values: &[Json]) -> String {
 }
 
 fn object(values: &BTreeMap<String, String>) -> String {
-    let pairs: Vec<String> = values.iter().map(|(name, value)| format!("{}:{value}", serde_json::json!(name))).collect();
+    let pairs: Vec<String> =
+        values.iter().map(|(name, value)| format!("{}:{value}", serde_json::json!(name))).collect();
     format!("{{{}}}", pairs.join(","))
 }
 

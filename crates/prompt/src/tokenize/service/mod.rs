@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use address::{AddressError, ServiceAddress};
-use connection::{Client, Connection};
 pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
+use connection::{Client, Connection};
 pub use error::ServiceError;
 use proto::{InitializeTokenizerRequest, TokenizeRequest};
 
@@ -93,7 +93,12 @@ impl ServiceTokenizer {
         }
     }
 
-    fn tokenize_text(&self, deadline: Instant, text: &str, adds_special_tokens: bool) -> Result<Vec<u32>, ServiceError> {
+    fn tokenize_text(
+        &self,
+        deadline: Instant,
+        text: &str,
+        adds_special_tokens: bool,
+    ) -> Result<Vec<u32>, ServiceError> {
         let message = TokenizeRequest {
             input: text.to_owned(),
             model_name: self.model.clone(),
@@ -121,7 +126,11 @@ impl ServiceTokenizer {
     }
 
     fn check(&self, has_succeeded: bool, why: String) -> Result<(), ServiceError> {
-        if has_succeeded { Ok(()) } else { Err(ServiceError::Refused { address: self.connection.address.clone(), why }) }
+        if has_succeeded {
+            Ok(())
+        } else {
+            Err(ServiceError::Refused { address: self.connection.address.clone(), why })
+        }
     }
 
     /// Does something once more when it was refused and the service may have forgotten the model.
