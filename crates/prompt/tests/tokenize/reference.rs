@@ -86,10 +86,10 @@ fn long_prompts_are_tokenized_whole() {
     for model in KINDS {
         let length = |prompt: String| pool.tokenize(model, Prompt::Text(prompt)).expect("tokens").ids.len();
         let words = |count| length("a prefix ".repeat(count));
-        assert_eq!(words(60_000) - words(40_000), words(40_000) - words(20_000), "{model}");
+        assert_eq!(words(30_000) - words(20_000), words(20_000) - words(10_000), "{model}");
         // One word, and one gap, without an end.
         for sign in ["x", " ", "数"] {
-            assert!(length(sign.repeat(300_000) + "y") > 0, "{model}: {sign:?}");
+            assert!(length(sign.repeat(100_000) + "y") > 0, "{model}: {sign:?}");
         }
     }
 }
