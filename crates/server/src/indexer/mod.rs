@@ -2,6 +2,7 @@
 
 mod explain;
 mod handover;
+mod keepers;
 mod registration;
 mod restore;
 mod shadow;
@@ -19,13 +20,16 @@ use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
+use self::keepers::Keepers;
+pub(crate) use self::keepers::{Keeper, Kept};
+pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
-use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
@@ -101,6 +105,7 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     departures: Departures,
+    keepers: Keepers,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -133,6 +138,7 @@ impl Indexer {
             metrics,
             uses,
             departures: Departures::default(),
+            keepers: Keepers::default(),
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -200,11 +206,15 @@ impl Indexer {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
             for (instance, found) in model.instances.read().iter() {
+                let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
+                    let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
+                    (dp_rank, ListenerReport { source: self.keepers.source(&rank), ..listener.report(dp_rank) })
+                };
                 reports.push(InstanceReport {
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,
-                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report(rank))).collect(),
+                    listeners: found.listeners.iter().map(report).collect(),
                 });
             }
         }
