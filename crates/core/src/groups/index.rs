@@ -10,7 +10,8 @@ use super::rank::RankGroups;
 use super::{GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankSize, SharedIndex, WorkerId,
+    WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
