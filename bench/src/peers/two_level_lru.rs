@@ -8,9 +8,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use flash_indexer_bench::{
-    Backend, Contender, Finder, Found, KnownHits, Lane, Play, Setup, WorkerEvent, keep_deepest,
-};
+use flash_indexer_bench::{Backend, Contender, Finder, Found, KnownHits, Lane, Play, Setup, WorkerEvent, keep_deepest};
 use flash_indexer_core::{BlockEvent, LocalHash, WorkerRank};
 use lru::LruCache;
 use parking_lot::Mutex;

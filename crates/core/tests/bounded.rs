@@ -55,7 +55,8 @@ struct Prompt {
 
 impl Prompt {
     fn locals(self) -> Vec<LocalHash> {
-        let content = |at: usize| if at < self.leaves_at { at as u64 } else { 5_000 + at as u64 * 8 + self.leaves_at as u64 % 7 };
+        let content =
+            |at: usize| if at < self.leaves_at { at as u64 } else { 5_000 + at as u64 * 8 + self.leaves_at as u64 % 7 };
         (0..self.blocks).map(|at| LocalHash(self.family * 100_000 + content(at))).collect()
     }
 }
@@ -226,7 +227,13 @@ fn what_follows_forgotten_blocks_is_refused() {
     store(&index, 0, alone(0));
     (1..500).for_each(|family| store(&index, 1, alone(family)));
     assert_eq!(depth(&index, 0, alone(0)), 0, "it is forgotten");
-    let turn = Change::Store { worker: 0, prompt: Prompt { blocks: 250, ..alone(0) }, from: 200, tier: Tier::Device, copies: 1 };
+    let turn = Change::Store {
+        worker: 0,
+        prompt: Prompt { blocks: 250, ..alone(0) },
+        from: 200,
+        tier: Tier::Device,
+        copies: 1,
+    };
     let (rank, event) = event(&turn).expect("an event");
     assert_eq!(index.apply(rank, &event).refused, 50);
     assert_eq!(index.size(rank).blocks, 0);

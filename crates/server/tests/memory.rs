@@ -46,13 +46,17 @@ fn it_forgets_within_its_bound_and_says_so() {
 
     let answer = query(&service, "m", 299);
     let instance = &answer["instances"]["a"];
-    assert_eq!((&instance["gpu"], &instance["partial"], &instance["trust"]), (&json!(2_048), &json!(true), &json!("exact")));
+    assert_eq!(
+        (&instance["gpu"], &instance["partial"], &instance["trust"]),
+        (&json!(2_048), &json!(true), &json!("exact"))
+    );
     let known: Vec<u64> = (0..300).filter(|&at| query(&service, "m", at)["scores"]["a"]["0"] == json!(2_048)).collect();
     assert!(known.len() > 20 && known.len() < 200, "{} of 300", known.len());
     assert_eq!(service.listener(&json!("a"), 0)["partial"], json!(true));
 
     let metrics = service.metrics();
-    let figure = |name: &str| metrics.value(&format!("flash_indexer_{name}"), &[("model_name", "m"), ("tenant_id", "default")]);
+    let figure =
+        |name: &str| metrics.value(&format!("flash_indexer_{name}"), &[("model_name", "m"), ("tenant_id", "default")]);
     assert!(figure("index_highest_bytes") <= figure("index_max_bytes"));
     assert!(figure("forgotten_blocks_total") > 50_000.0);
     assert_eq!(figure("partial_ranks"), 1.0);

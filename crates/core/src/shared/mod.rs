@@ -10,7 +10,9 @@ pub use locked::Locked;
 pub use sharded::Sharded;
 pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
-use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, RankSize, WorkerId, WorkerRank, stored_events};
+use crate::{
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, RankSize, WorkerId, WorkerRank, stored_events,
+};
 
 /// An index that many threads read and write at once.
 ///

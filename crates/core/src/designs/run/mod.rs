@@ -35,7 +35,8 @@ use self::published::ranks::RankSlot;
 use self::touches::Touches;
 use self::writer::{Bounded, Writer};
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Tier, WorkerId, WorkerRank,
 };
 
 /// Bounds of a [`RunIndex`].

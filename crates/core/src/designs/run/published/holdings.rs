@@ -129,7 +129,11 @@ impl Extents {
     /// Bytes of more memory that a piece of so many words would take; none when one can be used again.
     fn bytes_for(&self, words: usize) -> usize {
         let size = size_for(words);
-        if self.sizes[size].free_count() > 0 { 0 } else { (1 << (SMALLEST_WORDS_LOG2 as usize + size)) * size_of::<u64>() }
+        if self.sizes[size].free_count() > 0 {
+            0
+        } else {
+            (1 << (SMALLEST_WORDS_LOG2 as usize + size)) * size_of::<u64>()
+        }
     }
 
     /// Bytes in use, and bytes that ever were.

@@ -361,10 +361,13 @@ impl Writer {
         let spare = self.bounded().bytes_for_blocks().saturating_sub(self.bytes_allocated());
         // Whatever way the others go, they must find room as well.
         let others = blocks.saturating_sub(self.runs.free_count()) * SMALLEST_RUN_BYTES;
-        let bytes = |class: usize| self.runs.bytes_for(class) + self.bounded().values.bytes_for(class, self.runs.touched(class));
+        let bytes = |class: usize| {
+            self.runs.bytes_for(class) + self.bounded().values.bytes_for(class, self.runs.touched(class))
+        };
         let affords = |class: usize| self.runs.has_free(class) || bytes(class) + others <= spare;
         let twice = 2 * CAPACITIES[wanted];
-        let somewhat_larger = (wanted + 1..CAPACITIES.len()).find(|&class| CAPACITIES[class] <= twice && self.runs.has_free(class));
+        let somewhat_larger =
+            (wanted + 1..CAPACITIES.len()).find(|&class| CAPACITIES[class] <= twice && self.runs.has_free(class));
         let larger = || (wanted + 1..CAPACITIES.len()).find(|&class| self.runs.has_free(class));
         if affords(wanted) {
             return wanted;
@@ -395,7 +398,13 @@ impl Writer {
     }
 
     /// Whether the rank may hold more of a run.
-    pub(super) fn affords_holding(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, copies: (Tier, u32)) -> bool {
+    pub(super) fn affords_holding(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        range: Range<u16>,
+        copies: (Tier, u32),
+    ) -> bool {
         let (tier, copies) = copies;
         let rank = self.ranks.get(slot);
         let (levels, home) = (rank.levels, rank.home);

@@ -7,9 +7,9 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
+use crate::SequenceHash;
 use crate::designs::run::published::layout::{CAPACITIES, RunId};
 use crate::designs::run::published::ranks::RankSlot;
-use crate::SequenceHash;
 
 /// Runs that are compared.
 const COMPARED: usize = 16;
