@@ -10,7 +10,8 @@ use super::rank::RankGroups;
 use super::{GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
+    WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -176,6 +177,11 @@ impl SharedIndex for GroupedIndex {
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
+    }
+
+    /// Where the blocks lie in the indexed group. What further groups hold of them may lie in other tiers.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        self.plain.fastest_tiers(query, found)
     }
 
     /// Every rank whose indexed group holds something.

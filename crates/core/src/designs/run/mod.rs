@@ -29,7 +29,8 @@ use self::published::holdings::Holder;
 use self::published::ranks::RankSlot;
 use self::writer::Writer;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, Tier,
+    WorkerRank, tiers,
 };
 
 /// Bounds of a [`RunIndex`].
@@ -215,6 +216,9 @@ impl RunIndex {
     }
 }
 
+/// Matches whose tiers are looked at while the writer waits.
+const MATCHES_AT_A_TURN: usize = 64;
+
 thread_local! {
     /// Memory that a thread's queries use again.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
@@ -238,6 +242,16 @@ impl SharedIndex for RunIndex {
                 Ok(scores(&published, scratch))
             });
             found.0
+        })
+    }
+
+    /// Waits for the writer if a match goes further in slower tiers; a few matches at a time, so that the writer
+    /// does not wait long either.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        let in_device: Option<Vec<_>> = found.iter().map(tiers::in_device).collect();
+        in_device.unwrap_or_else(|| {
+            let turns = found.chunks(MATCHES_AT_A_TURN);
+            turns.flat_map(|found| self.writer.lock().fastest_tiers(query, found)).collect()
         })
     }
 

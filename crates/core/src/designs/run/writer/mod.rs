@@ -16,6 +16,7 @@ mod remove;
 mod runs;
 mod segment;
 mod store;
+mod tiers;
 mod trim;
 mod waiting;
 
