@@ -21,16 +21,20 @@ mod instance;
 mod metrics;
 mod model;
 mod peers;
+mod predictions;
 mod recent_uses;
 mod remembered;
+mod score;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
 pub use indexer::{
-    Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
+    Indexer, IndexerOptions, PredictError, QueryError, RankDump, Registered, Registration, RegistrationError,
+    TokenPrompt, Unregistered,
 };
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
+pub use score::{PodScore, ScoreOptions, Scores};
 pub use server::{Server, ServerOptions, StartError};

@@ -4,6 +4,7 @@ mod explain;
 mod handover;
 mod registration;
 mod restore;
+mod score;
 mod shadow;
 mod snapshot;
 
@@ -15,12 +16,14 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
+use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
+pub use self::score::{PredictError, TokenPrompt};
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
@@ -29,6 +32,7 @@ use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
+use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
 
@@ -49,6 +53,12 @@ pub struct IndexerOptions {
     pub metric_names: MetricNames,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
     pub use_window: Option<Duration>,
+    /// What a block is worth in scores, by tier.
+    pub tier_weights: TierWeights,
+    /// How long a prediction counts that names no time.
+    pub prediction_ttl: Duration,
+    /// Bounds of predictions.
+    pub prediction_limits: PredictionLimits,
 }
 
 impl Default for IndexerOptions {
@@ -61,6 +71,9 @@ impl Default for IndexerOptions {
             metric_names: MetricNames::Own,
             use_window: None,
             history_blocks_max: 16_384,
+            tier_weights: TierWeights::default(),
+            prediction_ttl: Duration::from_secs(2),
+            prediction_limits: PredictionLimits::default(),
         }
     }
 }
@@ -100,6 +113,7 @@ pub struct Indexer {
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
+    predictions: Predictions,
     departures: Departures,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
@@ -123,6 +137,7 @@ impl Indexer {
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
         let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
+            predictions: Predictions::new(options.prediction_limits),
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
@@ -241,7 +256,13 @@ impl Indexer {
         }
         let models = models.iter().map(|model| model.state()).collect();
         self.metrics.encode(
-            State { models, listeners, decoders: self.decoders.queues(), writers: self.writers.queues() },
+            State {
+                models,
+                listeners,
+                decoders: self.decoders.queues(),
+                writers: self.writers.queues(),
+                predicted_blocks: self.predictions.count(),
+            },
             format,
         )
     }

@@ -11,6 +11,7 @@ mod ingest;
 mod peers;
 mod process;
 mod requests;
+mod scores;
 mod state;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -30,6 +31,7 @@ use self::ingest::IngestMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;
 use self::requests::RequestMetrics;
+use self::scores::ScoreMetrics;
 
 const PREFIX: &str = "flash_indexer";
 /// Prefix of the names by which an earlier indexer's dashboards know the same figures.
@@ -45,6 +47,7 @@ pub(crate) struct Metrics {
     requests: RequestMetrics,
     ingest: IngestMetrics,
     peers: PeerMetrics,
+    scores: ScoreMetrics,
     bounds: BoundMetrics,
 }
 
@@ -70,8 +73,9 @@ impl Metrics {
         let requests = RequestMetrics::register(&mut registry, compat.as_mut());
         let ingest = IngestMetrics::register(&mut registry);
         let peers = PeerMetrics::register(&mut registry);
+        let scores = ScoreMetrics::register(&mut registry);
         let bounds = BoundMetrics::register(&mut registry);
-        Self { registry, compat, process: Process::new(), requests, ingest, peers, bounds }
+        Self { registry, compat, process: Process::new(), requests, ingest, peers, scores, bounds }
     }
 
     /// The text of all metrics. Linear in the number of models.

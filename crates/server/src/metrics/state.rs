@@ -26,6 +26,7 @@ pub(crate) struct State {
     pub(crate) decoders: Vec<QueueState>,
     /// By writer, how many lots of changes wait for it.
     pub(crate) writers: Vec<usize>,
+    pub(crate) predicted_blocks: usize,
 }
 
 /// What a registered rank is counted under.
@@ -127,6 +128,9 @@ impl Collector for State {
         families.add("queued", "Messages that wait to be decoded", Some(Unit::Bytes), bytes)?;
         let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
         families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
+
+        let help = "Blocks that pods are predicted to hold and that the index does not have yet";
+        families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
 
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
