@@ -1,0 +1,12 @@
+//! Tokenizers from files.
+
+mod directory;
+mod files;
+mod hub_layout;
+mod named;
+mod tokenizer;
+mod tokens;
+
+pub use directory::{ModelDirectory, ModelDirectoryOptions};
+pub use files::{ModelFiles, TOKENIZER_BYTES_MAX};
+pub use named::NamedPaths;
