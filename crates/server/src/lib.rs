@@ -13,6 +13,7 @@ mod connections;
 pub mod dump;
 mod engine;
 mod explain;
+mod grpc;
 mod hashes;
 mod http;
 mod indexer;
@@ -26,6 +27,7 @@ mod recent_uses;
 mod remembered;
 mod score;
 mod server;
+mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
 pub use indexer::{
@@ -38,3 +40,4 @@ pub use metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{PodScore, ScoreOptions, Scores};
 pub use server::{Server, ServerOptions, StartError};
+pub use tokenization::{TokenizationError, TokenizationOptions};

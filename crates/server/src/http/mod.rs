@@ -10,6 +10,7 @@ mod peers;
 mod probes;
 mod prompt;
 mod query;
+mod score;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -81,6 +82,9 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/workers", get(workers::list))
         .route("/query", post(query::by_tokens))
         .route("/query_by_hash", post(query::by_hashes))
+        .route("/score_completions", post(score::completions))
+        .route("/score_chat_completions", post(score::chat_completions))
+        .route("/predict", post(score::predict))
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .route("/digest", get(digest::digest))
@@ -102,7 +106,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 14] = [
+const COUNTED: [&str; 17] = [
     "/health",
     "/ready",
     "/metrics",
@@ -111,6 +115,9 @@ const COUNTED: [&str; 14] = [
     "/workers",
     "/query",
     "/query_by_hash",
+    "/score_completions",
+    "/score_chat_completions",
+    "/predict",
     "/explain",
     "/dump",
     "/digest",

@@ -17,6 +17,7 @@ use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
+use flash_indexer_prompt::tokenize::Prompt as Prompted;
 use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
@@ -35,6 +36,7 @@ use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
+use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -59,6 +61,8 @@ pub struct IndexerOptions {
     pub prediction_ttl: Duration,
     /// Bounds of predictions.
     pub prediction_limits: PredictionLimits,
+    /// Where tokenizers come from.
+    pub tokenization: TokenizationOptions,
 }
 
 impl Default for IndexerOptions {
@@ -74,6 +78,7 @@ impl Default for IndexerOptions {
             tier_weights: TierWeights::default(),
             prediction_ttl: Duration::from_secs(2),
             prediction_limits: PredictionLimits::default(),
+            tokenization: TokenizationOptions::default(),
         }
     }
 }
@@ -114,6 +119,7 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     predictions: Predictions,
+    tokenization: Tokenization,
     departures: Departures,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
@@ -138,6 +144,7 @@ impl Indexer {
         let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
+            tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
@@ -155,6 +162,7 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
+        self.tokenization.stop();
         self.writers.stop_applying();
         self.sockets.stop();
         self.decoders.stop();
@@ -210,6 +218,16 @@ impl Indexer {
         Ok(model.answer([(locals, model.index.find(locals))], options))
     }
 
+    /// The tokens of a text or a chat, by the model's tokenizer and chat template.
+    ///
+    /// # Errors
+    ///
+    /// When the service has no tokenizers, and when the pool fails: too much waits, there is none for the model, or the prompt
+    /// cannot be rendered or tokenized.
+    pub async fn tokens(&self, model_name: &str, prompt: Prompted) -> Result<Vec<u32>, TokenizationError> {
+        self.tokenization.tokens(model_name, prompt).await
+    }
+
     /// Every registered instance, by model and then by instance.
     pub(crate) fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
         let mut reports = Vec::new();
@@ -262,6 +280,7 @@ impl Indexer {
                 decoders: self.decoders.queues(),
                 writers: self.writers.queues(),
                 predicted_blocks: self.predictions.count(),
+                tokenization: self.tokenization.statistics(),
             },
             format,
         )
