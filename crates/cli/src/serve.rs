@@ -11,9 +11,10 @@ use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
-use flash_indexer_prompt::tokenize::PoolOptions;
+use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
 use flash_indexer_server::{
-    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions, TokenizationOptions,
+    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
+    TokenizationOptions, TokenizerServiceOptions,
 };
 use tracing::{debug, info, warn};
 
@@ -108,7 +109,12 @@ pub(crate) struct ServeArguments {
     compat_metrics: bool,
 
     /// What a block is worth in scores, by the memory that it lies in.
-    #[arg(long, env = "FLASH_INDEXER_TIER_WEIGHTS", default_value = "gpu=1.0,cpu=0.8,disk=0.5,external=0.4", value_name = "TIER=WEIGHT,…")]
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_TIER_WEIGHTS",
+        default_value = "gpu=1.0,cpu=0.8,disk=0.5,external=0.4",
+        value_name = "TIER=WEIGHT,…"
+    )]
     tier_weights: TierWeights,
 
     /// How long the blocks of a prompt count for the pod that a router said it sent it to (POST /predict), unless the
@@ -140,6 +146,19 @@ struct TokenizationArguments {
     #[arg(long = "tokenizer", env = "FLASH_INDEXER_TOKENIZERS", value_delimiter = ',', value_name = "MODEL=PATH", value_parser = named_path)]
     tokenizers: Vec<(String, PathBuf)>,
 
+    /// Tokenizer service that is asked for models which are in neither: unix:/path/of/socket or tcp://host:port.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_SERVICE", value_name = "ADDRESS")]
+    tokenizer_service: Option<ServiceAddress>,
+
+    /// How long that service may take, for making a model ready and for each prompt.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_TOKENIZER_SERVICE_TIMEOUT_MS",
+        default_value_t = 5_000,
+        value_name = "MILLISECONDS"
+    )]
+    tokenizer_service_timeout_ms: u64,
+
     /// Threads that render chats and tokenize; 0 for one for each processor.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     tokenizer_threads: u16,
@@ -163,7 +182,9 @@ impl TokenizationArguments {
         if self.tokenizer_threads > 0 {
             pool.workers = self.tokenizer_threads.into();
         }
-        TokenizationOptions { named: self.tokenizers.clone(), directory: self.tokenizer_dir.clone(), pool }
+        let deadline = Duration::from_millis(self.tokenizer_service_timeout_ms);
+        let service = self.tokenizer_service.clone().map(|address| TokenizerServiceOptions { address, deadline });
+        TokenizationOptions { named: self.tokenizers.clone(), directory: self.tokenizer_dir.clone(), service, pool }
     }
 }
 

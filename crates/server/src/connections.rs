@@ -74,9 +74,7 @@ impl Incoming {
     /// Accepts until it is dropped.
     pub(crate) fn of(mut listener: BoundedListener) -> Self {
         let (sender, accepted) = mpsc::channel(1);
-        let accepting = tokio::spawn(async move {
-            while sender.send(listener.accept().await.0).await.is_ok() {}
-        });
+        let accepting = tokio::spawn(async move { while sender.send(listener.accept().await.0).await.is_ok() {} });
         Self { accepted, accepting }
     }
 }

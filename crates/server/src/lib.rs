@@ -40,4 +40,4 @@ pub use metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{PodScore, ScoreOptions, Scores};
 pub use server::{Server, ServerOptions, StartError};
-pub use tokenization::{TokenizationError, TokenizationOptions};
+pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

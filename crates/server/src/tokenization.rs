@@ -3,10 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
-    ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, TokenizeError, TokenizerPool,
-    TokenizerSource,
+    ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, ServiceAddress,
+    TokenizeError, TokenizerPool, TokenizerService, TokenizerSource,
 };
 use tokio::sync::oneshot;
 
@@ -19,8 +20,19 @@ pub struct TokenizationOptions {
     pub named: Vec<(String, PathBuf)>,
     /// A directory of models.
     pub directory: Option<PathBuf>,
+    /// A tokenizer service.
+    pub service: Option<TokenizerServiceOptions>,
     /// Threads, queue and cache.
     pub pool: PoolOptions,
+}
+
+/// A tokenizer service, and how long it may take.
+#[derive(Debug, Clone)]
+pub struct TokenizerServiceOptions {
+    /// Where it listens.
+    pub address: ServiceAddress,
+    /// Longest time for making a model ready, and for each prompt.
+    pub deadline: Duration,
 }
 
 /// A prompt has no tokens.
@@ -28,7 +40,7 @@ pub struct TokenizationOptions {
 pub enum TokenizationError {
     /// The service knows no place that tokenizers come from.
     #[error(
-        "this service has no tokenizers: send token_ids instead of text, or start it with --tokenizer-dir or --tokenizer"
+        "this service has no tokenizers: send token_ids instead of text, or start it with --tokenizer-dir, --tokenizer or --tokenizer-service"
     )]
     NotConfigured,
     /// The pool has failed.
@@ -50,6 +62,9 @@ impl Tokenization {
         }
         if let Some(directory) = &options.directory {
             sources.push(Box::new(ModelDirectory::new(directory.clone(), ModelDirectoryOptions::default())));
+        }
+        if let Some(service) = &options.service {
+            sources.push(Box::new(TokenizerService::new(&service.address, service.deadline)?));
         }
         let pool = match sources.is_empty() {
             true => None,

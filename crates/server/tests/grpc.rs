@@ -119,9 +119,8 @@ fn queries_are_answered_as_over_http() {
     let _cold = Engine::registered(&service, json!("pod-b"), 0, &json!({}));
     engine.say(&service, 0, &[stored(None, &[1, 2, 3]), stored(None, &[9])]);
     let mut client = RouterServiceClient::new(channel);
-    let mut ask = |request: QueryRequest| {
-        service.block_on(client.query(request)).map(|answer| answer.into_inner().ranks)
-    };
+    let mut ask =
+        |request: QueryRequest| service.block_on(client.query(request)).map(|answer| answer.into_inner().ranks);
     let ranks = ask(QueryRequest { tree_sizes: true, ..query(&[1, 2, 4]) }).expect("an answer");
     let found: Vec<_> = ranks
         .iter()

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_prompt::tokenize::{
-    ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, TokenizerPool, TokenizerSource,
+    ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, PromptOptions, SpecialTokens, TokenizerPool,
+    TokenizerSource,
 };
-use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
+use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions, TokenizerServiceOptions};
 use flash_indexer_test_support::{shared_dir, wait_for};
 use flash_indexer_wire::{BlockStored, EngineEvent, TokenIds};
 use serde_json::{Value, json};
@@ -73,9 +74,7 @@ fn a_prediction_counts_in_scores_until_events_confirm_it_and_never_in_answers() 
     engine.say(&service, 0, &[stored(None, &[1])]);
     let asked = json!({ "model": "m", "token_ids": tokens(&[1, 2, 3]), "detail": true });
     let pod = |name: &str| score(&service, &asked)[name].clone();
-    let entry = |score: f64, held: u32, predicted: u32, trust: &str| {
-        json!({ "score": score, "held_blocks": held, "predicted_blocks": predicted, "trust": trust })
-    };
+    let entry = |score: f64, held: u32, predicted: u32, trust: &str| json!({ "score": score, "held_blocks": held, "predicted_blocks": predicted, "trust": trust });
     let predict = |more: Value| {
         let mut body = json!({ "model": "m", "token_ids": tokens(&[1, 2, 3]), "ttl_ms": 600_000 });
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -172,14 +171,60 @@ fn texts_are_tokenized_as_the_model_does() {
     let (status, error) = service.post("/score_completions", &json!({ "model": "other", "prompt": text }));
     assert!(status == 404 && error["error"].as_str().expect("a text").contains("tokenizer.json"), "{status} {error}");
     let metrics = service.metrics();
-    let count = |outcome| {
-        metrics.value("flash_indexer_tokenizations_total", &[("kind", "text"), ("outcome", outcome)])
-    };
+    let count = |outcome| metrics.value("flash_indexer_tokenizations_total", &[("kind", "text"), ("outcome", outcome)]);
     assert_eq!([count("done"), count("unknown_model")], [2.0, 1.0]);
     assert_eq!(metrics.value("flash_indexer_tokenized_tokens_total", &[]), 2.0 * ids.len() as f64);
     assert_eq!(metrics.value("flash_indexer_tokenization_work_seconds_count", &[]), 2.0);
     assert_eq!(metrics.value("flash_indexer_loaded_tokenizers", &[]), 1.0);
     assert_eq!(metrics.value("flash_indexer_tokenizer_cache_total", &[("result", "hit")]), 1.0);
+}
+
+#[test]
+fn chats_are_rendered_and_tokenized_as_the_model_does() {
+    let Some(service) = with_tokenizer(PoolOptions::default()) else { return };
+    let directory = shared_dir().expect("it was there").join("data/tokenizers");
+    let source: Box<dyn TokenizerSource> = Box::new(ModelDirectory::new(directory, ModelDirectoryOptions::default()));
+    let pool = TokenizerPool::start(vec![source], &PoolOptions::default()).expect("threads");
+    // What the test model's template makes of the chat below.
+    let text = "user: What do cats eat on a sunny day by the sea?\nassistant: Fish and mice.\n".to_owned();
+    let options = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
+    let ids = pool.tokenize_with("test-model", Prompt::Text(text), options).expect("tokens").ids;
+    let _engine = holding(&service, &ids);
+    let blocks = (ids.len() / support::BLOCK_TOKENS as usize) as f64;
+    let messages = json!([
+        { "role": "user", "content": "What do cats eat on a sunny day by the sea?" },
+        { "role": "assistant", "content": "Fish and mice." },
+    ]);
+    let ask = |more: Value| {
+        let mut body = json!({ "model": "test-model", "messages": messages, "temperature": 0.5, "stream": true });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        service.post("/score_chat_completions", &body)
+    };
+    assert_eq!(ask(json!({ "add_generation_prompt": false })), (200, json!({ "pod": blocks })));
+    let kept = ids.len() - support::BLOCK_TOKENS as usize;
+    let cut = json!({ "add_generation_prompt": false, "truncate_prompt_tokens": kept });
+    assert_eq!(ask(cut), (200, json!({})), "another beginning is another prompt");
+    let failing = json!({ "chat_template": "{{ raise_exception('no such role') }}" });
+    let (status, error) = ask(failing);
+    assert!(status == 400 && error["error"].as_str().expect("a text").contains("no such role"), "{status} {error}");
+    let (status, error) = ask(json!({ "messages": "hello" }));
+    assert_eq!(status, 422, "{error}");
+    let (status, answer) = ask(json!({ "model": "nobody" }));
+    assert_eq!(status, 404, "{answer}");
+}
+
+#[test]
+fn a_tokenizer_service_that_cannot_be_reached_is_named() {
+    let service = TokenizerServiceOptions {
+        address: "unix:/nowhere/tokenizer.sock".parse().expect("an address"),
+        deadline: Duration::from_secs(1),
+    };
+    let tokenization = TokenizationOptions { service: Some(service), ..TokenizationOptions::default() };
+    let indexer = IndexerOptions { tokenization, ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    let _engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let (status, error) = service.post("/score_completions", &json!({ "model": "m", "prompt": "text" }));
+    assert!(status == 503 && error["error"].as_str().expect("a text").contains("tokenizer.sock"), "{status} {error}");
 }
 
 #[test]

@@ -1,30 +1,16 @@
-//! Placeholder.
-use std::path::Path;
+//! Chats to prompts, with the model's own Jinja template, byte for byte as `transformers` renders them.
 
-/// A chat.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
-pub struct ChatRequest {
-    /// The last so many tokens are kept.
-    pub truncate_prompt_tokens: Option<usize>,
-}
+mod conversation;
+mod engine;
+mod error;
+mod json;
+mod model_files;
+mod python;
+mod request;
+mod template;
+mod templates;
 
-/// What is wrong with a template or a request.
-#[derive(Debug, thiserror::Error)]
-#[error("placeholder")]
-pub struct ChatError;
-
-/// Templates of a model.
-#[derive(Debug)]
-pub struct ChatTemplates;
-
-impl ChatTemplates {
-    /// Reads a model's own templates.
-    pub fn read(_: &Path) -> Result<Option<Self>, ChatError> {
-        Ok(None)
-    }
-
-    /// Renders.
-    pub fn render(&self, _: &ChatRequest) -> Result<String, ChatError> {
-        Err(ChatError)
-    }
-}
+pub use error::ChatError;
+pub use json::Json;
+pub use request::{ChatRequest, Continuation};
+pub use templates::ChatTemplates;

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
+use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
 use crate::chat::ChatError;
 
@@ -46,9 +47,15 @@ pub enum TokenizeError {
         /// Where the tokenizer came from.
         place: String,
     },
+    /// The model's chat templates cannot be read.
+    #[error("the model's chat templates cannot be used: {0}")]
+    BrokenChatTemplates(String),
     /// The tokenizer refused the prompt.
     #[error("failed to tokenize the prompt: {0}")]
     Tokenizer(String),
+    /// The tokenizer service gave no tokens.
+    #[error("the tokenizer service at {0}")]
+    Service(#[from] ServiceError),
     /// Tokenizing panicked.
     #[error("tokenizing panicked, which is a fault in this program or in the model's files: {0}")]
     Panicked(String),
@@ -63,8 +70,11 @@ impl TokenizeError {
             Self::Stopped => FailureReason::Stopped,
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,
             Self::LoadFailed(_) => FailureReason::LoadFailed,
-            Self::Chat(_) | Self::NoChatTemplate { .. } => FailureReason::Chat,
+            Self::Chat(_) | Self::NoChatTemplate { .. } | Self::BrokenChatTemplates(_) => FailureReason::Chat,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
+            Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,
+            Self::Service(ServiceError::Late { .. }) => FailureReason::ServiceLate,
+            Self::Service(_) => FailureReason::ServiceRefused,
             Self::Panicked(_) => FailureReason::Panicked,
         }
     }
@@ -91,19 +101,28 @@ pub enum FailureReason {
     Chat,
     /// The tokenizer refused the prompt.
     Tokenizer,
+    /// The tokenizer service could not be reached.
+    ServiceUnreachable,
+    /// The tokenizer service did not answer in time.
+    ServiceLate,
+    /// The tokenizer service refused, or cannot do what was asked.
+    ServiceRefused,
     /// Something panicked.
     Panicked,
 }
 
 impl FailureReason {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::QueueFull,
         Self::Stopped,
         Self::UnknownModel,
         Self::LoadFailed,
         Self::Chat,
         Self::Tokenizer,
+        Self::ServiceUnreachable,
+        Self::ServiceLate,
+        Self::ServiceRefused,
         Self::Panicked,
     ];
 
@@ -117,6 +136,9 @@ impl FailureReason {
             Self::LoadFailed => "load_failed",
             Self::Chat => "chat",
             Self::Tokenizer => "tokenizer",
+            Self::ServiceUnreachable => "service_unreachable",
+            Self::ServiceLate => "service_late",
+            Self::ServiceRefused => "service_refused",
             Self::Panicked => "panicked",
         }
     }

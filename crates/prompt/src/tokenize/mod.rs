@@ -11,12 +11,14 @@
 mod counters;
 mod error;
 mod job;
+mod last_ids;
 mod local;
 mod models;
 mod pool;
 mod prompt;
 mod queue;
 mod recent;
+mod service;
 mod source;
 
 pub use counters::PoolStatistics;
@@ -25,4 +27,5 @@ pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, T
 pub use models::MISSING_MODELS_MAX;
 pub use pool::{PoolOptions, TokenizerPool};
 pub use prompt::{Prompt, PromptOptions, SpecialTokens, Tokenized};
+pub use service::{AddressError, SERVICE_MESSAGE_BYTES_MAX, ServiceAddress, ServiceError, TokenizerService};
 pub use source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, TokenizerSource};

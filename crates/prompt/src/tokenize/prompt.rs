@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chat::ChatRequest;
+use crate::chat::{ChatError, ChatRequest};
 
 /// What is to be tokenized.
 #[derive(Debug, Clone)]
@@ -19,15 +19,12 @@ impl Prompt {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Chat(_) => 0,
-        }
-    }
-
-    /// How many of its tokens a chat request itself wants kept.
-    pub(super) fn keep_last(&self) -> Option<usize> {
-        match self {
-            Self::Text(_) => None,
-            Self::Chat(request) => request.truncate_prompt_tokens,
+            Self::Chat(request) => {
+                let lists = [Some(&request.messages), request.tools.as_ref(), request.documents.as_ref()];
+                let values = lists.into_iter().flatten().flatten().chain(&request.chat_template_kwargs);
+                let template = request.chat_template.as_ref().map_or(0, String::len);
+                template + values.map(|value| value.to_text().len()).sum::<usize>()
+            }
         }
     }
 }
@@ -40,6 +37,21 @@ pub struct PromptOptions {
     /// At most so many tokens are kept, from the end. Tokens that the tokenizer adds are kept and count. `None`: what a
     /// chat request says itself, and all of a text.
     pub keep_last: Option<usize>,
+}
+
+impl PromptOptions {
+    /// How many tokens of this prompt are kept, if not all. A chat request may say so as well; -1 is as many as the model
+    /// takes, which is all of a prompt that the model takes.
+    pub(super) fn keep_last_of(self, prompt: &Prompt) -> Result<Option<usize>, ChatError> {
+        let asked = match prompt {
+            Prompt::Chat(request) => request.truncate_prompt_tokens.filter(|asked| *asked != -1),
+            Prompt::Text(_) => None,
+        };
+        let wrong =
+            |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}: send a number from 0 on, or -1"));
+        let asked = asked.map(|asked| usize::try_from(asked).map_err(|_| wrong(asked))).transpose()?;
+        Ok(self.keep_last.or(asked))
+    }
 }
 
 /// Whether a tokenizer adds its special tokens, such as the one that begins a sequence.

@@ -1,7 +1,11 @@
 //! Tokenizing as the service does it: through a pool and the places where tokenizers come from.
 
+mod chats;
 mod directory;
 mod models;
 mod pool;
+mod reference;
+mod service;
+mod service_stub;
 mod support;
 mod text;

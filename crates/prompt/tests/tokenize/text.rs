@@ -1,7 +1,6 @@
 //! Which ids a text becomes.
 
 use flash_indexer_prompt::tokenize::{PromptOptions, SpecialTokens, TokenizerPool};
-use flash_indexer_test_support::shared_dir;
 use serde_json::json;
 use tempfile::tempdir;
 
@@ -51,11 +50,4 @@ fn truncation_and_padding_of_the_file_are_not_applied() {
                                   "pad_type_id": 0, "pad_token": "</s>"});
     write_model(&root.path().join("model"), &tokenizer);
     assert_eq!(ids(&pool_in(root.path()), "model", "one two three four"), [0, 3, 4, 5, 6]);
-}
-
-#[test]
-fn a_real_tokenizer_is_loaded_by_its_folders_name() {
-    let Some(shared) = shared_dir() else { return };
-    let pool = pool_in(&shared.join("data/tokenizers"));
-    assert_eq!(ids(&pool, "test-model", "Hello, world!"), [101, 7592, 1010, 2088, 999, 102]);
 }

@@ -76,8 +76,7 @@ impl GrpcServer {
         let (reporter, health) = tonic_health::server::health_reporter();
         let (stop, stopping) = watch::channel(false);
         let shared = Shared { indexer, stopping: stopping.clone() };
-        let scores =
-            IndexerServiceServer::new(Scores(shared.clone())).max_decoding_message_size(message_bytes_max);
+        let scores = IndexerServiceServer::new(Scores(shared.clone())).max_decoding_message_size(message_bytes_max);
         let router = RouterServiceServer::new(Router(shared)).max_decoding_message_size(message_bytes_max);
         let routes = Server::builder()
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)

@@ -32,10 +32,13 @@ impl From<TokenizationError> for Status {
             TokenizationError::NotConfigured => Code::Unimplemented,
             TokenizationError::Failed(failed) => match failed.reason() {
                 FailureReason::QueueFull => Code::ResourceExhausted,
-                FailureReason::Stopped | FailureReason::LoadFailed => Code::Unavailable,
+                FailureReason::Stopped
+                | FailureReason::LoadFailed
+                | FailureReason::ServiceUnreachable
+                | FailureReason::ServiceLate => Code::Unavailable,
                 FailureReason::UnknownModel => Code::NotFound,
                 FailureReason::Chat | FailureReason::Tokenizer => Code::InvalidArgument,
-                FailureReason::Panicked => Code::Internal,
+                FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,
             },
         };
         Self::new(code, error.to_string())

@@ -103,9 +103,12 @@ impl From<TokenizationError> for ApiError {
         let status = match &error {
             TokenizationError::NotConfigured => StatusCode::NOT_IMPLEMENTED,
             TokenizationError::Failed(failed) => match failed.reason() {
-                FailureReason::QueueFull | FailureReason::Stopped | FailureReason::LoadFailed => {
-                    StatusCode::SERVICE_UNAVAILABLE
-                }
+                FailureReason::QueueFull
+                | FailureReason::Stopped
+                | FailureReason::LoadFailed
+                | FailureReason::ServiceUnreachable
+                | FailureReason::ServiceLate => StatusCode::SERVICE_UNAVAILABLE,
+                FailureReason::ServiceRefused => StatusCode::BAD_GATEWAY,
                 FailureReason::UnknownModel => StatusCode::NOT_FOUND,
                 FailureReason::Chat | FailureReason::Tokenizer => StatusCode::BAD_REQUEST,
                 FailureReason::Panicked => StatusCode::INTERNAL_SERVER_ERROR,

@@ -100,7 +100,9 @@ impl PromptFields {
         let key = self.scope.key()?;
         let prompts = [self.token_ids.is_some(), self.prompt.is_some(), self.messages.is_some()];
         if prompts.iter().filter(|given| **given).count() > 1 {
-            return Err(ApiError::bad_request("token_ids, prompt and messages are forms of one thing: give one of them"));
+            return Err(ApiError::bad_request(
+                "token_ids, prompt and messages are forms of one thing: give one of them",
+            ));
         }
         let mut tokens = match (self.token_ids, self.prompt) {
             (Some(tokens), _) | (None, Some(PromptField::Tokens(tokens))) => tokens,
@@ -119,10 +121,7 @@ impl PromptFields {
     }
 }
 
-pub(super) async fn completions(
-    State(api): State<Arc<Api>>,
-    request: Request,
-) -> Result<Json<PodScores>, ApiError> {
+pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<Json<PodScores>, ApiError> {
     let body = extract::bytes(request, &api).await?;
     let asked: ScoreBody = prompt::read(&body)?;
     if asked.prompt.token_ids.is_none() && asked.prompt.prompt.is_none() {

@@ -14,7 +14,8 @@ use super::state::Families;
 use super::{Metrics, registered};
 
 /// From a short text to a long chat whose tokenizer is loaded first, in seconds.
-const DURATIONS: [f64; 14] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1.0, 5.0];
+const DURATIONS: [f64; 14] =
+    [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1.0, 5.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
@@ -84,7 +85,8 @@ pub(super) fn encode(pool: &PoolStatistics, families: &mut Families<'_>) -> fmt:
         ("load_failed", pool.loads_failed),
     ];
     let results = results.map(|(result, count)| (CacheResult { result }, ConstCounter::new(count)));
-    let help = "What happened to loaded tokenizers: prompts that found theirs loaded or not, tokenizers that came and went";
+    let help =
+        "What happened to loaded tokenizers: prompts that found theirs loaded or not, tokenizers that came and went";
     families.add("tokenizer_cache", help, None, results)?;
     let searches = ConstCounter::new(pool.bounds_reached);
     let help = "Searches of a tokenizer directory that ended at a bound on its size";

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use tokenizers::{Encoding, Tokenizer};
+use tokenizers::Tokenizer;
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::tokens::add_configured_tokens;
 use crate::chat::{ChatError, ChatRequest, ChatTemplates};
 use crate::tokenize::error::TokenizeError;
+use crate::tokenize::last_ids::last_ids;
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer};
 
@@ -17,7 +18,8 @@ pub(in crate::tokenize) struct FileTokenizer {
     files: ModelFiles,
     version: FilesVersion,
     tokenizer: Tokenizer,
-    templates: Option<ChatTemplates>,
+    /// What is wrong with them fails chats only.
+    templates: Result<Option<ChatTemplates>, ChatError>,
 }
 
 impl FileTokenizer {
@@ -27,29 +29,31 @@ impl FileTokenizer {
         // Before they are read: what is changed meanwhile is then seen as a change.
         let version = files.version();
         let tokenizer = read_tokenizer(&files).map_err(LoadError::Failed)?;
-        let templates = read_templates(&files).map_err(|error| LoadError::Failed(error.to_string()))?;
+        let templates = ChatTemplates::read(&files.directory);
         Ok(Self { path: path.to_owned(), files, version, tokenizer, templates })
     }
 
     fn render(&self, request: &ChatRequest) -> Result<String, TokenizeError> {
-        let Some(templates) = &self.templates else {
-            return Err(TokenizeError::NoChatTemplate { place: self.files.directory.display().to_string() });
-        };
-        Ok(templates.render(request)?)
+        match &self.templates {
+            Ok(Some(templates)) => Ok(templates.render(request)?),
+            Ok(None) => Err(TokenizeError::NoChatTemplate { place: self.files.directory.display().to_string() }),
+            Err(error) => Err(TokenizeError::BrokenChatTemplates(error.to_string())),
+        }
     }
 }
 
 impl ModelTokenizer for FileTokenizer {
     fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
         let with_special_tokens = options.special_tokens.are_added_to(prompt);
+        let kept = options.keep_last_of(prompt)?;
         let encode = |text: &str| self.tokenizer.encode_fast(text, with_special_tokens);
         let encoding = match prompt {
             Prompt::Text(text) => encode(text),
             Prompt::Chat(request) => encode(&self.render(request)?),
         };
         let encoding = encoding.map_err(|error| TokenizeError::Tokenizer(error.to_string()))?;
-        Ok(match options.keep_last.or(prompt.keep_last()) {
-            Some(kept) => last_ids(&encoding, kept),
+        Ok(match kept {
+            Some(kept) => last_ids(encoding.get_ids(), |at| encoding.get_special_tokens_mask()[at] != 0, kept),
             None => encoding.get_ids().to_vec(),
         })
     }
@@ -57,27 +61,6 @@ impl ModelTokenizer for FileTokenizer {
     fn is_current(&self) -> bool {
         ModelFiles::locate(&self.path).is_ok_and(|files| files == self.files && files.version() == self.version)
     }
-}
-
-/// At most `kept` ids: those that the tokenizer has added, and of the others the last.
-///
-/// This is truncation from the left as engines have the library do it. It is not the last `kept` of all when there is a token
-/// that begins a sequence.
-fn last_ids(encoding: &Encoding, kept: usize) -> Vec<u32> {
-    let ids = encoding.get_ids();
-    let surplus = ids.len().saturating_sub(kept);
-    let is_added = encoding.get_special_tokens_mask();
-    let content = is_added.iter().filter(|added| **added == 0).count();
-    if surplus > content {
-        return ids[surplus..].to_vec();
-    }
-    let mut left_out = 0;
-    let is_kept = |&(_, added): &(&u32, &u32)| {
-        let is_surplus = *added == 0 && left_out < surplus;
-        left_out += usize::from(is_surplus);
-        !is_surplus
-    };
-    ids.iter().zip(is_added).filter(is_kept).map(|(id, _)| *id).collect()
 }
 
 fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
@@ -89,8 +72,4 @@ fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);
     Ok(tokenizer)
-}
-
-fn read_templates(files: &ModelFiles) -> Result<Option<ChatTemplates>, ChatError> {
-    ChatTemplates::read(&files.directory)
 }
