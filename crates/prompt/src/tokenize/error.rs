@@ -39,14 +39,6 @@ pub enum TokenizeError {
     /// The chat cannot be rendered.
     #[error("failed to render the chat: {0}")]
     Chat(#[from] ChatError),
-    /// The model has no chat template.
-    #[error(
-        "{place} has no chat template for the model: put its tokenizer_config.json or chat_template.jinja beside tokenizer.json, or send a chat_template"
-    )]
-    NoChatTemplate {
-        /// Where the tokenizer came from.
-        place: String,
-    },
     /// The model's chat templates cannot be read.
     #[error("the model's chat templates cannot be used: {0}")]
     BrokenChatTemplates(String),
@@ -69,8 +61,8 @@ impl TokenizeError {
             Self::QueueFull { .. } => FailureReason::QueueFull,
             Self::Stopped => FailureReason::Stopped,
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,
-            Self::LoadFailed(_) => FailureReason::LoadFailed,
-            Self::Chat(_) | Self::NoChatTemplate { .. } | Self::BrokenChatTemplates(_) => FailureReason::Chat,
+            Self::LoadFailed(_) | Self::BrokenChatTemplates(_) => FailureReason::LoadFailed,
+            Self::Chat(_) => FailureReason::Chat,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
             Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,
             Self::Service(ServiceError::Late { .. }) => FailureReason::ServiceLate,
@@ -95,7 +87,7 @@ pub enum FailureReason {
     Stopped,
     /// No place has the model.
     UnknownModel,
-    /// The model's tokenizer could not be loaded.
+    /// The model's tokenizer, or its chat templates for a chat, could not be loaded.
     LoadFailed,
     /// The chat could not be rendered.
     Chat,

@@ -10,6 +10,8 @@
 
 mod counters;
 mod error;
+#[cfg(feature = "hub")]
+mod hub;
 mod job;
 mod last_ids;
 mod local;
@@ -23,6 +25,8 @@ mod source;
 
 pub use counters::PoolStatistics;
 pub use error::{FailureReason, Place, TokenizeError, Unavailable};
+#[cfg(feature = "hub")]
+pub use hub::{DOWNLOADS_MAX, Hub, HubOptions};
 pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, TOKENIZER_BYTES_MAX};
 pub use models::MISSING_MODELS_MAX;
 pub use pool::{PoolOptions, TokenizerPool};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens, TokenizeError};
+use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -49,8 +49,10 @@ fn a_chat_that_cannot_be_rendered_says_why() {
     let pool = pool_in(root.path());
 
     let error = pool.tokenize("bare", one_message()).expect_err("there is no template");
-    assert!(matches!(error, TokenizeError::NoChatTemplate { .. }), "{error}");
-    assert!(error.to_string().contains("put its tokenizer_config.json"), "{error}");
+    assert!(error.to_string().contains("the model has no chat template"), "{error}");
+    let own =
+        chat(json!({"messages": [{"role": "user", "content": "one"}], "chat_template": "{{ messages[0].content }}"}));
+    assert_eq!(pool.tokenize("bare", own).expect("tokens").ids, [3]);
     let error = pool.tokenize("strict", one_message()).expect_err("the template refuses");
     assert!(error.to_string().contains("only one role"), "{error}");
     let wrong = chat(json!({"messages": [], "truncate_prompt_tokens": -2}));
@@ -69,5 +71,6 @@ fn a_broken_template_spoils_chats_and_not_texts() {
     assert_eq!(ids(&pool, "model", "one"), [0, 3]);
     let error = pool.tokenize("model", one_message()).expect_err("the template is broken");
     assert!(error.to_string().contains("chat_template.json"), "{error}");
+    assert_eq!(error.reason(), FailureReason::LoadFailed, "not the fault of who asked");
     assert!(pool.tokenize("model", text("two")).is_ok());
 }

@@ -2,6 +2,8 @@
 
 mod chats;
 mod directory;
+#[cfg(feature = "hub")]
+mod hub;
 mod models;
 mod pool;
 mod reference;

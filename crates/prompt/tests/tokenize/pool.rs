@@ -10,30 +10,21 @@ use parking_lot::Mutex;
 
 use crate::support::{DEADLINE, forgetful, ids, pool_of, text, told};
 
-/// A pool of one worker that is busy with a first prompt until the gate is opened.
-struct Held {
-    pool: TokenizerPool,
-    gate: Arc<Mutex<()>>,
-}
-
-impl Held {
-    /// Runs `then` while the worker is held.
-    fn while_busy(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> Self {
-        let gate = Arc::new(Mutex::new(()));
-        let closed = gate.lock();
-        let pass = Arc::clone(&gate);
-        let source = told(move |text| {
-            drop(pass.lock());
-            vec![text.len() as u32]
-        });
-        let pool =
-            TokenizerPool::start(vec![Box::new(source)], &PoolOptions { workers: 1, ..options }).expect("threads");
-        pool.submit("model", text("first"), |_| {}).expect("room");
-        wait_for("the worker taking the first prompt", DEADLINE, || (pool.statistics().queued == 0).then_some(()));
-        then(&pool);
-        drop(closed);
-        Self { pool, gate }
-    }
+/// A pool of one worker. It is busy with a first prompt while `then` runs, and goes on afterwards.
+fn held_while(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> TokenizerPool {
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock();
+    let pass = Arc::clone(&gate);
+    let source = told(move |text| {
+        drop(pass.lock());
+        vec![text.len() as u32]
+    });
+    let pool = TokenizerPool::start(vec![Box::new(source)], &PoolOptions { workers: 1, ..options }).expect("threads");
+    pool.submit("model", text("first"), |_| {}).expect("room");
+    wait_for("the worker taking the first prompt", DEADLINE, || (pool.statistics().queued == 0).then_some(()));
+    then(&pool);
+    drop(closed);
+    pool
 }
 
 #[test]
@@ -61,7 +52,7 @@ fn results_come_to_those_who_wait_and_to_those_who_do_not() {
 fn a_full_queue_refuses_and_says_so() {
     let done = Arc::new(AtomicUsize::new(0));
     let options = PoolOptions { queued_prompts_max: 3, ..forgetful() };
-    let held = Held::while_busy(options, |pool| {
+    let pool = held_while(options, |pool| {
         for _ in 0..3 {
             let done = Arc::clone(&done);
             let count = move |result: Result<_, _>| {
@@ -79,19 +70,19 @@ fn a_full_queue_refuses_and_says_so() {
         assert_eq!(statistics.failed_for(FailureReason::QueueFull), 2);
     });
     wait_for("what was queued", DEADLINE, || (done.load(Ordering::Relaxed) == 3).then_some(()));
-    assert_eq!(ids(&held.pool, "model", "abc"), [3]);
-    assert!(!held.gate.is_locked());
+    assert_eq!(ids(&pool, "model", "abc"), [3]);
 }
 
 #[test]
 fn bytes_are_bounded_as_well_and_one_large_prompt_fits_an_empty_queue() {
     let options = PoolOptions { queued_bytes_max: 10, ..forgetful() };
-    let held = Held::while_busy(options, |pool| {
+    let pool = held_while(options, |pool| {
         pool.submit("model", text(&"x".repeat(100)), |_| {}).expect("the queue was empty");
         let refused = pool.submit("model", text("x"), |_| {}).expect_err("no room");
         assert!(matches!(refused, TokenizeError::QueueFull { prompts: 1, bytes: 100 }), "{refused}");
     });
-    assert_eq!(ids(&held.pool, "model", "abc"), [3]);
+    wait_for("the large one", DEADLINE, || (pool.statistics().queued == 0).then_some(()));
+    assert_eq!(ids(&pool, "model", "abc"), [3]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The same ids as `transformers`: `expected.py` beside this file has made the tokenizers and asked it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens, TokenizerPool};
 use flash_indexer_test_support::shared_dir;
@@ -27,6 +27,12 @@ struct ExpectedText {
 struct ExpectedChat {
     messages: Value,
     ids: Vec<u32>,
+}
+
+const KINDS: [&str; 4] = ["byte_level", "sentence_pieces", "word_pieces", "unigram"];
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models")
 }
 
 fn expected(model: &str) -> Expected {
@@ -62,8 +68,8 @@ fn compare(pool: &TokenizerPool, model: &str) {
 
 #[test]
 fn small_tokenizers_of_all_kinds_give_the_ids_of_transformers() {
-    let pool = pool_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenize/models"));
-    for model in ["byte_level", "sentence_pieces", "word_pieces", "unigram"] {
+    let pool = pool_in(&models());
+    for model in KINDS {
         compare(&pool, model);
     }
 }
@@ -72,4 +78,18 @@ fn small_tokenizers_of_all_kinds_give_the_ids_of_transformers() {
 fn a_real_tokenizer_gives_the_ids_of_transformers() {
     let Some(shared) = shared_dir() else { return };
     compare(&pool_in(&shared.join("data/tokenizers")), "test-model");
+}
+
+#[test]
+fn long_prompts_are_tokenized_whole() {
+    let pool = pool_in(&models());
+    for model in KINDS {
+        let length = |prompt: String| pool.tokenize(model, Prompt::Text(prompt)).expect("tokens").ids.len();
+        let words = |count| length("a prefix ".repeat(count));
+        assert_eq!(words(60_000) - words(40_000), words(40_000) - words(20_000), "{model}");
+        // One word, and one gap, without an end.
+        for sign in ["x", " ", "数"] {
+            assert!(length(sign.repeat(300_000) + "y") > 0, "{model}: {sign:?}");
+        }
+    }
 }

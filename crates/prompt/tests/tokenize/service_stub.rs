@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::support::WORDS;
+use crate::support::{DEADLINE, WORDS};
 use proto::tokenization_service_server::{TokenizationService, TokenizationServiceServer};
 use proto::{
     InitializeTokenizerRequest, InitializeTokenizerResponse, RenderChatCompletionRequest, RenderChatCompletionResponse,
@@ -152,7 +152,7 @@ impl Running {
     /// Dies: all connections end.
     pub(crate) fn stop(self) {
         let Self { runtime, address } = self;
-        runtime.shutdown_background();
+        runtime.shutdown_timeout(DEADLINE);
         if let ServiceAddress::Unix(path) = address {
             std::fs::remove_file(path).ok();
         }

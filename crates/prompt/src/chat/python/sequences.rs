@@ -29,8 +29,6 @@ pub(super) fn slice(state: &mut State, arguments: &[Value]) -> Result<Value, Err
             sequence(form, places(bounds, items.items.len())?.map(|at| items.items[at].clone()).collect())
         }
         Kind::Undefined => Err(undefined()),
-        // Python tries a slice as an attribute's name at last, and finds nothing.
-        Kind::Dict(_) | Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => Ok(Value::UNDEFINED),
         _ => Err(error(format!("'{}' object cannot be sliced", kind_name(value)))),
     }
 }

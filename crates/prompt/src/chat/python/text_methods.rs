@@ -163,13 +163,13 @@ fn split(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) -> 
     texts(state, &parts)
 }
 
+/// Words with any whitespace between them; what is left after `times` of them stays as it is.
 fn words(text: &str, times: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
     while !rest.is_empty() {
         let end = if parts.len() < times { rest.find(is_space).unwrap_or(rest.len()) } else { rest.len() };
-        let last = end == rest.len();
-        parts.push(if last { rest.trim_end_matches(|c| parts.len() >= times && is_space(c)) } else { &rest[..end] });
+        parts.push(&rest[..end]);
         rest = rest[end..].trim_start_matches(is_space);
     }
     parts
@@ -181,8 +181,7 @@ fn words_from_the_end(text: &str, times: usize) -> Vec<&str> {
     while !rest.is_empty() {
         let space = if parts.len() < times { rest.char_indices().rev().find(|(_, c)| is_space(*c)) } else { None };
         let start = space.map_or(0, |(at, c)| at + c.len_utf8());
-        let part = &rest[start..];
-        parts.push(if parts.len() >= times { part.trim_start_matches(is_space) } else { part });
+        parts.push(&rest[start..]);
         rest = rest[..start].trim_end_matches(is_space);
     }
     parts.reverse();

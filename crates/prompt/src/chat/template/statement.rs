@@ -110,8 +110,8 @@ impl Translation {
                 "else".to_owned()
             }
             "set" => self.set(line)?,
-            "macro" => self.macro_definition(line)?,
-            "call" => self.call_block(line)?,
+            "macro" => return self.macro_definition(line),
+            "call" => return self.call_block(line),
             "filter" => {
                 self.open(line, "filter", "endfilter")?;
                 format!("filter {}", self.filter_chain()?)
@@ -143,12 +143,15 @@ impl Translation {
             }
             _ => return Err(self.parser.error(format!("`{tag}` is not a tag of chat templates"))),
         };
+        self.begin(line, &text)
+    }
+
+    /// Ends a tag and writes its translation.
+    fn begin(&mut self, line: usize, text: &str) -> Result<(), SyntaxError> {
         // Python writes a colon there, and Jinja2 takes it.
-        if self.open.last().is_some_and(|open| open.line == line) {
-            self.parser.skip_operator(":");
-        }
+        self.parser.skip_operator(":");
         self.parser.expect_end(TokenKind::BlockEnd)?;
-        self.tag(line, &text);
+        self.tag(line, text);
         Ok(())
     }
 
@@ -177,13 +180,15 @@ impl Translation {
         Err(self.parser.error(format!("`{tag}` belongs directly into {}", tags.join(" or "))))
     }
 
+    /// A loop can be left from within conditions only: the engine does not close other blocks on the way.
     fn in_loop(&self, tag: &str) -> Result<(), SyntaxError> {
-        // What is in between becomes a function in Python, which a loop outside cannot be left from.
-        let scope = self.open.iter().rev().find(|open| !matches!(open.tag.as_str(), "if" | "with" | "set" | "filter"));
-        if scope.is_some_and(|open| open.tag == "for") {
-            return Ok(());
+        match self.open.iter().rev().find(|open| open.tag != "if") {
+            Some(open) if open.tag == "for" => Ok(()),
+            Some(open) => Err(self
+                .parser
+                .error(format!("`{tag}` inside of `{}` is not supported: move it into the loop itself", open.tag))),
+            None => Err(self.parser.error(format!("`{tag}` belongs into a loop"))),
         }
-        Err(self.parser.error(format!("`{tag}` belongs into a loop")))
     }
 
     fn for_loop(&mut self, line: usize) -> Result<String, SyntaxError> {
@@ -265,10 +270,12 @@ impl Translation {
         Ok(filters)
     }
 
-    /// Parameters of a macro or a call with the parentheses around them.
-    fn signature(&mut self) -> Result<String, SyntaxError> {
+    /// Parameters of a macro or a call with the parentheses around them, and the statements that give them their defaults:
+    /// a default may name the parameters before it.
+    fn signature(&mut self) -> Result<(String, String), SyntaxError> {
         self.parser.expect_operator("(")?;
         let mut parameters: Vec<String> = Vec::new();
+        let mut defaults = String::new();
         while !self.parser.skip_operator(")") {
             if !parameters.is_empty() {
                 self.parser.expect_operator(",")?;
@@ -277,41 +284,53 @@ impl Translation {
                 }
             }
             let name = self.parser.identifier()?;
-            parameters.push(if self.parser.skip_operator("=") {
-                format!("{name}={}", self.parser.expression(Conditional::Allowed)?.into_text())
-            } else {
-                name
-            });
+            if self.parser.skip_operator("=") {
+                let default = self.parser.expression(Conditional::Allowed)?.into_text();
+                defaults += &format!("{{% if {name} is undefined() %}}{{% set {name} = {default} %}}{{% endif %}}");
+            } else if !defaults.is_empty() {
+                return Err(self.parser.error(format!("`{name}` needs a default, as the parameter before it has one")));
+            }
+            parameters.push(name);
         }
-        Ok(format!("({})", parameters.join(", ")))
+        Ok((format!("({})", parameters.join(", ")), defaults))
     }
 
-    fn macro_definition(&mut self, line: usize) -> Result<String, SyntaxError> {
+    fn macro_definition(&mut self, line: usize) -> Result<(), SyntaxError> {
         let name = self.parser.identifier()?;
-        let text = format!("macro {name}{}", self.signature()?);
+        let (parameters, defaults) = self.signature()?;
         self.open(line, "macro", "endmacro")?;
-        Ok(text)
+        self.begin(line, &format!("macro {name}{parameters}"))?;
+        self.write(&defaults);
+        Ok(())
     }
 
-    fn call_block(&mut self, line: usize) -> Result<String, SyntaxError> {
-        let signature = if self.parser.is_operator("(") { self.signature()? } else { String::new() };
+    fn call_block(&mut self, line: usize) -> Result<(), SyntaxError> {
+        let (parameters, defaults) =
+            if self.parser.is_operator("(") { self.signature()? } else { (String::new(), String::new()) };
         let call = self.parser.expression(Conditional::Allowed)?.into_text();
         self.open(line, "call", "endcall")?;
-        Ok(format!("call{signature} {call}"))
+        self.begin(line, &format!("call{parameters} {call}"))?;
+        self.write(&defaults);
+        Ok(())
     }
 
     fn with(&mut self, line: usize) -> Result<String, SyntaxError> {
-        let mut assignments = Vec::new();
+        let mut values = Vec::new();
+        let mut targets = Vec::new();
         while !matches!(self.parser.peek(), Some(TokenKind::BlockEnd)) {
-            if !assignments.is_empty() {
+            if !targets.is_empty() {
                 self.parser.expect_operator(",")?;
             }
             let target = self.target(Namespaces::Excluded)?;
             self.parser.expect_operator("=")?;
-            assignments.push(format!("{target} = {}", self.parser.expression(Conditional::Allowed)?.into_text()));
+            // All values are those outside of the block, so they are kept aside first.
+            let aside = format!("__with_{}", targets.len());
+            values.push(format!("{aside} = {}", self.parser.expression(Conditional::Allowed)?.into_text()));
+            targets.push(format!("{target} = {aside}"));
         }
         self.open(line, "with", "endwith")?;
-        Ok(format!("with {}", assignments.join(", ")))
+        values.append(&mut targets);
+        Ok(format!("with {}", values.join(", ")))
     }
 
     fn print_statement(&mut self, line: usize) -> Result<(), SyntaxError> {

@@ -8,7 +8,7 @@ use super::hub_layout;
 
 /// Largest file that is read. The largest vocabularies come as some 40 MiB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
-pub(super) const TOKENIZER_FILE: &str = "tokenizer.json";
+pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// Files besides the tokenizer's own that decide what a prompt becomes.
 const OTHER_FILES: [&str; 4] =

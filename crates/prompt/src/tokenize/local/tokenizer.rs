@@ -19,7 +19,7 @@ pub(in crate::tokenize) struct FileTokenizer {
     version: FilesVersion,
     tokenizer: Tokenizer,
     /// What is wrong with them fails chats only.
-    templates: Result<Option<ChatTemplates>, ChatError>,
+    templates: Result<ChatTemplates, ChatError>,
 }
 
 impl FileTokenizer {
@@ -29,14 +29,13 @@ impl FileTokenizer {
         // Before they are read: what is changed meanwhile is then seen as a change.
         let version = files.version();
         let tokenizer = read_tokenizer(&files).map_err(LoadError::Failed)?;
-        let templates = ChatTemplates::read(&files.directory);
+        let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
         Ok(Self { path: path.to_owned(), files, version, tokenizer, templates })
     }
 
     fn render(&self, request: &ChatRequest) -> Result<String, TokenizeError> {
         match &self.templates {
-            Ok(Some(templates)) => Ok(templates.render(request)?),
-            Ok(None) => Err(TokenizeError::NoChatTemplate { place: self.files.directory.display().to_string() }),
+            Ok(templates) => Ok(templates.render(request)?),
             Err(error) => Err(TokenizeError::BrokenChatTemplates(error.to_string())),
         }
     }

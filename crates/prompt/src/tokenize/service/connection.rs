@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
@@ -57,9 +58,7 @@ impl Connection {
             let _inside = runtime.enter();
             endpoint.connect_lazy()
         };
-        let client = Client::new(channel)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let client = Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         Ok(Self { address: address.to_string(), client, deadline, pause: Mutex::default(), runtime: Some(runtime) })
     }
 
@@ -71,7 +70,7 @@ impl Connection {
     /// Makes one call and waits for its answer until `deadline`.
     ///
     /// A call that meets a connection which has just ended is made a second time, on a new one: tokenizing twice does no harm.
-    pub(super) fn call<M: Clone, A, F>(
+    pub(super) fn call<M: Message + Clone, A, F>(
         &self,
         deadline: Instant,
         message: M,
@@ -80,10 +79,15 @@ impl Connection {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
+        let bytes = message.encoded_len();
+        if bytes > MESSAGE_BYTES_MAX {
+            let address = self.address.clone();
+            return Err(ServiceError::TooLarge { address, why: format!("the prompt has {bytes}") });
+        }
         let was_away = self.check_pause()?;
         let first = self.try_call(deadline, message.clone(), &method);
         let result = match first {
-            Err(Failure::Status(status)) if status.code() == Code::Unavailable && !was_away => {
+            Err(Failure::Status(status)) if has_lost_connection(&status) && !was_away => {
                 self.try_call(deadline, message, &method)
             }
             first => first,
@@ -136,12 +140,12 @@ impl Connection {
             Failure::Late => return late(),
             Failure::Status(status) => status,
         };
+        if has_lost_connection(&status) {
+            let why = reason_of(&status);
+            let again_in = self.begin_pause(&why);
+            return ServiceError::Unreachable { address, why, again_in };
+        }
         match status.code() {
-            Code::Unavailable => {
-                let why = reason_of(&status);
-                let again_in = self.begin_pause(&why);
-                ServiceError::Unreachable { address, why, again_in }
-            }
             Code::DeadlineExceeded | Code::Cancelled => late(),
             Code::OutOfRange => ServiceError::TooLarge { address, why: status.message().to_owned() },
             Code::Unimplemented => ServiceError::Unsupported { address, why: status.message().to_owned() },
@@ -169,6 +173,13 @@ impl Drop for Connection {
 enum Failure {
     Late,
     Status(Status),
+}
+
+/// Whether this is about the connection: what a service says itself has no cause on this side, and a message that is too large
+/// is the exception.
+fn has_lost_connection(status: &Status) -> bool {
+    let is_ours = std::error::Error::source(status).is_some() && status.code() != Code::OutOfRange;
+    is_ours || status.code() == Code::Unavailable
 }
 
 /// The innermost cause, which says most: that a file does not exist, or that a connection was refused.

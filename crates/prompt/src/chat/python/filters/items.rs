@@ -12,9 +12,7 @@ use crate::chat::python::limits::spend;
 use crate::chat::python::operators::math;
 use crate::chat::python::sequences;
 use crate::chat::python::text::{kind_name, plain};
-use crate::chat::python::values::{
-    self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, tuple, undefined,
-};
+use crate::chat::python::values::{self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, tuple};
 
 pub(super) fn length(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("length", arguments, ["obj"], 1)?;
@@ -44,7 +42,6 @@ pub(super) fn last(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
     let value = required(value);
     match kind(&value) {
         Kind::Iterator(_) => Err(error("'generator' object is not reversible: make a list of it".into())),
-        Kind::Undefined => Err(undefined()),
         Kind::Text(text) => Ok(text.chars().next_back().map_or(Value::UNDEFINED, |c| Value::from(c.to_string()))),
         _ => Ok(items(state, &value)?.pop().unwrap_or(Value::UNDEFINED)),
     }

@@ -8,6 +8,7 @@ use crate::chat::python::arguments::{bind, count, integer, optional_integer, opt
 use crate::chat::python::attributes::get_path;
 use crate::chat::python::format::printf;
 use crate::chat::python::limits::{WORK_MAX, spend};
+use crate::chat::python::sequences::length as length_of;
 use crate::chat::python::text::{Quoted, is_space, plain};
 use crate::chat::python::text_methods::{self, lines};
 use crate::chat::python::values::{Kind, dict, error, is_true, items, kind, tuple, undefined};
@@ -141,17 +142,18 @@ pub(super) fn truncate(state: &mut State, arguments: &[Value]) -> Result<Value, 
     let parameters = ["s", "length", "killwords", "end", "leeway"];
     let [value, length, killwords, end, leeway] = bind("truncate", arguments, parameters, 1)?;
     let value = required(value);
-    let source = text("truncate", &value)?;
-    spend(state, source.len())?;
+    let value_length = length_of(state, &value)?;
     let length = count(optional_integer("truncate", length.as_ref())?.unwrap_or(255));
     let leeway = count(optional_integer("truncate", leeway.as_ref())?.unwrap_or(5));
     let end = end.map_or_else(|| "...".to_owned(), |end| plain(&end));
     let Some(kept) = length.checked_sub(end.chars().count()) else {
         return Err(error(format!("expected length >= {}, got {length}", end.chars().count())));
     };
-    if source.chars().count() <= length.saturating_add(leeway) {
+    if value_length <= length.saturating_add(leeway) {
         return Ok(value);
     }
+    let source = text("truncate", &value)?;
+    spend(state, source.len())?;
     let cut: String = source.chars().take(kept).collect();
     let cut = match cut.rsplit_once(' ') {
         Some((words, _)) if !killwords.as_ref().is_some_and(is_true) => words,
