@@ -10,6 +10,7 @@
 
 mod answer;
 mod connections;
+mod discovery;
 pub mod dump;
 mod engine;
 mod explain;
@@ -30,6 +31,10 @@ mod server;
 mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
+pub use discovery::{
+    DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
+    KubernetesOptions, NamespaceError,
+};
 pub use indexer::{
     Indexer, IndexerOptions, PredictError, QueryError, RankDump, Registered, Registration, RegistrationError,
     TokenPrompt, Unregistered,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
-    ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, ServiceAddress,
-    TokenizeError, TokenizerPool, TokenizerService, TokenizerSource,
+    ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, PromptOptions,
+    ServiceAddress, TokenizeError, TokenizerPool, TokenizerService, TokenizerSource,
 };
 use tokio::sync::oneshot;
 
@@ -74,14 +74,19 @@ impl Tokenization {
     }
 
     /// The tokens of a prompt. Waits without holding up a thread of the runtime.
-    pub(crate) async fn tokens(&self, model: &str, prompt: Prompt) -> Result<Vec<u32>, TokenizationError> {
+    pub(crate) async fn tokens(
+        &self,
+        model: &str,
+        prompt: Prompt,
+        options: PromptOptions,
+    ) -> Result<Vec<u32>, TokenizationError> {
         let Some(pool) = &self.pool else { return Err(TokenizationError::NotConfigured) };
         let kind = match &prompt {
             Prompt::Text(_) => "text",
             Prompt::Chat(_) => "chat",
         };
         let (sender, done) = oneshot::channel();
-        let submitted = pool.submit(model, prompt, move |result| {
+        let submitted = pool.submit_with(model, prompt, options, move |result| {
             // Who asked may have gone.
             let _ = sender.send(result);
         });

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use flash_indexer_prompt::chat::ChatRequest;
 use flash_indexer_prompt::score::PodFilter;
-use flash_indexer_prompt::tokenize::Prompt;
+use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use tonic::{Request, Response, Status};
 
 use super::Shared;
@@ -38,12 +38,15 @@ impl Scores {
             let message = "token_ids, prompt and chat_json are forms of one thing: give one of them";
             return Err(Status::invalid_argument(message));
         }
+        let tokenize = async |prompt| {
+            indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await.map_err(Status::from)
+        };
         let tokens = match forms {
-            [_, true, _] => indexer.tokens(&key.model_name, Prompt::Text(request.prompt)).await?,
+            [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
             [_, _, true] => {
                 let chat: ChatRequest = serde_json::from_str(&request.chat_json)
                     .map_err(|error| Status::invalid_argument(format!("chat_json is not a chat: {error}")))?;
-                indexer.tokens(&key.model_name, Prompt::Chat(Box::new(chat))).await?
+                tokenize(Prompt::Chat(Box::new(chat))).await?
             }
             _ => request.token_ids,
         };

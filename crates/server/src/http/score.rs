@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use flash_indexer_prompt::chat::ChatRequest;
 use flash_indexer_prompt::score::PodFilter;
-use flash_indexer_prompt::tokenize::Prompt;
+use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -104,19 +104,19 @@ impl PromptFields {
                 "token_ids, prompt and messages are forms of one thing: give one of them",
             ));
         }
-        let mut tokens = match (self.token_ids, self.prompt) {
-            (Some(tokens), _) | (None, Some(PromptField::Tokens(tokens))) => tokens,
-            (None, Some(PromptField::Text(text))) => api.indexer.tokens(&key.model_name, Prompt::Text(text)).await?,
-            (None, None) => {
-                let chat: ChatRequest = parse(body)?;
-                api.indexer.tokens(&key.model_name, Prompt::Chat(Box::new(chat))).await?
+        let keep_last =
+            self.truncate_prompt_tokens.and_then(|kept| usize::try_from(kept).ok()).filter(|&kept| kept > 0);
+        let options = PromptOptions { keep_last, ..PromptOptions::default() };
+        let tokenize = async |prompt| api.indexer.tokens(&key.model_name, prompt, options).await;
+        let tokens = match (self.token_ids, self.prompt) {
+            (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
+                let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
+                tokens.drain(..cut);
+                tokens
             }
+            (None, Some(PromptField::Text(text))) => tokenize(Prompt::Text(text)).await?,
+            (None, None) => tokenize(Prompt::Chat(Box::new(parse::<ChatRequest>(body)?))).await?,
         };
-        if let Some(kept) = self.truncate_prompt_tokens.and_then(|kept| usize::try_from(kept).ok())
-            && kept > 0
-        {
-            tokens.drain(..tokens.len().saturating_sub(kept));
-        }
         Ok(Tokens { key, tokens, lora_name: self.lora_name, cache_salt: self.cache_salt })
     }
 }

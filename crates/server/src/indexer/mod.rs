@@ -2,6 +2,7 @@
 
 mod explain;
 mod handover;
+mod keepers;
 mod registration;
 mod restore;
 mod score;
@@ -17,11 +18,14 @@ use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
-use flash_indexer_prompt::tokenize::Prompt as Prompted;
+use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
+use self::keepers::Keepers;
+pub(crate) use self::keepers::{Keeper, Kept};
+pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
 pub use self::score::{PredictError, TokenPrompt};
@@ -29,7 +33,7 @@ pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
-use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
@@ -121,6 +125,7 @@ pub struct Indexer {
     predictions: Predictions,
     tokenization: Tokenization,
     departures: Departures,
+    keepers: Keepers,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -155,6 +160,7 @@ impl Indexer {
             metrics,
             uses,
             departures: Departures::default(),
+            keepers: Keepers::default(),
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -224,8 +230,13 @@ impl Indexer {
     ///
     /// When the service has no tokenizers, and when the pool fails: too much waits, there is none for the model, or the prompt
     /// cannot be rendered or tokenized.
-    pub async fn tokens(&self, model_name: &str, prompt: Prompted) -> Result<Vec<u32>, TokenizationError> {
-        self.tokenization.tokens(model_name, prompt).await
+    pub async fn tokens(
+        &self,
+        model_name: &str,
+        prompt: Prompted,
+        options: PromptOptions,
+    ) -> Result<Vec<u32>, TokenizationError> {
+        self.tokenization.tokens(model_name, prompt, options).await
     }
 
     /// Every registered instance, by model and then by instance.
@@ -233,11 +244,15 @@ impl Indexer {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
             for (instance, found) in model.instances.read().iter() {
+                let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
+                    let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
+                    (dp_rank, ListenerReport { source: self.keepers.source(&rank), ..listener.report(dp_rank) })
+                };
                 reports.push(InstanceReport {
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,
-                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report(rank))).collect(),
+                    listeners: found.listeners.iter().map(report).collect(),
                 });
             }
         }

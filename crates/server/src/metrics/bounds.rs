@@ -42,10 +42,12 @@ pub(crate) enum Bound {
     RecentUses,
     /// Blocks that pods are predicted to hold.
     PredictedBlocks,
+    /// Ranks that a source of discovery may name.
+    DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Queue,
         Self::WriterQueue,
         Self::WaitingMessages,
@@ -62,6 +64,7 @@ impl Bound {
         Self::Listeners,
         Self::RecentUses,
         Self::PredictedBlocks,
+        Self::DiscoveryTargets,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -82,6 +85,7 @@ impl Bound {
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
+            Self::DiscoveryTargets => "discovery_targets",
         }
     }
 }

@@ -5,6 +5,7 @@
 //! handles that are resolved once, without a lock.
 
 mod bounds;
+mod discovery;
 mod format;
 mod histogram;
 mod ingest;
@@ -29,6 +30,7 @@ pub(crate) use self::requests::Endpoint;
 pub(crate) use self::state::{ListenerState, ModelCounts, ModelState, QueueState, State};
 
 use self::bounds::BoundMetrics;
+use self::discovery::DiscoveryMetrics;
 use self::ingest::IngestMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;
@@ -54,6 +56,7 @@ pub(crate) struct Metrics {
     scores: ScoreMetrics,
     tokenization: TokenizationMetrics,
     rpc: RpcMetrics,
+    discovery: DiscoveryMetrics,
     bounds: BoundMetrics,
 }
 
@@ -82,8 +85,21 @@ impl Metrics {
         let scores = ScoreMetrics::register(&mut registry);
         let tokenization = TokenizationMetrics::register(&mut registry);
         let rpc = RpcMetrics::register(&mut registry);
+        let discovery = DiscoveryMetrics::register(&mut registry);
         let bounds = BoundMetrics::register(&mut registry);
-        Self { registry, compat, process: Process::new(), requests, ingest, peers, scores, tokenization, rpc, bounds }
+        Self {
+            registry,
+            compat,
+            process: Process::new(),
+            requests,
+            ingest,
+            peers,
+            scores,
+            tokenization,
+            rpc,
+            discovery,
+            bounds,
+        }
     }
 
     /// The text of all metrics. Linear in the number of models.
