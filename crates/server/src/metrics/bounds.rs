@@ -40,12 +40,14 @@ pub(crate) enum Bound {
     Listeners,
     /// Blocks whose recent uses are counted.
     RecentUses,
+    /// Blocks that pods are predicted to hold.
+    PredictedBlocks,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Queue,
         Self::WriterQueue,
         Self::WaitingMessages,
@@ -61,6 +63,7 @@ impl Bound {
         Self::Models,
         Self::Listeners,
         Self::RecentUses,
+        Self::PredictedBlocks,
         Self::DiscoveryTargets,
     ];
 
@@ -81,6 +84,7 @@ impl Bound {
             Self::Models => "models",
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
+            Self::PredictedBlocks => "predicted_blocks",
             Self::DiscoveryTargets => "discovery_targets",
         }
     }
