@@ -1,10 +1,12 @@
 """Writes `snippets.json`: small templates and what Jinja2 makes of them in `transformers`' environment.
 
-Some are written by hand, construct by construct; the others are put together at random from a grammar, with a fixed seed.
+Some are written by hand, construct by construct (`snippets.txt`); the others are put together at random from grammars, with a
+fixed seed. With another seed as its argument, and a factor for how many, the script looks further than the table that is kept.
 """
 
 import copy
 import random
+import sys
 
 from environment import versions, write
 from transformers.utils.chat_template_utils import _compile_jinja_template
@@ -117,6 +119,44 @@ def layout(rng):
     return "".join(parts)
 
 
+def program(rng, depth, in_loop=False, macros=()):
+    """A random template in which scopes are what matters."""
+    name = lambda: rng.choice("abc")
+    value = lambda: rng.choice([name(), name() + " ~ '.'", "1", "'v'", "ns.v", "loop.index", "i", name() + "|default('d')", name() + " is defined"])
+    text = []
+    macros = list(macros)
+    for _ in range(rng.randrange(1, 4)):
+        kind = rng.randrange(12 if depth else 3)
+        inner = lambda in_loop=in_loop, macros=macros: program(rng, depth - 1, in_loop, macros)
+        if kind == 0:
+            text.append("{{ " + value() + " }},")
+        elif kind == 1:
+            text.append("{% set " + name() + " = " + value() + " %}")
+        elif kind == 2:
+            text.append("{% set ns.v = " + value() + " %}{{ ns.v }};")
+        elif kind == 3:
+            text.append("{% if " + name() + " %}" + inner() + "{% else %}" + inner() + "{% endif %}")
+        elif kind in (4, 5):
+            condition = rng.choice(["", "", " if " + name() + " != 2"])
+            text.append("{% for " + name() + " in [1, 2, 3]" + condition + " %}" + inner(True) + "{% endfor %}")
+        elif kind == 6:
+            macro = f"m{len(macros)}{depth}"
+            default = rng.choice(["", "=" + name(), "='D'"])
+            text.append("{% macro " + macro + "(a" + default + ") %}" + inner(False) + "{% endmacro %}")
+            macros.append(macro)
+        elif kind == 7 and macros:
+            text.append("{{ " + rng.choice(macros) + "(" + rng.choice(["1", "'w'", "i"]) + ") }}")
+        elif kind == 8:
+            text.append("{% with " + name() + " = " + value() + " %}" + inner(False) + "{% endwith %}")
+        elif kind == 9:
+            text.append("{% set " + name() + " %}" + inner(False) + "{% endset %}")
+        elif kind == 10:
+            text.append("{% filter upper %}" + inner(False) + "{% endfilter %}")
+        elif kind == 11 and in_loop:
+            text.append("{% if " + name() + " == 2 %}{% " + rng.choice(["break", "continue"]) + " %}{% endif %}")
+    return "".join(text)
+
+
 def evaluate(source, optimized=True):
     """What the snippet renders to, or None when it fails."""
     environment = _compile_jinja_template("").environment.overlay()
@@ -133,11 +173,13 @@ def stable(text):
 
 
 def main():
-    rng = random.Random(20260309)
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 20260309
+    factor = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    rng = random.Random(seed)
     cases = [{"template": source, "expected": evaluate(source)} for source in HAND]
     seen = set(HAND)
     failing = 0
-    while len(cases) < len(HAND) + 1500:
+    while len(cases) < len(HAND) + 1500 * factor:
         value = expression(rng, rng.randrange(1, 4))
         source = "{{ " + value + " }}"
         if source in seen:
@@ -152,9 +194,15 @@ def main():
         if not stable(expected) or (expected is None and failing % 3) or (expected is not None and len(expected) > 600):
             continue
         cases.append({"template": source, "expected": expected})
-    for _ in range(600):
+    for _ in range(600 * factor):
         source = layout(rng)
         cases.append({"template": source, "expected": evaluate(source)})
+    for _ in range(700 * factor):
+        source = "{% set ns = namespace(v=0) %}" + program(rng, rng.randrange(1, 5))
+        expected = evaluate(source)
+        if stable(expected) and source not in seen and len(source) < 700 and len(expected or "") < 900:
+            seen.add(source)
+            cases.append({"template": source, "expected": expected})
     write("snippets.json", {"versions": versions(), "variables": VARIABLES, "cases": cases})
 
 

@@ -86,7 +86,7 @@ pub(super) fn printf(state: &mut State, template: &str, value: &Value) -> Result
     }
     // What has keys or places need not be used up.
     let is_mapping = match kind(value) {
-        Kind::Dict(_) => true,
+        Kind::Dict(_) | Kind::Undefined => true,
         Kind::Sequence(sequence) => sequence.form != Form::Tuple,
         _ => false,
     };
@@ -284,8 +284,8 @@ impl Spec {
     }
 
     fn text(&self, text: &str) -> String {
-        let text: String = text.chars().take(self.precision.unwrap_or(usize::MAX)).collect();
-        self.padded("", &text, '<')
+        let end = self.precision.and_then(|precision| text.char_indices().nth(precision));
+        self.padded("", end.map_or(text, |(end, _)| &text[..end]), '<')
     }
 
     fn integer(&self, number: i128) -> Result<String, Error> {
@@ -340,6 +340,9 @@ impl Spec {
     }
 
     fn padded(&self, sign: &str, text: &str, default: char) -> String {
+        if self.width == 0 {
+            return format!("{sign}{text}");
+        }
         let missing = self.width.saturating_sub(sign.len() + text.chars().count());
         let fill = self.fill.unwrap_or(if self.zero && self.align == Some('=') { '0' } else { ' ' });
         let filling = |count: usize| fill.to_string().repeat(count);

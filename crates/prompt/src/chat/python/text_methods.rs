@@ -4,7 +4,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, count, integer, optional_integer, optional_text, required, text};
 use super::format::format_method;
-use super::limits::{WORK_MAX, spend};
+use super::limits::{WORK_MAX, spend, spend_items};
 use super::text::{is_space, kind_name};
 use super::values::{Kind, error, is_true, items, kind, list, tuple};
 
@@ -140,7 +140,7 @@ pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, name: &str) -> &'t s
 
 /// A list of strings.
 fn texts(state: &mut State, texts: &[&str]) -> Result<Value, Error> {
-    spend(state, texts.len())?;
+    spend_items(state, texts.len())?;
     list(texts.iter().map(|text| Value::from(*text)).collect())
 }
 
@@ -229,13 +229,13 @@ fn edge(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
     let [affixes, start, stop] = bind(name, arguments, ["prefix", "start", "end"], 1)?;
     let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
     let affixes = required(affixes);
-    let has =
-        |affix: &Value| -> Result<bool, Error> {
-            let affix = text(name, affix)?;
-            Ok(window
-                .text
-                .is_some_and(|part| if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }))
-        };
+    let at_edge = |part: &str, affix: &str| {
+        if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }
+    };
+    let has = |affix: &Value| -> Result<bool, Error> {
+        let affix = text(name, affix)?;
+        Ok(window.text.is_some_and(|part| at_edge(part, affix)))
+    };
     if let Kind::Sequence(sequence) = kind(&affixes)
         && sequence.form == super::values::Form::Tuple
     {

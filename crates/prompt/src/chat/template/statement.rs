@@ -1,11 +1,15 @@
 //! Statements: the tags of a template, one after the other.
 
 use super::SyntaxError;
-use super::expression::{Conditional, Parser, quoted};
+use super::expression::{Conditional, quoted};
 use super::lexer::{TokenKind, tokens};
+use super::parser::Parser;
 
 /// How deeply blocks may be nested. minijinja's own parser ends at 150.
 const BLOCK_DEPTH_MAX: usize = 100;
+
+/// How many `elif`s one `if` may have: minijinja takes each for an `if` inside of the one before.
+const BRANCHES_MAX: usize = 100;
 
 /// Writes a template of Jinja2's as one of minijinja's, line by line the same.
 pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
@@ -20,6 +24,7 @@ pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
             }
             TokenKind::VariableBegin => {
                 let line = translation.parser.line();
+                translation.parser.begin_tag();
                 translation.parser.next();
                 let value = translation.parser.tuple(Conditional::Allowed)?.into_text();
                 translation.parser.expect_end(TokenKind::VariableEnd)?;
@@ -27,6 +32,7 @@ pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
             }
             _ => {
                 let line = translation.parser.line();
+                translation.parser.begin_tag();
                 translation.parser.next();
                 translation.statement(line)?;
             }
@@ -54,6 +60,8 @@ struct OpenTag {
     line: usize,
     /// What closes it in the translation.
     end: &'static str,
+    /// How many `elif`s it has had.
+    branches: usize,
 }
 
 impl Translation {
@@ -86,7 +94,7 @@ impl Translation {
         if self.open.len() == BLOCK_DEPTH_MAX {
             return Err(self.parser.error(format!("blocks are nested more than {BLOCK_DEPTH_MAX} deep")));
         }
-        self.open.push(OpenTag { tag: tag.to_owned(), line, end });
+        self.open.push(OpenTag { tag: tag.to_owned(), line, end, branches: 0 });
         Ok(())
     }
 
@@ -103,6 +111,7 @@ impl Translation {
             }
             "elif" => {
                 self.within(&["if"], "elif")?;
+                self.branch()?;
                 format!("elif {}", self.parser.tuple(Conditional::Excluded)?.into_text())
             }
             "else" => {
@@ -113,8 +122,8 @@ impl Translation {
             "macro" => return self.macro_definition(line),
             "call" => return self.call_block(line),
             "filter" => {
-                self.open(line, "filter", "endfilter")?;
-                format!("filter {}", self.filter_chain()?)
+                self.open(line, "filter", "endwith %}{% endfilter")?;
+                format!("filter {} %}}{{% with", self.filter_chain()?)
             }
             "with" => self.with(line)?,
             // Both are scopes of their own that print what is in them.
@@ -178,6 +187,16 @@ impl Translation {
             return Ok(());
         }
         Err(self.parser.error(format!("`{tag}` belongs directly into {}", tags.join(" or "))))
+    }
+
+    fn branch(&mut self) -> Result<(), SyntaxError> {
+        if let Some(open) = self.open.last_mut() {
+            open.branches += 1;
+            if open.branches > BRANCHES_MAX {
+                return Err(self.parser.error(format!("one `if` has more than {BRANCHES_MAX} `elif`s")));
+            }
+        }
+        Ok(())
     }
 
     /// A loop can be left from within conditions only: the engine does not close other blocks on the way.
@@ -253,12 +272,11 @@ impl Translation {
             let value = if target.contains('.') { format!("__kept({value})") } else { value };
             return Ok(format!("set {target} = {value}"));
         }
-        self.open(line, "set", "endset")?;
-        Ok(if self.parser.skip_operator("|") {
-            format!("set {target} | {}", self.filter_chain()?)
-        } else {
-            format!("set {target}")
-        })
+        // The block is a scope of its own.
+        self.open(line, "set", "endwith %}{% endset")?;
+        let filters =
+            if self.parser.skip_operator("|") { format!(" | {}", self.filter_chain()?) } else { String::new() };
+        Ok(format!("set {target}{filters} %}}{{% with"))
     }
 
     /// Filters with `|` between them.
