@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
 use flash_indexer_wire::{Start, StreamPosition, StreamTrust};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
