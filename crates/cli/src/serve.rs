@@ -106,10 +106,10 @@ pub(crate) struct ServeArguments {
     compat_metrics: bool,
 
     #[command(flatten)]
-    discovery: DiscoveryArguments,
+    demo: DemoArguments,
 
     #[command(flatten)]
-    demo: DemoArguments,
+    discovery: DiscoveryArguments,
 }
 
 pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
