@@ -5,6 +5,7 @@ mod discovery;
 mod dump;
 mod error;
 mod explain;
+mod explanation;
 mod extract;
 mod fields;
 mod peers;

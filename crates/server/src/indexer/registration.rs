@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crossbeam_channel::bounded;
+use flash_indexer_core::designs::BoundedError;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
@@ -16,7 +17,7 @@ use parking_lot::RwLock;
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
@@ -89,6 +90,16 @@ pub enum RegistrationError {
         what: &'static str,
         /// The bound.
         max: usize,
+    },
+    /// The bound of memory leaves too little for it.
+    #[error("{model} would be one of {models} models that share --memory-max: {error}; raise it, or unregister some")]
+    Memory {
+        /// The model.
+        model: ModelKey,
+        /// Models with it.
+        models: usize,
+        /// Why its index cannot be made.
+        error: BoundedError,
     },
     /// The service cannot take it now.
     #[error("{0}")]
@@ -171,7 +182,7 @@ impl Indexer {
         let listener = shared.unwrap_or_else(|| {
             let name =
                 StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
-            Arc::new(Listener::new(NewListener {
+            Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
                 instance: instance.clone(),
@@ -181,10 +192,11 @@ impl Indexer {
                 start: if is_from_dump { Start::Held } else { start },
                 decoder: self.decoders.assign(),
                 remembered: self.remembered.lock().recall(&name),
-            }))
+                state: ListenerState::default(),
+            })
         });
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
-            listener.hold.lock().hold(dp_rank);
+            listener.hold().hold(dp_rank);
         }
         // Before the first message, which may name further ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
@@ -212,28 +224,32 @@ impl Indexer {
 
     /// The model of that name, or a new one that is not registered yet.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
-        let models = self.models.read();
-        match models.get(key) {
-            Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
+        let (known, count) = {
+            let models = self.models.read();
+            (models.get(key).cloned(), models.len())
+        };
+        match known {
+            Some(model) if model.block_size == block_size => Ok(model),
             Some(model) => Err(RegistrationError::BlockSize {
                 model: key.clone(),
                 existing: model.block_size.tokens(),
                 asked: block_size.tokens(),
             }),
-            None if models.len() >= self.options.models_max => {
+            None if count >= self.options.models_max => {
                 self.metrics.bound(Bound::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
-            None => Ok(self.new_model(key, block_size)),
+            None => self.new_model(key, block_size),
         }
     }
 
-    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
-        Arc::new(Model {
+    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+        let index = self.new_index(key).inspect_err(|_| self.metrics.bound(Bound::Models))?;
+        Ok(Arc::new(Model {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(self.options.design.build()),
+            index: GroupedIndex::new(index),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
@@ -243,7 +259,7 @@ impl Indexer {
             spaces: SeenSpaces::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
-        })
+        }))
     }
 
     pub(super) fn new_id(&self) -> u64 {
@@ -316,7 +332,12 @@ impl Indexer {
         }
         model.update_lora_name();
         if model.instances.read().is_empty() {
-            self.models.write().remove(&model.key);
+            let left = {
+                let mut models = self.models.write();
+                models.remove(&model.key);
+                models.len()
+            };
+            self.share_memory_among(left);
         }
         ranks
     }
