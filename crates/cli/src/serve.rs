@@ -144,10 +144,10 @@ pub(crate) struct ServeArguments {
     tokenization: TokenizationArguments,
 
     #[command(flatten)]
-    discovery: DiscoveryArguments,
+    demo: DemoArguments,
 
     #[command(flatten)]
-    demo: DemoArguments,
+    discovery: DiscoveryArguments,
 }
 
 /// Where tokenizers come from, for prompts that are sent as text.
