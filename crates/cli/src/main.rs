@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod dump;
 mod explain;
+mod pods;
 mod prompt;
 mod query;
 mod replay;

@@ -27,7 +27,8 @@ mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
 pub use indexer::{
-    Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
+    Indexer, IndexerOptions, ListenError, PodOptions, QueryError, RankDump, Registered, Registration,
+    RegistrationError, Unregistered,
 };
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};

@@ -15,8 +15,12 @@ use tracing::warn;
 
 use crate::connections::BoundedListener;
 use crate::http::{self, Api};
-use crate::indexer::{Indexer, IndexerOptions, RankId, Registration, RegistrationError};
-use crate::peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
+use crate::indexer::{
+    Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RankId, Registration, RegistrationError,
+};
+use crate::peers::{
+    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+};
 
 /// What a server is made with.
 #[derive(Debug, Clone)]
@@ -31,6 +35,8 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// The indexer behind it.
     pub indexer: IndexerOptions,
+    /// How engines that connect to the service are taken in; none does not wait for any.
+    pub pods: Option<PodOptions>,
     /// Ranks to listen to from the start; readiness waits for them.
     pub registrations: Vec<Registration>,
     /// Other indexers of the fleet, to be asked in this order.
@@ -51,6 +57,7 @@ impl Default for ServerOptions {
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
+            pods: None,
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
@@ -76,6 +83,9 @@ pub enum StartError {
     /// A thread cannot be started.
     #[error("failed to start a thread: {0}")]
     Thread(io::Error),
+    /// Engines cannot connect.
+    #[error("{0}")]
+    Listen(#[from] ListenError),
     /// A rank asked for at the start cannot be listened to.
     #[error("failed to register instance {instance}: {source}")]
     Registration {
@@ -96,6 +106,7 @@ pub struct Server {
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
+    pods: Option<PodsGuard>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -112,6 +123,10 @@ impl Server {
         let listener = listener.map_err(|source| StartError::Bind { host, port, source })?;
         let address = listener.local_addr().map_err(StartError::Thread)?;
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
+        let waits_for_pods = options.pods.is_some();
+        if let Some(pods) = options.pods {
+            indexer.listen_for_pods(pods)?;
+        }
         let peers = Arc::new(Peers::new(options.peers));
         let recovers = options.load.is_some() || !peers.urls().is_empty();
         let mut asked = BTreeSet::new();
@@ -132,6 +147,12 @@ impl Server {
                 recovery.start().map_err(StartError::Thread)?
             }
         };
+        let pods = waits_for_pods.then(|| {
+            // What a peer knows of a pod is of use only until the pod is followed.
+            let recovery = Arc::clone(&recovery);
+            indexer.welcome_pods(move || !matches!(recovery.state(), RecoveryState::Running(_)))
+        });
+        let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
             let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
             Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
@@ -145,7 +166,7 @@ impl Server {
             // A dropped server stops as well.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, recovery, check, stop, serving })
+        Ok(Self { address, indexer, recovery, check, pods, stop, serving })
     }
 
     /// Where it listens, with its real port.
@@ -172,7 +193,7 @@ impl Server {
     /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
     /// have sent, and closes every socket.
     pub async fn stop(self) {
-        drop(self.check);
+        drop((self.check, self.pods));
         // The task that serves may have ended by itself.
         let _ = self.stop.send(());
         let mut serving = self.serving;

@@ -145,6 +145,7 @@ impl Recovery {
         let rank = RankId::of(&registration);
         match self.indexer.register_held(registration) {
             Ok(Registered::New) if self.indexer.is_held(&rank) => {
+                self.indexer.let_leave(&rank);
                 self.held.insert(rank.clone());
                 Some(rank)
             }
