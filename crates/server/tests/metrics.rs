@@ -11,8 +11,13 @@ use serde_json::{Value, json};
 use support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 3] =
-    ["flash_indexer_replays", "flash_indexer_replayed_messages", "flash_indexer_listener_restarts"];
+const UNMOVED: [&str; 5] = [
+    "flash_indexer_replays",
+    "flash_indexer_replayed_messages",
+    "flash_indexer_listener_restarts",
+    "flash_indexer_pods_registered",
+    "flash_indexer_pods_left",
+];
 
 #[test]
 fn everything_that_is_counted_moves_its_metric() {

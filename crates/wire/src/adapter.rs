@@ -39,20 +39,29 @@ impl EngineAdapter {
         BatchOutline::of(payload).map(|outline| outline.batch(payload, self))
     }
 
-    /// What the field at this place of an array `BlockStored` is, counted from the one after the tag; none if it
-    /// is to be skipped.
-    pub(crate) fn stored_field(self, at: usize, reader: &Reader<'_>) -> Option<&'static str> {
-        let common = STORED_FIELDS.get(at).copied();
-        if at < SGLANG_FIELDS || matches!(self, Self::Vllm) {
+    /// What the field at this place of an array `BlockStored` is, counted from the one after the tag.
+    pub(crate) fn stored_field(self, at: usize, reader: &Reader<'_>) -> StoredField {
+        let common = STORED_FIELDS.get(at).map_or(StoredField::Skipped, |name| StoredField::Named(name));
+        if at < SGLANG_FIELDS || self == Self::Vllm {
             return common;
         }
         let is_map = at < SGLANG_FIELDS + SALT_PLACES && matches!(reader.clone().next(), Ok(Token::Map(_)));
         match self {
-            _ if is_map => Some(SALT_MAP),
-            Self::Sglang => None,
+            _ if is_map => StoredField::SaltMap,
+            Self::Sglang => StoredField::Skipped,
             Self::Detect | Self::Vllm | Self::TensorRtLlm => common,
         }
     }
+}
+
+/// A field of an array `BlockStored`.
+pub(crate) enum StoredField {
+    /// One that maps have by this name.
+    Named(&'static str),
+    /// A map with the salt.
+    SaltMap,
+    /// Nothing that is known.
+    Skipped,
 }
 
 /// Fields of an array `BlockStored` in order.
@@ -77,10 +86,8 @@ const STORED_FIELDS: [&str; 15] = [
 const SGLANG_FIELDS: usize = 6;
 /// In one of so many places after them there may be the map with the salt.
 const SALT_PLACES: usize = 2;
-/// The name of such a map among the fields.
-pub(crate) const SALT_MAP: &str = "a map with the salt";
 /// The first fields of `BlockStored` have been in every release of every engine.
-pub(crate) const STORED_FIELDS_MIN: usize = 4;
+const STORED_FIELDS_MIN: usize = 4;
 
 /// What the first absent field of an array `BlockStored` of this length is called, if it cannot do without.
 pub(crate) fn missing_stored_field(len: usize) -> Option<&'static str> {

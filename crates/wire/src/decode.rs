@@ -2,7 +2,7 @@
 
 use flash_indexer_core::DpRank;
 
-use crate::adapter::{self, EngineAdapter};
+use crate::adapter::{EngineAdapter, StoredField, missing_stored_field};
 use crate::event::{BlockRemoved, BlockStored, EngineEvent};
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Malformed, Reader, Token};
@@ -282,14 +282,15 @@ fn from_array<'a>(
 ) -> Result<EngineEvent<'a>, EventError> {
     match kind {
         b"BlockStored" => {
-            if let Some(field) = adapter::missing_stored_field(len) {
+            if let Some(field) = missing_stored_field(len) {
                 return Err(EventError::MissingField { field });
             }
             let mut stored = BlockStored::default();
             for at in 0..len {
                 match adapter.stored_field(at, reader) {
-                    Some(field) => stored_field(&mut stored, field.as_bytes(), reader)?,
-                    None => reader.skip()?,
+                    StoredField::Named(field) => stored_field(&mut stored, field.as_bytes(), reader)?,
+                    StoredField::SaltMap => stored.cache_salt = salt_in_map(reader)?,
+                    StoredField::Skipped => reader.skip()?,
                 }
             }
             Ok(EngineEvent::Stored(stored))
@@ -361,7 +362,6 @@ fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Read
         b"mm_keys" => add_keys(&mut event.extra_keys, fields::mm_keys(reader, "mm_keys")?),
         b"cache_salt" => event.cache_salt = fields::optional_text(reader, "cache_salt")?,
         b"group_idx" => event.group.idx = fields::optional_u32(reader, "group_idx")?,
-        field if field == adapter::SALT_MAP.as_bytes() => event.cache_salt = salt_in_map(reader)?,
         b"kv_cache_spec_kind" => event.group.kind = fields::optional_text(reader, "kv_cache_spec_kind")?,
         b"kv_cache_spec_sliding_window" => {
             event.group.sliding_window = fields::unless_strange(reader, fields::optional_u32)?;
