@@ -251,6 +251,31 @@ fn a_service_that_returns_finds_its_pods_and_says_what_it_has_missed() {
 }
 
 #[test]
+fn a_service_that_starts_from_a_dump_keeps_what_pods_have_told() {
+    let first = service(|_| {});
+    let pod = Pod::connected(&first, "a");
+    pod.say(&first, 0, &[stored(None, &[1, 2])]);
+    let dump = std::env::temp_dir().join(format!("flash-indexer-pods-{}", std::process::id()));
+    std::fs::write(&dump, first.get_text("/dump")).expect("a file");
+    let bound = address(&first);
+    drop(first);
+    let restarted = |endpoint: String, timeout: Option<Duration>| {
+        let pods = PodOptions { timeout, ..PodOptions::new(vec![endpoint]) };
+        let load = Some(dump.clone());
+        Service::start_with(ServerOptions { pods: Some(pods), load, ..ServerOptions::default() })
+    };
+    let second = restarted(bound, None);
+    pod.wait_for_service();
+    let listener = pod.say(&second, 1, &[stored(Some(2), &[3])]);
+    assert_eq!(listener["trust"], json!("degraded"), "it may have started again unseen");
+    assert_eq!(second.score(&tokens(&[1, 2, 3]), "a", 0), 12);
+    // Where it does not come, it is forgotten.
+    let elsewhere = restarted("tcp://127.0.0.1:*".to_owned(), Some(Duration::from_millis(1)));
+    wait_for("its end", PATIENCE, || (elsewhere.get("/workers").1 == json!([])).then_some(()));
+    std::fs::remove_file(dump).expect("it is there");
+}
+
+#[test]
 fn a_pod_that_was_unregistered_stays_away_as_long_as_its_connection_lasts() {
     let service = service(|_| {});
     let pod = Pod::connected(&service, "a");

@@ -123,7 +123,8 @@ impl ChatTemplates {
             (_, Some(source)) => Ok(Choice::Requested(source)),
             (Own::One(template), None) => Ok(Choice::Own("default", template)),
             (Own::None, None) => Err(ChatError::NoTemplate(
-                "the model has no chat template: add chat_template.jinja to its directory, or send `chat_template`".into(),
+                "the model has no chat template: add chat_template.jinja to its directory, or send `chat_template`"
+                    .into(),
             )),
         }
     }

@@ -44,9 +44,7 @@ const OPERATIONS: [(&str, Callable); 24] = [
     ("__slice", sequences::slice),
     ("__list", |_, arguments| list(arguments.to_vec())),
     ("__tuple", |_, arguments| tuple(arguments.to_vec())),
-    ("__dict", |_, arguments| {
-        dict(arguments.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
-    }),
+    ("__dict", |_, arguments| dict(arguments.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())),
     ("__iterable", iterable),
     ("__kept", kept),
     ("__cycle", cycle),
@@ -58,16 +56,26 @@ const OPERATIONS: [(&str, Callable); 24] = [
 pub(in crate::chat) fn environment(clock: Clock) -> Environment<'static> {
     let mut environment = Environment::empty();
     for (name, operation) in OPERATIONS {
-        environment.add_function(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| operation(state, &arguments.into_values()));
+        environment.add_function(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            operation(state, &arguments.into_values())
+        });
     }
     for (name, filter) in FILTERS {
-        environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| filter(state, &arguments.into_values()));
+        environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            filter(state, &arguments.into_values())
+        });
     }
     for (name, test) in TESTS {
-        environment.add_test(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| test(state, &arguments.into_values()));
+        environment.add_test(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            test(state, &arguments.into_values())
+        });
     }
-    environment.add_function("namespace", |state: &mut State, arguments: Rest<ValueOrKwargs>| namespace(state, &arguments.into_values()));
-    environment.add_function("raise_exception", |_: &mut State, arguments: Rest<ValueOrKwargs>| raise(&arguments.into_values()));
+    environment.add_function("namespace", |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+        namespace(state, &arguments.into_values())
+    });
+    environment.add_function("raise_exception", |_: &mut State, arguments: Rest<ValueOrKwargs>| {
+        raise(&arguments.into_values())
+    });
     environment.add_function("strftime_now", move |_: &mut State, arguments: Rest<ValueOrKwargs>| {
         let [format] = bind("strftime_now", &arguments.into_values(), ["format"], 1)?;
         Ok::<_, Error>(Value::from(strftime(&plain(&required(format)), clock())))

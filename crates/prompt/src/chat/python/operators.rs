@@ -177,7 +177,9 @@ fn integers(left: i128, operator: &str, right: i128) -> Result<Value, Error> {
             let inexact = left.wrapping_rem(right) != 0;
             quotient - i128::from(inexact && (left < 0) != (right < 0))
         }),
-        "%" => left.checked_rem(right).map(|rest| if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest }),
+        "%" => {
+            left.checked_rem(right).map(|rest| if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest })
+        }
         _ if right < 0 => return numbers(Operand::Float(left as f64), operator, Operand::Int(right)),
         _ => u32::try_from(right).ok().and_then(|exponent| left.checked_pow(exponent)),
     };

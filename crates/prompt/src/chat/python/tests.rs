@@ -126,10 +126,7 @@ fn is_sequence(value: &Value) -> bool {
 }
 
 fn is_iterable(value: &Value) -> bool {
-    matches!(
-        kind(value),
-        Kind::Undefined | Kind::Text(_) | Kind::Dict(_) | Kind::Sequence(_) | Kind::Iterator(_)
-    )
+    matches!(kind(value), Kind::Undefined | Kind::Text(_) | Kind::Dict(_) | Kind::Sequence(_) | Kind::Iterator(_))
 }
 
 fn same(_: &mut State, arguments: &[Value]) -> Result<bool, Error> {

@@ -86,12 +86,8 @@ fn plain(receiver: &str, name: &str) -> Result<Value, Error> {
             receiver.starts_with(|c: char| c == '_' || c.is_alphabetic())
                 && receiver.chars().all(|c| c == '_' || c.is_alphanumeric()),
         ),
-        "isupper" => {
-            Value::from(receiver.chars().any(char::is_uppercase) && !receiver.chars().any(char::is_lowercase))
-        }
-        "islower" => {
-            Value::from(receiver.chars().any(char::is_lowercase) && !receiver.chars().any(char::is_uppercase))
-        }
+        "isupper" => Value::from(receiver.chars().any(char::is_uppercase) && !receiver.chars().any(char::is_lowercase)),
+        "islower" => Value::from(receiver.chars().any(char::is_lowercase) && !receiver.chars().any(char::is_uppercase)),
         "istitle" => Value::from(receiver.chars().any(char::is_alphabetic) && title(receiver) == receiver),
         _ => return Err(Error::from(ErrorKind::UnknownMethod)),
     })
@@ -234,12 +230,13 @@ fn edge(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
     let [affixes, start, stop] = bind(name, arguments, ["prefix", "start", "end"], 1)?;
     let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
     let affixes = required(affixes);
-    let has = |affix: &Value| -> Result<bool, Error> {
-        let affix = text(name, affix)?;
-        Ok(window.text.is_some_and(|part| {
-            if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }
-        }))
-    };
+    let has =
+        |affix: &Value| -> Result<bool, Error> {
+            let affix = text(name, affix)?;
+            Ok(window
+                .text
+                .is_some_and(|part| if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }))
+        };
     if let Kind::Sequence(sequence) = kind(&affixes)
         && sequence.form == super::values::Form::Tuple
     {
@@ -339,8 +336,7 @@ fn padded(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) ->
         "ljust" => format!("{receiver}{}", filling(missing)),
         "rjust" => format!("{}{receiver}", filling(missing)),
         "zfill" => {
-            let (sign, digits) =
-                receiver.split_at(usize::from(receiver.starts_with(['+', '-'])));
+            let (sign, digits) = receiver.split_at(usize::from(receiver.starts_with(['+', '-'])));
             format!("{sign}{}{digits}", "0".repeat(missing))
         }
         _ => center(receiver, width, fill),

@@ -24,7 +24,11 @@ pub(in crate::chat) enum Form {
     Tuple,
     /// `dict_items`, `dict_keys` or `dict_values`: has a length and is no sequence.
     View(&'static str),
-    Range { start: i128, stop: i128, step: i128 },
+    Range {
+        start: i128,
+        stop: i128,
+        step: i128,
+    },
     /// What `groupby` makes: a tuple whose items have the names `grouper` and `list`.
     Group,
 }
@@ -165,7 +169,9 @@ pub(in crate::chat) fn is_true(value: &Value) -> bool {
 /// Refuses what must not be kept in a namespace: what can itself change could come to contain itself.
 pub(in crate::chat) fn check_kept(value: &Value) -> Result<(), Error> {
     if Nesting::of(value).holds_changeable {
-        return Err(error("a namespace cannot keep a namespace or a loop: keep the values that are in them".to_owned()));
+        return Err(error(
+            "a namespace cannot keep a namespace or a loop: keep the values that are in them".to_owned(),
+        ));
     }
     Ok(())
 }

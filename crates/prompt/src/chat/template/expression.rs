@@ -246,7 +246,8 @@ impl Parser {
                 None => break,
             }
         }
-        left = if parts.len() == 1 { Expression::atom(parts.remove(0)) } else { Expression::loose(parts.join(" and ")) };
+        left =
+            if parts.len() == 1 { Expression::atom(parts.remove(0)) } else { Expression::loose(parts.join(" and ")) };
         Ok(left)
     }
 

@@ -9,7 +9,8 @@ const BLOCK_DEPTH_MAX: usize = 100;
 
 /// Writes a template of Jinja2's as one of minijinja's, line by line the same.
 pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
-    let mut translation = Translation { parser: Parser::new(tokens(source)?), out: String::new(), line: 1, open: Vec::new() };
+    let mut translation =
+        Translation { parser: Parser::new(tokens(source)?), out: String::new(), line: 1, open: Vec::new() };
     while let Some(token) = translation.parser.peek() {
         match token {
             TokenKind::Data(text) => {
@@ -133,7 +134,9 @@ impl Translation {
             }
             "print" => return self.print_statement(line),
             "include" | "import" | "from" | "extends" => {
-                return Err(self.parser.error(format!("`{tag}`: a chat template cannot load others, write it in one piece")));
+                return Err(self
+                    .parser
+                    .error(format!("`{tag}`: a chat template cannot load others, write it in one piece")));
             }
             "autoescape" => {
                 return Err(self.parser.error("`autoescape` is not supported: chat templates are plain text"));

@@ -7,8 +7,8 @@ use flash_indexer_wire::EngineAdapter;
 use crate::ingest::{Listener, ListenerOptions};
 use crate::instance::InstanceId;
 
-/// Longest name of a model that a topic may have, in bytes.
-const MODEL_NAME_BYTES_MAX: usize = 1 << 10;
+/// Longest topic that is looked at, in bytes.
+const TOPIC_BYTES_MAX: usize = 1 << 11;
 
 /// A pod and the model that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,16 +39,21 @@ impl Nameless {
 impl PodName {
     pub(crate) fn of_topic(topic: &[u8]) -> Result<Self, Nameless> {
         let no_name = || Nameless::NoName { bytes: topic.len() };
+        if is_too_long(topic) {
+            return Err(no_name());
+        }
         // Engines agree on topics, and whose it is is not known before.
         let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
         let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
         let model_name = names.model.ok_or_else(|| Nameless::NoModel { topic: shown() })?;
         let instance = InstanceId::parse(names.pod).map_err(|_| no_name())?;
-        match model_name.len() {
-            ..=MODEL_NAME_BYTES_MAX => Ok(Self { instance, model_name: model_name.to_owned() }),
-            _ => Err(no_name()),
-        }
+        Ok(Self { instance, model_name: model_name.to_owned() })
     }
+}
+
+/// Whether a topic is too long to be remembered.
+pub(crate) const fn is_too_long(topic: &[u8]) -> bool {
+    topic.len() > TOPIC_BYTES_MAX
 }
 
 /// What stands for an address where a pod's messages come over the bound socket; an address may follow, for people.
@@ -68,6 +73,11 @@ impl ListenerOptions {
     /// Whether the messages come over the bound socket.
     pub(crate) fn is_bound(&self) -> bool {
         is_bound(&self.endpoint)
+    }
+
+    /// Whether there is nothing that a socket of its own would be for.
+    pub(crate) fn needs_no_socket(&self) -> bool {
+        self.is_bound() && self.replay_endpoint.is_none()
     }
 }
 
@@ -125,6 +135,6 @@ mod tests {
         assert_eq!(reason(b"kv@pod@org/m@rev"), Err("topic_without_model"));
         assert_eq!(reason(b"kv@\xff@m"), Err("bad_topic"));
         assert_eq!(reason(format!("kv@{}@m", "p".repeat(257)).as_bytes()), Err("bad_topic"));
-        assert_eq!(reason(format!("kv@p@{}", "m".repeat(1_025)).as_bytes()), Err("bad_topic"));
+        assert_eq!(reason(format!("kv@p@{}", "m".repeat(TOPIC_BYTES_MAX)).as_bytes()), Err("bad_topic"));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::PodName;
-use super::name::{Nameless, queue_of};
+use super::name::{Nameless, is_too_long, queue_of};
 use crate::ingest::decoders::Frames;
 use crate::ingest::queue::Queued;
 
@@ -59,6 +59,9 @@ impl Topics {
     /// When its topic names none.
     pub(crate) fn sort(&mut self, message: PodMessage) -> Result<(), Nameless> {
         let topic: &[u8] = message.frames.first().map_or(&[], Vec::as_slice);
+        if is_too_long(topic) {
+            return PodName::of_topic(topic).map(drop);
+        }
         let at = match self.known.get(topic) {
             Some(&at) => at,
             None => self.learn(topic.to_vec()),

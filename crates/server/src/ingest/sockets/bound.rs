@@ -12,6 +12,8 @@ use crate::ingest::pods::{ConnectionId, PodMessage, Topics};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
+/// Connections that may wait to be accepted: a whole fleet comes back at once.
+const BACKLOG: i32 = 4_096;
 /// How often the thread looks whether it should end, in milliseconds.
 const STOP_CHECK_MS: i64 = 100;
 const MONITOR: &str = "inproc://bound-monitor";
@@ -59,6 +61,7 @@ impl BoundThread {
         socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
         socket.set_heartbeat_ttl(HEARTBEAT_TIMEOUT_MS)?;
         socket.set_tcp_keepalive(1)?;
+        socket.set_backlog(BACKLOG)?;
         socket.set_subscribe(options.topic_prefix.as_bytes())?;
         socket.monitor(MONITOR, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
         let monitor = context.socket(zmq::PAIR)?;

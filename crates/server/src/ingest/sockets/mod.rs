@@ -18,7 +18,7 @@ pub(crate) use self::bound::{BindError, BoundOptions};
 use self::resolver::Resolver;
 pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
-use super::decoders::Decoders;
+use super::decoders::{Decoders, Delivery};
 use super::listener::Listener;
 
 /// Listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
@@ -70,9 +70,12 @@ impl Sockets {
         Ok(endpoints)
     }
 
-    /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever. Of a pod whose messages
-    /// come over the bound socket, only missed messages are asked for here.
+    /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever. For a pod whose messages
+    /// come over the bound socket, missed ones can be asked for from then on.
     pub(crate) fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+        if listener.options.needs_no_socket() {
+            return Ok(());
+        }
         let mut threads = self.threads.lock();
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
@@ -94,7 +97,9 @@ impl Sockets {
     /// forgotten; returns when that is done, with where the stream stood.
     pub(crate) fn close(&self, listener: &Arc<Listener>) -> Option<StreamPosition> {
         let (done, finished) = bounded(1);
-        {
+        if listener.options.needs_no_socket() {
+            self.decoders.deliver(listener, Delivery::Retire(done));
+        } else {
             let mut threads = self.threads.lock();
             let thread = threads.iter_mut().find(|thread| thread.listeners.contains(&listener.id))?;
             thread.listeners.retain(|&id| id != listener.id);

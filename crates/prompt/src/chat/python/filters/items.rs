@@ -74,7 +74,11 @@ pub(super) fn attr(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
         // Items are not attributes; only methods of these are.
         Kind::Dict(_) | Kind::Text(_) | Kind::Sequence(_) => {
             let found = crate::chat::python::attributes::attribute(state, &[value.clone(), name.clone()])?;
-            Ok(if found.as_object().is_some() && matches!(kind(&found), Kind::Other) { found } else { Value::UNDEFINED })
+            Ok(if found.as_object().is_some() && matches!(kind(&found), Kind::Other) {
+                found
+            } else {
+                Value::UNDEFINED
+            })
         }
         _ => item(state, &[value, name]),
     }
