@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod demo;
 mod diff;
+mod discovery;
 mod doctor;
 mod dump;
 mod explain;

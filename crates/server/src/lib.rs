@@ -10,6 +10,7 @@
 
 mod answer;
 mod connections;
+mod discovery;
 pub mod dump;
 mod engine;
 mod explain;
@@ -26,6 +27,10 @@ mod remembered;
 mod server;
 
 pub use answer::{Answer, QueryOptions, RankAnswer};
+pub use discovery::{
+    DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
+    KubernetesOptions, NamespaceError,
+};
 pub use indexer::{
     Indexer, IndexerOptions, ListenError, PodOptions, QueryError, RankDump, Registered, Registration,
     RegistrationError, Unregistered,

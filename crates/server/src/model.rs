@@ -147,8 +147,12 @@ impl Model {
 
     /// What each rank holds of a prompt of so many tokens, whose blocks have these hashes.
     pub(crate) fn find_prompt(&self, locals: &[LocalHash], tokens: usize) -> MatchScores {
-        let ends_with_block = locals.len() * self.block_size.token_count() == tokens;
-        if ends_with_block { self.index.find_prompt(locals) } else { self.index.find(locals) }
+        if self.ends_with_block(locals, tokens) { self.index.find_prompt(locals) } else { self.index.find(locals) }
+    }
+
+    /// Whether a prompt of so many tokens, whose blocks have these hashes, ends with the last of them.
+    pub(crate) fn ends_with_block(&self, locals: &[LocalHash], tokens: usize) -> bool {
+        locals.len() * self.block_size.token_count() == tokens
     }
 
     /// The answer for every rank; of several queries the deepest match counts.

@@ -33,4 +33,6 @@ pub use stream::{
     StreamPosition, StreamTrust,
 };
 pub use topic::{TopicError, TopicNames};
-pub use translate::{GroupRole, KnownGroup, Translated, Translator, TranslatorOptions, Unusable};
+pub use translate::{
+    Age, CONTENTS_MAX, GroupRole, KnownGroup, Remembered, Translated, Translator, TranslatorOptions, Unusable,
+};

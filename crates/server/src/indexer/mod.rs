@@ -2,6 +2,7 @@
 
 mod explain;
 mod handover;
+mod keepers;
 mod pods;
 mod registration;
 mod restore;
@@ -20,16 +21,19 @@ use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
+use self::keepers::Keepers;
+pub(crate) use self::keepers::{Keeper, Kept};
 use self::pods::Pods;
 pub(crate) use self::pods::PodsGuard;
 pub use self::pods::{ListenError, PodOptions};
+pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
-use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
@@ -111,6 +115,7 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     departures: Departures,
+    keepers: Keepers,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -144,6 +149,7 @@ impl Indexer {
             metrics,
             uses,
             departures: Departures::default(),
+            keepers: Keepers::default(),
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -211,11 +217,15 @@ impl Indexer {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
             for (instance, found) in model.instances.read().iter() {
+                let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
+                    let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
+                    (dp_rank, ListenerReport { source: self.keepers.source(&rank), ..listener.report(dp_rank) })
+                };
                 reports.push(InstanceReport {
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,
-                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report(rank))).collect(),
+                    listeners: found.listeners.iter().map(report).collect(),
                 });
             }
         }

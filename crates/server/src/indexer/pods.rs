@@ -7,12 +7,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use flash_indexer_wire::Start;
-use parking_lot::Mutex;
-use rustc_hash::FxHashSet;
 use tracing::{info, warn};
 
-use super::{Indexer, RankId, Registered, Registration, RegistrationError};
+use super::{Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
 use crate::ingest::{Arrival, BindError, BoundOptions, Connection, Listener, ListenerOptions, Refusal};
 use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
@@ -75,8 +72,6 @@ pub(super) struct Pods {
     /// What is shown as the endpoint of its pods.
     pub(super) endpoint: String,
     addresses: Vec<String>,
-    /// Listeners that were registered because their pod connected.
-    automatic: Mutex<FxHashSet<u64>>,
 }
 
 /// Ends the registration of pods when it is dropped.
@@ -95,7 +90,7 @@ impl Indexer {
         let addresses = self.sockets.bind(&bound)?;
         let endpoint = bound_endpoint(&addresses);
         // A service listens once.
-        let _ = self.pods.set(Pods { options, endpoint, addresses, automatic: Mutex::default() });
+        let _ = self.pods.set(Pods { options, endpoint, addresses });
         Ok(())
     }
 
@@ -157,7 +152,7 @@ impl Indexer {
 
     /// Registers a pod's rank that has come by itself.
     fn admit(&self, arrival: &Arrival) -> Result<(), Refusal> {
-        let Some(Pods { options, endpoint, automatic, .. }) = self.pods.get() else { return Ok(()) };
+        let Some(Pods { options, endpoint, .. }) = self.pods.get() else { return Ok(()) };
         let Arrival { name, dp_rank, block_size, refused_before } = arrival;
         let refuse = |reason: &'static str, why: String| {
             if *refused_before != Some(reason) {
@@ -177,7 +172,7 @@ impl Indexer {
             return Err(Refusal::BlockSizeUnknown);
         };
         self.dismiss_if_outgrown(&model, &name.instance, *dp_rank, block_size);
-        if automatic.lock().len() >= options.pods_max {
+        if self.keepers.count(&Keeper::Pod) >= options.pods_max {
             self.metrics.bound(Bound::Pods);
             return refuse("too_many_pods", format!("{} have registered themselves already", options.pods_max));
         }
@@ -192,11 +187,8 @@ impl Indexer {
             engine: None,
             removed_copies: RemovedCopies::One,
         };
-        match self.register_from(registration, Start::AtOnce) {
+        match self.register_for(Keeper::Pod, registration) {
             Ok(Registered::New) => {
-                if let Some(listener) = self.pod_listener(&model, &name.instance, *dp_rank) {
-                    automatic.lock().insert(listener.id);
-                }
                 self.metrics.pod_registered();
                 info!("{name} rank {dp_rank} has connected: blocks of {} tokens", block_size.tokens());
                 Ok(())
@@ -226,10 +218,7 @@ impl Indexer {
         }
         let listeners = self.listeners_of_pod(&registration.model, &registration.instance, registration.dp_rank);
         for listener in listeners.iter().filter(|listener| self.is_automatic(listener)) {
-            if says_the_same(listener, registration) {
-                // From now on it stays, whatever becomes of its connection.
-                self.pods.get().map(|pods| pods.automatic.lock().remove(&listener.id));
-            } else {
+            if !says_the_same(listener, registration) {
                 self.forget_pod(listener);
             }
         }
@@ -255,27 +244,12 @@ impl Indexer {
         listeners.filter(|listener| listener.options.is_bound()).collect()
     }
 
-    /// A rank that was taken over from elsewhere, and says nothing that a pod could not say itself, is as if its pod had
-    /// registered it: it leaves when its pod does not come.
-    pub(crate) fn let_leave(&self, rank: &RankId) {
-        let listener = self.pod_listener(&rank.model, &rank.instance, rank.dp_rank);
-        let is_plain = |listener: &Arc<Listener>| {
-            let options = &listener.options;
-            options.replay_endpoint.is_none() && options.lora_name.is_none() && options.engine.is_none()
-        };
-        if let (Some(pods), Some(listener)) = (self.pods.get(), listener.filter(is_plain)) {
-            pods.automatic.lock().insert(listener.id);
-        }
-    }
-
     fn forget_pod(&self, listener: &Listener) {
-        let ModelKey { model_name, tenant_id } = &listener.model.key;
-        self.unregister(&listener.instance, model_name, Some(tenant_id), Some(listener.dp_rank));
-        self.pods.get().map(|pods| pods.automatic.lock().remove(&listener.id));
+        self.unregister_kept(&rank_of(listener));
     }
 
     fn is_automatic(&self, listener: &Listener) -> bool {
-        self.pods.get().is_some_and(|pods| pods.automatic.lock().contains(&listener.id))
+        self.keepers.keeper(&rank_of(listener)) == Some(Keeper::Pod)
     }
 
     fn pod_listener(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
@@ -286,30 +260,24 @@ impl Indexer {
     /// Takes pods out that have registered themselves and whose connection is gone for too long. `gone` says since
     /// when.
     fn let_pods_go(&self, gone: &mut BTreeMap<u64, Instant>, now: Instant) {
-        let Some(Pods { options, automatic, .. }) = self.pods.get() else { return };
-        let listeners: Vec<Arc<Listener>> = self
-            .models_of(None, None)
-            .iter()
-            .flat_map(|model| {
-                let instances = model.instances.read();
-                let listeners = instances.values().flat_map(|instance| instance.listeners.values());
-                listeners.filter(|listener| listener.options.is_bound()).cloned().collect::<Vec<_>>()
-            })
-            .collect();
-        let registered: FxHashSet<u64> = listeners.iter().map(|listener| listener.id).collect();
-        automatic.lock().retain(|id| registered.contains(id));
-        gone.retain(|id, _| registered.contains(id));
-        let Some(timeout) = options.timeout else { return };
-        for listener in listeners.iter().filter(|listener| self.is_automatic(listener)) {
-            if listener.connection() == Connection::Connected {
-                gone.remove(&listener.id);
-            } else if now.duration_since(*gone.entry(listener.id).or_insert(now)) >= timeout {
+        let Some(timeout) = self.pods.get().and_then(|pods| pods.options.timeout) else { return };
+        let kept = self.kept().into_iter().filter(|(_, kept)| kept.keeper == Keeper::Pod);
+        let listeners = kept.filter_map(|(rank, _)| self.pod_listener(&rank.model, &rank.instance, rank.dp_rank));
+        let unconnected: Vec<_> = listeners.filter(|it| it.connection() != Connection::Connected).collect();
+        gone.retain(|id, _| unconnected.iter().any(|listener| listener.id == *id));
+        for listener in unconnected {
+            if now.duration_since(*gone.entry(listener.id).or_insert(now)) >= timeout {
                 info!("{} rank {} is gone, and is forgotten", listener.pod_name(), listener.dp_rank);
-                self.forget_pod(listener);
+                self.forget_pod(&listener);
                 self.metrics.pod_left();
             }
         }
     }
+}
+
+fn rank_of(listener: &Listener) -> RankId {
+    let (model, instance) = (listener.model.key.clone(), listener.instance.clone());
+    RankId { model, instance, dp_rank: listener.dp_rank }
 }
 
 /// Longest wait before the thread notices that it should end.

@@ -13,16 +13,17 @@ use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRan
 use flash_indexer_wire::Start;
 use parking_lot::RwLock;
 
-use super::Indexer;
+use super::handover::listener;
+use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position, is_bound};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
 use crate::remembered::StreamName;
 
 /// A rank of an engine that asks to be indexed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// The engine instance.
     pub instance: InstanceId,
@@ -109,14 +110,36 @@ impl Indexer {
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
         self.give_way(&registration);
-        self.register_from(registration, Start::AtOnce)
+        self.register_from(registration, Start::AtOnce, Keeper::Hand)
+    }
+
+    /// Listens to a rank from now on for somebody, who may end that unless it was asked for by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_for(
+        &self,
+        keeper: Keeper,
+        registration: Registration,
+    ) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::AtOnce, keeper)
     }
 
     pub(super) fn register_from(
         &self,
         registration: Registration,
         start: Start,
+        keeper: Keeper,
     ) -> Result<Registered, RegistrationError> {
+        let _registering = self.registering.lock();
+        let registered = self.listen(registration.clone(), start)?;
+        self.keepers.note(keeper, registration);
+        Ok(registered)
+    }
+
+    /// Registers while nobody else does.
+    fn listen(&self, registration: Registration, start: Start) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         let endpoint = self.resolve_endpoint(endpoint)?;
         if !is_bound(&endpoint) {
@@ -132,7 +155,6 @@ impl Indexer {
             engine: registration.engine,
             removed_copies: registration.removed_copies,
         };
-        let _registering = self.registering.lock();
         if options.is_bound() {
             self.check_one_tenant(&key, &instance, dp_rank)?;
         }
@@ -161,7 +183,7 @@ impl Indexer {
                 true => self.decoders.of_pod(&instance),
                 false => self.decoders.assign(),
             };
-            Arc::new(Listener::new(NewListener {
+            Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
                 instance: instance.clone(),
@@ -171,10 +193,11 @@ impl Indexer {
                 start: if is_from_dump { Start::Held } else { start },
                 decoder,
                 remembered: self.remembered.lock().recall(&name),
-            }))
+                state: ListenerState::default(),
+            })
         });
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
-            listener.hold.lock().hold(dp_rank);
+            listener.hold().hold(dp_rank);
         }
         // Before the first message, which may name further ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
@@ -263,28 +286,55 @@ impl Indexer {
     ) -> Unregistered {
         let _registering = self.registering.lock();
         let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
-        let mut ranks = 0;
-        for model in models {
-            ranks += forget_dumped(&model, instance, dp_rank);
-            let closed = unlist(&model, instance, dp_rank);
-            ranks += closed.len();
-            for (dp_rank, listener) in &closed {
-                self.stop_listening(&model, *dp_rank, listener);
-                let (instance, model) = (instance.clone(), model.key.clone());
-                self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
-            }
-            if let Some((_, listener)) = closed.first()
-                && !model.instances.read().contains_key(instance)
-            {
-                // Ranks that nobody listened to, too.
-                model.index.remove_worker(listener.worker);
-            }
-            model.update_lora_name();
-            if model.instances.read().is_empty() {
-                self.models.write().remove(&model.key);
-            }
+        Unregistered { ranks: models.iter().map(|model| self.leave(model, instance, dp_rank)).sum() }
+    }
+
+    /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
+    /// names.
+    pub(crate) fn unregister_kept(&self, rank: &RankId) -> Unregistered {
+        let _registering = self.registering.lock();
+        let model = self.models.read().get(&rank.model).cloned();
+        let Some(model) = model.filter(|_| self.keepers.keeper(rank).is_some_and(|keeper| keeper != Keeper::Hand))
+        else {
+            return Unregistered { ranks: 0 };
+        };
+        let stream = listener(&model, &rank.instance, rank.dp_rank);
+        let mut left = self.leave(&model, &rank.instance, Some(rank.dp_rank));
+        let of_stream: Vec<RankId> = {
+            let instances = model.instances.read();
+            let listed = instances.get(&rank.instance).into_iter().flat_map(|instance| &instance.listeners);
+            let same = listed.filter(|(_, other)| stream.as_ref().is_some_and(|stream| Arc::ptr_eq(stream, other)));
+            same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
+        };
+        if of_stream.iter().all(|other| self.keepers.keeper(other).is_none()) {
+            left +=
+                of_stream.iter().map(|other| self.leave(&model, &rank.instance, Some(other.dp_rank))).sum::<usize>();
         }
-        Unregistered { ranks }
+        Unregistered { ranks: left }
+    }
+
+    /// Takes an instance or one of its ranks out of a model; how many ranks it was.
+    fn leave(&self, model: &Arc<Model>, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
+        let mut ranks = forget_dumped(model, instance, dp_rank);
+        let closed = unlist(model, instance, dp_rank);
+        ranks += closed.len();
+        for (dp_rank, listener) in &closed {
+            self.stop_listening(model, *dp_rank, listener);
+            self.keepers.forget(&RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank });
+            let (instance, model) = (instance.clone(), model.key.clone());
+            self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
+        }
+        if let Some((_, listener)) = closed.first()
+            && !model.instances.read().contains_key(instance)
+        {
+            // Ranks that nobody listened to, too.
+            model.index.remove_worker(listener.worker);
+        }
+        model.update_lora_name();
+        if model.instances.read().is_empty() {
+            self.models.write().remove(&model.key);
+        }
+        ranks
     }
 
     /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
@@ -361,7 +411,7 @@ fn contradiction(
 }
 
 /// Catches what ZeroMQ would accept without complaint and never connect.
-fn check_endpoint(endpoint: &str) -> Result<(), RegistrationError> {
+pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), RegistrationError> {
     let bad = |why: &str| {
         Err(RegistrationError::Endpoint(format!(
             "bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or ipc:///path"

@@ -46,10 +46,12 @@ pub(crate) enum Bound {
     Listeners,
     /// Blocks whose recent uses are counted.
     RecentUses,
+    /// Ranks that a source of discovery may name.
+    DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -68,6 +70,7 @@ impl Bound {
         Self::Models,
         Self::Listeners,
         Self::RecentUses,
+        Self::DiscoveryTargets,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -90,6 +93,7 @@ impl Bound {
             Self::Models => "models",
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
+            Self::DiscoveryTargets => "discovery_targets",
         }
     }
 }

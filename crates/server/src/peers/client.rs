@@ -160,4 +160,6 @@ pub(crate) struct PeerListener {
     pub(crate) engine: Option<EngineKind>,
     #[serde(default)]
     pub(crate) removal: Removal,
+    /// The source of discovery that keeps it registered there.
+    pub(crate) source: Option<String>,
 }

@@ -230,13 +230,12 @@ fn edge(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
     let [affixes, start, stop] = bind(name, arguments, ["prefix", "start", "end"], 1)?;
     let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
     let affixes = required(affixes);
-    let has =
-        |affix: &Value| -> Result<bool, Error> {
-            let affix = text(name, affix)?;
-            Ok(window
-                .text
-                .is_some_and(|part| if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }))
-        };
+    let has = |affix: &Value| -> Result<bool, Error> {
+        let affix = text(name, affix)?;
+        Ok(window
+            .text
+            .is_some_and(|part| if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }))
+    };
     if let Kind::Sequence(sequence) = kind(&affixes)
         && sequence.form == super::values::Form::Tuple
     {
