@@ -1,6 +1,7 @@
 //! The `flash-indexer` command.
 
 mod bench;
+mod byte_size;
 mod client;
 mod demo;
 mod diff;

@@ -15,6 +15,7 @@ use flash_indexer_server::{
 };
 use tracing::{debug, info, warn};
 
+use crate::byte_size::ByteSize;
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
@@ -56,6 +57,11 @@ pub(crate) struct ServeArguments {
     /// Design of every index.
     #[arg(long, env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
     index: Design,
+
+    /// Let the indexes of all models together take no more memory than this, such as 2GiB; they forget
+    /// what is of least use, and answers say so. Only with the default design.
+    #[arg(long, env = "FLASH_INDEXER_MEMORY_MAX", value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
 
     /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas. After an
     /// address |replay=zmq_address says where the engine replays what was missed, as in
@@ -137,6 +143,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             writer_threads: arguments.threads.into(),
             decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
             history_blocks_max: arguments.history_blocks_max,
+            memory_max: arguments.memory_max()?,
             use_window: match arguments.frequency_window_s {
                 0 => None,
                 seconds => Some(Duration::from_secs(seconds.into())),
@@ -198,6 +205,15 @@ fn raise_open_files_limit() {
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
 impl ServeArguments {
+    /// The bound of memory, if an index of the design can keep it.
+    fn memory_max(&self) -> Result<Option<usize>> {
+        let Some(ByteSize(bytes)) = self.memory_max else { return Ok(None) };
+        if let Err(error) = self.index.build_bounded(bytes) {
+            bail!("--memory-max: {error}");
+        }
+        Ok(Some(bytes))
+    }
+
     /// One of `--workers`.
     fn registration(&self, worker: &str) -> Result<Registration> {
         let form = "expected instance_id[:dp_rank]=zmq_address[|replay=zmq_address], such as 1=tcp://gpu-1:5557 or \

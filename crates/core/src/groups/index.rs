@@ -10,7 +10,8 @@ use super::rank::RankGroups;
 use super::{Cut, GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, Tier, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankSize, SharedIndex, Tier, WorkerId,
+    WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -225,6 +226,15 @@ impl SharedIndex for GroupedIndex {
     /// What the indexed group takes.
     fn memory_bytes(&self) -> Option<usize> {
         self.plain.memory_bytes()
+    }
+
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        self.plain.set_memory_max(bytes_max, spare_bytes);
+    }
+
+    /// What bounds what the indexed group takes.
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        self.plain.memory_bound()
     }
 
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

@@ -3,6 +3,7 @@
 mod explain;
 mod handover;
 mod keepers;
+mod memory;
 mod pods;
 mod registration;
 mod restore;
@@ -56,6 +57,8 @@ pub struct IndexerOptions {
     pub listeners_max: usize,
     /// Stored and removed blocks of each model that are remembered to explain answers with, each.
     pub history_blocks_max: usize,
+    /// Bytes that all indexes together may take; none lets them take what they need.
+    pub memory_max: Option<usize>,
     /// What the metrics are called.
     pub metric_names: MetricNames,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
@@ -73,6 +76,7 @@ impl Default for IndexerOptions {
             metric_names: MetricNames::Own,
             use_window: None,
             history_blocks_max: 16_384,
+            memory_max: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crossbeam_channel::bounded;
+use flash_indexer_core::designs::BoundedError;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
@@ -89,6 +90,16 @@ pub enum RegistrationError {
         what: &'static str,
         /// The bound.
         max: usize,
+    },
+    /// The bound of memory leaves too little for it.
+    #[error("{model} would be one of {models} models that share --memory-max: {error}; raise it, or unregister some")]
+    Memory {
+        /// The model.
+        model: ModelKey,
+        /// Models with it.
+        models: usize,
+        /// Why its index cannot be made.
+        error: BoundedError,
     },
     /// The service cannot take it now.
     #[error("{0}")]
@@ -228,28 +239,32 @@ impl Indexer {
 
     /// The model of that name, or a new one that is not registered yet.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
-        let models = self.models.read();
-        match models.get(key) {
-            Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
+        let (known, count) = {
+            let models = self.models.read();
+            (models.get(key).cloned(), models.len())
+        };
+        match known {
+            Some(model) if model.block_size == block_size => Ok(model),
             Some(model) => Err(RegistrationError::BlockSize {
                 model: key.clone(),
                 existing: model.block_size.tokens(),
                 asked: block_size.tokens(),
             }),
-            None if models.len() >= self.options.models_max => {
+            None if count >= self.options.models_max => {
                 self.metrics.bound(Bound::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
-            None => Ok(self.new_model(key, block_size)),
+            None => self.new_model(key, block_size),
         }
     }
 
-    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
-        Arc::new(Model {
+    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+        let index = self.new_index(key).inspect_err(|_| self.metrics.bound(Bound::Models))?;
+        Ok(Arc::new(Model {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(self.options.design.build()),
+            index: GroupedIndex::new(index),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
@@ -259,7 +274,7 @@ impl Indexer {
             spaces: SeenSpaces::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
-        })
+        }))
     }
 
     pub(super) fn new_id(&self) -> u64 {
@@ -332,7 +347,12 @@ impl Indexer {
         }
         model.update_lora_name();
         if model.instances.read().is_empty() {
-            self.models.write().remove(&model.key);
+            let left = {
+                let mut models = self.models.write();
+                models.remove(&model.key);
+                models.len()
+            };
+            self.share_memory_among(left);
         }
         ranks
     }

@@ -144,6 +144,9 @@ pub(super) fn get_item(_: &mut State, value: &Value, key: &Value) -> Result<Valu
         Kind::Text(text) => place(text.chars().count())
             .and_then(|at| text.chars().nth(at))
             .map_or(Value::UNDEFINED, |c| Value::from(c.to_string())),
+        Kind::Sequence(sequence) if sequence.form == Form::Group && key.as_str().is_some() => {
+            value.get_item(key).unwrap_or(Value::UNDEFINED)
+        }
         Kind::Sequence(sequence) if !matches!(sequence.form, Form::View(_)) => {
             place(sequence.items.len()).map_or(Value::UNDEFINED, |at| sequence.items[at].clone())
         }

@@ -10,7 +10,7 @@ use super::arguments::{Callable, bind, integer, required, split};
 use super::calendar::{Clock, strftime};
 use super::compare::contains;
 use super::filters::FILTERS;
-use super::limits::spend;
+use super::limits::{spend, spend_items};
 use super::tests::{TESTS, is_equal, is_unequal, ordered};
 use super::text::{Plain, plain};
 use super::values::{Form, Kind, check_kept, dict, error, items, kind, list, sequence, tuple, undefined};
@@ -144,7 +144,7 @@ fn range(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     if count > RANGE_MAX {
         return Err(error(format!("a range of more than {RANGE_MAX} numbers is not allowed")));
     }
-    spend(state, usize::try_from(count).unwrap_or(0))?;
+    spend_items(state, usize::try_from(count).unwrap_or(0))?;
     let numbers = (0..count).map(|nth| operators::int(start + nth * step)).collect();
     sequence(Form::Range { start, stop, step }, numbers)
 }
@@ -163,7 +163,7 @@ fn dict_function(state: &mut State, arguments: &[Value]) -> Result<Value, Error>
 /// The pairs of a dict, or of what yields pairs.
 fn pairs(state: &mut State, value: &Value) -> Result<Vec<(Value, Value)>, Error> {
     if let Kind::Dict(dict) = kind(value) {
-        spend(state, dict.len())?;
+        spend_items(state, dict.len())?;
         return Ok(dict.pairs());
     }
     let mut pairs = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::limits::{NESTING_MAX, spend};
+use super::limits::{NESTING_MAX, spend_items};
 use super::text::{Quoted, kind_name};
 
 /// A list, a tuple, a range, or what a dict's `items()`, `keys()` and `values()` answer.
@@ -130,7 +130,7 @@ pub(in crate::chat) fn is_hashable(value: &Value) -> bool {
             Form::Range { .. } => true,
             Form::List | Form::View(_) => false,
         },
-        Kind::Dict(_) | Kind::Undefined => false,
+        Kind::Dict(_) => false,
         _ => true,
     }
 }
@@ -149,7 +149,7 @@ pub(in crate::chat) fn items(state: &mut State, value: &Value) -> Result<Vec<Val
         Kind::Other if is_native_sequence(value) => value.try_iter()?.collect(),
         _ => return Err(error(format!("'{}' object is not iterable", kind_name(value)))),
     };
-    spend(state, items.len())?;
+    spend_items(state, items.len())?;
     Ok(items)
 }
 
