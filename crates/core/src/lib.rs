@@ -36,6 +36,7 @@ mod ids;
 mod index;
 mod scores;
 mod shared;
+mod tiers;
 
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};

@@ -6,6 +6,8 @@
 //! an index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
 //! has bytes, or costs more than the event it is in.
 
+pub mod cbor;
+
 mod adapter;
 mod chain_hash;
 mod cursor;
@@ -21,7 +23,7 @@ mod topic;
 mod translate;
 
 pub use adapter::EngineAdapter;
-pub use chain_hash::{EngineBlockHash, Sha256CborChain};
+pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
 pub use decode::{Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};

@@ -7,6 +7,7 @@ mod memory;
 mod pods;
 mod registration;
 mod restore;
+mod score;
 mod shadow;
 mod snapshot;
 
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
+use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
+use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
@@ -30,6 +33,7 @@ pub use self::pods::{ListenError, PodOptions};
 pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
+pub use self::score::{PredictError, TokenPrompt};
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
@@ -38,8 +42,10 @@ use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Wri
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
+use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
+use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -63,6 +69,14 @@ pub struct IndexerOptions {
     pub metric_names: MetricNames,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
     pub use_window: Option<Duration>,
+    /// What a block is worth in scores, by tier.
+    pub tier_weights: TierWeights,
+    /// How long a prediction counts that names no time.
+    pub prediction_ttl: Duration,
+    /// Bounds of predictions.
+    pub prediction_limits: PredictionLimits,
+    /// Where tokenizers come from.
+    pub tokenization: TokenizationOptions,
 }
 
 impl Default for IndexerOptions {
@@ -77,6 +91,10 @@ impl Default for IndexerOptions {
             use_window: None,
             history_blocks_max: 16_384,
             memory_max: None,
+            tier_weights: TierWeights::default(),
+            prediction_ttl: Duration::from_secs(2),
+            prediction_limits: PredictionLimits::default(),
+            tokenization: TokenizationOptions::default(),
         }
     }
 }
@@ -118,6 +136,8 @@ pub struct Indexer {
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
+    predictions: Predictions,
+    tokenization: Tokenization,
     departures: Departures,
     keepers: Keepers,
     next_id: AtomicU64,
@@ -142,6 +162,8 @@ impl Indexer {
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
         let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &metrics)?);
         Ok(Self {
+            predictions: Predictions::new(options.prediction_limits),
+            tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models: RwLock::default(),
             registering: Mutex::default(),
@@ -161,6 +183,7 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
+        self.tokenization.stop();
         self.writers.stop_applying();
         self.sockets.stop();
         self.decoders.stop();
@@ -216,6 +239,21 @@ impl Indexer {
         Ok(model.answer([(locals, model.index.find(locals))], options))
     }
 
+    /// The tokens of a text or a chat, by the model's tokenizer and chat template.
+    ///
+    /// # Errors
+    ///
+    /// When the service has no tokenizers, and when the pool fails: too much waits, there is none for the model, or the prompt
+    /// cannot be rendered or tokenized.
+    pub async fn tokens(
+        &self,
+        model_name: &str,
+        prompt: Prompted,
+        options: PromptOptions,
+    ) -> Result<Vec<u32>, TokenizationError> {
+        self.tokenization.tokens(model_name, prompt, options).await
+    }
+
     /// Every registered instance, by model and then by instance.
     pub(crate) fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
         let mut reports = Vec::new();
@@ -266,7 +304,14 @@ impl Indexer {
         }
         let models = models.iter().map(|model| model.state()).collect();
         self.metrics.encode(
-            State { models, listeners, decoders: self.decoders.queues(), writers: self.writers.queues() },
+            State {
+                models,
+                listeners,
+                decoders: self.decoders.queues(),
+                writers: self.writers.queues(),
+                predicted_blocks: self.predictions.count(),
+                tokenization: self.tokenization.statistics(),
+            },
             format,
         )
     }

@@ -46,12 +46,14 @@ pub(crate) enum Bound {
     Listeners,
     /// Blocks whose recent uses are counted.
     RecentUses,
+    /// Blocks that pods are predicted to hold.
+    PredictedBlocks,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -70,6 +72,7 @@ impl Bound {
         Self::Models,
         Self::Listeners,
         Self::RecentUses,
+        Self::PredictedBlocks,
         Self::DiscoveryTargets,
     ];
 
@@ -93,6 +96,7 @@ impl Bound {
             Self::Models => "models",
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
+            Self::PredictedBlocks => "predicted_blocks",
             Self::DiscoveryTargets => "discovery_targets",
         }
     }

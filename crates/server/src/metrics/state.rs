@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
+use flash_indexer_prompt::tokenize::PoolStatistics;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -26,6 +27,9 @@ pub(crate) struct State {
     pub(crate) decoders: Vec<QueueState>,
     /// By writer, how many lots of changes wait for it.
     pub(crate) writers: Vec<usize>,
+    pub(crate) predicted_blocks: usize,
+    /// Of the tokenization pool, if there is one.
+    pub(crate) tokenization: Option<PoolStatistics>,
 }
 
 /// What a registered rank is counted under.
@@ -130,6 +134,12 @@ impl Collector for State {
         let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
         families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
 
+        let help = "Blocks that pods are predicted to hold and that the index does not have yet";
+        families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
+        if let Some(pool) = &self.tokenization {
+            super::tokenization::encode(pool, &mut families)?;
+        }
+
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
     }
@@ -196,14 +206,14 @@ impl State {
 }
 
 /// Writes metric families, each as a whole.
-struct Families<'a>(DescriptorEncoder<'a>);
+pub(super) struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
-    fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
+    pub(super) fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
     }
 
-    fn add<L: EncodeLabelSet, M: EncodeMetric>(
+    pub(super) fn add<L: EncodeLabelSet, M: EncodeMetric>(
         &mut self,
         name: &str,
         help: &str,
