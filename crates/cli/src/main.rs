@@ -9,6 +9,7 @@ mod discovery;
 mod doctor;
 mod dump;
 mod explain;
+mod pods;
 mod prompt;
 mod query;
 mod replay;
