@@ -302,6 +302,7 @@ const fn reason(error: &RegistrationError) -> &'static str {
         RegistrationError::BlockSize { .. } => "block_size_mismatch",
         RegistrationError::Rank { .. } => "registered_otherwise",
         RegistrationError::TooMany { .. } => "too_many_ranks",
+        RegistrationError::Memory { .. } => "too_little_memory",
         RegistrationError::Endpoint(_) | RegistrationError::Unavailable(_) => "registration_failed",
     }
 }
