@@ -2,8 +2,13 @@
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
+use std::sync::Arc;
 
-use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, WorkerRank, stored_events};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, WorkerId, WorkerRank, stored_events, tiers,
+};
 
 /// An index of the blocks held by many worker ranks.
 ///
@@ -34,6 +39,16 @@ pub trait PrefixIndex: Send + Sync {
 
     /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Where the blocks of matches lie: for each of `found`, as `find` gave it for `query`, how many of its blocks
+    /// have each tier as the fastest one that holds them. Together they are as many as the match has in any tier,
+    /// unless something changes meanwhile. Where a rank has several names for one prefix, the fastest counts.
+    ///
+    /// A match that goes no further in slower tiers costs nothing. Others cost what the rank holds, unless the
+    /// design knows better.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        tiers::fastest_tiers(query, found, |found| self.held(found.rank))
+    }
 
     /// Every rank that the index holds something of, in no particular order.
     fn ranks(&self) -> Vec<WorkerRank>;
@@ -119,6 +134,25 @@ impl Sum for RankSize {
         sizes.for_each(|size| sum += size);
         sum
     }
+}
+
+/// What bounds the memory of an index, and what that has cost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryBound {
+    /// Bytes that the index takes at most.
+    pub bytes_max: usize,
+    /// Bytes that it takes.
+    pub bytes: usize,
+    /// The most that it ever took.
+    pub bytes_highest: usize,
+    /// Blocks that were forgotten for others, once for each rank that held them.
+    pub forgotten_blocks: u64,
+    /// Stored blocks that were not taken in: their rank was not known to hold what they follow, or there was
+    /// no room.
+    pub refused_blocks: u64,
+    /// Ranks that hold more than the index knows: since it last knew them to hold nothing, it has
+    /// forgotten or refused some of theirs.
+    pub partial_ranks: Arc<FxHashSet<WorkerRank>>,
 }
 
 /// How much one rank holds, in distinct blocks (copies of one block count once).

@@ -65,6 +65,11 @@ impl Instance {
         self.listeners.get(&dp_rank).map_or(Trust::Degraded, |listener| listener.trust(dp_rank))
     }
 
+    /// The same of the rank that can be believed least.
+    pub(crate) fn worst_trust(&self) -> Trust {
+        self.listeners.keys().map(|&dp_rank| self.trust(dp_rank)).max().unwrap_or(Trust::Degraded)
+    }
+
     /// What went wrong last with what feeds the rank.
     fn last_error(&self, dp_rank: DpRank) -> Option<String> {
         self.listeners.get(&dp_rank)?.report(dp_rank).last_error
@@ -132,6 +137,11 @@ impl Model {
         self.index.sizes().into_iter().map(|(_, size)| size).sum()
     }
 
+    /// Whether a rank holds more than its index has room for: then what it says is a lower bound.
+    pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
+        self.index.memory_bound().is_some_and(|bound| bound.partial_ranks.contains(&rank))
+    }
+
     /// What metrics tell about the model.
     pub(crate) fn state(&self) -> ModelState {
         let sizes = self.index.sizes();
@@ -141,6 +151,7 @@ impl Model {
             ranks: sizes.len(),
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index.memory_bytes(),
+            bound: self.index.memory_bound(),
             counts: self.counts.clone(),
         }
     }
@@ -162,7 +173,7 @@ impl Model {
         options: QueryOptions,
     ) -> Answer {
         let found: Vec<(&[LocalHash], MatchScores)> = found.into_iter().collect();
-        let reached = deepest(&found);
+        let reached = deepest(found.iter().map(|(query, scores)| (*query, scores)));
         self.counts.query(reached.asked, reached.found.len());
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
         for (rank, size) in self.index.sizes() {
@@ -177,6 +188,13 @@ impl Model {
         Answer { frequencies: self.count_uses(reached.found), ..Answer::of(self.name_ranks(&ranks), options) }
     }
 
+    /// A query was asked in these forms.
+    pub(crate) fn note_query(&self, forms: &[(Vec<LocalHash>, MatchScores)]) {
+        let reached = deepest(forms.iter().map(|(query, found)| (query.as_slice(), found)));
+        self.counts.query(reached.asked, reached.found.len());
+        self.count_uses(reached.found);
+    }
+
     /// Counts a use of each block and says how many there were before.
     fn count_uses(&self, prefix: &[LocalHash]) -> Vec<u32> {
         let Some(uses) = &self.uses else { return Vec::new() };
@@ -188,6 +206,8 @@ impl Model {
     /// Puts names to what the index says; ranks without a registered instance are left out.
     fn name_ranks(&self, found: &BTreeMap<WorkerRank, (PerTier<u32>, RankSize)>) -> Vec<RankAnswer> {
         let block_tokens = u64::from(self.block_size.tokens());
+        let bound = self.index.memory_bound();
+        let is_partial = |rank: &WorkerRank| bound.as_ref().is_some_and(|bound| bound.partial_ranks.contains(rank));
         let mut answers = Vec::new();
         for (name, instance) in self.instances.read().iter() {
             let every_rank = |dp_rank| WorkerRank { worker: instance.worker, dp_rank };
@@ -202,6 +222,7 @@ impl Model {
                     tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
                     blocks_held: size.blocks,
                     trust: instance.trust(dp_rank),
+                    partial: is_partial(&WorkerRank { worker: instance.worker, dp_rank }),
                 });
             }
         }
@@ -219,8 +240,8 @@ struct Reached<'q> {
 }
 
 /// Of several forms of one query, the one that goes deepest.
-fn deepest<'q>(found: &[(&'q [LocalHash], MatchScores)]) -> Reached<'q> {
-    let reached = found.iter().map(|&(query, ref scores)| {
+fn deepest<'q, 's>(found: impl Iterator<Item = (&'q [LocalHash], &'s MatchScores)>) -> Reached<'q> {
+    let reached = found.map(|(query, scores)| {
         let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
         Reached { asked: query.len(), found: &query[..longest.min(query.len())] }
     });

@@ -125,10 +125,15 @@ fn in_group<'a>(group: CacheGroup<'a>, blocks: &[u64]) -> EngineEvent<'a> {
 pub(crate) fn hybrid_service(window: &[u64]) -> (Serve, Publisher) {
     let sliding = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(5) };
     let full = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
-    let serve = Serve::start(&[]);
     let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
-    publisher
-        .keep(0, &encode_batch(1.0, &[in_group(full, &[1, 2, 3]), in_group(sliding, window)], None, Encoding::Map));
+    let events = [in_group(full, &[1, 2, 3]), in_group(sliding, window)];
+    publisher.keep(0, &encode_batch(1.0, &events, None, Encoding::Map));
+    (listening_to(&publisher), publisher)
+}
+
+/// A service that has heard all that an engine can replay.
+pub(crate) fn listening_to(publisher: &Publisher) -> Serve {
+    let serve = Serve::start(&[]);
     let registration = json!({
         "instance_id": 1, "endpoint": publisher.endpoint(), "replay_endpoint": publisher.replay_endpoint(),
         "model_name": "m", "block_size": 2,
@@ -138,5 +143,5 @@ pub(crate) fn hybrid_service(window: &[u64]) -> (Serve, Publisher) {
         let (_, workers) = serve.get("/workers");
         (workers[0]["listeners"]["0"]["trust"] == json!("exact")).then_some(())
     });
-    (serve, publisher)
+    serve
 }

@@ -10,7 +10,8 @@ use super::rank::RankGroups;
 use super::{Cut, GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, Tier, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -195,6 +196,11 @@ impl SharedIndex for GroupedIndex {
         scores
     }
 
+    /// Where the blocks lie in the indexed group. What further groups hold of them may lie in other tiers.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        self.plain.fastest_tiers(query, found)
+    }
+
     /// Every rank whose indexed group holds something.
     fn ranks(&self) -> Vec<WorkerRank> {
         self.plain.ranks()
@@ -225,6 +231,15 @@ impl SharedIndex for GroupedIndex {
     /// What the indexed group takes.
     fn memory_bytes(&self) -> Option<usize> {
         self.plain.memory_bytes()
+    }
+
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        self.plain.set_memory_max(bytes_max, spare_bytes);
+    }
+
+    /// What bounds what the indexed group takes.
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        self.plain.memory_bound()
     }
 
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

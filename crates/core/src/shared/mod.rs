@@ -10,7 +10,10 @@ pub use locked::Locked;
 pub use sharded::Sharded;
 pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
-use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank, stored_events};
+use crate::{
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, WorkerId,
+    WorkerRank, stored_events, tiers,
+};
 
 /// An index that many threads read and write at once.
 ///
@@ -29,6 +32,11 @@ pub trait SharedIndex: Send + Sync {
 
     /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Where the blocks of matches lie: [`PrefixIndex::fastest_tiers`](crate::PrefixIndex::fastest_tiers).
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        tiers::fastest_tiers(query, found, |found| self.held(found.rank))
+    }
 
     /// Every rank that the index holds something of, in no particular order.
     fn ranks(&self) -> Vec<WorkerRank>;
@@ -51,6 +59,16 @@ pub trait SharedIndex: Send + Sync {
     fn memory_bytes(&self) -> Option<usize> {
         None
     }
+
+    /// What bounds the index's memory, and what that has cost; none if nothing does. Waits for nobody.
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        None
+    }
+
+    /// Gives a bounded index another bound, one that it can live with; an index without a bound stays so.
+    /// One that takes more makes a copy of the most valuable that it has, for which there are `spare_bytes`
+    /// beside what it takes now. Costs what is kept and what is forgotten; changes wait meanwhile.
+    fn set_memory_max(&self, _bytes_max: usize, _spare_bytes: usize) {}
 
     /// Stored events that make an empty index answer for `rank` as this one does, now and after any
     /// further event; parents come before children.

@@ -68,6 +68,11 @@ impl ChatTemplates {
         Ok(Some(Self { engine, own, special_tokens: files.special_tokens }))
     }
 
+    /// Of a model that has none of these files: renders what requests bring along.
+    pub fn none() -> Self {
+        Self { engine: Engine::new(Arc::new(SystemTime::now)), own: Own::None, special_tokens: BTreeMap::new() }
+    }
+
     /// The prompt's text, as `transformers`' `apply_chat_template(…, tokenize=False)` has it.
     ///
     /// Cost: that of the template, within the bounds that the module's documentation names.

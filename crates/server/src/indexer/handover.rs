@@ -130,7 +130,8 @@ impl Indexer {
             Some((Place { position, unsaid }, held, further)) => RankDump {
                 instance,
                 dp_rank,
-                position: Some(position),
+                // Whoever takes it over must not believe to have all of it.
+                position: Some(if model.is_partial(rank) { position.degraded() } else { position }),
                 events: stored_events(held),
                 further,
                 named_groups: unsaid.groups,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crossbeam_channel::bounded;
+use flash_indexer_core::designs::BoundedError;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
@@ -16,7 +17,7 @@ use parking_lot::RwLock;
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
@@ -29,7 +30,7 @@ pub struct Registration {
     pub instance: InstanceId,
     /// Its rank.
     pub dp_rank: DpRank,
-    /// Where it publishes: `tcp://host:port` or `ipc://path`.
+    /// Where it publishes: `tcp://host:port` or `ipc://path`; `bound` if it connects to this service.
     pub endpoint: String,
     /// Where it replays missed messages.
     pub replay_endpoint: Option<String>,
@@ -39,7 +40,7 @@ pub struct Registration {
     pub block_size: BlockSize,
     /// Adapter of its blocks that name none.
     pub lora_name: Option<String>,
-    /// Its kind, for people.
+    /// Its kind, which says how its messages are read; none reads what fits.
     pub engine: Option<&'static str>,
     /// What its removals mean.
     pub removed_copies: RemovedCopies,
@@ -90,6 +91,16 @@ pub enum RegistrationError {
         /// The bound.
         max: usize,
     },
+    /// The bound of memory leaves too little for it.
+    #[error("{model} would be one of {models} models that share --memory-max: {error}; raise it, or unregister some")]
+    Memory {
+        /// The model.
+        model: ModelKey,
+        /// Models with it.
+        models: usize,
+        /// Why its index cannot be made.
+        error: BoundedError,
+    },
     /// The service cannot take it now.
     #[error("{0}")]
     Unavailable(String),
@@ -109,6 +120,7 @@ impl Indexer {
     ///
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        self.give_way(&registration);
         self.register_from(registration, Start::AtOnce, Keeper::Hand)
     }
 
@@ -140,7 +152,10 @@ impl Indexer {
     /// Registers while nobody else does.
     fn listen(&self, registration: Registration, start: Start) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
-        check_endpoint(&endpoint)?;
+        let endpoint = self.resolve_endpoint(endpoint)?;
+        if !is_bound(&endpoint) {
+            check_endpoint(&endpoint)?;
+        }
         if let Some(replay) = &replay_endpoint {
             check_endpoint(replay)?;
         }
@@ -151,6 +166,9 @@ impl Indexer {
             engine: registration.engine,
             removed_copies: registration.removed_copies,
         };
+        if options.is_bound() {
+            self.check_one_tenant(&key, &instance, dp_rank)?;
+        }
         let model = self.model_for(&key, block_size)?;
         let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
         let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
@@ -166,11 +184,16 @@ impl Indexer {
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
         // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
-        let shared = listeners.values().find(|listener| listener.options == options).map(Arc::clone);
+        // Over the bound socket each has its own.
+        let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());
+        let shared = shared.map(Arc::clone);
         let is_shared = shared.is_some();
         let listener = shared.unwrap_or_else(|| {
-            let name =
-                StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
+            let name = StreamName::new(key.clone(), instance.clone(), dp_rank, &options);
+            let decoder = match options.is_bound() {
+                true => self.decoders.of_pod(&instance),
+                false => self.decoders.assign(),
+            };
             Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
@@ -179,7 +202,7 @@ impl Indexer {
                 dp_rank,
                 options,
                 start: if is_from_dump { Start::Held } else { start },
-                decoder: self.decoders.assign(),
+                decoder,
                 remembered: self.remembered.lock().recall(&name),
                 state: ListenerState::default(),
             })
@@ -203,6 +226,9 @@ impl Indexer {
             }
             return Err(refused(&error));
         }
+        if listener.options.is_bound() {
+            self.decoders.deliver(&listener, Delivery::Follow);
+        }
         if is_from_dump && start == Start::AtOnce {
             self.release_held(&listener, dp_rank, Some(Position::UNKNOWN));
         }
@@ -213,28 +239,32 @@ impl Indexer {
 
     /// The model of that name, or a new one that is not registered yet.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
-        let models = self.models.read();
-        match models.get(key) {
-            Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
+        let (known, count) = {
+            let models = self.models.read();
+            (models.get(key).cloned(), models.len())
+        };
+        match known {
+            Some(model) if model.block_size == block_size => Ok(model),
             Some(model) => Err(RegistrationError::BlockSize {
                 model: key.clone(),
                 existing: model.block_size.tokens(),
                 asked: block_size.tokens(),
             }),
-            None if models.len() >= self.options.models_max => {
+            None if count >= self.options.models_max => {
                 self.metrics.bound(Bound::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
-            None => Ok(self.new_model(key, block_size)),
+            None => self.new_model(key, block_size),
         }
     }
 
-    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
-        Arc::new(Model {
+    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+        let index = self.new_index(key).inspect_err(|_| self.metrics.bound(Bound::Models))?;
+        Ok(Arc::new(Model {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(self.options.design.build()),
+            index: GroupedIndex::new(index),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
@@ -244,7 +274,7 @@ impl Indexer {
             spaces: SeenSpaces::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
-        })
+        }))
     }
 
     pub(super) fn new_id(&self) -> u64 {
@@ -317,7 +347,12 @@ impl Indexer {
         }
         model.update_lora_name();
         if model.instances.read().is_empty() {
-            self.models.write().remove(&model.key);
+            let left = {
+                let mut models = self.models.write();
+                models.remove(&model.key);
+                models.len()
+            };
+            self.share_memory_among(left);
         }
         ranks
     }
@@ -332,11 +367,8 @@ impl Indexer {
             let _ = muted.recv();
             self.release_held(listener, dp_rank, None);
         } else if let Some(position) = self.sockets.close(listener) {
-            let name = StreamName {
-                model: model.key.clone(),
-                instance: listener.instance.clone(),
-                endpoint: listener.options.endpoint.clone(),
-            };
+            let (model, instance) = (model.key.clone(), listener.instance.clone());
+            let name = StreamName::new(model, instance, listener.dp_rank, &listener.options);
             self.remembered.lock().keep(name, position);
         }
     }

@@ -24,6 +24,8 @@ pub(crate) enum DigestError {
     Unknown(RankId),
     #[error("{0} is past message {1}, or does not reach it in time: ask for a later one, or wait longer")]
     NotThen(RankId, u64),
+    #[error("{0} holds more than --memory-max leaves room for: a digest of the rest says nothing")]
+    Partial(RankId),
     #[error("the service is stopping")]
     Stopping,
 }
@@ -61,6 +63,9 @@ impl Indexer {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
+        if model.is_partial(WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank }) {
+            return Err(DigestError::Partial(rank.clone()));
+        }
         let patience = (at != ReadAt::Now).then_some(patience + READING);
         let read = self.read(&listener, rank.dp_rank, (at, Detail::Brief), patience, {
             let model = Arc::clone(&model);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
 use flash_indexer_wire::{Start, StreamPosition, StreamTrust};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -170,6 +170,9 @@ pub struct ListenerReport {
     pub gaps: u64,
     /// How far the index can be believed about the rank.
     pub trust: Trust,
+    /// Whether the rank holds more than the index has room for. Only said where it does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Messages and events that could not be used, by reason.
     pub rejected: BTreeMap<&'static str, u64>,
     /// The last thing that went wrong.
@@ -198,6 +201,7 @@ impl Listener {
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
             trust: status.trust.of(dp_rank),
+            partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
             last_error: status.last_error.clone(),
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::{PerTier, RankSize, Tier};
+use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
+use flash_indexer_prompt::tokenize::PoolStatistics;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -26,6 +27,9 @@ pub(crate) struct State {
     pub(crate) decoders: Vec<QueueState>,
     /// By writer, how many lots of changes wait for it.
     pub(crate) writers: Vec<usize>,
+    pub(crate) predicted_blocks: usize,
+    /// Of the tokenization pool, if there is one.
+    pub(crate) tokenization: Option<PoolStatistics>,
 }
 
 /// What a registered rank is counted under.
@@ -53,6 +57,8 @@ pub(crate) struct ModelState {
     pub(crate) size: RankSize,
     /// What the index takes, if it can tell.
     pub(crate) bytes: Option<usize>,
+    /// What bounds that, if anything does.
+    pub(crate) bound: Option<MemoryBound>,
     pub(crate) counts: ModelCounts,
 }
 
@@ -128,6 +134,12 @@ impl Collector for State {
         let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
         families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
 
+        let help = "Blocks that pods are predicted to hold and that the index does not have yet";
+        families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
+        if let Some(pool) = &self.tokenization {
+            super::tokenization::encode(pool, &mut families)?;
+        }
+
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
     }
@@ -152,7 +164,28 @@ impl State {
         });
         families.add("tier_blocks", "Blocks held in each tier, summed over ranks", None, tiers)?;
         let bytes = self.models.iter().filter_map(|model| Some((model.labels(), gauge(model.bytes?))));
-        families.add("index", "What an index takes, of a design that can tell", Some(Unit::Bytes), bytes)
+        families.add("index", "What an index takes, of a design that can tell", Some(Unit::Bytes), bytes)?;
+        self.encode_bounds(families)
+    }
+
+    fn encode_bounds(&self, families: &mut Families<'_>) -> fmt::Result {
+        let bounded = || self.models.iter().filter_map(|model| Some((model.labels(), model.bound.as_ref()?)));
+        let gauges = |of: fn(&MemoryBound) -> usize| {
+            bounded().map(move |(labels, bound)| (labels, ConstGauge::new(of(bound) as i64))).collect::<Vec<_>>()
+        };
+        let counters = |of: fn(&MemoryBound) -> u64| {
+            bounded().map(move |(labels, bound)| (labels, ConstCounter::new(of(bound)))).collect::<Vec<_>>()
+        };
+        let help = "What a bounded index may take";
+        families.add("index_max", help, Some(Unit::Bytes), gauges(|bound| bound.bytes_max))?;
+        let help = "The most that a bounded index ever took";
+        families.add("index_highest", help, Some(Unit::Bytes), gauges(|bound| bound.bytes_highest))?;
+        let help = "Ranks that hold more than their bounded index knows";
+        families.add("partial_ranks", help, None, gauges(|bound| bound.partial_ranks.len()))?;
+        let help = "Blocks that a bounded index forgot to keep within its bound, once for each rank";
+        families.add("forgotten_blocks", help, None, counters(|bound| bound.forgotten_blocks))?;
+        let help = "Stored blocks that a bounded index did not take in";
+        families.add("refused_blocks", help, None, counters(|bound| bound.refused_blocks))
     }
 
     fn encode_queries(&self, families: &mut Families<'_>) -> fmt::Result {
@@ -173,14 +206,14 @@ impl State {
 }
 
 /// Writes metric families, each as a whole.
-struct Families<'a>(DescriptorEncoder<'a>);
+pub(super) struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
-    fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
+    pub(super) fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
     }
 
-    fn add<L: EncodeLabelSet, M: EncodeMetric>(
+    pub(super) fn add<L: EncodeLabelSet, M: EncodeMetric>(
         &mut self,
         name: &str,
         help: &str,

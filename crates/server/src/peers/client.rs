@@ -155,6 +155,9 @@ pub(crate) struct PeerWorker {
 pub(crate) struct PeerListener {
     pub(crate) last_seq: Option<u64>,
     pub(crate) trust: Option<Trust>,
+    /// Whether the peer has forgotten some of what the rank holds, for lack of memory.
+    #[serde(default)]
+    pub(crate) partial: bool,
     pub(crate) replay_endpoint: Option<String>,
     pub(crate) lora_name: Option<String>,
     pub(crate) engine: Option<EngineKind>,
