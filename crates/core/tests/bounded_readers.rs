@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 const WORKERS: u64 = 6;
