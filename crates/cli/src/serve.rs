@@ -22,6 +22,7 @@ use crate::byte_size::ByteSize;
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
+use crate::pods::PodArguments;
 use crate::stop;
 
 /// Run the service: listen to engines, answer queries over HTTP.
@@ -30,6 +31,7 @@ use crate::stop;
   flash-indexer serve --demo
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
+  flash-indexer serve --listen-events tcp://0.0.0.0:5557
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --load fleet.zst
   flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
@@ -53,6 +55,11 @@ pub(crate) struct ServeArguments {
     /// Threads that write to indexes; the indexes of several models are spread over them.
     #[arg(long, env = "FLASH_INDEXER_THREADS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
+
+    /// Threads that decode what engines send, each with a queue of its own; 0 for as many as there are processors, up
+    /// to 8.
+    #[arg(long, env = "FLASH_INDEXER_DECODERS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    decoders: u16,
 
     /// Design of every index.
     #[arg(long, env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
@@ -144,6 +151,9 @@ pub(crate) struct ServeArguments {
     tokenization: TokenizationArguments,
 
     #[command(flatten)]
+    pods: PodArguments,
+
+    #[command(flatten)]
     demo: DemoArguments,
 
     #[command(flatten)]
@@ -223,6 +233,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
+            decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
             history_blocks_max: arguments.history_blocks_max,
             memory_max: arguments.memory_max()?,
             use_window: match arguments.frequency_window_s {
@@ -239,6 +250,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             tokenization: arguments.tokenization.options(),
             ..IndexerOptions::default()
         },
+        pods: arguments.pods.options(),
         registrations: registrations.collect::<Result<_>>()?,
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),

@@ -62,7 +62,7 @@ fn listed<E>(extra: &Value, of: impl Fn(&[&str]) -> E) -> Vec<E> {
 fn placed(case: &Value) -> Vec<(&str, Range<usize>)> {
     let at = |place: &Value, field: &str| place[field].as_u64().expect("a number") as usize;
     let places = case["mm_placeholders"].as_object().into_iter().flatten();
-    let items = places.flat_map(|(kind, places)| list(&places).iter().zip(list(&case["mm_hashes"][kind])));
+    let items = places.flat_map(|(kind, places)| list(places).iter().zip(list(&case["mm_hashes"][kind])));
     items.map(|(place, hash)| (text(hash), at(place, "offset")..at(place, "offset") + at(place, "length"))).collect()
 }
 

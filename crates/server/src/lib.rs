@@ -36,8 +36,8 @@ pub use discovery::{
     KubernetesOptions, NamespaceError,
 };
 pub use indexer::{
-    Indexer, IndexerOptions, PredictError, QueryError, RankDump, Registered, Registration, RegistrationError,
-    TokenPrompt, Unregistered,
+    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
+    RegistrationError, TokenPrompt, Unregistered,
 };
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};

@@ -17,8 +17,12 @@ use crate::connections::BoundedListener;
 use crate::discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
-use crate::indexer::{Indexer, IndexerOptions, RankId, Registration, RegistrationError};
-use crate::peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
+use crate::indexer::{
+    Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RankId, Registration, RegistrationError,
+};
+use crate::peers::{
+    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+};
 
 /// What a server is made with.
 #[derive(Debug, Clone)]
@@ -35,6 +39,8 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// The indexer behind it.
     pub indexer: IndexerOptions,
+    /// How engines that connect to the service are taken in; none does not wait for any.
+    pub pods: Option<PodOptions>,
     /// Ranks to listen to from the start; readiness waits for them.
     pub registrations: Vec<Registration>,
     /// Other indexers of the fleet, to be asked in this order.
@@ -58,6 +64,7 @@ impl Default for ServerOptions {
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
+            pods: None,
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
@@ -84,6 +91,9 @@ pub enum StartError {
     /// A thread cannot be started.
     #[error("failed to start a thread: {0}")]
     Thread(io::Error),
+    /// Engines cannot connect.
+    #[error("{0}")]
+    Listen(#[from] ListenError),
     /// gRPC cannot be offered.
     #[error("failed to describe the gRPC services: {0}")]
     Grpc(tonic_reflection::server::Error),
@@ -107,6 +117,7 @@ pub struct Server {
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
+    pods: Option<PodsGuard>,
     grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
     stop: oneshot::Sender<()>,
@@ -127,6 +138,10 @@ impl Server {
             Some(port) => Some(bind(&host, port).await?),
         };
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
+        let waits_for_pods = options.pods.is_some();
+        if let Some(pods) = options.pods {
+            indexer.listen_for_pods(pods)?;
+        }
         let peers = Arc::new(Peers::new(options.peers));
         let recovers = options.load.is_some() || !peers.urls().is_empty();
         let mut asked = BTreeSet::new();
@@ -147,6 +162,12 @@ impl Server {
                 recovery.start().map_err(StartError::Thread)?
             }
         };
+        let pods = waits_for_pods.then(|| {
+            // What a peer knows of a pod is of use only until the pod is followed.
+            let recovery = Arc::clone(&recovery);
+            indexer.welcome_pods(move || !matches!(recovery.state(), RecoveryState::Running(_)))
+        });
+        let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
             let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
             Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
@@ -171,7 +192,7 @@ impl Server {
             // A dropped server stops as well.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, recovery, check, grpc, discovery, stop, serving })
+        Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, stop, serving })
     }
 
     /// Where it listens, with its real port.
@@ -204,8 +225,7 @@ impl Server {
     /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
     /// have sent, and closes every socket.
     pub async fn stop(self) {
-        drop(self.check);
-        drop(self.discovery);
+        drop((self.check, self.pods, self.discovery));
         // The task that serves may have ended by itself.
         let _ = self.stop.send(());
         let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN)));

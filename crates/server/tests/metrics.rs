@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 use support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 6] = [
+const UNMOVED: [&str; 8] = [
     "flash_indexer_replays",
     "flash_indexer_replayed_messages",
     "flash_indexer_listener_restarts",
+    "flash_indexer_pods_registered",
+    "flash_indexer_pods_left",
     "flash_indexer_tokenized_tokens",
     "flash_indexer_tokenization_wait_seconds",
     "flash_indexer_tokenization_work_seconds",

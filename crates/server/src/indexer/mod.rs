@@ -4,6 +4,7 @@ mod explain;
 mod handover;
 mod keepers;
 mod memory;
+mod pods;
 mod registration;
 mod restore;
 mod score;
@@ -11,8 +12,8 @@ mod shadow;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
@@ -26,6 +27,9 @@ pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
 use self::keepers::Keepers;
 pub(crate) use self::keepers::{Keeper, Kept};
+use self::pods::Pods;
+pub(crate) use self::pods::PodsGuard;
+pub use self::pods::{ListenError, PodOptions};
 pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
@@ -50,6 +54,9 @@ pub struct IndexerOptions {
     pub design: Design,
     /// Threads that write to indexes; each model belongs to one of them.
     pub writer_threads: usize,
+    /// Threads that decode messages, each with a queue of its own; none stands for as many as there are processors,
+    /// up to 8.
+    pub decoder_threads: Option<usize>,
     /// Pairs of model and tenant that may be registered.
     pub models_max: usize,
     /// Ranks that may be registered.
@@ -77,6 +84,7 @@ impl Default for IndexerOptions {
         Self {
             design: Design::DEFAULT,
             writer_threads: 4,
+            decoder_threads: None,
             models_max: 1_024,
             listeners_max: 16_384,
             metric_names: MetricNames::Own,
@@ -122,6 +130,8 @@ pub struct Indexer {
     /// Where streams stood that are listened to no more.
     remembered: Mutex<Remembered>,
     sockets: Sockets,
+    /// Engines that connect to this service, if it waits for any.
+    pods: OnceLock<Pods>,
     decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -150,7 +160,7 @@ impl Indexer {
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
-        let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
+        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &metrics)?);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
@@ -159,6 +169,7 @@ impl Indexer {
             registering: Mutex::default(),
             remembered: Mutex::default(),
             sockets: Sockets::start(Arc::clone(&decoders))?,
+            pods: OnceLock::new(),
             decoders,
             writers,
             metrics,

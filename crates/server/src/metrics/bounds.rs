@@ -12,6 +12,12 @@ use super::{Metrics, registered, resolved};
 pub(crate) enum Bound {
     /// Messages or bytes that wait to be decoded.
     Queue,
+    /// Messages or bytes of one pod that wait to be decoded.
+    PodQueue,
+    /// Pods that wait to be registered, and their messages.
+    Arrivals,
+    /// Pods that have registered themselves.
+    Pods,
     /// Changes that wait for a writer.
     WriterQueue,
     /// Live messages that wait for earlier ones.
@@ -47,8 +53,11 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 20] = [
         Self::Queue,
+        Self::PodQueue,
+        Self::Arrivals,
+        Self::Pods,
         Self::WriterQueue,
         Self::WaitingMessages,
         Self::RanksPerListener,
@@ -70,6 +79,9 @@ impl Bound {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
+            Self::PodQueue => "pod_queue",
+            Self::Arrivals => "arrivals",
+            Self::Pods => "pods",
             Self::WriterQueue => "writer_queue",
             Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",
