@@ -125,6 +125,7 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
         longest_matched: rank.tokens[Tier::External],
         trust: rank.trust.as_str().to_owned(),
         tree_size: request.tree_sizes.then_some(rank.blocks_held as u64),
+        partial: rank.partial,
     };
     QueryResponse {
         request_id: request.request_id,
