@@ -13,6 +13,7 @@ mod replay;
 mod serve;
 mod simulate;
 mod stop;
+mod store;
 mod trace;
 
 use std::io::IsTerminal;

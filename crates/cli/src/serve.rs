@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
 use crate::stop;
+use crate::store::StoreArguments;
 
 /// Run the service: listen to engines, answer queries over HTTP.
 #[derive(Args)]
@@ -26,6 +27,7 @@ use crate::stop;
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --load fleet.zst
+  flash-indexer serve --redis rediss://indexer@cache:6379 --redis-ca ca.pem
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
@@ -102,6 +104,9 @@ pub(crate) struct ServeArguments {
     compat_metrics: bool,
 
     #[command(flatten)]
+    store: StoreArguments,
+
+    #[command(flatten)]
     demo: DemoArguments,
 }
 
@@ -116,6 +121,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
             history_blocks_max: arguments.history_blocks_max,
+            store: arguments.store.options()?,
             use_window: match arguments.frequency_window_s {
                 0 => None,
                 seconds => Some(Duration::from_secs(seconds.into())),

@@ -68,9 +68,9 @@ impl Keys {
 
     /// Where everything that begins with this block is.
     pub(crate) fn bucket_of(&self, scope: Scope, first: LocalHash) -> Bucket {
-        // The upper half: the rest of a hash is as good as any, and dividing by a small number takes it from the top.
-        let mixed = (first.0 ^ scope.number()) >> 32;
-        Bucket((mixed * u64::from(self.buckets) >> 32) as u16)
+        // Local hashes may come from outside and be anything.
+        let mixed = (first.0 ^ scope.number()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Bucket(((mixed * u64::from(self.buckets)) >> 32) as u16)
     }
 
     /// Beginning of the block keys of a bucket.

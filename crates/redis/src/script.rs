@@ -55,6 +55,10 @@ impl Call {
         self.argument(number.to_string())
     }
 
+    pub(crate) fn first_key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
     /// The command for a node that has the script.
     pub(crate) fn by_digest(&self) -> Cmd {
         self.command("EVALSHA", &self.script.digest)

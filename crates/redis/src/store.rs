@@ -151,13 +151,19 @@ impl Store {
         self.shared.id
     }
 
+    /// Whether it can be asked and written to.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        [&self.shared.link, &self.asking].iter().all(|link| link.is_connected())
+    }
+
     /// How it fares.
     #[must_use]
     pub fn report(&self) -> StoreReport {
         let links = [&self.shared.link, &self.asking];
         StoreReport {
             url: self.options.url.to_string(),
-            is_connected: links.iter().all(|link| link.is_connected()),
+            is_connected: self.is_connected(),
             last_error: links
                 .iter()
                 .find(|link| !link.is_connected())

@@ -24,8 +24,9 @@ mod peers;
 mod recent_uses;
 mod remembered;
 mod server;
+mod shared;
 
-pub use answer::{Answer, QueryOptions, RankAnswer};
+pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};
 pub use indexer::{
     Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
 };

@@ -181,6 +181,7 @@ impl Server {
             serving.abort();
         }
         let indexer = self.indexer;
+        indexer.stop_sharing().await;
         if tokio::task::spawn_blocking(move || indexer.stop()).await.is_err() {
             warn!("stopping the index threads failed");
         }

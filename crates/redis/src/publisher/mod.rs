@@ -147,12 +147,13 @@ pub(crate) struct Publisher {
     source: Arc<dyn Ranks>,
     buckets: Vec<BucketWriter>,
     ranks: FxHashMap<HolderId, Publishing>,
+    last_warning: String,
 }
 
 impl Publisher {
     pub(crate) fn new(shared: Arc<Shared>, source: Arc<dyn Ranks>) -> Self {
         let buckets = shared.keys.buckets().map(|bucket| BucketWriter::new(bucket, &shared)).collect();
-        Self { shared, source, buckets, ranks: FxHashMap::default() }
+        Self { shared, source, buckets, ranks: FxHashMap::default(), last_warning: String::new() }
     }
 
     /// Publishes until it is told to stop, and then takes its ranks off the list.
@@ -170,7 +171,7 @@ impl Publisher {
             if is_beat {
                 next_beat = now + self.shared.times.beat();
             }
-            if !self.shared.link.is_connected() {
+            if !self.shared.link.is_usable() {
                 self.count();
                 tokio::select! {
                     () = tokio::time::sleep(PAUSE) => {}
@@ -180,12 +181,12 @@ impl Publisher {
             }
             // A replica that stood still learns first whether it still publishes.
             if is_beat && let Err(error) = self.beat().await {
-                warn!("failed to renew the list of holders: {error}");
+                self.warn("failed to renew the list of holders", &error);
             }
             let failed = self.cycle(is_beat).await;
             self.count();
             if let Some(error) = failed {
-                warn!("failed to write to the store: {error}");
+                self.warn("failed to write to the store", &error);
                 tokio::time::sleep(PAUSE).await;
                 self.shared.changed.notify_one();
             }
@@ -356,6 +357,15 @@ impl Publisher {
         };
         self.buckets.push(bucket);
         error
+    }
+
+    /// Says what went wrong, once until it is something else.
+    fn warn(&mut self, what: &str, error: &LinkError) {
+        let warning = format!("{what}: {error}");
+        if self.last_warning != warning {
+            warn!("{warning}");
+            self.last_warning = warning;
+        }
     }
 
     fn count(&self) {

@@ -87,9 +87,7 @@ impl Replica {
 
     /// What the store says; nothing if it cannot be asked.
     pub(crate) fn find(&self, query: &[LocalHash]) -> Option<Depths> {
-        let found = self.runtime.block_on(self.store.find(scope(), query));
-        if let Err(e) = &found { eprintln!("DEBUG {e}"); }
-        let found = found.ok()?;
+        let found = self.runtime.block_on(self.store.find(scope(), query)).ok()?;
         Some(found.into_iter().map(|found| (found.holder, found.blocks)).collect())
     }
 

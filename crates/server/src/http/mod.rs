@@ -10,6 +10,7 @@ mod peers;
 mod probes;
 mod prompt;
 mod query;
+mod store;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -84,6 +85,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .route("/digest", get(digest::digest))
+        .route("/store", get(store::show))
         .route("/peers", get(peers::list))
         .route("/register_peer", post(peers::register))
         .route("/deregister_peer", post(peers::deregister))
@@ -102,7 +104,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 14] = [
+const COUNTED: [&str; 15] = [
     "/health",
     "/ready",
     "/metrics",
@@ -114,6 +116,7 @@ const COUNTED: [&str; 14] = [
     "/explain",
     "/dump",
     "/digest",
+    "/store",
     "/peers",
     "/register_peer",
     "/deregister_peer",

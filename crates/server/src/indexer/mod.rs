@@ -1,5 +1,6 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod everywhere;
 mod explain;
 mod handover;
 mod registration;
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
-use parking_lot::{Mutex, RwLock};
+use flash_indexer_redis::{RankMaker, StoreOptions};
+use parking_lot::Mutex;
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
@@ -31,6 +33,7 @@ use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
+use crate::shared::{Models, Sharing};
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -47,6 +50,8 @@ pub struct IndexerOptions {
     pub history_blocks_max: usize,
     /// What the metrics are called.
     pub metric_names: MetricNames,
+    /// The index that is shared with other replicas, if there is one.
+    pub store: Option<StoreOptions>,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
     pub use_window: Option<Duration>,
 }
@@ -59,6 +64,7 @@ impl Default for IndexerOptions {
             models_max: 1_024,
             listeners_max: 16_384,
             metric_names: MetricNames::Own,
+            store: None,
             use_window: None,
             history_blocks_max: 16_384,
         }
@@ -90,7 +96,7 @@ pub(crate) struct InstanceReport {
 /// which its writer applied them. Registering and unregistering are complete when the call returns.
 pub struct Indexer {
     options: IndexerOptions,
-    models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
+    models: Arc<Models>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
     /// Where streams stood that are listened to no more.
@@ -101,6 +107,9 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     departures: Departures,
+    /// Makes what is shared of ranks; none if nothing is.
+    rank_maker: Option<RankMaker>,
+    sharing: Option<Sharing>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -116,15 +125,20 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// When its threads cannot be started.
+    /// When its threads cannot be started, or the address of the store cannot be used. With a store it must be called
+    /// in a runtime.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
+        let models: Arc<Models> = Arc::default();
+        let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
+        let sharing = options.store.clone().zip(rank_maker.as_ref());
+        let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models)).transpose()?;
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
         let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
         Ok(Self {
             options,
-            models: RwLock::default(),
+            models,
             registering: Mutex::default(),
             remembered: Mutex::default(),
             sockets: Sockets::start(Arc::clone(&decoders))?,
@@ -133,6 +147,8 @@ impl Indexer {
             metrics,
             uses,
             departures: Departures::default(),
+            rank_maker,
+            sharing,
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -159,7 +175,7 @@ impl Indexer {
         self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
     }
 
-    /// What the fleet holds of a prompt.
+    /// What this replica's ranks hold of a prompt.
     ///
     /// # Errors
     ///
@@ -177,10 +193,10 @@ impl Indexer {
         let windows = model.windows.in_use();
         let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
         let found = queries.iter().map(|query| (query.as_slice(), model.find_prompt(query, tokens.len())));
-        Ok(model.answer(found, options))
+        Ok(model.answer(found).select(options))
     }
 
-    /// What the fleet holds of a prompt given as local hashes of its blocks.
+    /// What this replica's ranks hold of a prompt given as local hashes of its blocks.
     ///
     /// # Errors
     ///
@@ -192,7 +208,7 @@ impl Indexer {
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
-        Ok(model.answer([(locals, model.index.find(locals))], options))
+        Ok(model.answer([(locals, model.index.find(locals))]).select(options))
     }
 
     /// Every registered instance, by model and then by instance.
@@ -241,7 +257,13 @@ impl Indexer {
         }
         let models = models.iter().map(|model| model.state()).collect();
         self.metrics.encode(
-            State { models, listeners, decoders: self.decoders.queues(), writers: self.writers.queues() },
+            State {
+                models,
+                listeners,
+                decoders: self.decoders.queues(),
+                writers: self.writers.queues(),
+                store: self.store_report(),
+            },
             format,
         )
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{BlockEvent, DpRank, SharedIndex, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{BlockEvent, DpRank, Tier, WorkerId, WorkerRank};
 
 use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
@@ -84,14 +84,14 @@ impl Restored {
                 if let Some(salt) = stored.salt {
                     self.unsaid.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
                 }
-                model.index.apply(rank, &BlockEvent::from(stored));
+                model.apply_indexed(rank, BlockEvent::from(stored));
             }
             Told::Names(stored) => self.take_names(model, rank, stored),
         }
     }
 
     fn take_names(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
-        let refused = model.index.apply_group(rank, &GroupChange::from(stored)).refused;
+        let refused = model.apply_group(rank, GroupChange::from(stored)).refused;
         if refused > 0 {
             model.metrics.bounded(Bound::CacheGroups, refused);
             self.refused += refused;
@@ -219,7 +219,7 @@ impl Drop for Restore {
         let places = std::mem::take(&mut self.places).into_values();
         for place in places.flat_map(BTreeMap::into_values).flat_map(BTreeMap::into_values) {
             if let Place::Taken(taken) = place {
-                taken.model.index.clear_rank(taken.rank);
+                taken.model.clear_rank(taken.rank);
             }
         }
         for (key, instance) in self.added.drain(..) {
@@ -261,7 +261,7 @@ impl Indexer {
             (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
             (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
             // It was unregistered meanwhile.
-            (None, Some(taken)) => taken.model.index.clear_rank(taken.rank),
+            (None, Some(taken)) => taken.model.clear_rank(taken.rank),
             (None, None) => {}
         }
     }

@@ -12,6 +12,7 @@ mod peers;
 mod process;
 mod requests;
 mod state;
+mod store;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode_registry;

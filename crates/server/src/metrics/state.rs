@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{PerTier, RankSize, Tier};
+use flash_indexer_redis::StoreReport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -26,6 +27,8 @@ pub(crate) struct State {
     pub(crate) decoders: Vec<QueueState>,
     /// By writer, how many lots of changes wait for it.
     pub(crate) writers: Vec<usize>,
+    /// The shared index, if there is one.
+    pub(crate) store: Option<StoreReport>,
 }
 
 /// What a registered rank is counted under.
@@ -128,6 +131,9 @@ impl Collector for State {
         let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
         families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
 
+        if let Some(report) = &self.store {
+            super::store::encode(report, &mut families)?;
+        }
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
     }
@@ -173,10 +179,10 @@ impl State {
 }
 
 /// Writes metric families, each as a whole.
-struct Families<'a>(DescriptorEncoder<'a>);
+pub(super) struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
-    fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
+    pub(super) fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
     }
 

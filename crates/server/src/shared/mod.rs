@@ -88,6 +88,10 @@ impl Sharing {
         Ok(ranks.map(|(holder, rank)| (rank, depths.get(holder).copied().unwrap_or_default())).collect())
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        self.store.is_connected()
+    }
+
     pub(crate) fn report(&self) -> StoreReport {
         self.store.report()
     }
