@@ -13,7 +13,8 @@ local keep_ms = ARGV[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local told = redis.call('HGET', sessions, session)
-local valid_until = '0'
+-- A session that begins is not valid yet, and not to be forgotten either.
+local valid_until = string.format('%d', now)
 if high > 0 then
   if not told then return 0 end
   local last, told_until = string.match(told, '^(%d+) (%d+)$')

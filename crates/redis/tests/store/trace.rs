@@ -56,7 +56,8 @@ fn play(url: &str) {
     }
     assert!(found > steps.len(), "something was found");
     for replica in replicas {
-        println!("{:?}", replica.store.report().published);
+        let published = replica.store.report().published;
+        assert!(published.rewrites <= published.failed_batches, "nothing was lost: {published:?}");
         replica.stop();
     }
 }
