@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use flash_indexer_bench::{
-    Contender, DesignContender, EventDensity, Measure, MemoryChild, Observer, Play, RunOptions, SweepPoint, Workload,
-    measure_in_child, sweep,
+    Child, Contender, DesignContender, EventDensity, Measure, Observer, Play, Processes, RunOptions, SweepPoint,
+    Workload, serve_child, sweep,
 };
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
@@ -45,9 +45,9 @@ enum Part {
     Service(ServiceArguments),
     /// Write BENCHMARKS.md from what the other parts have written.
     Report(ReportArguments),
-    /// Measures memory for another process.
+    /// Measures for another process, which says what on standard input.
     #[command(hide = true)]
-    MeasureMemory { contender: String, workers: usize, events: PathBuf },
+    Child,
 }
 
 /// Where everything lies.
@@ -153,9 +153,10 @@ fn main() -> Result<()> {
             Results::new(&arguments.results).write_service(&report)
         }
         Part::Report(arguments) => markdown::write(&Results::new(&arguments.results), &arguments.to),
-        Part::MeasureMemory { contender, workers, events } => {
-            let found = contenders(&[contender])?;
-            Ok(measure_in_child(&*found[0], workers, &events)?)
+        Part::Child => {
+            let contenders = contenders(&[])?;
+            let contenders: Vec<&dyn Contender> = contenders.iter().map(|contender| &**contender).collect();
+            Ok(serve_child(&contenders)?)
         }
     }
 }
@@ -175,7 +176,6 @@ fn contenders(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
 }
 
 fn measures(arguments: &MeasuresArguments) -> Result<()> {
-    let trace = arguments.places.open()?;
     let contenders = contenders(&arguments.contenders)?;
     let contenders: Vec<&dyn Contender> = contenders.iter().map(|contender| &**contender).collect();
     let ours = Design::DEFAULT.as_str();
@@ -183,15 +183,16 @@ fn measures(arguments: &MeasuresArguments) -> Result<()> {
     let options = RunOptions {
         measures: if arguments.measures.is_empty() { Measure::ALL.to_vec() } else { arguments.measures.clone() },
         repeats: arguments.repeats,
-        requests: arguments.requests.unwrap_or(trace.len()),
+        requests: arguments.requests.unwrap_or(usize::MAX),
         fleet: FleetOptions::default(),
         baseline: baseline.name().to_owned(),
-        memory_child: MemoryChild {
-            program: std::env::current_exe().context("failed to find this program, to measure memory by it")?,
-            arguments: vec!["measure-memory".into()],
-        },
+        processes: Processes::Own(Child {
+            program: std::env::current_exe()
+                .context("failed to find this program, to measure in processes of their own")?,
+            arguments: vec!["child".into()],
+        }),
     };
-    let mut report = flash_indexer_bench::run(&contenders, &trace, &options, &mut Log::default())?;
+    let mut report = flash_indexer_bench::run(&contenders, &arguments.places.trace, &options, &mut Log::default())?;
     report.setting.push(("allocator".to_owned(), "mimalloc, for every index".to_owned()));
     arguments.places.results().write_report(&report)
 }

@@ -12,6 +12,7 @@
 
 mod backend;
 mod check;
+mod child;
 mod clock;
 mod density;
 mod designs;
@@ -26,14 +27,14 @@ mod sweep;
 mod workload;
 
 pub use backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, Writers, keep_deepest};
+pub use child::{Child, serve_child};
 pub use clock::Clock;
 pub use density::{DensityBin, EventDensity};
 pub use designs::DesignContender;
 pub use latencies::{Latencies, LatencyFigures};
 pub use measure::Measure;
-pub use memory::{MemoryChild, measure_in_child};
 pub use report::{Difference, MeasureReport, Report, Row, short};
 pub use resident::{RESIDENT_UNAVAILABLE, resident_bytes};
-pub use run::{BenchError, Observer, RunOptions, run};
+pub use run::{BenchError, Observer, Processes, RunOptions, run};
 pub use sweep::{SweepPoint, sweep};
 pub use workload::{HeldBlocks, Play, PlayedRequest, Workload};

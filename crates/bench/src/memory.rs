@@ -1,34 +1,23 @@
 //! Memory of an index, measured in a process that has nothing else.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Contender, Found, Setup, WorkerEvent};
 use crate::check;
+use crate::child::{Child, Task};
 use crate::measure::Sample;
 use crate::resident::resident_bytes;
 use crate::stream::{Record, read_record, write_event, write_query};
 use crate::workload::{HeldBlocks, Workload};
 
-/// How the process that measures memory is started: a program and its first arguments, which are followed by the name
-/// of the contender, the number of workers and the file of events. It must call [`measure_in_child`].
-#[derive(Debug, Clone)]
-pub struct MemoryChild {
-    /// The program, usually the one that runs.
-    pub program: PathBuf,
-    /// Its first arguments.
-    pub arguments: Vec<OsString>,
-}
-
-/// What the child tells on its standard output.
+/// What an index holds after a file of events.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
-    /// None where the system does not say.
+pub(crate) struct Filled {
+    /// By how much the resident size grew, in bytes; none where the system does not say.
     grown_by: Option<u64>,
     answers: Found,
 }
@@ -36,12 +25,8 @@ struct Told {
 /// Events that are in memory at a time.
 const EVENTS_AT_A_TIME: usize = 64;
 
-/// Fills an empty index from a file of events, prints how much memory that took, and what it answers.
-///
-/// # Errors
-///
-/// When the file cannot be read or the figures cannot be printed.
-pub fn measure_in_child(contender: &dyn Contender, workers: usize, events: &Path) -> io::Result<()> {
+/// Fills an empty index from a file of events, and asks the queries that follow them.
+pub(crate) fn fill_from_file(contender: &dyn Contender, workers: usize, events: &Path) -> io::Result<Filled> {
     let mut file = BufReader::new(File::open(events)?);
     let mut record = read_record(&mut file)?;
     let backend = contender.build(Setup { workers, event_threads: 1 });
@@ -64,8 +49,7 @@ pub fn measure_in_child(contender: &dyn Contender, workers: usize, events: &Path
         answers += check::answers_to(&*backend, std::iter::once(query.as_slice()));
         record = read_record(&mut file)?;
     }
-    serde_json::to_writer(io::stdout().lock(), &Told { grown_by, answers })?;
-    Ok(())
+    Ok(Filled { grown_by, answers })
 }
 
 /// A file of events for children, and what they hold at the end.
@@ -86,26 +70,12 @@ impl MemoryInput {
     }
 
     /// Measures a contender in a fresh process.
-    pub(crate) fn measure(&self, child: &MemoryChild, contender: &str, workers: usize) -> io::Result<Sample> {
-        let output = Command::new(&child.program)
-            .args(&child.arguments)
-            // Otherwise the first byte of a region makes two MiB of it resident, whoever asked for it.
-            .env("MIMALLOC_ALLOW_THP", "0")
-            .arg(contender)
-            .arg(workers.to_string())
-            .arg(self.file.path())
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()?;
-        if !output.status.success() {
-            return Err(io::Error::other(format!(
-                "the process that measures {contender} ended with {}",
-                output.status
-            )));
-        }
-        let told: Told = serde_json::from_slice(&output.stdout)?;
-        let per = |blocks: u64| told.grown_by.map(|bytes| bytes as f64 / blocks.max(1) as f64);
-        let mebibytes = told.grown_by.map(|bytes| bytes as f64 / f64::from(1 << 20));
-        Ok(Sample { values: vec![per(self.held.distinct), per(self.held.held), mebibytes], answers: told.answers })
+    pub(crate) fn measure(&self, child: &Child, contender: &str, workers: usize) -> io::Result<Sample> {
+        let task = Task::Fill { contender: contender.to_owned(), workers, events: self.file.path().to_owned() };
+        // Otherwise the first byte of a region makes two MiB of it resident, whoever asked for it.
+        let filled: Filled = child.run(&task, &[("MIMALLOC_ALLOW_THP", "0")])?;
+        let per = |blocks: u64| filled.grown_by.map(|bytes| bytes as f64 / blocks.max(1) as f64);
+        let mebibytes = filled.grown_by.map(|bytes| bytes as f64 / f64::from(1 << 20));
+        Ok(Sample { values: vec![per(self.held.distinct), per(self.held.held), mebibytes], answers: filled.answers })
     }
 }

@@ -1,21 +1,23 @@
 //! All measures of all contenders, in turns.
 
 use std::io;
+use std::path::Path;
 
 use flash_indexer_sim::FleetOptions;
-use flash_indexer_sim::workload::MooncakeTrace;
+use flash_indexer_sim::workload::{MooncakeTrace, TraceError};
 
 use crate::backend::Contender;
+use crate::child::{Child, Task, TracePlay};
 use crate::clock::Clock;
-use crate::measure::{Measure, Sample, Scenario};
-use crate::memory::{MemoryChild, MemoryInput};
+use crate::measure::{Measure, Sample};
+use crate::memory::MemoryInput;
 use crate::report::{Difference, MeasureReport, Report, Row};
 use crate::workload::Workload;
 
 /// What is measured, and how often.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// The measures; each fleet is played once for those that follow each other and share it.
+    /// The measures; the fleet is played once for those that follow each other and share it.
     pub measures: Vec<Measure>,
     /// Rounds, at least one; figures are medians over them.
     pub repeats: usize,
@@ -25,8 +27,17 @@ pub struct RunOptions {
     pub fleet: FleetOptions,
     /// The contender that others are compared with.
     pub baseline: String,
-    /// How memory is measured.
-    pub memory_child: MemoryChild,
+    /// Where it is measured.
+    pub processes: Processes,
+}
+
+/// Which processes measure.
+#[derive(Debug, Clone)]
+pub enum Processes {
+    /// This one. Indexes come to lie in memory that others have used, and memory itself cannot be measured.
+    This,
+    /// One for each contender in each round.
+    Own(Child),
 }
 
 /// Is told how far a run is.
@@ -43,25 +54,32 @@ pub enum BenchError {
     /// There is nobody of that name to compare with.
     #[error("the baseline {0:?} does not take part: choose one of {1}")]
     Baseline(String, String),
-    /// Memory cannot be measured.
-    #[error("failed to measure the memory of {contender}: {source}")]
-    Memory {
-        /// Whose memory.
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The trace has no request.
+    #[error("the trace has no request")]
+    Empty,
+    /// A process that measures failed.
+    #[error("failed to measure {measure} of {contender}: {source}")]
+    Process {
+        /// What was to be measured.
+        measure: Measure,
+        /// Of whom.
         contender: String,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Measures all contenders: in each round of a measure one after the other, so that what disturbs the machine
-/// disturbs all of them.
+/// Measures all contenders: in each round one after the other, so that what disturbs the machine disturbs all of them.
 ///
 /// # Errors
 ///
-/// When the baseline does not take part or a process that measures memory fails.
+/// When the baseline does not take part, the trace cannot be read or has no request, or a process that measures fails.
 pub fn run(
     contenders: &[&dyn Contender],
-    trace: &MooncakeTrace,
+    trace: &Path,
     options: &RunOptions,
     observer: &mut dyn Observer,
 ) -> Result<Report, BenchError> {
@@ -69,54 +87,91 @@ pub fn run(
         let names: Vec<_> = contenders.iter().map(|contender| contender.name()).collect();
         return Err(BenchError::Baseline(options.baseline.clone(), names.join(", ")));
     };
-    observer.steps(options.measures.len() * options.repeats * contenders.len());
-    let clock = Clock::calibrated();
-    let mut played: Option<(Scenario, Workload)> = None;
-    let mut measures = Vec::new();
-    for &measure in &options.measures {
-        let scenario = measure.scenario();
-        let workload = match played.take() {
-            Some((of, workload)) if of == scenario => workload,
-            _ => {
-                let prompts = trace.prompts().take(options.requests);
-                Workload::play(prompts, &scenario.options(&options.fleet), scenario.passes())
-            }
-        };
-        let samples = rounds(measure, contenders, &workload, options, clock, observer)?;
-        measures.push(summary(measure, contenders, baseline, &samples));
-        played = Some((scenario, workload));
+    let opened = MooncakeTrace::open(trace)?;
+    if opened.is_empty() {
+        return Err(BenchError::Empty);
     }
-    Ok(Report { setting: setting(options, trace, clock), baseline: options.baseline.clone(), measures })
+    let play = TracePlay {
+        trace: trace.to_owned(),
+        requests: options.requests.min(opened.len()),
+        fleet: options.fleet.clone(),
+    };
+    let groups = options.measures.chunk_by(|one, other| one.scenario() == other.scenario());
+    let groups = groups.flat_map(|group| group.chunk_by(|one, other| one.is_memory() == other.is_memory()));
+    observer.steps(groups.clone().count() * options.repeats.max(1) * contenders.len());
+    let clock = Clock::calibrated();
+    let mut measures = Vec::new();
+    for group in groups {
+        let place = Place::of(group, &play, &opened, &options.processes, clock)?;
+        let mut samples = vec![vec![Vec::new(); contenders.len()]; group.len()];
+        for _ in 0..options.repeats.max(1) {
+            for (number, contender) in contenders.iter().enumerate() {
+                let names: Vec<_> = group.iter().map(|measure| measure.as_str()).collect();
+                observer.step(&format!("{}: {}", names.join(", "), contender.name()));
+                let taken = place.measure(*contender, group).map_err(|source| failed(group, *contender, source))?;
+                for (samples, sample) in samples.iter_mut().zip(taken) {
+                    samples[number].extend(sample);
+                }
+            }
+        }
+        let summaries = group.iter().zip(&samples);
+        measures.extend(summaries.map(|(&measure, samples)| summary(measure, contenders, baseline, samples)));
+    }
+    let setting = setting(options, play.requests, clock);
+    Ok(Report { setting, baseline: options.baseline.clone(), measures })
 }
 
-/// For each contender what each round gave.
-fn rounds(
-    measure: Measure,
-    contenders: &[&dyn Contender],
-    workload: &Workload,
-    options: &RunOptions,
-    clock: Clock,
-    observer: &mut dyn Observer,
-) -> Result<Vec<Vec<Sample>>, BenchError> {
-    let failed = |contender: &str| {
-        let contender = contender.to_owned();
-        move |source| BenchError::Memory { contender, source }
-    };
-    let input = measure.is_memory().then(|| MemoryInput::write(workload)).transpose().map_err(failed("all"))?;
-    let mut samples = vec![Vec::new(); contenders.len()];
-    for _ in 0..options.repeats.max(1) {
-        for (contender, samples) in contenders.iter().zip(&mut samples) {
-            observer.step(&format!("{measure}: {}", contender.name()));
-            samples.extend(match &input {
-                None => measure.sample(*contender, workload, clock),
-                Some(input) => {
-                    let measured = input.measure(&options.memory_child, contender.name(), workload.workers);
-                    Some(measured.map_err(failed(contender.name()))?)
-                }
-            });
+fn failed(group: &[Measure], contender: &dyn Contender, source: io::Error) -> BenchError {
+    BenchError::Process { measure: group[0], contender: contender.name().to_owned(), source }
+}
+
+/// Where a group of measures is taken, and from what.
+enum Place<'a> {
+    Here { workload: Workload, clock: Clock },
+    Child { child: &'a Child, play: &'a TracePlay },
+    MemoryChild { child: &'a Child, input: MemoryInput, workers: usize },
+}
+
+impl<'a> Place<'a> {
+    fn of(
+        group: &[Measure],
+        play: &'a TracePlay,
+        trace: &MooncakeTrace,
+        processes: &'a Processes,
+        clock: Clock,
+    ) -> Result<Self, BenchError> {
+        let measure = group[0];
+        let problem = |source| BenchError::Process { measure, contender: "anybody".to_owned(), source };
+        match processes {
+            Processes::This if measure.is_memory() => {
+                Err(problem(io::Error::other("memory is measured in processes of their own")))
+            }
+            Processes::This => Ok(Self::Here { workload: play.workload(trace, measure.scenario()), clock }),
+            Processes::Own(child) if measure.is_memory() => {
+                let workload = play.workload(trace, measure.scenario());
+                let input = MemoryInput::write(&workload).map_err(problem)?;
+                Ok(Self::MemoryChild { child, input, workers: workload.workers })
+            }
+            Processes::Own(child) => Ok(Self::Child { child, play }),
         }
     }
-    Ok(samples)
+
+    /// A sample of each measure, where the contender can do it.
+    fn measure(&self, contender: &dyn Contender, group: &[Measure]) -> io::Result<Vec<Option<Sample>>> {
+        match self {
+            Self::Here { workload, clock } => {
+                Ok(group.iter().map(|measure| measure.sample(contender, workload, *clock)).collect())
+            }
+            Self::Child { child, play } => {
+                let contender = contender.name().to_owned();
+                child.run(&Task::Time { contender, measures: group.to_vec(), play: (*play).clone() }, &[])
+            }
+            Self::MemoryChild { child, input, workers } => {
+                let one = || input.measure(child, contender.name(), *workers).map(Some);
+                group.iter().map(|_| one()).collect()
+            }
+        }
+    }
 }
 
 fn summary(measure: Measure, contenders: &[&dyn Contender], baseline: usize, samples: &[Vec<Sample>]) -> MeasureReport {
@@ -149,20 +204,25 @@ fn median(samples: &[Sample], column: usize) -> Option<f64> {
 }
 
 /// What a reader must know of a run to judge it.
-fn setting(options: &RunOptions, trace: &MooncakeTrace, clock: Clock) -> Vec<(String, String)> {
+fn setting(options: &RunOptions, requests: usize, clock: Clock) -> Vec<(String, String)> {
     let fleet = &options.fleet;
     let processor = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     });
     let cores = std::thread::available_parallelism().map_or_else(|_| "unknown".to_owned(), |cores| cores.to_string());
+    let processes = match options.processes {
+        Processes::This => "one for all",
+        Processes::Own(_) => "one for each index in each round",
+    };
     let pairs = [
         ("processor", processor.unwrap_or_else(|| "unknown".to_owned())),
         ("cores", cores),
-        ("requests", options.requests.min(trace.len()).to_string()),
+        ("requests", requests.to_string()),
         ("workers", fleet.workers.to_string()),
         ("blocks of a worker's cache", fleet.blocks.to_string()),
         ("blocks of a hash id (512 tokens)", fleet.blocks_per_hash_id.to_string()),
+        ("processes", processes.to_owned()),
         ("rounds (figures are medians)", options.repeats.to_string()),
         ("taken off each timed query", format!("{} ns, what reading the clock costs", clock.overhead_ns())),
     ];

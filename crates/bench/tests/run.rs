@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use flash_indexer_bench::{
-    Backend, Contender, DesignContender, EventDensity, Finder, Found, Lane, Measure, MemoryChild, Observer, RunOptions,
+    Backend, Contender, DesignContender, EventDensity, Finder, Found, Lane, Measure, Observer, Processes, RunOptions,
     Setup, WorkerEvent, Workload, keep_deepest, run, sweep,
 };
 use flash_indexer_core::designs::Design;
@@ -11,7 +11,7 @@ use flash_indexer_core::{BlockEvent, LocalHash};
 use flash_indexer_sim::FleetOptions;
 use flash_indexer_sim::workload::MooncakeTrace;
 
-fn trace() -> MooncakeTrace {
+fn trace_file() -> tempfile::NamedTempFile {
     let mut text = String::new();
     for request in 0..60u64 {
         let hash_ids = [0, 1 + request % 7, 100 + request % 11, 200 + request];
@@ -21,10 +21,13 @@ fn trace() -> MooncakeTrace {
         )
         .expect("a string takes text");
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("trace.jsonl");
-    std::fs::write(&file, text).expect("a file");
-    MooncakeTrace::open(&file).expect("a trace")
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("a file");
+    file
+}
+
+fn trace() -> MooncakeTrace {
+    MooncakeTrace::open(trace_file().path()).expect("a trace")
 }
 
 fn fleet() -> FleetOptions {
@@ -95,7 +98,7 @@ fn options() -> RunOptions {
         requests: usize::MAX,
         fleet: fleet(),
         baseline: Design::DEFAULT.as_str().to_owned(),
-        memory_child: MemoryChild { program: "nothing".into(), arguments: Vec::new() },
+        processes: Processes::This,
     }
 }
 
@@ -105,9 +108,10 @@ fn answers_that_differ_are_told() {
     let mut contenders: Vec<&dyn Contender> = designs.iter().map(|design| design as &dyn Contender).collect();
     contenders.push(&Forgetful);
     let mut steps = Steps::default();
-    let report = run(&contenders, &trace(), &options(), &mut steps).expect("a run");
+    let report = run(&contenders, trace_file().path(), &options(), &mut steps).expect("a run");
     assert_eq!(report.measures.len(), options().measures.len());
-    assert_eq!((steps.announced, steps.taken), (contenders.len() * 10, contenders.len() * 10));
+    // Two fleets, two rounds.
+    assert_eq!((steps.announced, steps.taken), (contenders.len() * 4, contenders.len() * 4));
     for measure in &report.measures {
         let differing: Vec<_> = measure.rows.iter().filter(|row| row.difference.is_some()).collect();
         // Some designs claim too much where content repeats, and say so.
@@ -127,7 +131,7 @@ fn answers_that_differ_are_told() {
 #[test]
 fn a_baseline_must_take_part() {
     let options = RunOptions { baseline: "nobody".to_owned(), ..options() };
-    let error = run(&[&Forgetful], &trace(), &options, &mut Steps::default()).expect_err("nobody is there");
+    let error = run(&[&Forgetful], trace_file().path(), &options, &mut Steps::default()).expect_err("nobody is there");
     assert!(error.to_string().contains("nobody") && error.to_string().contains("forgetful"), "{error}");
 }
 

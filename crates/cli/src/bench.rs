@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_bench::{
-    Contender, DesignContender, Measure, MemoryChild, Observer, RESIDENT_UNAVAILABLE, Report, RunOptions,
-    measure_in_child, resident_bytes,
+    Child, Contender, DesignContender, Measure, Observer, Processes, RESIDENT_UNAVAILABLE, Report, RunOptions,
+    resident_bytes, serve_child,
 };
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::FleetOptions;
-use flash_indexer_sim::workload::MooncakeTrace;
 use indicatif::ProgressBar;
 
 use crate::simulate::progress;
@@ -33,7 +32,7 @@ use crate::{design_name, trace_file};
 )]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    child: Option<Child>,
+    child: Option<ChildCommand>,
 
     /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt
     /// [default: FLASH_SHARED/data/mooncake/conversation_trace.jsonl, FLASH_SHARED being ../shared].
@@ -73,22 +72,17 @@ pub(crate) struct BenchArguments {
 }
 
 #[derive(Subcommand)]
-enum Child {
-    /// Measures memory for another process.
+enum ChildCommand {
+    /// Measures for another process, which says what on standard input.
     #[command(hide = true)]
-    MeasureMemory {
-        #[arg(value_parser = design_name())]
-        design: Design,
-        workers: usize,
-        events: PathBuf,
-    },
+    Child,
 }
 
-const MEASURE_MEMORY: &str = "measure-memory";
-
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
-    if let Some(Child::MeasureMemory { design, workers, events }) = &arguments.child {
-        return Ok(measure_in_child(&DesignContender(*design), *workers, events)?);
+    if let Some(ChildCommand::Child) = &arguments.child {
+        let designs = DesignContender::all();
+        let contenders: Vec<&dyn Contender> = designs.iter().map(|design| design as &dyn Contender).collect();
+        return Ok(serve_child(&contenders)?);
     }
     let report = arguments.measure()?;
     print(&report);
@@ -100,10 +94,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
 
 impl BenchArguments {
     fn measure(&self) -> Result<Report> {
-        let trace = MooncakeTrace::open(&trace_file(self.trace.as_deref())?)?;
-        if trace.is_empty() {
-            bail!("the trace has no request");
-        }
+        let trace = trace_file(self.trace.as_deref())?;
         let designs = if self.designs.is_empty() { Design::ALL.to_vec() } else { self.designs.clone() };
         let first = if designs.contains(&Design::DEFAULT) { Design::DEFAULT } else { designs[0] };
         let contenders: Vec<DesignContender> = designs.into_iter().map(DesignContender).collect();
@@ -111,17 +102,18 @@ impl BenchArguments {
         let options = RunOptions {
             measures: if self.measures.is_empty() { Measure::ALL.to_vec() } else { self.measures.clone() },
             repeats: self.repeats.into(),
-            requests: self.requests.unwrap_or(trace.len()),
+            requests: self.requests.unwrap_or(usize::MAX),
             fleet: FleetOptions {
                 workers: self.workers.into(),
                 blocks: self.blocks as usize,
                 ..FleetOptions::default()
             },
             baseline: self.baseline.unwrap_or(first).as_str().to_owned(),
-            memory_child: MemoryChild {
-                program: std::env::current_exe().context("failed to find this program, to measure memory by it")?,
-                arguments: vec!["bench".into(), MEASURE_MEMORY.into()],
-            },
+            processes: Processes::Own(Child {
+                program: std::env::current_exe()
+                    .context("failed to find this program, to measure in processes of their own")?,
+                arguments: vec!["bench".into(), "child".into()],
+            }),
         };
         let mut bar = Bar(None);
         let report = flash_indexer_bench::run(&contenders, &trace, &options, &mut bar)?;

@@ -1,1 +1,3 @@
 //! From a prompt or a chat to block keys and scored pods.
+
+pub mod chat;

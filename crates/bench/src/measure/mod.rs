@@ -9,13 +9,14 @@ mod query;
 use std::fmt;
 
 use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare};
+use serde::{Deserialize, Serialize};
 
 use crate::backend::{Contender, Found};
 use crate::clock::Clock;
 use crate::workload::Workload;
 
 /// One thing that is measured of every contender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Measure {
     /// Events of the whole trace by one thread.
     Ingest,
@@ -80,7 +81,7 @@ impl Scenario {
 }
 
 /// What one round of a measure gave for one contender.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// A value for each of the measure's columns; none where the contender cannot do it.
     pub(crate) values: Vec<Option<f64>>,

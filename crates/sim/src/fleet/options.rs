@@ -1,9 +1,11 @@
 //! What a fleet is made with.
 
+use serde::{Deserialize, Serialize};
+
 use crate::random::Random;
 
 /// Shape of a fleet and of what happens to it. The same options and prompts give the same events.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FleetOptions {
     /// Workers, at least one.
     pub workers: usize,
@@ -36,7 +38,7 @@ impl Default for FleetOptions {
 }
 
 /// Who serves a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Routing {
     /// Each worker in turn.
     RoundRobin,
@@ -45,7 +47,7 @@ pub enum Routing {
 }
 
 /// How workers name blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HashSeeds {
     /// Equal prefixes have equal sequence hashes on every worker.
     Shared,
@@ -54,7 +56,7 @@ pub enum HashSeeds {
 }
 
 /// The share of stored blocks that vanish from the middle of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoleShare {
     /// Of 2^32.
     threshold: u32,

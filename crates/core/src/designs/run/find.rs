@@ -4,11 +4,14 @@
 //! other, and at last looks whether any of these runs has changed its version meanwhile; if so it
 //! starts again. It takes no lock and writes nothing that others see.
 
+use std::ops::Range;
+
 use super::branching;
 use super::matches::{Scratch, Step};
 use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
 use super::published::edges::edge_hash;
 use super::published::layout::{Info, Place, RunId};
+use super::published::prefetch::prefetch;
 use super::published::{Published, Run};
 use crate::LocalHash;
 
@@ -82,8 +85,7 @@ pub(super) fn walk(
     let mut way = Way::Single;
     let mut parent = Place::ROOT;
     let mut base = 0;
-    while let Some(&next) = query.get(base) {
-        let Some((run, version, info)) = child(published, generation, parent, next)? else { break };
+    while let Some((run, version, info)) = child(published, generation, parent, &query[base..])? {
         let record = published.run(run);
         let matched = match_length(record, info, &query[base..]);
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
@@ -100,15 +102,16 @@ pub(super) fn walk(
     Ok(way)
 }
 
-/// The run that follows `parent` with this block, with its version from before it was looked at.
+/// The run that follows `parent` with the query's first block, with its version from before it was looked at.
 #[inline]
 fn child(
     published: &Published,
     generation: u32,
     parent: Place,
-    local: LocalHash,
+    query: &[LocalHash],
 ) -> Result<Option<(RunId, u64, Info)>, Changed> {
     let mut found = Ok(None);
+    let Some(&local) = query.first() else { return found };
     published.edges.search(generation, edge_hash(parent, local), |run| {
         let record = published.run(run);
         let Some(version) = record.version() else {
@@ -125,6 +128,24 @@ fn child(
     found
 }
 
+/// Blocks that are compared at a time: a cache line of the column.
+const STRIDE: usize = 8;
+/// Lines of a column that match before further ones are asked for: most matches end in the first few.
+const LINES_ALONE: usize = 3;
+/// Lines of a column that are on their way from memory while one is compared.
+const LINES_AHEAD: usize = 12;
+
+/// Asks for lines of a column.
+#[inline]
+fn prefetch_lines(column: &[AtomicU64], lines: Range<usize>) {
+    for line in lines {
+        match column.get(line * STRIDE) {
+            Some(first) => prefetch(first),
+            None => break,
+        }
+    }
+}
+
 /// Leading blocks of `query` that the run has.
 #[inline]
 pub(super) fn match_length(run: Run<'_>, info: Info, query: &[LocalHash]) -> usize {
@@ -137,19 +158,24 @@ pub(super) fn match_length(run: Run<'_>, info: Info, query: &[LocalHash]) -> usi
 /// none. Eight at a time without a branch.
 #[inline]
 fn mismatch(column: &[AtomicU64], query: &[LocalHash]) -> usize {
-    const STRIDE: usize = 8;
     let mut equal = 0;
     let (column_strides, query_strides) = (column.chunks_exact(STRIDE), query.chunks_exact(STRIDE));
     let (column_rest, query_rest) = (column_strides.remainder(), query_strides.remainder());
-    for (column, query) in column_strides.zip(query_strides) {
+    for (column_stride, query) in column_strides.zip(query_strides) {
         let mut different = 0_u32;
         for at in 0..STRIDE {
-            different |= u32::from(column[at].load(Relaxed) != query[at].0) << at;
+            different |= u32::from(column_stride[at].load(Relaxed) != query[at].0) << at;
         }
         if different != 0 {
             return equal + different.trailing_zeros() as usize;
         }
         equal += STRIDE;
+        // Only what goes on for a while is worth the bandwidth.
+        let line = equal / STRIDE;
+        if line >= LINES_ALONE {
+            let from = if line == LINES_ALONE { line + 1 } else { line + LINES_AHEAD };
+            prefetch_lines(column, from..line + LINES_AHEAD + 1);
+        }
     }
     let same = column_rest.iter().zip(query_rest).take_while(|(column, query)| column.load(Relaxed) == query.0);
     equal + same.count()

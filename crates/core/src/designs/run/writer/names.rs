@@ -1,6 +1,7 @@
 //! What engines call the blocks: for each run and hash domain a column of sequence hashes.
 //!
-//! A column is a list of lines of eight names. Names of a column always start at the run's first
+//! A column is a list of lines. A line has six names and says whose they are, in one line of the processor's cache: a
+//! block that is found by its name costs no other. Names of a column always start at the run's first
 //! block, because a block is named only after its parent.
 
 use super::chunked::Chunked;
@@ -9,7 +10,7 @@ use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::prefetch::prefetch;
 
 /// Names in a line.
-pub(super) const LINE_NAMES: usize = 8;
+pub(super) const LINE_NAMES: usize = 6;
 
 /// A line of names; zero is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
@@ -19,9 +20,11 @@ impl LineId {
     pub(super) const NONE: Self = Self(0);
 }
 
-/// Where a line is, besides its names.
+/// Some names of a column, and where they stand in it.
 #[derive(Debug, Clone, Copy)]
-struct Link {
+#[repr(C, align(64))]
+struct Line {
+    names: [u64; LINE_NAMES],
     run: RunId,
     /// Number of the line in its column.
     index: u16,
@@ -31,9 +34,16 @@ struct Link {
     previous: LineId,
 }
 
-impl Default for Link {
+impl Default for Line {
     fn default() -> Self {
-        Self { run: RunId::NONE, index: 0, used: 0, next: LineId::NONE, previous: LineId::NONE }
+        Self { names: [0; LINE_NAMES], run: RunId::NONE, index: 0, used: 0, next: LineId::NONE, previous: LineId::NONE }
+    }
+}
+
+impl Line {
+    #[inline]
+    fn valid(&self) -> &[u64] {
+        &self.names[..usize::from(self.used)]
     }
 }
 
@@ -49,8 +59,7 @@ pub(super) struct Column {
 /// All lines of all columns.
 #[derive(Debug)]
 pub(super) struct Names {
-    lines: Chunked<[u64; LINE_NAMES]>,
-    links: Chunked<Link>,
+    lines: Chunked<Line>,
     end: u32,
     free: LineId,
     in_use: usize,
@@ -61,7 +70,7 @@ pub(super) struct Names {
 impl Default for Names {
     fn default() -> Self {
         // Line zero is none.
-        Self { lines: Chunked::default(), links: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0 }
+        Self { lines: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0 }
     }
 }
 
@@ -71,21 +80,19 @@ impl Names {
         let within = usize::from(column.named) % LINE_NAMES;
         if within == 0 {
             let line = self.take();
-            self.links[line.0] = Link {
-                run,
-                index: column.named / LINE_NAMES as u16,
-                used: 0,
-                next: LineId::NONE,
-                previous: column.last,
-            };
+            let index = column.named / LINE_NAMES as u16;
+            // The names are left as they are: none of them is valid.
+            let new = &mut self.lines[line.0];
+            (new.run, new.index, new.used, new.next, new.previous) = (run, index, 0, LineId::NONE, column.last);
             match column.last {
                 LineId::NONE => column.first = line,
-                last => self.links[last.0].next = line,
+                last => self.lines[last.0].next = line,
             }
             column.last = line;
         }
-        self.lines[column.last.0][within] = name.0;
-        self.links[column.last.0].used = within as u16 + 1;
+        let line = &mut self.lines[column.last.0];
+        line.names[within] = name.0;
+        line.used = within as u16 + 1;
         column.named += 1;
         self.count += 1;
         column.last
@@ -97,7 +104,7 @@ impl Names {
         let mut rest = if line == LineId::NONE { &[] } else { self.line(line) };
         std::iter::from_fn(move || {
             if rest.is_empty() {
-                line = self.links[line.0].previous;
+                line = self.lines[line.0].previous;
                 rest = self.line(line);
             }
             let (&name, before) = rest.split_last()?;
@@ -116,16 +123,16 @@ impl Names {
         self.count -= usize::from(column.named - keep);
         column.named = keep;
         let lines = keep.div_ceil(LINE_NAMES as u16);
-        while column.last != LineId::NONE && self.links[column.last.0].index >= lines {
+        while column.last != LineId::NONE && self.lines[column.last.0].index >= lines {
             let line = column.last;
-            column.last = self.links[line.0].previous;
+            column.last = self.lines[line.0].previous;
             self.give_back(line);
         }
         if column.last == LineId::NONE {
             column.first = LineId::NONE;
             return;
         }
-        let link = &mut self.links[column.last.0];
+        let link = &mut self.lines[column.last.0];
         link.next = LineId::NONE;
         link.used = keep - link.index * LINE_NAMES as u16;
     }
@@ -133,45 +140,42 @@ impl Names {
     /// The name at an offset that has one. Costs the distance from the nearer end of the column.
     pub(super) fn at(&self, column: &Column, offset: u16) -> SequenceHash {
         debug_assert!(offset < column.named);
-        SequenceHash(self.lines[self.line_of(column, offset).0][usize::from(offset) % LINE_NAMES])
+        SequenceHash(self.lines[self.line_of(column, offset).0].names[usize::from(offset) % LINE_NAMES])
     }
 
     /// The line of an offset that has a name.
     pub(super) fn line_of(&self, column: &Column, offset: u16) -> LineId {
         let (index, last) = (offset / LINE_NAMES as u16, (column.named - 1) / LINE_NAMES as u16);
         if index <= last / 2 {
-            return (0..index).fold(column.first, |line, _| self.links[line.0].next);
+            return (0..index).fold(column.first, |line, _| self.lines[line.0].next);
         }
-        (index..last).fold(column.last, |line, _| self.links[line.0].previous)
+        (index..last).fold(column.last, |line, _| self.lines[line.0].previous)
     }
 
     pub(super) fn next(&self, line: LineId) -> LineId {
-        self.links[line.0].next
+        self.lines[line.0].next
     }
 
     pub(super) fn previous(&self, line: LineId) -> LineId {
-        self.links[line.0].previous
+        self.lines[line.0].previous
     }
 
     /// The valid names of a line.
     #[inline]
     pub(super) fn line(&self, line: LineId) -> &[u64] {
-        &self.lines[line.0][..usize::from(self.links[line.0].used)]
+        self.lines[line.0].valid()
     }
 
     /// Whether the line holds the name, and where that block is.
     #[inline]
     pub(super) fn find_in(&self, line: LineId, name: SequenceHash) -> Option<Place> {
+        let line = &self.lines[line.0];
         let mut equal = 0_u32;
-        for (at, &other) in self.lines[line.0].iter().enumerate() {
+        for (at, &other) in line.names.iter().enumerate() {
             equal |= u32::from(other == name.0) << at;
         }
-        if equal == 0 {
-            return None;
-        }
-        let link = &self.links[line.0];
-        let at = (equal & ((1 << link.used) - 1)).trailing_zeros();
-        (at < LINE_NAMES as u32).then(|| Place { run: link.run, offset: link.index * LINE_NAMES as u16 + at as u16 })
+        let at = (equal & ((1 << line.used) - 1)).trailing_zeros();
+        (at < LINE_NAMES as u32).then(|| Place { run: line.run, offset: line.index * LINE_NAMES as u16 + at as u16 })
     }
 
     fn take(&mut self) -> LineId {
@@ -181,15 +185,13 @@ impl Names {
                 let line = LineId(self.end);
                 self.end = self.end.checked_add(1).expect("fewer than 2^32 lines of names");
                 self.lines.make(line.0);
-                self.links.make(line.0);
                 line
             }
             line => {
-                self.free = self.links[line.0].next;
+                self.free = self.lines[line.0].next;
                 if self.free != LineId::NONE {
                     // The next one to be written, when a few more names have come.
                     prefetch(&self.lines[self.free.0]);
-                    prefetch(&self.links[self.free.0]);
                 }
                 line
             }
@@ -198,7 +200,8 @@ impl Names {
 
     fn give_back(&mut self, line: LineId) {
         self.in_use -= 1;
-        self.links[line.0] = Link { next: self.free, ..Link::default() };
+        let given = &mut self.lines[line.0];
+        (given.run, given.used, given.next) = (RunId::NONE, 0, self.free);
         self.free = line;
     }
 
@@ -209,7 +212,6 @@ impl Names {
 
     /// Bytes in use, and bytes that ever were.
     pub(super) fn bytes(&self) -> (usize, usize) {
-        let line = size_of::<[u64; LINE_NAMES]>() + size_of::<Link>();
-        (self.in_use * line, self.end as usize * line)
+        (self.in_use * size_of::<Line>(), self.end as usize * size_of::<Line>())
     }
 }

@@ -5,7 +5,7 @@
 //!  place: displacement (3) | line of names (29)
 //! ```
 //!
-//! A slot says only in which line of names a name stands; the eight names of that line tell whether
+//! A slot says only in which line of names a name stands; the names of that line tell whether
 //! it does, and where. A name for which there is no slot in the line where it belongs stands in one of the
 //! next, and its place says how many lines further. So a segment is split without a look at any name: the tag
 //! says into which half a slot goes, its line and its displacement where in it.

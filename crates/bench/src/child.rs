@@ -1,0 +1,102 @@
+//! Measuring in processes of their own, so that no index meets the memory that another one has left behind.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use flash_indexer_sim::FleetOptions;
+use flash_indexer_sim::workload::MooncakeTrace;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Contender;
+use crate::clock::Clock;
+use crate::measure::{Measure, Sample, Scenario};
+use crate::memory::fill_from_file;
+use crate::workload::Workload;
+
+/// How a process that measures is started: it must call [`serve_child`] and do nothing else.
+#[derive(Debug, Clone)]
+pub struct Child {
+    /// The program, usually the one that runs.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// What a child is to do; it reads it from its standard input.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Memory: an index from a file of events.
+    Fill { contender: String, workers: usize, events: PathBuf },
+    /// Measures that share a scenario, one after the other.
+    Time { contender: String, measures: Vec<Measure>, play: TracePlay },
+}
+
+/// How the events of a child come about.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct TracePlay {
+    pub(crate) trace: PathBuf,
+    pub(crate) requests: usize,
+    pub(crate) fleet: FleetOptions,
+}
+
+impl TracePlay {
+    pub(crate) fn workload(&self, trace: &MooncakeTrace, scenario: Scenario) -> Workload {
+        let prompts = trace.prompts().take(self.requests);
+        Workload::play(prompts, &scenario.options(&self.fleet), scenario.passes())
+    }
+}
+
+impl Child {
+    pub(crate) fn run<T: DeserializeOwned>(&self, task: &Task, environment: &[(&str, &str)]) -> io::Result<T> {
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(&serde_json::to_vec(task)?)?;
+        }
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(format!("the process that measures ended with {}", output.status)));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}
+
+/// Does what standard input asks for, and prints what was measured.
+///
+/// # Errors
+///
+/// When the task cannot be read, names somebody whom `contenders` does not have, or its files cannot be read.
+pub fn serve_child(contenders: &[&dyn Contender]) -> io::Result<()> {
+    let task: Task = serde_json::from_reader(io::stdin().lock())?;
+    let find = |name: &str| {
+        let found = contenders.iter().find(|contender| contender.name() == name);
+        found.ok_or_else(|| io::Error::other(format!("no contender is called {name:?}")))
+    };
+    let output = io::stdout().lock();
+    match task {
+        Task::Fill { contender, workers, events } => {
+            serde_json::to_writer(output, &fill_from_file(*find(&contender)?, workers, &events)?)?;
+        }
+        Task::Time { contender, measures, play } => {
+            serde_json::to_writer(output, &time(*find(&contender)?, &measures, &play)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// A sample of each measure, where the contender can do it.
+fn time(contender: &dyn Contender, measures: &[Measure], play: &TracePlay) -> io::Result<Vec<Option<Sample>>> {
+    let Some(first) = measures.first() else { return Ok(Vec::new()) };
+    let trace = MooncakeTrace::open(&play.trace).map_err(io::Error::other)?;
+    let workload = play.workload(&trace, first.scenario());
+    let clock = Clock::calibrated();
+    Ok(measures.iter().map(|measure| measure.sample(contender, &workload, clock)).collect())
+}
