@@ -122,22 +122,25 @@ fn a_replica_that_stood_still_does_not_write_into_the_life_of_another() {
     let node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
     let long = path(1, 100);
-    for replica in [&a, &b] {
-        replica.apply(rank(1), &stored(&long, Tier::Device));
-        replica.wait_for_depth(&long, rank(1), 100);
-    }
-    // Cut off from the store, as by a broken network: its connections are closed, and new ones refused by the rules
-    // that a user without any right has.
-    let publisher = b.store.directory().get(holder(rank(1))).map(|listed| listed.publisher);
-    let (out, takes_over) = if publisher == Some(a.store.publisher()) { (a, b) } else { (b, a) };
-    out.die();
-    wait_for("the other one publishes", PATIENCE, || {
-        let directory = takes_over.store.directory();
-        directory.get(holder(rank(1))).filter(|listed| listed.publisher == takes_over.store.publisher()).map(drop)
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    a.wait_for_depth(&long, rank(1), 100);
+    b.apply(rank(1), &stored(&long, Tier::Device));
+    let publisher = |replica: &Replica| replica.store.directory().get(holder(rank(1))).map(|listed| listed.publisher);
+    wait_for("the list", PATIENCE, || (publisher(&b) == Some(a.store.publisher())).then_some(()));
+
+    let standing = a.stand_still();
+    // It has much to write when it goes on.
+    a.apply(rank(1), &removed(&long, 90));
+    wait_for("the other one publishes", PATIENCE, || (publisher(&b) == Some(b.store.publisher())).then_some(()));
+    b.apply(rank(1), &BlockEvent::Cleared);
+    b.apply(rank(1), &stored(&long[..3], Tier::Device));
+    b.wait_for_depth(&long, rank(1), 3);
+    drop(standing);
+    wait_for("it learns that it is not its turn", PATIENCE, || {
+        assert_eq!(device_depth(&b.find(&long).expect("an answer"), rank(1)), 3);
+        (a.store.report().published.published_ranks == 0).then_some(())
     });
-    takes_over.apply(rank(1), &BlockEvent::Cleared);
-    takes_over.apply(rank(1), &stored(&long[..3], Tier::Device));
-    takes_over.wait_for_depth(&long, rank(1), 3);
+    a.wait_for_depth(&long, rank(1), 3);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use flash_indexer_core::groups::RankEvent;
@@ -104,6 +105,14 @@ impl Replica {
 
     pub(crate) fn stop(self) {
         self.runtime.block_on(self.store.stop());
+    }
+
+    /// Does nothing by itself, as a process that is stopped, until what is returned is dropped.
+    pub(crate) fn stand_still(&self) -> Sender<()> {
+        let (go_on, gone) = channel::<()>();
+        // The only thread of the runtime waits here.
+        self.runtime.spawn(async move { drop(gone.recv()) });
+        go_on
     }
 
     /// Ends as a process does that is killed: nothing is told to anybody.
