@@ -2,6 +2,7 @@
 
 mod goals;
 mod markdown;
+mod memory;
 mod peers;
 mod plots;
 mod results;
@@ -18,7 +19,7 @@ use flash_indexer_bench::{
 };
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
-use flash_indexer_sim::{Fleet, FleetOptions};
+use flash_indexer_sim::{Fleet, FleetOptions, Routing};
 
 use crate::results::{Results, SweepLine};
 
@@ -41,6 +42,8 @@ enum Part {
     Sweep(SweepArguments),
     /// When workers store and remove, as a heat map: writes density.svg.
     Density(DensityArguments),
+    /// The hit rate that a bound of memory costs: writes memory.json and memory.svg.
+    Memory(MemoryArguments),
     /// The whole service over real sockets: writes service.json.
     Service(ServiceArguments),
     /// Write BENCHMARKS.md from what the other parts have written.
@@ -109,6 +112,16 @@ struct DensityArguments {
 }
 
 #[derive(Args)]
+struct MemoryArguments {
+    #[command(flatten)]
+    places: Places,
+
+    /// Requests of the trace [default: all].
+    #[arg(long)]
+    requests: Option<usize>,
+}
+
+#[derive(Args)]
 struct ServiceArguments {
     /// The flash-indexer program.
     #[arg(long, value_name = "FILE")]
@@ -143,11 +156,16 @@ const DENSITY_WORKERS: usize = 16;
 const DENSITY_BLOCKS: usize = 2_048;
 const DENSITY_BINS: usize = 120;
 
+/// The fleet that has more than there is memory for: blocks of 16 tokens, and caches that hit.
+const MEMORY_BLOCKS: usize = 65_536;
+const MEMORY_BLOCKS_PER_HASH_ID: usize = 32;
+
 fn main() -> Result<()> {
     match Arguments::parse().part {
         Part::Measures(arguments) => measures(&arguments),
         Part::Sweep(arguments) => sweep_all(&arguments),
         Part::Density(arguments) => density(&arguments),
+        Part::Memory(arguments) => memory(&arguments),
         Part::Service(arguments) => {
             let report = service::measure(&arguments.program, arguments.repeats)?;
             Results::new(&arguments.results).write_service(&report)
@@ -231,6 +249,22 @@ fn density(arguments: &DensityArguments) -> Result<()> {
     let results = arguments.places.results();
     results.create()?;
     plots::density(&EventDensity::of(&play, DENSITY_WORKERS, DENSITY_BINS), &results.density_plot())
+}
+
+fn memory(arguments: &MemoryArguments) -> Result<()> {
+    let trace = arguments.places.open()?;
+    let options = FleetOptions {
+        blocks: MEMORY_BLOCKS,
+        blocks_per_hash_id: MEMORY_BLOCKS_PER_HASH_ID,
+        routing: Routing::PrefixAffinity,
+        ..FleetOptions::default()
+    };
+    let requests = arguments.requests.unwrap_or(trace.len());
+    let play = Play::of(trace.prompts().take(requests), &mut Fleet::new(options.clone()));
+    let report = memory::measure(&play, options.workers)?;
+    let results = arguments.places.results();
+    results.write_memory(&report)?;
+    plots::memory(&report, &results.memory_plot())
 }
 
 impl Places {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use flash_indexer_bench::{MeasureReport, Report, short};
 
 use crate::goals::GOALS;
+use crate::memory::MemoryReport;
 use crate::results::{Results, SweepLine};
 use crate::service::{BLOCK_TOKENS, CONNECTIONS, ENGINES, PROMPT_TOKENS, ServiceReport};
 
@@ -27,7 +28,7 @@ answers for all and keeps the deepest. Answers are compared in every run; where 
 
 const MADE_BY: &str = "\
 Made by `bench/run`, do not edit. The parts are `bench/run measures --repeats N --contenders \"a;b\"`, `bench/run sweep`,
-`bench/run density`, `bench/run service` and `bench/run report`. The designs nested-map, actor and inverted were left out of the measures, to
+`bench/run density`, `bench/run memory`, `bench/run service` and `bench/run report`. The designs nested-map, actor and inverted were left out of the measures, to
 keep the run short; they are in the sweep. Medians of interleaved rounds:
 ";
 
@@ -104,6 +105,9 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
     if let Some(lines) = results.sweep()? {
         sweep(&mut text, &lines, &folder)?;
     }
+    if let Some(report) = results.memory()? {
+        memory(&mut text, &report, &folder)?;
+    }
     if let Some(report) = results.service()? {
         service(&mut text, &report)?;
     }
@@ -112,6 +116,27 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
         writeln!(text, "![density of events]({folder}density.svg)")?;
     }
     std::fs::write(to, text).with_context(|| format!("failed to write {}", to.display()))
+}
+
+/// What a bound of memory costs, beside the plot.
+fn memory(text: &mut String, report: &MemoryReport, folder: &str) -> Result<()> {
+    let mebibytes = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    writeln!(
+        text,
+        "\n## Bounded memory\n\nHits that an index does not know of because it had to forget, in percentage points of the blocks asked\
+         \nfor; the caches hit {:.2}%. Without a bound the run index takes {} MiB. The re-implementation has as many keys as fit at\
+         \nwhat a block was measured to take in it.\n\n![hit rate lost to a bound of memory]({folder}memory.svg)\n",
+        report.hit_percent,
+        mebibytes(report.bytes_needed),
+    )?;
+    row(text, ["bound, MiB", "highest, MiB"].into_iter().chain(report.lines.iter().map(|line| line.name.as_str())))?;
+    row(text, ["---:", "---:"].into_iter().chain(report.lines.iter().map(|_| "---:")))?;
+    let Some(first) = report.lines.first() else { return Ok(()) };
+    first.points.iter().enumerate().try_for_each(|(at, point)| {
+        let highest = point.bytes_highest.map_or_else(String::new, mebibytes);
+        let lost = report.lines.iter().map(|line| format!("{:.2}", line.points[at].lost_percent));
+        row(text, [mebibytes(point.bytes_max), highest].into_iter().chain(lost))
+    })
 }
 
 fn goals(text: &mut String, report: &Report) -> Result<()> {

@@ -7,6 +7,7 @@ use flash_indexer_bench::{Measure, MeasureReport, Report, SweepPoint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::memory::MemoryReport;
 use crate::service::ServiceReport;
 
 /// The folder of results.
@@ -69,6 +70,18 @@ impl Results {
 
     pub(crate) fn service(&self) -> Result<Option<ServiceReport>> {
         self.read("service.json")
+    }
+
+    pub(crate) fn memory_plot(&self) -> PathBuf {
+        self.folder.join("memory.svg")
+    }
+
+    pub(crate) fn write_memory(&self, report: &MemoryReport) -> Result<()> {
+        self.write("memory.json", report)
+    }
+
+    pub(crate) fn memory(&self) -> Result<Option<MemoryReport>> {
+        self.read("memory.json")
     }
 
     fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {

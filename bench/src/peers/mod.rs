@@ -17,7 +17,7 @@ pub(crate) use self::chain_index::ChainIndexPeer;
 pub(crate) use self::dynamo::{CompressedTreePeer, PositionalPeer};
 pub(crate) use self::dynamo_radix_tree::DynamoRadixTreePeer;
 pub(crate) use self::smg_radix_tree::SmgRadixTreePeer;
-pub(crate) use self::two_level_lru::TwoLevelLruPeer;
+pub(crate) use self::two_level_lru::{TwoLevelLruPeer, two_level_lru_hits};
 
 /// Names of peers, as tables have them.
 pub(crate) const CHAIN_INDEX: &str = "kv-index ChainIndex";

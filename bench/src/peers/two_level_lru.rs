@@ -8,8 +8,8 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use flash_indexer_bench::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
-use flash_indexer_core::{BlockEvent, LocalHash};
+use flash_indexer_bench::{Backend, Contender, Finder, Found, KnownHits, Lane, Play, Setup, WorkerEvent, keep_deepest};
+use flash_indexer_core::{BlockEvent, LocalHash, WorkerRank};
 use lru::LruCache;
 use parking_lot::Mutex;
 use rustc_hash::{FxBuildHasher, FxHashSet};
@@ -33,10 +33,21 @@ impl Contender for TwoLevelLruPeer {
     }
 
     fn build(&self, setup: Setup) -> Box<dyn Backend> {
-        let keys = || Mutex::new(cache(KEYS_MAX));
-        let held = (0..setup.workers).map(|_| Mutex::default()).collect();
-        Box::new(TwoLevelLru { pods_max: setup.workers, blocks: keys(), names: Mutex::new(cache(KEYS_MAX)), held })
+        Box::new(TwoLevelLru::new(setup.workers, KEYS_MAX))
     }
+}
+
+/// What it knows with room for so many keys of each cache.
+pub(crate) fn two_level_lru_hits(play: &Play, workers: usize, keys_max: usize) -> KnownHits {
+    let index = TwoLevelLru::new(workers, keys_max);
+    let mut finder = LruFinder { index: &index, keys: Vec::new(), scores: Vec::new() };
+    let ask = |finder: &mut LruFinder<'_>, query: &[LocalHash], rank: WorkerRank| {
+        finder.load(query);
+        finder.find();
+        let of_rank = finder.scores.iter().find(|score| u64::from(score.0) == rank.worker.0);
+        of_rank.map_or(0, |score| score.1)
+    };
+    KnownHits::of(play, &mut finder, ask, |finder, event| finder.index.apply(event))
 }
 
 /// An empty cache; room is made as it is needed.
@@ -57,6 +68,12 @@ struct TwoLevelLru {
 }
 
 impl TwoLevelLru {
+    fn new(workers: usize, keys_max: usize) -> Self {
+        let held = (0..workers).map(|_| Mutex::default()).collect();
+        let (blocks, names) = (Mutex::new(cache(keys_max)), Mutex::new(cache(keys_max)));
+        Self { pods_max: workers, blocks, names, held }
+    }
+
     fn add(&self, pod: u32, name: u64, key: u64) {
         self.names.lock().put(name, key);
         let pods = Arc::clone(self.blocks.lock().get_or_insert(key, || Arc::new(Mutex::new(cache(self.pods_max)))));

@@ -1,6 +1,6 @@
 //! The designs of this project as contenders.
 
-use flash_indexer_core::designs::{Design, RunIndex, RunMatches};
+use flash_indexer_core::designs::{Design, INDEX_BYTES_MIN, MemoryTooSmall, RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::{LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
 
 use crate::backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
@@ -28,6 +28,40 @@ impl Contender for DesignContender {
             Design::Run => Box::new(Run((0..setup.event_threads.max(1)).map(|_| RunIndex::default()).collect())),
             design => Box::new(Shared(design.build())),
         }
+    }
+}
+
+/// The run index within a bound of memory.
+#[derive(Debug, Clone, Copy)]
+pub struct BoundedContender {
+    bytes_max: usize,
+}
+
+impl BoundedContender {
+    /// What it is called.
+    pub const NAME: &str = "run-bounded";
+
+    /// An index that takes no more than `bytes_max` bytes; where several threads apply events, each has a
+    /// part of it, but at least [`INDEX_BYTES_MIN`].
+    ///
+    /// # Errors
+    ///
+    /// With less than that altogether.
+    pub fn new(bytes_max: usize) -> Result<Self, MemoryTooSmall> {
+        RunIndex::bounded(RunLimits::default(), bytes_max).map(|_| Self { bytes_max })
+    }
+}
+
+impl Contender for BoundedContender {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn build(&self, setup: Setup) -> Box<dyn Backend> {
+        let threads = setup.event_threads.max(1);
+        let bytes_max = (self.bytes_max / threads).max(INDEX_BYTES_MIN);
+        let index = || RunIndex::bounded(RunLimits::default(), bytes_max).expect("no less than the least");
+        Box::new(Run((0..threads).map(|_| index()).collect()))
     }
 }
 

@@ -16,6 +16,7 @@ mod child;
 mod clock;
 mod density;
 mod designs;
+mod known;
 mod latencies;
 mod measure;
 mod memory;
@@ -30,7 +31,8 @@ pub use backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, W
 pub use child::{Child, serve_child};
 pub use clock::Clock;
 pub use density::{DensityBin, EventDensity};
-pub use designs::DesignContender;
+pub use designs::{BoundedContender, DesignContender};
+pub use known::KnownHits;
 pub use latencies::{Latencies, LatencyFigures};
 pub use measure::Measure;
 pub use report::{Difference, MeasureReport, Report, Row, short};

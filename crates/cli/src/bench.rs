@@ -7,13 +7,14 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_bench::{
-    Child, Contender, DesignContender, Measure, Observer, Processes, RESIDENT_UNAVAILABLE, Report, RunOptions,
-    resident_bytes, serve_child,
+    BoundedContender, Child, Contender, DesignContender, Measure, Observer, Processes, RESIDENT_UNAVAILABLE, Report,
+    RunOptions, resident_bytes, serve_child,
 };
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::FleetOptions;
 use indicatif::ProgressBar;
 
+use crate::byte_size::ByteSize;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
@@ -66,6 +67,11 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     blocks: u32,
 
+    /// Measure the default design within this bound of memory as well, as run-bounded: where it has to
+    /// forget, its answers differ.
+    #[arg(long, value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
+
     /// Write the results there as well, for programs.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -75,13 +81,19 @@ pub(crate) struct BenchArguments {
 enum ChildCommand {
     /// Measures for another process, which says what on standard input.
     #[command(hide = true)]
-    Child,
+    Child {
+        /// Bound of the bounded design, where one takes part.
+        #[arg(long)]
+        memory_max: Option<ByteSize>,
+    },
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
-    if let Some(ChildCommand::Child) = &arguments.child {
-        let designs = DesignContender::all();
-        let contenders: Vec<&dyn Contender> = designs.iter().map(|design| design as &dyn Contender).collect();
+    if let Some(ChildCommand::Child { memory_max }) = &arguments.child {
+        let (designs, bounded) = (DesignContender::all(), bounded(*memory_max)?);
+        let designs = designs.iter().map(|design| design as &dyn Contender);
+        let contenders: Vec<&dyn Contender> =
+            designs.chain(bounded.as_ref().map(|bounded| bounded as &dyn Contender)).collect();
         return Ok(serve_child(&contenders)?);
     }
     let report = arguments.measure()?;
@@ -92,13 +104,24 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     Ok(())
 }
 
+/// The bounded contender, if one is asked for.
+fn bounded(memory_max: Option<ByteSize>) -> Result<Option<BoundedContender>> {
+    memory_max.map(|ByteSize(bytes)| BoundedContender::new(bytes)).transpose().context("--memory-max")
+}
+
 impl BenchArguments {
     fn measure(&self) -> Result<Report> {
         let trace = trace_file(self.trace.as_deref())?;
         let designs = if self.designs.is_empty() { Design::ALL.to_vec() } else { self.designs.clone() };
         let first = if designs.contains(&Design::DEFAULT) { Design::DEFAULT } else { designs[0] };
         let contenders: Vec<DesignContender> = designs.into_iter().map(DesignContender).collect();
-        let contenders: Vec<&dyn Contender> = contenders.iter().map(|design| design as &dyn Contender).collect();
+        let mut contenders: Vec<&dyn Contender> = contenders.iter().map(|design| design as &dyn Contender).collect();
+        let bounded = bounded(self.memory_max)?;
+        contenders.extend(bounded.as_ref().map(|bounded| bounded as &dyn Contender));
+        let mut child_arguments = vec!["bench".into(), "child".into()];
+        if let Some(ByteSize(bytes)) = self.memory_max {
+            child_arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
+        }
         let options = RunOptions {
             measures: if self.measures.is_empty() { Measure::ALL.to_vec() } else { self.measures.clone() },
             repeats: self.repeats.into(),
@@ -112,7 +135,7 @@ impl BenchArguments {
             processes: Processes::Own(Child {
                 program: std::env::current_exe()
                     .context("failed to find this program, to measure in processes of their own")?,
-                arguments: vec!["bench".into(), "child".into()],
+                arguments: child_arguments,
             }),
         };
         let mut bar = Bar(None);

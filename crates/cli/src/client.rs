@@ -75,6 +75,25 @@ pub(crate) struct ExplainedEnd {
     pub(crate) local_hash: Option<u64>,
     pub(crate) sequence_hash: Option<u64>,
     pub(crate) why: String,
+    /// Cache groups of a hybrid model that end it there.
+    #[serde(default)]
+    pub(crate) cache_groups: Vec<LackingGroup>,
+}
+
+/// A cache group that cannot use what full attention holds.
+#[derive(Debug, Deserialize)]
+pub(crate) struct LackingGroup {
+    pub(crate) group: u32,
+    pub(crate) missing: Vec<MissingBlock>,
+}
+
+/// A block that a cache group lacks.
+#[derive(Debug, Deserialize)]
+pub(crate) struct MissingBlock {
+    pub(crate) position: usize,
+    pub(crate) local_hash: Option<u64>,
+    pub(crate) sequence_hash: Option<u64>,
+    pub(crate) tier: Option<String>,
 }
 
 /// An instance that is not registered.

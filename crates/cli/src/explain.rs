@@ -69,6 +69,19 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
                 hex(end.local_hash),
                 hex(end.sequence_hash),
             ]);
+            for (group, missing) in
+                end.cache_groups.iter().flat_map(|of| of.missing.iter().map(|block| (of.group, block)))
+            {
+                let elsewhere = missing.tier.as_ref().map_or_else(String::new, |tier| format!(", but held in {tier}"));
+                let mut row = vec![String::new(); 5];
+                row.extend([
+                    missing.position.to_string(),
+                    format!("  missing in cache group {group}{elsewhere}"),
+                    hex(missing.local_hash),
+                    hex(missing.sequence_hash),
+                ]);
+                table.add_row(row);
+            }
         }
     }
     for absent in &explanation.absent {

@@ -1,9 +1,11 @@
 //! The `flash-indexer` command.
 
 mod bench;
+mod byte_size;
 mod client;
 mod demo;
 mod diff;
+mod discovery;
 mod doctor;
 mod dump;
 mod explain;

@@ -15,8 +15,10 @@ use flash_indexer_server::{
 };
 use tracing::{debug, info, warn};
 
+use crate::byte_size::ByteSize;
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
+use crate::discovery::{DiscoveryArguments, Engines};
 use crate::stop;
 use crate::store::StoreArguments;
 
@@ -25,8 +27,12 @@ use crate::store::StoreArguments;
 #[command(after_help = "Examples:
   flash-indexer serve --demo
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
+  flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --load fleet.zst
+  flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
+  flash-indexer serve --discovery-dns vllm.default.svc.cluster.local:5557 --discovery-replay-port 6557 --block-size 16
+  flash-indexer serve --discovery-kubernetes app=vllm --block-size 16
   flash-indexer serve --redis rediss://indexer@cache:6379 --redis-ca ca.pem
 
 Engines can also be registered while it runs: POST /register.")]
@@ -47,25 +53,32 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
     index: Design,
 
-    /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas.
+    /// Let the indexes of all models together take no more memory than this, such as 2GiB; they forget
+    /// what is of least use, and answers say so. Only with the default design.
+    #[arg(long, env = "FLASH_INDEXER_MEMORY_MAX", value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
+
+    /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas. After an
+    /// address |replay=zmq_address says where the engine replays what was missed, as in
+    /// 1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557.
     #[arg(
         long,
         env = "FLASH_INDEXER_WORKERS",
         value_delimiter = ',',
-        value_name = "ID[:RANK]=ADDRESS",
+        value_name = "ID[:RANK]=ADDRESS[|replay=ADDRESS]",
         requires = "block_size"
     )]
     workers: Vec<String>,
 
-    /// Tokens in a block of --workers' engines; must be what the engines use.
+    /// Tokens in a block of the engines of --workers and of discovered ones; must be what the engines use.
     #[arg(long, env = "FLASH_INDEXER_BLOCK_SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
 
-    /// Model of --workers.
+    /// Model of --workers, and of discovered engines for which none is named.
     #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default")]
     model_name: String,
 
-    /// Tenant of --workers.
+    /// Tenant of --workers, and of discovered engines for which none is named.
     #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
     tenant_id: String,
 
@@ -104,6 +117,9 @@ pub(crate) struct ServeArguments {
     compat_metrics: bool,
 
     #[command(flatten)]
+    discovery: DiscoveryArguments,
+
+    #[command(flatten)]
     store: StoreArguments,
 
     #[command(flatten)]
@@ -121,6 +137,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
             history_blocks_max: arguments.history_blocks_max,
+            memory_max: arguments.memory_max()?,
             store: arguments.store.options()?,
             use_window: match arguments.frequency_window_s {
                 0 => None,
@@ -136,6 +153,11 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
         load: arguments.load.clone(),
+        discovery: arguments.discovery.options(&Engines {
+            model_name: &arguments.model_name,
+            tenant_id: &arguments.tenant_id,
+            block_size: arguments.block_size.and_then(BlockSize::new),
+        }),
         ..ServerOptions::default()
     };
     raise_open_files_limit();
@@ -177,10 +199,27 @@ fn raise_open_files_limit() {
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
 impl ServeArguments {
+    /// The bound of memory, if an index of the design can keep it.
+    fn memory_max(&self) -> Result<Option<usize>> {
+        let Some(ByteSize(bytes)) = self.memory_max else { return Ok(None) };
+        if let Err(error) = self.index.build_bounded(bytes) {
+            bail!("--memory-max: {error}");
+        }
+        Ok(Some(bytes))
+    }
+
     /// One of `--workers`.
     fn registration(&self, worker: &str) -> Result<Registration> {
-        let form = "expected instance_id[:dp_rank]=zmq_address, such as 1=tcp://gpu-1:5557 or 2:1=tcp://gpu-2:5558";
-        let (name, endpoint) = worker.split_once('=').ok_or_else(|| anyhow!("--workers {worker:?}: {form}"))?;
+        let form = "expected instance_id[:dp_rank]=zmq_address[|replay=zmq_address], such as 1=tcp://gpu-1:5557 or \
+                    2:1=tcp://gpu-2:5558|replay=tcp://gpu-2:6558";
+        let (name, addresses) = worker.split_once('=').ok_or_else(|| anyhow!("--workers {worker:?}: {form}"))?;
+        let (endpoint, replay) = match addresses.split_once('|') {
+            None => (addresses, None),
+            Some((endpoint, setting)) => match setting.strip_prefix("replay=") {
+                Some(replay) if !replay.contains('|') => (endpoint, Some(replay)),
+                _ => bail!("--workers {worker:?}: {setting:?} is not replay=zmq_address; {form}"),
+            },
+        };
         let (instance, dp_rank) = match name.rsplit_once(':') {
             None => (name, 0),
             Some((instance, rank)) => (
@@ -195,7 +234,7 @@ impl ServeArguments {
             instance: InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?,
             dp_rank: DpRank(dp_rank),
             endpoint: endpoint.to_owned(),
-            replay_endpoint: None,
+            replay_endpoint: replay.map(str::to_owned),
             model: ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone())),
             block_size,
             lora_name: None,

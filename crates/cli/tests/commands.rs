@@ -5,7 +5,8 @@ mod support;
 use std::process::Stdio;
 
 use flash_indexer_test_support::wait_for;
-use support::{PATIENCE, Serve, flash_indexer, run, text};
+use serde_json::Value;
+use support::{PATIENCE, Serve, flash_indexer, hybrid_service, run, text};
 
 #[test]
 fn the_demo_prints_a_row_a_second_and_ends() {
@@ -28,6 +29,23 @@ fn sigterm_and_ctrl_c_stop_the_service_cleanly() {
     for signal in ["-TERM", "-INT"] {
         let serve = Serve::start(&["--workers", "1=tcp://127.0.0.1:9,2:1=tcp://127.0.0.1:9", "--block-size", "16"]);
         assert_eq!(serve.stop_with(signal), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn engines_are_given_with_where_they_replay() {
+    let workers = "a=tcp://127.0.0.1:9|replay=tcp://127.0.0.1:10,b:1=tcp://127.0.0.1:9";
+    let serve = Serve::start(&["--workers", workers, "--block-size", "16"]);
+    let (_, listed) = serve.get("/workers");
+    let replay = |worker: usize, rank: &str| listed[worker]["listeners"][rank]["replay_endpoint"].clone();
+    assert_eq!(replay(0, "0"), serde_json::json!("tcp://127.0.0.1:10"));
+    assert_eq!((replay(1, "1"), listed[1]["endpoints"]["1"].clone()), (Value::Null, "tcp://127.0.0.1:9".into()));
+    for wrong in ["a", "a=tcp://h:1|tcp://h:2", "a=tcp://h:1|replay=tcp://h:2|replay=tcp://h:3", "a=tcp://h:1|replay="]
+    {
+        let output = run(&["serve", "--port", "0", "--block-size", "16", "--workers", wrong]);
+        assert_eq!(output.status.code(), Some(1), "{wrong}");
+        let error = text(&output.stderr);
+        assert!(error.contains("|replay=") || error.contains("tcp://host:5557"), "{wrong}: {error}");
     }
 }
 
@@ -67,6 +85,16 @@ fn a_person_asks_why_and_reads_a_table() {
     assert!(table.contains("GET /workers"), "{table}");
     let json: serde_json::Value = serde_json::from_str(&text(&explain(&["--json"]).stdout)).expect("JSON");
     assert_eq!(json["ranks"][0]["ends"][0]["reason"], serde_json::json!("cold"));
+}
+
+#[test]
+fn a_person_reads_what_a_hybrid_engine_lacks() {
+    let (serve, _engine) = hybrid_service(&[3]);
+    let output = run(&["explain", "--url", &serve.url, "--model", "m", "--tokens", "1,0,2,0,3,0,7"]);
+    let table = text(&output.stdout);
+    assert!(table.contains("cache group 0, which needs the last 2, lacks 1: 1"), "{table}");
+    let missing = table.lines().find(|line| line.contains("missing in cache group 0")).expect("a row");
+    assert!(missing.contains("0x0000000000000002"), "the engine's name of the block: {table}");
 }
 
 #[test]

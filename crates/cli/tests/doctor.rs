@@ -12,7 +12,7 @@ use flash_indexer_sim::{EngineOptions, PublishedBatch, Publisher, PublisherOptio
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::Encoding;
 use serde_json::{Value, json};
-use support::{PATIENCE, Serve, run, text};
+use support::{PATIENCE, Serve, hybrid_service, run, text};
 
 const BLOCK_SIZE: u32 = 16;
 /// Nobody listens there.
@@ -115,6 +115,14 @@ fn a_healthy_fleet_passes_every_check() {
     }
     let table = text(&doctor(&serve, &["--instance", "a"]).stdout);
     assert!(table.contains("the engine is idle") && table.ends_with("problems: 0, warnings: 0\n"), "{table}");
+}
+
+#[test]
+fn answers_about_a_hybrid_engine_are_compared() {
+    let (serve, _engine) = hybrid_service(&[2, 3]);
+    let output = doctor(&serve, &["--json"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("1 prefixes of 3 blocks are found as the engine told them"), "{shown}");
 }
 
 #[test]

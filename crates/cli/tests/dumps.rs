@@ -7,7 +7,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use support::{Serve, flash_indexer, run, text};
+use serde_json::{Value, json};
+use support::{Serve, flash_indexer, hybrid_service, listening_to, run, text};
 
 /// Engines that have said all that they say, and stay.
 struct Engines(Child);
@@ -144,4 +145,22 @@ fn what_differs_in_one_cache_group_alone_is_named() {
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
     assert!(shown.contains("1 blocks of cache group 4 only in A: device 11\n"), "{shown}");
     assert!(shown.contains("1 blocks of cache group 4 only in B: device 13\n"), "{shown}");
+}
+
+#[test]
+fn hybrid_services_are_compared_group_by_group() {
+    let (a, engine) = hybrid_service(&[2, 3]);
+    let b = listening_to(&engine);
+    let (c, _another_engine) = hybrid_service(&[3]);
+    let same = run(&["diff", &a.url, &b.url]);
+    assert_eq!(same.status.code(), Some(0), "{}{}", text(&same.stdout), text(&same.stderr));
+    assert!(text(&same.stdout).contains("\n0 of 1 ranks differ\n"), "{}", text(&same.stdout));
+    let other = run(&["diff", &a.url, &c.url]);
+    let shown = text(&other.stdout);
+    assert_eq!(other.status.code(), Some(1), "{shown}{}", text(&other.stderr));
+    assert!(shown.contains("1 blocks of cache group 0 only in A: device 2\n"), "{shown}");
+    assert!(!shown.contains("only in B"), "{shown}");
+    let query = json!({ "model_name": "m", "token_ids": [1, 0, 2, 0, 3, 0, 7] });
+    let score = |serve: &Serve| -> Value { serve.post("/query", &query).1["scores"]["1"]["0"].clone() };
+    assert_eq!([&a, &b, &c].map(score), [json!(6), json!(6), json!(0)], "what differs decides about answers");
 }

@@ -8,10 +8,10 @@ use std::path::Path;
 use support::{run, text};
 
 /// A trace of conversations that grow turn by turn over a shared start.
-fn write_trace(to: &Path) {
+fn write_trace(to: &Path, turns: u64) {
     let mut open: Vec<Vec<u64>> = (0..6).map(|chat| vec![0, 1 + chat]).collect();
     let mut trace = String::new();
-    for turn in 0..120u64 {
+    for turn in 0..turns {
         let chat = (turn * 5 % 6) as usize;
         open[chat].push(100 + turn);
         let hash_ids = &open[chat];
@@ -32,7 +32,7 @@ fn write_trace(to: &Path) {
 fn with_trace(check: impl FnOnce(&str, &Path)) {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = folder.path().join("trace.jsonl");
-    write_trace(&trace);
+    write_trace(&trace, 120);
     check(trace.to_str().expect("a path of text"), folder.path());
 }
 
@@ -48,6 +48,31 @@ fn every_prediction_of_a_replay_is_what_the_cache_had() {
             assert!(!report.contains("hit rate 0.00%") && report.contains("ns per stored block"), "{report}");
         }
     });
+}
+
+#[test]
+fn a_replay_within_a_bound_predicts_less_and_never_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("trace.jsonl");
+    write_trace(&trace, 2_000);
+    let usual = ["replay", trace.to_str().expect("text"), "--verify", "--workers", "3", "--blocks", "40000"];
+    let output = run(&[&usual[..], &["--block-size", "16", "--memory-max", "1MiB"]].concat());
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    let line = |start: &str| report.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{report}"));
+    assert!(line("predictions: ").ends_with(" 0 too high"), "{report}");
+    let figures = |line: &str| -> Vec<usize> { line.split(' ').filter_map(|word| word.parse().ok()).collect() };
+    let [most, highest, _] = figures(line("memory: "))[..] else { panic!("{report}") };
+    assert!(most == 1 << 20 && highest <= most && highest > most / 2, "{report}");
+    assert!(figures(line("forgotten: "))[0] > 10_000, "{report}");
+    assert!(line("hit rate known to the index").ends_with(" points lost)"), "{report}");
+
+    for (size, why) in [("1000", "1 MiB"), ("lots", "512MiB")] {
+        let output = run(&[&usual[..], &["--memory-max", size]].concat());
+        assert!(!output.status.success() && text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+    let output = run(&[&usual[..], &["--memory-max", "1GiB", "--index", "radix-tree"]].concat());
+    assert!(text(&output.stderr).contains("choose run"), "{}", text(&output.stderr));
 }
 
 #[test]

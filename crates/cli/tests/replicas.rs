@@ -34,19 +34,9 @@ impl Drop for Fleet {
     }
 }
 
-fn get(url: &str) -> (u16, Value) {
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let mut response = agent.get(url).call().expect("an answer");
-    (response.status().as_u16(), response.body_mut().with_config().limit(u64::MAX).read_json().expect("JSON"))
-}
-
-fn wait_until_ready(serve: &Serve) {
-    wait_for("readiness", PATIENCE, || (get(&format!("{}/ready", serve.url)).0 == 200).then_some(()));
-}
-
 /// The streams' places and how far they are believed, by instance.
 fn places(serve: &Serve) -> Vec<(Value, Value, Value)> {
-    let (_, workers) = get(&format!("{}/workers", serve.url));
+    let (_, workers) = serve.get("/workers");
     let place = |worker: &Value| {
         let listener = &worker["listeners"]["0"];
         (worker["instance_id"].clone(), listener["last_seq"].clone(), listener["trust"].clone())
@@ -56,7 +46,7 @@ fn places(serve: &Serve) -> Vec<(Value, Value, Value)> {
 
 /// Queries made of what is held: whole chains of local hashes, as far as an event tells them.
 fn queries(serve: &Serve) -> Vec<Value> {
-    let (_, dump) = get(&format!("{}/dump", serve.url));
+    let (_, dump) = serve.get("/dump");
     let events = dump["m:default"]["events"].as_array().expect("events");
     let roots = events.iter().map(|event| &event["event"]["data"]["stored"]);
     let roots = roots.filter(|stored| stored["parent_hash"].is_null());
@@ -71,8 +61,9 @@ fn queries(serve: &Serve) -> Vec<Value> {
 fn answers(serve: &Serve, queries: &[Value]) -> Vec<Value> {
     let answer = |hashes: &Value| {
         let query = json!({ "model_name": "m", "block_hashes": hashes });
-        let mut response = ureq::post(format!("{}/query_by_hash", serve.url)).send_json(&query).expect("an answer");
-        response.body_mut().read_json().expect("JSON")
+        let (status, answer) = serve.post("/query_by_hash", &query);
+        assert_eq!(status, 200, "{answer}");
+        answer
     };
     queries.iter().map(answer).collect()
 }
@@ -83,10 +74,10 @@ fn a_replica_that_is_killed_under_load_comes_back_as_the_survivor_is() {
     let mut fleet = Fleet::registered(&survivor);
     wait_for("engines", PATIENCE, || (places(&survivor).len() == 4).then_some(()));
     let replica = Serve::start(&["--peers", &survivor.url]);
-    wait_until_ready(&replica);
+    replica.wait_until_ready();
     assert_eq!(replica.stop_with("-KILL"), None, "it is killed");
     let again = Serve::start(&["--peers", &survivor.url]);
-    wait_until_ready(&again);
+    again.wait_until_ready();
     fleet.finish();
     wait_for("the same place", PATIENCE, || (places(&again) == places(&survivor)).then_some(()));
     assert!(places(&again).iter().all(|(.., trust)| *trust == json!("exact")), "{:?}", places(&again));
@@ -107,7 +98,7 @@ fn a_server_starts_from_a_file() {
     fleet.finish();
     assert!(run(&["dump", &serve.url, "-o", path]).status.success());
     let loaded = Serve::start(&["--load", path]);
-    wait_until_ready(&loaded);
+    loaded.wait_until_ready();
     wait_for("the same place", PATIENCE, || (places(&loaded) == places(&serve)).then_some(()));
     let output = run(&["diff", path, &loaded.url]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));

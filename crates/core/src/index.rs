@@ -2,6 +2,9 @@
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
 
 use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, WorkerRank, stored_events};
 
@@ -119,6 +122,25 @@ impl Sum for RankSize {
         sizes.for_each(|size| sum += size);
         sum
     }
+}
+
+/// What bounds the memory of an index, and what that has cost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryBound {
+    /// Bytes that the index takes at most.
+    pub bytes_max: usize,
+    /// Bytes that it takes.
+    pub bytes: usize,
+    /// The most that it ever took.
+    pub bytes_highest: usize,
+    /// Blocks that were forgotten for others, once for each rank that held them.
+    pub forgotten_blocks: u64,
+    /// Stored blocks that were not taken in: their rank was not known to hold what they follow, or there was
+    /// no room.
+    pub refused_blocks: u64,
+    /// Ranks that hold more than the index knows: since it last knew them to hold nothing, it has
+    /// forgotten or refused some of theirs.
+    pub partial_ranks: Arc<FxHashSet<WorkerRank>>,
 }
 
 /// How much one rank holds, in distinct blocks (copies of one block count once).

@@ -41,6 +41,6 @@ mod shared;
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
-pub use index::{Applied, PrefixIndex, RankSize};
+pub use index::{Applied, MemoryBound, PrefixIndex, RankSize};
 pub use scores::{MatchScores, RankMatch};
 pub use shared::{ACTOR_REQUESTS_MAX, Actor, Locked, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions};

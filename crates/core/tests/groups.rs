@@ -3,7 +3,10 @@
 mod support;
 
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, Reach};
+use flash_indexer_core::groups::{
+    Cut, FurtherGroup, GroupChange, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, RankEvent,
+    Reach, Shortfall,
+};
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
@@ -82,6 +85,42 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
     let other = WorkerRank { dp_rank: DpRank(1), ..RANK };
     index.apply(other, &stored(8, Tier::Device));
     assert_eq!(index.find_prompt(&locals(8)).get(other).map(|found| found.blocks.0), Some([8; 4]), "one group");
+}
+
+#[test]
+fn what_is_cut_off_is_told_block_by_block() {
+    let index = index(Design::Run);
+    let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
+    index.apply(RANK, &stored(8, Tier::Device));
+    assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
+    index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &told(WINDOW, group_stored(&[7, 8], Tier::Disk)));
+    let missing = |position, held_in| MissingBlock { position, held_in };
+    let of_whole = Shortfall { group: whole, missing_count: 1, missing: vec![missing(6, None)] };
+    let on_disk = vec![missing(6, Some(Tier::Disk)), missing(7, Some(Tier::Disk))];
+    let of_window = Shortfall { group: WINDOW, missing_count: 2, missing: on_disk };
+    let cut = |shortfalls| Some(Cut { usable: 4, wanted: 8, shortfalls });
+    assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Host), cut(vec![of_window, of_whole.clone()]));
+    assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Disk), cut(vec![of_whole]));
+
+    index.apply_group(RANK, &told(whole, group_stored(&[7], Tier::Device)));
+    assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Disk), None);
+    let lacks = Shortfall { group: WINDOW, missing_count: 1, missing: vec![missing(5, None)] };
+    let startable = Cut { usable: 4, wanted: 7, shortfalls: vec![lacks] };
+    assert_eq!(index.cut_prompt(RANK, &locals(8), 8, Tier::Disk), Some(startable), "the last block is computed");
+    assert_eq!(index.cut_prompt(RANK, &[], 0, Tier::Disk), None);
+}
+
+#[test]
+fn only_the_first_missing_blocks_are_listed() {
+    let index = index(Design::Run);
+    let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
+    let blocks = MISSING_LISTED_MAX as u32 + 10;
+    index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
+    index.apply_group(RANK, &told(whole, group_stored(&[], Tier::Device)));
+    let cut = index.cut(RANK, &locals(u64::from(blocks)), blocks, Tier::Device).expect("it lacks everything");
+    assert_eq!((cut.shortfalls[0].missing_count, cut.shortfalls[0].missing.len()), (blocks, MISSING_LISTED_MAX));
 }
 
 #[test]
@@ -260,7 +299,8 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
         for query in queries {
             prop_assert_eq!(index.find(query).sorted(), oracle.find(query).sorted(), "{:?}", query);
         }
-        Ok(())
+        // One of them is enough: another one comes with another stream.
+        queries.first().map_or(Ok(()), |query| check_cuts(&index, oracle, query))
     })?;
     let restored = GroupedIndex::new(design.build());
     for rank in all_ranks() {
@@ -276,6 +316,23 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
         prop_assert!(index.find(query).ranks.is_empty());
     }
     prop_assert!(index.ranks().is_empty());
+    Ok(())
+}
+
+/// What is cut off explains every answer.
+fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash]) -> Result<(), TestCaseError> {
+    let (found, prompt, indexed) = (index.find(query), index.find_prompt(query), oracle.find_indexed(query));
+    for rank in all_ranks() {
+        let blocks = |scores: &MatchScores| scores.get(rank).map(|found| found.blocks).unwrap_or_default();
+        for tier in Tier::ALL {
+            let held = blocks(&indexed)[tier];
+            let cuts = [index.cut(rank, query, held, tier), index.cut_prompt(rank, query, held, tier)];
+            for (cut, scores) in cuts.into_iter().zip([&found, &prompt]) {
+                prop_assert_eq!(cut.as_ref().map_or(held, |cut| cut.usable), blocks(scores)[tier]);
+                prop_assert!(cut.is_none_or(|cut| cut.usable < cut.wanted && !cut.shortfalls.is_empty()));
+            }
+        }
+    }
     Ok(())
 }
 

@@ -1,3 +1,4 @@
 //! From a prompt or a chat to block keys and scored pods.
 
 pub mod chat;
+pub mod tokenize;

@@ -30,6 +30,8 @@ pub struct RankAnswer {
     pub blocks_held: usize,
     /// How far the index can be believed about this rank.
     pub trust: Trust,
+    /// Whether the index has had to forget some of what the rank holds: then `tokens` may be too few.
+    pub partial: bool,
 }
 
 impl RankAnswer {

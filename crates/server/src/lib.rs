@@ -10,6 +10,7 @@
 
 mod answer;
 mod connections;
+mod discovery;
 pub mod dump;
 mod engine;
 mod explain;
@@ -27,6 +28,10 @@ mod server;
 mod shared;
 
 pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};
+pub use discovery::{
+    DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
+    KubernetesOptions, NamespaceError,
+};
 pub use indexer::{
     Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
 };

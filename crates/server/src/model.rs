@@ -172,6 +172,11 @@ impl Model {
         self.index.sizes().into_iter().map(|(_, size)| size).sum()
     }
 
+    /// Whether a rank holds more than its index has room for: then what it says is a lower bound.
+    pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
+        self.index.memory_bound().is_some_and(|bound| bound.partial_ranks.contains(&rank))
+    }
+
     /// What metrics tell about the model.
     pub(crate) fn state(&self) -> ModelState {
         let sizes = self.index.sizes();
@@ -181,14 +186,19 @@ impl Model {
             ranks: sizes.len(),
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index.memory_bytes(),
+            bound: self.index.memory_bound(),
             counts: self.counts.clone(),
         }
     }
 
     /// What each rank holds of a prompt of so many tokens, whose blocks have these hashes.
     pub(crate) fn find_prompt(&self, locals: &[LocalHash], tokens: usize) -> MatchScores {
-        let ends_with_block = locals.len() * self.block_size.token_count() == tokens;
-        if ends_with_block { self.index.find_prompt(locals) } else { self.index.find(locals) }
+        if self.ends_with_block(locals, tokens) { self.index.find_prompt(locals) } else { self.index.find(locals) }
+    }
+
+    /// Whether a prompt of so many tokens, whose blocks have these hashes, ends with the last of them.
+    pub(crate) fn ends_with_block(&self, locals: &[LocalHash], tokens: usize) -> bool {
+        locals.len() * self.block_size.token_count() == tokens
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
@@ -221,6 +231,8 @@ impl Model {
     /// Puts names to what the index says; ranks without a registered instance are left out.
     fn name_ranks(&self, found: &BTreeMap<WorkerRank, (PerTier<u32>, RankSize)>) -> Vec<RankAnswer> {
         let block_tokens = u64::from(self.block_size.tokens());
+        let bound = self.index.memory_bound();
+        let is_partial = |rank: &WorkerRank| bound.as_ref().is_some_and(|bound| bound.partial_ranks.contains(rank));
         let mut answers = Vec::new();
         for (name, instance) in self.instances.read().iter() {
             let every_rank = |dp_rank| WorkerRank { worker: instance.worker, dp_rank };
@@ -235,6 +247,7 @@ impl Model {
                     tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
                     blocks_held: size.blocks,
                     trust: instance.trust(dp_rank),
+                    partial: is_partial(&WorkerRank { worker: instance.worker, dp_rank }),
                 });
             }
         }

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::connections::BoundedListener;
+use crate::discovery::{Discovery, DiscoveryOptions};
 use crate::http::{self, Api};
 use crate::indexer::{Indexer, IndexerOptions, RankId, Registration, RegistrationError};
 use crate::peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub peer_check_interval: Option<Duration>,
     /// A dump to start from when no peer can help.
     pub load: Option<PathBuf>,
+    /// How engines are found that register nowhere.
+    pub discovery: DiscoveryOptions,
 }
 
 impl Default for ServerOptions {
@@ -56,6 +59,7 @@ impl Default for ServerOptions {
             peer_deadlines: PeerDeadlines::default(),
             peer_check_interval: Some(Duration::from_secs(60)),
             load: None,
+            discovery: DiscoveryOptions::default(),
         }
     }
 }
@@ -96,6 +100,7 @@ pub struct Server {
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
+    discovery: Option<Discovery>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -137,7 +142,12 @@ impl Server {
             Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
         });
         let check = check.transpose().map_err(StartError::Thread)?;
-        let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery));
+        let discovery = match options.discovery.sources.is_empty() {
+            true => None,
+            false => Some(Discovery::start(options.discovery, &indexer, &recovery).map_err(StartError::Thread)?),
+        };
+        let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
+        let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery), status);
         let router = http::router(api);
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
@@ -145,7 +155,7 @@ impl Server {
             // A dropped server stops as well.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, recovery, check, stop, serving })
+        Ok(Self { address, indexer, recovery, check, discovery, stop, serving })
     }
 
     /// Where it listens, with its real port.
@@ -173,6 +183,7 @@ impl Server {
     /// have sent, and closes every socket.
     pub async fn stop(self) {
         drop(self.check);
+        drop(self.discovery);
         // The task that serves may have ended by itself.
         let _ = self.stop.send(());
         let mut serving = self.serving;

@@ -4,7 +4,7 @@ mod support;
 
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
-use flash_indexer_wire::{BlockStored, EngineEvent, ExtraKey, TokenIds};
+use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
 use support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
 
@@ -142,6 +142,70 @@ fn ranks_that_cannot_be_believed_say_so() {
     assert_eq!(ends(&answer), json!([[1, "degraded", null]]));
     let why = answer["ranks"][0]["ends"][0]["why"].as_str().expect("a reason");
     assert!(why.contains("4 messages were lost"), "{why}");
+}
+
+/// A store in one of several cache groups; the window's skip blocks, so their tokens do not say which.
+fn in_group<'a>(group: CacheGroup<'a>, parent: Option<u64>, hashes: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored { group, ..store(parent, hashes) })
+}
+
+#[test]
+fn groups_of_a_hybrid_model_that_lack_something_are_named() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let window = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
+    let full = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
+    let more = CacheGroup { idx: Some(2), kind: Some("mla_attention"), sliding_window: None };
+    let six = [1, 2, 3, 4, 5, 6];
+    engine.say(&service, 0, &[in_group(full, None, &six), in_group(window, None, &[3, 4, 5, 6])]);
+    let ask = |hashes: &[u64], more_tokens: &[u32]| {
+        let prompt = [&tokens(hashes)[..], more_tokens].concat();
+        let query = service.query(&json!({ "token_ids": prompt, "model_name": "m" }));
+        let (_, answer) = service.post("/explain", &json!({ "token_ids": prompt, "model_name": "m" }));
+        for tier in ["gpu", "cpu", "disk", "longest_matched"] {
+            assert_eq!(answer["ranks"][0][tier], query["instances"]["1"][tier], "{answer}");
+        }
+        answer
+    };
+    let group = |end: &Value, at: usize| {
+        let group = &end["cache_groups"][at];
+        let missing = group["missing"].as_array().expect("a list").iter();
+        let missing: Value = missing.map(|block| json!([block["position"], block["sequence_hash"]])).collect();
+        json!([group["group"], group["needs"], group["missing_blocks"], missing])
+    };
+    assert_eq!(ends(&ask(&[1, 2, 3, 4, 5, 6, 7], &[])), json!([[6, "never_seen", null]]), "nothing is cut off");
+    assert_eq!(ends(&ask(&six, &[])), json!([[6, "whole_prompt", null]]));
+
+    // The prompt's last block is computed, and before it the window has a hole.
+    let answer = ask(&[1, 2, 3, 4], &[]);
+    assert_eq!(ends(&answer), json!([[0, "cache_groups", 1]]));
+    let end = &answer["ranks"][0]["ends"][0];
+    assert_eq!((&end["full_attention_blocks"], &end["wanted_blocks"]), (&json!(4), &json!(3)));
+    assert_eq!(group(end, 0), json!([0, { "last_blocks": 2 }, 1, [[1, 2]]]));
+    assert_eq!(end["cache_groups"][0]["missing"][0]["local_hash"], json!(local(2)));
+
+    let offload = BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(None, &[6]) };
+    let offload = EngineEvent::Stored(BlockStored { group: window, ..offload });
+    let evict = EngineEvent::Removed(BlockRemoved {
+        block_hashes: store(None, &[6]).block_hashes,
+        group_idx: window.idx,
+        ..BlockRemoved::default()
+    });
+    engine.say(&service, 1, &[offload, evict, in_group(more, None, &[1, 2, 3, 4, 6])]);
+    let answer = ask(&six, &[5]);
+    assert_eq!(ends(&answer), json!([[4, "cache_groups", 5]]), "no tier has what the other group lacks");
+    let end = &answer["ranks"][0]["ends"][0];
+    assert_eq!(group(end, 0), json!([0, { "last_blocks": 2 }, 1, [[5, 6]]]));
+    assert_eq!(end["cache_groups"][0]["missing"][0]["tier"], json!("host_pinned"));
+    assert_eq!(group(end, 1), json!([2, "whole", 1, [[4, 5]]]));
+    let why = end["why"].as_str().expect("a reason");
+    assert!(why.contains("cache group 0, which needs the last 2, lacks 1: 5; cache group 2"), "{why}");
+
+    engine.say(&service, 2, &[in_group(more, Some(4), &[5])]);
+    let answer = ask(&six, &[5]);
+    assert_eq!(ends(&answer), json!([[5, "cache_groups", 6]]), "host memory has it");
+    let answer = ask(&[&six[..], &[7]].concat(), &[]);
+    assert_eq!(ends(&answer), json!([[5, "cache_groups", 6], [6, "never_seen", null]]));
 }
 
 #[test]

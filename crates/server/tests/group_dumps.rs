@@ -3,8 +3,8 @@
 mod support;
 
 use flash_indexer_core::SequenceHash;
+use flash_indexer_server::ServerOptions;
 use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
-use flash_indexer_server::{PeerUrl, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};
@@ -42,17 +42,6 @@ fn fleet(service: &Service) -> [Engine; 3] {
     engines
 }
 
-fn starting_from(options: ServerOptions) -> Service {
-    let service = Service::start_with(options);
-    wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
-    service
-}
-
-fn from_peer(url: &str) -> Service {
-    let peer: PeerUrl = url.parse().expect("a URL");
-    starting_from(ServerOptions { peers: vec![peer], ..ServerOptions::default() })
-}
-
 /// Matched device blocks of each of the fleet for a prompt that goes on after these blocks, if both say the same.
 fn ask(a: &Service, b: &Service, hashes: &[u64]) -> [u64; 3] {
     let prompt = [tokens(hashes), vec![5]].concat();
@@ -71,12 +60,6 @@ fn digest(service: &Service, instance: u64) -> Value {
     digest
 }
 
-/// Has both services hear the same of an engine.
-fn say(engine: &Engine, (a, b): (&Service, &Service), sequence: u64, events: &[EngineEvent<'_>]) {
-    engine.say(a, sequence, events);
-    engine.wait(b, "the same message", |listener| listener["last_seq"] == json!(sequence));
-}
-
 /// What an engine says after a takeover means the same to both services.
 fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
     for engine in engines {
@@ -86,12 +69,12 @@ fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
     let [both, empty, _] = engines;
     assert_eq!(ask(a, b, &SIX), [6, 0, 6], "an empty window counts");
     assert_eq!(ask(a, b, &[1, 2, 3])[0], 0, "block 2 lies behind the window");
-    say(both, (a, b), 1, &[removed_from(WINDOW, &[6])]);
+    both.say_to_both((a, b), 1, &[removed_from(WINDOW, &[6])]);
     assert_eq!(ask(a, b, &SIX), [5, 0, 6]);
-    say(both, (a, b), 2, &[removed_from(FULL, &[5])]);
+    both.say_to_both((a, b), 2, &[removed_from(FULL, &[5])]);
     assert_eq!(ask(a, b, &SIX), [4, 0, 6]);
-    say(both, (a, b), 3, &[removed_from(WINDOW, &[4])]);
-    say(empty, (a, b), 1, &[in_window(&[1, 2])]);
+    both.say_to_both((a, b), 3, &[removed_from(WINDOW, &[4])]);
+    empty.say_to_both((a, b), 1, &[in_window(&[1, 2])]);
     assert_eq!(ask(a, b, &SIX), [0, 2, 6]);
     for instance in [1, 2, 3] {
         assert_eq!(digest(a, instance), digest(b, instance));
@@ -102,15 +85,15 @@ fn goes_on_exactly(a: &Service, b: &Service, engines: &[Engine; 3]) {
 fn a_hybrid_engine_is_taken_over_from_a_peer_in_the_middle_of_its_stream() {
     let survivor = Service::start();
     let engines = fleet(&survivor);
-    let recovered = from_peer(&survivor.url(""));
+    let recovered = Service::from_peer(&survivor.url(""));
     goes_on_exactly(&survivor, &recovered, &engines);
     // Once more, from one that was itself recovered.
-    let again = from_peer(&recovered.url(""));
+    let again = Service::from_peer(&recovered.url(""));
     for engine in &engines {
         engine.wait(&again, "the engine's word", |listener| listener["trust"] == json!("exact"));
     }
     assert_eq!(ask(&survivor, &again, &SIX), [0, 2, 6]);
-    say(&engines[0], (&survivor, &again), 4, &[in_window(&[4])]);
+    engines[0].say_to_both((&survivor, &again), 4, &[in_window(&[4])]);
     assert_eq!(ask(&survivor, &again, &SIX), [4, 2, 6]);
 }
 
@@ -124,42 +107,100 @@ fn a_hybrid_engine_is_taken_over_from_a_file_in_either_form() {
         let name = format!("flash-indexer-groups-{}-{}", std::process::id(), dump.len());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, dump).expect("a file");
-        let loaded = starting_from(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
+        let loaded = Service::recovered(ServerOptions { load: Some(path.clone()), ..ServerOptions::default() });
         goes_on_exactly(&survivor, &loaded, &engines);
         std::fs::remove_file(path).expect("it is there");
     }
+}
+
+/// The dump as it is told by somebody who knows no groups, which so many events are about.
+fn dump_without_groups(service: &Service, group_events: usize) -> FakeDump {
+    let mut dump = service.get("/dump").1;
+    let model = &mut dump["m:default"];
+    let events = model["events"].as_array_mut().expect("events");
+    let told = events.len();
+    events.retain(|event| event["event"]["data"]["stored"]["blocks"] != json!([]));
+    assert_eq!(events.len(), told - group_events, "names are in events that store nothing: {events:?}");
+    for rank in model["ranks"].as_array_mut().expect("ranks") {
+        assert!(rank.as_object_mut().expect("a rank").remove("groups").is_some());
+    }
+    FakeDump::Whole(dump.to_string().into_bytes())
 }
 
 #[test]
 fn a_source_without_groups_is_not_believed_of_a_hybrid_engine() {
     let survivor = Service::start();
     let [both, _, plain] = fleet(&survivor);
-    let mut dump = survivor.get("/dump").1;
-    let model = &mut dump["m:default"];
-    let events = model["events"].as_array_mut().expect("events");
-    let told = events.len();
-    events.retain(|event| event["event"]["data"]["stored"]["blocks"] != json!([]));
-    assert_eq!(events.len(), told - 1, "names are in events that store nothing: {events:?}");
-    for rank in model["ranks"].as_array_mut().expect("ranks") {
-        assert!(rank.as_object_mut().expect("a rank").remove("groups").is_some());
-    }
-    let peer = FakePeer::start(survivor.get("/workers").1, FakeDump::Whole(dump.to_string().into_bytes()));
-    let recovered = from_peer(&peer.url);
+    let dump = dump_without_groups(&survivor, 1);
+    let peer = FakePeer::start(survivor.get("/workers").1, dump);
+    let recovered = Service::from_peer(&peer.url);
     let trust = |engine: &Engine| recovered.listener(&engine.instance, 0)["trust"].clone();
-    say(&plain, (&survivor, &recovered), 1, &[EngineEvent::Stored(store(Some(6), &[7]))]);
+    plain.say_to_both((&survivor, &recovered), 1, &[EngineEvent::Stored(store(Some(6), &[7]))]);
     assert_eq!(trust(&plain), json!("exact"), "it has one group");
-    say(&both, (&survivor, &recovered), 1, &[full(Some(6), &[7]), in_window(&[7])]);
+    both.say_to_both((&survivor, &recovered), 1, &[full(Some(6), &[7]), in_window(&[7])]);
     assert_eq!(trust(&both), json!("degraded"));
     let why = recovered.listener(&both.instance, 0)["last_error"].to_string();
     assert!(why.contains("hybrid"), "{why}");
-    say(&both, (&survivor, &recovered), 2, &[EngineEvent::Cleared]);
+    both.say_to_both((&survivor, &recovered), 2, &[EngineEvent::Cleared]);
     assert_eq!(trust(&both), json!("exact"), "nothing is left of what was taken over");
+}
+
+/// A service that looks at its peers all the time, and starts from none.
+fn checking() -> Service {
+    let peer_check_interval = Some(std::time::Duration::from_millis(50));
+    Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() })
+}
+
+fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
+    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
+    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+}
+
+/// An engine that cannot replay, which one service hears from its start and the other from its second message on.
+fn missed_by_one(whole: &Service, late: &Service) -> Engine {
+    let engine = Engine::registered(whole, json!(1), 0, &json!({}));
+    engine.say(whole, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
+    engine.register(late, &json!({}));
+    engine.say(whole, 1, &[in_window(&[9]), removed_from(WINDOW, &[6])]);
+    engine.wait(late, "a message without the one before it", |listener| listener["trust"] == json!("degraded"));
+    engine
+}
+
+#[test]
+fn what_one_replica_has_missed_of_a_hybrid_engine_it_takes_from_another() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = missed_by_one(&whole, &late);
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    engine.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
+    wait_for_metric(&late, "peer_repairs", "complete");
+    let depth = |hashes: &[u64]| {
+        let depths = [&whole, &late].map(|service| service.score(&[tokens(hashes), vec![5]].concat(), "1", 0));
+        assert_eq!(depths[0], depths[1]);
+        depths[0] / u64::from(BLOCK_TOKENS)
+    };
+    assert_eq!((depth(&SIX), depth(&[1, 2, 3])), (5, 0), "the window counts");
+    // Removals name a group by its number, which was told before.
+    engine.say_to_both((&whole, &late), 2, &[removed_from(WINDOW, &[5])]);
+    assert_eq!(depth(&SIX), 4);
+    engine.say_to_both((&whole, &late), 3, &[in_window(&[5, 6]), removed_from(FULL, &[6])]);
+    assert_eq!(depth(&SIX), 5);
+    assert_eq!(digest(&whole, 1), digest(&late, 1));
+    wait_for_metric(&late, "peer_checks", "equal");
+}
+
+#[test]
+fn a_hybrid_engine_is_not_repaired_from_a_peer_that_tells_no_groups() {
+    let (whole, late) = (Service::start(), checking());
+    let engine = missed_by_one(&whole, &late);
+    let peer = FakePeer::start(whole.get("/workers").1, dump_without_groups(&whole, 1));
+    assert_eq!(late.post("/register_peer", &json!({ "url": peer.url })).0, 201);
+    wait_for_metric(&late, "peer_repairs", "failed");
+    assert_eq!(late.listener(&engine.instance, 0)["trust"], json!("degraded"));
 }
 
 #[test]
 fn what_differs_in_a_window_alone_is_found() {
-    let peer_check_interval = Some(std::time::Duration::from_millis(50));
-    let service = Service::start_with(ServerOptions { peer_check_interval, ..ServerOptions::default() });
+    let service = checking();
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
     engine.say(&service, 0, &[in_window(&[3, 4, 5, 6]), full(None, &SIX)]);
     let mut other = digest(&service, 1);
@@ -169,8 +210,7 @@ fn what_differs_in_a_window_alone_is_found() {
     other["groups"][0]["holds"]["digest"] = json!("0000000000000001");
     let peer = FakePeer::with_digest(service.get("/workers").1, FakeDump::Refuses, &other);
     assert_eq!(service.post("/register_peer", &json!({ "url": peer.url })).0, 201);
-    let line = "flash_indexer_peer_checks_total{outcome=\"dispute\"} ";
-    wait_for(line, PATIENCE, || service.get_text("/metrics").contains(line).then_some(()));
+    wait_for_metric(&service, "peer_checks", "dispute");
 }
 
 struct Anything;

@@ -15,15 +15,9 @@ use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, t
 
 /// A service that starts from these peers, as soon as it has.
 fn recovered(peers: &[&str]) -> Service {
-    let service = recovering(peers);
-    wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
-    service
-}
-
-fn recovering(peers: &[&str]) -> Service {
     let peers = peers.iter().map(|url| url.parse().expect("a URL")).collect();
     let peer_deadlines = PeerDeadlines { stall: Duration::from_millis(300), ..PeerDeadlines::default() };
-    Service::start_with(ServerOptions { peers, peer_deadlines, ..ServerOptions::default() })
+    Service::recovered(ServerOptions { peers, peer_deadlines, ..ServerOptions::default() })
 }
 
 /// Answers to a fixed set of queries.

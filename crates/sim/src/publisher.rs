@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Messages that a slow subscriber may be behind before it loses some, as in vLLM.
-const SEND_QUEUE_MAX: i32 = 100_000;
 /// How often the replaying thread looks whether it should stop, in milliseconds.
 const STOP_CHECK_MS: i64 = 50;
 /// Number of the message that ends a replay.
@@ -60,6 +58,8 @@ pub struct PublisherOptions {
     pub replay_endpoint: String,
     /// First frame of every message.
     pub topic: Vec<u8>,
+    /// Batches that a slow subscriber may be behind before it loses some: vLLM's `hwm`.
+    pub unsent_batches_max: u32,
     /// Batches kept for replay.
     pub buffer_batches: usize,
     /// How replayed messages are framed.
@@ -76,6 +76,7 @@ impl PublisherOptions {
             endpoint: "tcp://127.0.0.1:*".to_owned(),
             replay_endpoint: "tcp://127.0.0.1:*".to_owned(),
             topic: b"kv-events".to_vec(),
+            unsent_batches_max: 100_000,
             buffer_batches: 10_000,
             framing: ReplayFraming::WithTopic,
             replay_loss: ReplayLoss::None,
@@ -115,7 +116,7 @@ impl Publisher {
         let live = context.socket(zmq::XPUB)?;
         // It tells of each one, also when another is still there.
         live.set_xpub_verbose(true)?;
-        live.set_sndhwm(SEND_QUEUE_MAX)?;
+        live.set_sndhwm(i32::try_from(options.unsent_batches_max).unwrap_or(i32::MAX))?;
         live.set_linger(LINGER_MS)?;
         let endpoint = bind(&live, &options.endpoint)?;
         let router = context.socket(zmq::ROUTER)?;

@@ -29,4 +29,6 @@ pub use stream::{
     Action, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,
 };
-pub use translate::{GroupRole, KnownGroup, Translated, Translator, TranslatorOptions, Unusable};
+pub use translate::{
+    Age, CONTENTS_MAX, GroupRole, KnownGroup, Remembered, Translated, Translator, TranslatorOptions, Unusable,
+};

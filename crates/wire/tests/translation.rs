@@ -1,11 +1,13 @@
 //! What an event means to an index.
 
+use std::collections::HashSet;
+
 use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, Reach};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
-    BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds, Translated, Translator, TranslatorOptions,
-    Unusable,
+    Age, BlockRemoved, BlockStored, CONTENTS_MAX, CacheGroup, EngineEvent, ExtraKey, Remembered, TokenIds, Translated,
+    Translator, TranslatorOptions, Unusable,
 };
 
 fn translator() -> Translator {
@@ -399,6 +401,40 @@ fn a_translator_that_goes_on_in_the_middle_of_a_stream_can_learn_what_came_befor
     assert!(next.ignores_groups() && !next.lacks_content());
     let after = BlockStored { group: group(1, "full_attention", None), ..store(Some(1), &[2]) };
     assert_eq!(stored_locals(&mut next, after), locals(None, Some("tenant"), &[2]));
+}
+
+#[test]
+fn a_translator_that_goes_on_knows_what_dropped_blocks_contain() {
+    let mut first = translator();
+    let mut next = translator();
+    stored_locals(&mut first, store(None, &[1, 2]));
+    assert!(first.contents().is_none(), "nothing says that it offloads");
+    changes(&mut first, &offloaded(&[1]));
+    next.learn_contents(first.contents().expect("it offloads"));
+    stored_locals(&mut next, store(None, &[1]));
+    assert_eq!(next.contents().expect("it offloads").count(), 1, "also when there was nothing to remember yet");
+
+    stored_locals(&mut first, store(Some(2), &[3, 4]));
+    first.translate(&removed(&[3, 4])).expect("a removal");
+    next = translator();
+    next.learn_contents(first.contents().expect("it offloads"));
+    assert_eq!(next.contents().expect("it offloads").count(), 2, "blocks 1 and 2 came before the first offload");
+    for hashes in [&[4, 3][..], &[2, 3, 4]] {
+        assert_eq!(changes(&mut next, &offloaded(hashes)), changes(&mut first, &offloaded(hashes)));
+    }
+}
+
+#[test]
+fn contents_that_are_learned_are_kept_apart_by_age_and_bounded() {
+    let content =
+        |name: u64, age| Remembered { sequence: SequenceHash(name), parent: None, local: LocalHash(name), age };
+    let told: HashSet<_> = (0..10).map(|name| content(name, if name < 4 { Age::Old } else { Age::Young })).collect();
+    let mut next = translator();
+    next.learn_contents(told.iter().copied());
+    assert_eq!(next.contents().expect("it offloads").collect::<HashSet<_>>(), told);
+    next = translator();
+    next.learn_contents((0..CONTENTS_MAX as u64 + 10).map(|name| content(name, Age::Young)));
+    assert_eq!(next.contents().expect("it offloads").count(), CONTENTS_MAX);
 }
 
 #[test]

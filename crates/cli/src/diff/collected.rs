@@ -131,6 +131,8 @@ impl DumpSink for Collected {
                     parent = Some(block.sequence);
                 }
             }
+            // What is remembered is no difference in what is held.
+            Told::Gone(_) => {}
             Told::Names(StoredNames { group, tier, copies, names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {

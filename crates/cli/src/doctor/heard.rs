@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use flash_indexer_core::designs::RadixTree;
-use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::designs::Design;
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{
-    BlockEvent, DpRank, HeldBlock, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank,
+    BlockEvent, DpRank, HeldBlock, LocalHash, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, Unusable, decode_batch};
 
@@ -54,8 +54,6 @@ pub(super) struct HeardSummary {
     pub(super) lag_s: Option<f64>,
     /// The engine whose own fields were seen.
     pub(super) looks_like: Option<&'static str>,
-    /// Whether several cache groups decide about matches.
-    pub(super) is_hybrid: bool,
 }
 
 /// Blocks that an engine holds from the start of a sequence, as far as was heard.
@@ -71,7 +69,7 @@ pub(super) struct Heard {
     options: TranslatorOptions,
     registered: DpRank,
     translators: BTreeMap<DpRank, Translator>,
-    index: RadixTree,
+    index: GroupedIndex,
     recent: VecDeque<(DpRank, SequenceHash)>,
     names: NameCheck,
     last_live: Option<u64>,
@@ -85,7 +83,7 @@ impl Heard {
             options,
             registered,
             translators: BTreeMap::new(),
-            index: RadixTree::default(),
+            index: empty_index(),
             recent: VecDeque::new(),
             names: NameCheck::new(hash_seed),
             last_live: None,
@@ -98,8 +96,7 @@ impl Heard {
     }
 
     pub(super) fn summary(&self) -> HeardSummary {
-        let is_hybrid = self.translators.values().any(|translator| translator.groups().nth(1).is_some());
-        HeardSummary { names: self.names.seen, is_hybrid, ..self.summary.clone() }
+        HeardSummary { names: self.names.seen, ..self.summary.clone() }
     }
 
     /// Takes in one message.
@@ -166,7 +163,7 @@ impl Heard {
         chains
     }
 
-    /// Leading blocks of a chain that the engine must hold now in device memory.
+    /// Leading blocks of a chain that the engine must be able to use now in device memory.
     pub(super) fn depth(&self, chain: &HeldChain) -> u32 {
         let matches = self.index.find(&chain.locals);
         matches.get(rank(chain.dp_rank)).map_or(0, |held| held.blocks[Tier::Device])
@@ -193,15 +190,14 @@ impl Heard {
             Err(error) => return self.unusable(error.to_string()),
         };
         for change in translated {
-            let RankEvent::Indexed(change) = change else { continue };
-            if let BlockEvent::Stored { blocks, .. } = &change {
+            if let RankEvent::Indexed(BlockEvent::Stored { blocks, .. }) = &change {
                 self.summary.sized_stores += 1;
                 self.recent.extend(blocks.last().map(|block| (dp_rank, block.sequence)));
                 if self.recent.len() > RECENT_MAX {
                     self.recent.pop_front();
                 }
             }
-            self.index.apply(rank(dp_rank), &change);
+            self.index.apply_event(rank(dp_rank), &change);
         }
         if self.index.size(rank(dp_rank)).blocks > FOLLOWED_BLOCKS_MAX {
             self.forget();
@@ -210,9 +206,13 @@ impl Heard {
 
     fn forget(&mut self) {
         self.translators.clear();
-        self.index = RadixTree::default();
+        self.index = empty_index();
         self.recent.clear();
     }
+}
+
+fn empty_index() -> GroupedIndex {
+    GroupedIndex::new(Design::RadixTree.build())
 }
 
 /// The one engine that is followed, as the index names it.
@@ -245,7 +245,7 @@ fn looks_like(event: &BlockStored<'_>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use flash_indexer_core::RemovedCopies;
-    use flash_indexer_wire::{Encoding, TokenIds, encode_batch};
+    use flash_indexer_wire::{BlockRemoved, CacheGroup, Encoding, TokenIds, encode_batch};
 
     use super::*;
 
@@ -298,6 +298,31 @@ mod tests {
         heard.take(0, &stored(None, 4, 2), Arrival::Live(10.0));
         assert_eq!((heard.summary().restarts, heard.summary().last), (1, Some(0)));
         assert_eq!(depths(&heard), [1]);
+    }
+
+    #[test]
+    fn of_a_hybrid_model_counts_what_every_group_can_use() {
+        let mut heard = nothing();
+        let window = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(5) };
+        let full = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
+        let in_group = |group, names: &[u64]| {
+            EngineEvent::Stored(BlockStored {
+                block_hashes: names.iter().copied().map(SequenceHash).collect(),
+                token_ids: TokenIds::Plain(vec![7; 2 * names.len()]),
+                block_size: 2,
+                group,
+                ..BlockStored::default()
+            })
+        };
+        let batch = |events: &[EngineEvent<'_>]| encode_batch(10.0, events, None, Encoding::Map);
+        let told = [in_group(full, &[1, 2, 3]), in_group(window, &[1, 2, 3])];
+        heard.take(0, &batch(&told), Arrival::Live(10.0));
+        let chain = heard.chains(1).remove(0);
+        assert_eq!((chain.locals.len(), heard.depth(&chain)), (3, 3));
+        let block_hashes = vec![SequenceHash(3)];
+        let removed = BlockRemoved { block_hashes, group_idx: window.idx, ..BlockRemoved::default() };
+        heard.take(1, &batch(&[EngineEvent::Removed(removed)]), Arrival::Live(10.0));
+        assert_eq!(heard.depth(&chain), 2);
     }
 
     #[test]

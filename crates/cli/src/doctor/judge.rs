@@ -189,9 +189,6 @@ fn holdings(observed: &Observed) -> Option<Finding> {
         HoldingsSeen::Equal { chains, blocks } => {
             Finding::ok("answers", format!("{chains} prefixes of {blocks} blocks are found as the engine told them"))
         }
-        HoldingsSeen::NothingToCompare if observed.heard.is_hybrid => {
-            Finding::ok("answers", "a hybrid model: what is usable depends on several cache groups; not compared")
-        }
         HoldingsSeen::NothingToCompare => {
             Finding::ok("answers", "no prefix was heard from its start; nothing to compare")
         }

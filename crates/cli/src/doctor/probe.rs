@@ -198,11 +198,7 @@ fn hear(subscription: &Subscription, heard: &mut Heard, listen: Duration, arriva
 fn compare(client: &IndexerClient, stream: &Stream, live: &Subscription, heard: &mut Heard) -> HoldingsSeen {
     let mut seen = HoldingsSeen::NothingToCompare;
     for _ in 0..COMPARISONS_MAX {
-        let summary = heard.summary();
-        if summary.is_hybrid {
-            return HoldingsSeen::NothingToCompare;
-        }
-        catch_up(client, stream, summary.last);
+        catch_up(client, stream, heard.summary().last);
         let chains = heard.chains(CHAINS_MAX).into_iter();
         let before: Vec<_> = chains.map(|chain| (heard.depth(&chain), chain)).collect();
         let mut answers = Vec::new();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flash_indexer_bench::{Latencies, Play, RESIDENT_UNAVAILABLE, short};
+use flash_indexer_core::MemoryBound;
 use flash_indexer_core::designs::Design;
 
 use crate::simulate::percent;
@@ -19,6 +20,10 @@ pub(super) struct Figures {
     pub(super) matching_ranks: u64,
     /// Blocks that the serving workers took from their caches.
     pub(super) reused_blocks: u64,
+    /// Of those, the ones that the index knew of.
+    pub(super) known_blocks: u64,
+    /// What a bound of memory has cost.
+    pub(super) bound: Option<MemoryBound>,
     /// Bytes of resident memory.
     pub(super) grown_by: Option<u64>,
 }
@@ -41,6 +46,19 @@ impl Figures {
         self.print_memory(play);
         println!("matches: {} workers, {} blocks of their prefixes", self.matching_ranks, self.matched_blocks);
         println!("hit rate {:.2}% ({} of {queried} blocks)", percent(self.reused_blocks, queried), self.reused_blocks);
+        if let Some(bound) = &self.bound {
+            self.print_bound(bound, queried);
+        }
+    }
+
+    fn print_bound(&self, bound: &MemoryBound, queried: u64) {
+        println!(
+            "memory: {} bytes at most, {} at the highest, {} at the end",
+            bound.bytes_max, bound.bytes_highest, bound.bytes
+        );
+        println!("forgotten: {} blocks of ranks; {} refused", bound.forgotten_blocks, bound.refused_blocks);
+        let (known, held) = (percent(self.known_blocks, queried), percent(self.reused_blocks, queried));
+        println!("hit rate known to the index {known:.2}% ({:.2} points lost)", held - known);
     }
 
     fn print_memory(&self, play: &Play) {

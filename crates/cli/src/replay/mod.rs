@@ -5,7 +5,7 @@ mod figures;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use flash_indexer_bench::{Clock, Latencies, Play, PlayedRequest, resident_bytes};
 use flash_indexer_core::designs::Design;
@@ -14,6 +14,7 @@ use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 
 use self::figures::Figures;
+use crate::byte_size::ByteSize;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
@@ -26,6 +27,7 @@ use crate::{design_name, trace_file};
 #[command(after_help = "Examples:
   flash-indexer replay conversation_trace.jsonl --verify
   flash-indexer replay conversation_trace.jsonl --index radix-tree --workers 1000
+  flash-indexer replay conversation_trace.jsonl --memory-max 4MiB --verify
   flash-indexer replay conversation_trace.jsonl --private-hash-seeds --holes 2 --verify
 
 Resident memory is the growth of the process while the index was filled. It includes what the allocator
@@ -72,6 +74,10 @@ pub(crate) struct ReplayArguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
+    /// Let the index take no more memory than this, such as 64MiB: it forgets what is of least use.
+    #[arg(long, value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
+
     /// Compare each answer for the worker that serves the request with what its cache has.
     #[arg(long)]
     verify: bool,
@@ -95,12 +101,15 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
     let mut fleet = Fleet::new(options);
     let play = Play::of(trace.prompts().take(count).inspect(|_| bar.inc(1)), &mut fleet);
     bar.set_message("filling the index");
-    let index = arguments.index.build();
+    let index = match arguments.memory_max {
+        None => arguments.index.build(),
+        Some(ByteSize(bytes)) => arguments.index.build_bounded(bytes).context("--memory-max")?,
+    };
     let replayed = replay(&*index, &play, || bar.inc(1));
     bar.finish_and_clear();
     replayed.figures.print(arguments.index, &play);
     if arguments.verify {
-        replayed.check()?;
+        replayed.check(arguments.memory_max)?;
     }
     Ok(())
 }
@@ -126,6 +135,8 @@ impl ReplayArguments {
 struct Replayed {
     figures: Figures,
     equal: usize,
+    /// Of `differences`, those in which more was predicted than there was.
+    too_high: usize,
     differences: Vec<String>,
 }
 
@@ -133,7 +144,7 @@ struct Replayed {
 fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Replayed {
     let clock = Clock::calibrated();
     let mut figures = Figures { queries: Latencies::default(), ..Figures::default() };
-    let mut replayed_equal = 0;
+    let (mut replayed_equal, mut too_high) = (0, 0);
     let mut differences = Vec::new();
     let resident = resident_bytes();
     for (number, request) in play.requests.iter().enumerate() {
@@ -144,6 +155,8 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
             None => replayed_equal += 1,
             Some(difference) => differences.push(difference),
         }
+        too_high += usize::from(predicted > request.reused);
+        figures.known_blocks += predicted.min(request.reused) as u64;
         figures.matched_blocks += scores.ranks.iter().map(|found| u64::from(found.blocks[Tier::Device])).sum::<u64>();
         figures.matching_ranks += scores.ranks.len() as u64;
         figures.reused_blocks += request.reused as u64;
@@ -155,7 +168,8 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
         done();
     }
     figures.grown_by = resident.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
-    Replayed { figures, equal: replayed_equal, differences }
+    figures.bound = index.memory_bound();
+    Replayed { figures, equal: replayed_equal, too_high, differences }
 }
 
 fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Option<String> {
@@ -166,8 +180,15 @@ fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Optio
 }
 
 impl Replayed {
-    fn check(&self) -> Result<()> {
-        println!("predictions: {} equal, {} different", self.equal, self.differences.len());
+    /// An index that forgets may predict too little.
+    fn check(&self, memory_max: Option<ByteSize>) -> Result<()> {
+        println!("predictions: {} equal, {} different, {} too high", self.equal, self.differences.len(), self.too_high);
+        if memory_max.is_some() {
+            return match self.too_high {
+                0 => Ok(()),
+                too_high => bail!("{too_high} predictions were higher than what the caches had"),
+            };
+        }
         for difference in self.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
             println!("  {difference}");
         }

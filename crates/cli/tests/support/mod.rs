@@ -7,7 +7,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use flash_indexer_core::SequenceHash;
+use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{BlockStored, CacheGroup, Encoding, EngineEvent, TokenIds, encode_batch};
+use serde_json::{Value, json};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -59,10 +63,28 @@ impl Serve {
         Self { child, url }
     }
 
-    /// Sends a signal and returns the exit code.
-    pub(crate) fn stop_with(mut self, signal: &str) -> Option<i32> {
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill runs").success());
+    }
+
+    /// Waits until it answers.
+    pub(crate) fn wait_until_ready(&self) {
+        wait_for("readiness", PATIENCE, || (self.get("/ready").0 == 200).then_some(()));
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        read(agent().get(format!("{}{path}", self.url)).call())
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        read(agent().post(format!("{}{path}", self.url)).send_json(body))
+    }
+
+    /// Sends a signal and returns the exit code.
+    pub(crate) fn stop_with(mut self, signal: &str) -> Option<i32> {
+        self.signal(signal);
         let ended = wait_for("the end of serve", Duration::from_secs(10), || {
             self.child.try_wait().expect("a child can be waited for")
         });
@@ -76,4 +98,50 @@ impl Drop for Serve {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+}
+
+fn read(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> (u16, Value) {
+    let mut response = response.expect("an answer");
+    let status = response.status().as_u16();
+    (status, response.body_mut().with_config().limit(u64::MAX).read_json().expect("JSON"))
+}
+
+/// Blocks of two tokens in one of a hybrid model's cache groups.
+fn in_group<'a>(group: CacheGroup<'a>, blocks: &[u64]) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored {
+        block_hashes: blocks.iter().copied().map(SequenceHash).collect(),
+        token_ids: TokenIds::Plain(blocks.iter().flat_map(|&block| [block as u32, 0]).collect()),
+        block_size: 2,
+        group,
+        ..BlockStored::default()
+    })
+}
+
+/// A service that knows a hybrid engine with these blocks in its window of two.
+pub(crate) fn hybrid_service(window: &[u64]) -> (Serve, Publisher) {
+    let sliding = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(5) };
+    let full = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let events = [in_group(full, &[1, 2, 3]), in_group(sliding, window)];
+    publisher.keep(0, &encode_batch(1.0, &events, None, Encoding::Map));
+    (listening_to(&publisher), publisher)
+}
+
+/// A service that has heard all that an engine can replay.
+pub(crate) fn listening_to(publisher: &Publisher) -> Serve {
+    let serve = Serve::start(&[]);
+    let registration = json!({
+        "instance_id": 1, "endpoint": publisher.endpoint(), "replay_endpoint": publisher.replay_endpoint(),
+        "model_name": "m", "block_size": 2,
+    });
+    assert_eq!(serve.post("/register", &registration).0, 201);
+    wait_for("its word", PATIENCE, || {
+        let (_, workers) = serve.get("/workers");
+        (workers[0]["listeners"]["0"]["trust"] == json!("exact")).then_some(())
+    });
+    serve
 }

@@ -25,7 +25,9 @@ pub(crate) use naming::{Lookup, Placement, RankWriter, Tiers};
 pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
 pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
-pub use run::{RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory};
+pub use run::{
+    INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten, RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory,
+};
 
 use crate::{Actor, Locked, SharedIndex};
 
@@ -96,6 +98,31 @@ impl Design {
                 ..PositionalOptions::default()
             })),
             Self::Run => Box::<RunIndex>::default(),
+        }
+    }
+}
+
+/// No such bounded index can be built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BoundedError {
+    /// The design takes whatever it needs.
+    #[error("index design {0} has no bound of memory: choose {default}", default = Design::DEFAULT)]
+    Design(Design),
+    /// The bound is too low.
+    #[error(transparent)]
+    TooSmall(#[from] MemoryTooSmall),
+}
+
+impl Design {
+    /// An empty index of the design that takes no more than `bytes_max` bytes ([`RunIndex::bounded`]).
+    ///
+    /// # Errors
+    ///
+    /// When the design cannot be bounded, or not so low.
+    pub fn build_bounded(self, bytes_max: usize) -> Result<Box<dyn SharedIndex>, BoundedError> {
+        match self {
+            Self::Run => Ok(Box::new(RunIndex::bounded(RunLimits::default(), bytes_max)?)),
+            other => Err(BoundedError::Design(other)),
         }
     }
 }

@@ -7,10 +7,11 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::rank::RankGroups;
-use super::{GroupChange, RankEvent};
+use super::{Cut, GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankSize, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankSize, SharedIndex, Tier,
+    WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -99,6 +100,23 @@ impl GroupedIndex {
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
+    }
+
+    /// Where the further groups of `rank` cut off the first `held` blocks of a query, all of which its indexed group
+    /// holds when tiers up to `slowest` are used; none where they do not.
+    #[must_use]
+    pub fn cut(&self, rank: WorkerRank, query: &[LocalHash], held: u32, slowest: Tier) -> Option<Cut> {
+        let groups = self.groups_of(rank)?;
+        let prefixes: Vec<_> = sequence_hashes(query.get(..held as usize)?).collect();
+        groups.read().cut(held, slowest, &prefixes)
+    }
+
+    /// The same for a prompt that ends with the query's last block, as [`GroupedIndex::find_prompt`] answers it.
+    #[must_use]
+    pub fn cut_prompt(&self, rank: WorkerRank, query: &[LocalHash], held: u32, slowest: Tier) -> Option<Cut> {
+        let is_whole = held as usize == query.len() && held > 0;
+        let startable = || is_whole.then(|| self.cut(rank, query, held - 1, slowest)).flatten();
+        self.cut(rank, query, held, slowest).or_else(startable)
     }
 
     /// Stores that say what `rank` holds in all of its groups, taken at one moment: applied in any order,
@@ -208,6 +226,15 @@ impl SharedIndex for GroupedIndex {
     /// What the indexed group takes.
     fn memory_bytes(&self) -> Option<usize> {
         self.plain.memory_bytes()
+    }
+
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        self.plain.set_memory_max(bytes_max, spare_bytes);
+    }
+
+    /// What bounds what the indexed group takes.
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        self.plain.memory_bound()
     }
 
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

@@ -7,10 +7,12 @@
 //!  usable                                    6          the first 6: all of them, and the last two
 //! ```
 
+mod cut;
 mod index;
 mod places;
 mod rank;
 
+pub use cut::{Cut, MISSING_LISTED_MAX, MissingBlock, Shortfall};
 pub use index::GroupedIndex;
 
 use crate::hashing::BlockSize;
@@ -123,5 +125,10 @@ impl HeldIn {
     fn fastest(self, group: usize) -> usize {
         let tiers = self.0 >> (group * TIERS) & ((1 << TIERS) - 1);
         (tiers | 1 << TIERS).trailing_zeros() as usize
+    }
+
+    /// The same, as a tier.
+    fn fastest_tier(self, group: usize) -> Option<Tier> {
+        Tier::ALL.get(self.fastest(group)).copied()
     }
 }

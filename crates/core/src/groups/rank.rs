@@ -3,7 +3,10 @@
 use rustc_hash::FxHashMap;
 
 use super::places::{Place, Places};
-use super::{FurtherGroup, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn};
+use super::{
+    Cut, FurtherGroup, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn, MISSING_LISTED_MAX, MissingBlock,
+    Shortfall,
+};
 use crate::designs::{Lookup, NamingLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
 
@@ -55,6 +58,14 @@ impl RankGroups {
         for (tier, blocks) in blocks.0.iter_mut().enumerate() {
             *blocks = self.further.usable(*blocks, tier, &mut seen);
         }
+    }
+
+    /// Where a prefix of `held` blocks is cut off when tiers up to `slowest` are used, if it is.
+    pub(super) fn cut(&self, held: u32, slowest: Tier, prefixes: &[SequenceHash]) -> Option<Cut> {
+        let mut seen = Seen { held: &self.held, prefixes, by_block: Vec::new() };
+        let usable = self.further.usable(held, slowest as usize, &mut seen);
+        let shortfalls = || self.further.shortfalls(held, slowest, &mut seen);
+        (usable < held).then(shortfalls).map(|shortfalls| Cut { usable, wanted: held, shortfalls })
     }
 
     /// Stores that say again what the further groups hold, and that there are such groups.
@@ -174,6 +185,26 @@ impl Further {
             }
         }
         usable
+    }
+
+    /// What each group lacks of a prefix.
+    fn shortfalls(&self, blocks: u32, slowest: Tier, seen: &mut Seen<'_>) -> Vec<Shortfall> {
+        let mut shortfalls = Vec::new();
+        for (at, NamedCopies { group, .. }) in self.groups.iter().enumerate() {
+            let mut shortfall = Shortfall { group: *group, missing_count: 0, missing: Vec::new() };
+            for position in blocks - group.reach.blocks_of(blocks)..blocks {
+                let held_in = seen.at(position + 1).fastest_tier(at);
+                if held_in.is_none_or(|tier| tier > slowest) {
+                    shortfall.missing_count += 1;
+                    if shortfall.missing.len() < MISSING_LISTED_MAX {
+                        shortfall.missing.push(MissingBlock { position, held_in });
+                    }
+                }
+            }
+            shortfalls.extend((shortfall.missing_count > 0).then_some(shortfall));
+        }
+        shortfalls.sort_unstable_by_key(|shortfall| shortfall.group.id);
+        shortfalls
     }
 
     fn clear(&mut self) {

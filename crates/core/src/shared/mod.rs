@@ -10,7 +10,9 @@ pub use locked::Locked;
 pub use sharded::Sharded;
 pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
-use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank, stored_events};
+use crate::{
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, RankSize, WorkerId, WorkerRank, stored_events,
+};
 
 /// An index that many threads read and write at once.
 ///
@@ -51,6 +53,16 @@ pub trait SharedIndex: Send + Sync {
     fn memory_bytes(&self) -> Option<usize> {
         None
     }
+
+    /// What bounds the index's memory, and what that has cost; none if nothing does. Waits for nobody.
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        None
+    }
+
+    /// Gives a bounded index another bound, one that it can live with; an index without a bound stays so.
+    /// One that takes more makes a copy of the most valuable that it has, for which there are `spare_bytes`
+    /// beside what it takes now. Costs what is kept and what is forgotten; changes wait meanwhile.
+    fn set_memory_max(&self, _bytes_max: usize, _spare_bytes: usize) {}
 
     /// Stored events that make an empty index answer for `rank` as this one does, now and after any
     /// further event; parents come before children.

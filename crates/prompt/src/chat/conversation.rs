@@ -72,7 +72,11 @@ impl Conversation {
         let (marked_value, text) = match kind(&text) {
             Kind::Text(text) => (mark_text(text), text.to_owned()),
             Kind::Sequence(parts) if parts.form == Form::List => mark_parts(&parts.items)?,
-            _ => return Err(request(format!("continue_final_message is set but \"{field}\" is not text: write a string"))),
+            _ => {
+                return Err(request(format!(
+                    "continue_final_message is set but \"{field}\" is not text: write a string"
+                )));
+            }
         };
         for (_, value) in &mut copies {
             *value = marked_value.clone();
@@ -116,7 +120,9 @@ fn mark_parts(parts: &[Value]) -> Result<(Value, String), ChatError> {
             continue;
         };
         let Some(plain) = text.as_str().map(ToOwned::to_owned) else {
-            return Err(request("continue_final_message is set but the last text of the final message is not a string"));
+            return Err(request(
+                "continue_final_message is set but the last text of the final message is not a string",
+            ));
         };
         *text = mark_text(&plain);
         *part = values::dict(pairs).map_err(|error| request(error.to_string()))?;

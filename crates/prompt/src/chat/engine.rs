@@ -8,7 +8,7 @@ use super::python::{Budget, Clock, Raised, environment};
 use super::template::translate;
 
 /// The instructions that one rendering may take, at some 20 to 100 ns each.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 10_000_000;
 
 /// How deeply macros and loops may call each other; a macro counts four times.
 const RECURSION_MAX: usize = 400;
@@ -33,7 +33,7 @@ pub(super) struct Compiled {
 }
 
 /// Why a template could not be compiled or rendered.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum EngineError {
     Syntax { line: usize, message: String },
     Raised(String),

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use minijinja::Value;
 
 use super::conversation::Conversation;
-use super::engine::{Compiled, Engine};
+use super::engine::{Compiled, Engine, EngineError};
 use super::error::ChatError;
 use super::json::Json;
 use super::model_files::{ModelFiles, Templates};
@@ -22,12 +22,15 @@ pub struct ChatTemplates {
     special_tokens: BTreeMap<String, String>,
 }
 
-/// The model's own templates, compiled. What cannot be compiled fails when it is asked for.
+/// The model's own templates, by name unless there is only one.
 enum Own {
     None,
-    One(Result<Compiled, Arc<ChatError>>),
-    Named(BTreeMap<String, Result<Compiled, Arc<ChatError>>>),
+    One(Box<Template>),
+    Named(BTreeMap<String, Template>),
 }
+
+/// A template, compiled. What cannot be compiled fails when it is asked for.
+type Template = Result<Compiled, EngineError>;
 
 impl ChatTemplates {
     /// Reads the templates and special tokens of a model's directory: `chat_template.jinja` and
@@ -55,17 +58,19 @@ impl ChatTemplates {
             return Ok(None);
         }
         let engine = Engine::new(Arc::new(clock));
-        let compile = |name: &str, source: &str| {
-            engine.compile(source).map_err(|error| Arc::new(ChatError::of_template(name, error)))
-        };
         let own = match files.templates {
             Templates::None => Own::None,
-            Templates::One(source) => Own::One(compile("default", &source)),
-            Templates::Named(templates) => Own::Named(
-                templates.into_iter().map(|(name, source)| (name.clone(), compile(&name, &source))).collect(),
-            ),
+            Templates::One(source) => Own::One(Box::new(engine.compile(&source))),
+            Templates::Named(templates) => {
+                Own::Named(templates.into_iter().map(|(name, source)| (name, engine.compile(&source))).collect())
+            }
         };
         Ok(Some(Self { engine, own, special_tokens: files.special_tokens }))
+    }
+
+    /// Of a model that has none of these files: renders what requests bring along.
+    pub fn none() -> Self {
+        Self { engine: Engine::new(Arc::new(SystemTime::now)), own: Own::None, special_tokens: BTreeMap::new() }
     }
 
     /// The prompt's text, as `transformers`' `apply_chat_template(…, tokenize=False)` has it.
@@ -81,7 +86,9 @@ impl ChatTemplates {
         let tools = if inputs.tools.is_some() { Tools::Some } else { Tools::None };
         let requested;
         let (name, template) = match self.choose(asked.as_deref(), tools)? {
-            Choice::Own(name, template) => (name, template.as_ref().map_err(|error| again(error))?),
+            Choice::Own(name, template) => {
+                (name, template.as_ref().map_err(|error| ChatError::of_template(name, error.clone()))?)
+            }
             Choice::Requested(source) => {
                 let name = "of the request";
                 requested = self.engine.compile(source).map_err(|error| ChatError::of_template(name, error))?;
@@ -123,7 +130,8 @@ impl ChatTemplates {
             (_, Some(source)) => Ok(Choice::Requested(source)),
             (Own::One(template), None) => Ok(Choice::Own("default", template)),
             (Own::None, None) => Err(ChatError::NoTemplate(
-                "the model has no chat template: add chat_template.jinja to its directory, or send `chat_template`".into(),
+                "the model has no chat template: add chat_template.jinja to its directory, or send `chat_template`"
+                    .into(),
             )),
         }
     }
@@ -140,16 +148,6 @@ impl ChatTemplates {
     }
 }
 
-/// An error that has been kept, once more.
-fn again(error: &ChatError) -> ChatError {
-    match error {
-        ChatError::Syntax { name, line, message } => {
-            ChatError::Syntax { name: name.clone(), line: *line, message: message.clone() }
-        }
-        other => ChatError::NoTemplate(other.to_string()),
-    }
-}
-
 /// Whether the request has tools, if only an empty list of them.
 #[derive(Clone, Copy, PartialEq)]
 enum Tools {
@@ -158,7 +156,7 @@ enum Tools {
 }
 
 enum Choice<'t> {
-    Own(&'t str, &'t Result<Compiled, Arc<ChatError>>),
+    Own(&'t str, &'t Template),
     Requested(&'t str),
 }
 

@@ -111,7 +111,10 @@ impl Replica {
     pub(crate) fn stand_still(&self) -> Sender<()> {
         let (go_on, gone) = channel::<()>();
         // The only thread of the runtime waits here.
-        self.runtime.spawn(async move { drop(gone.recv()) });
+        self.runtime.spawn(async move {
+            // That the other end is dropped is what is waited for.
+            let _ = gone.recv();
+        });
         go_on
     }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use flash_indexer_core::groups::{FurtherGroup, GroupId};
 use flash_indexer_core::{SequenceHash, Tier};
 
-use super::event::{ReadGroup, ReadStored, ReadTier};
-use super::read::{DumpError, StoredBlocks, StoredNames, Told};
+use super::event::{ReadGone, ReadGroup, ReadStored, ReadTier};
+use super::read::{DumpError, GoneBlocks, StoredBlocks, StoredNames, Told};
 use super::record::RankRecord;
 use super::tally::Tally;
+use crate::hashes::AnyHash;
 
 #[derive(Debug, Default)]
 pub(super) struct Came {
@@ -16,24 +17,35 @@ pub(super) struct Came {
     pub(super) blocks: Tally,
     /// Of others, by number.
     groups: BTreeMap<u32, Tally>,
+    /// Contents that its stream remembers.
+    contents: Tally,
 }
 
 impl Came {
     /// What an event that was read says, counted.
     pub(super) fn take(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> Told {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
-        let ReadStored { parent_hash, copies, salt, blocks, group } = stored;
+        let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone } = stored;
         let copies = copies.unwrap_or(1);
-        match group {
-            Some(ReadGroup { group, needs, blocks: names }) => {
+        let name = |hash: AnyHash| SequenceHash(hash.0);
+        match (group, gone) {
+            (Some(ReadGroup { group, needs, blocks: names }), _) => {
                 self.groups.entry(group).or_default().add_names(tier, copies, &names);
                 let group = FurtherGroup { id: GroupId(group), reach: needs.into() };
                 Told::Names(StoredNames { group, tier, copies, names })
             }
-            None => {
-                let parent = parent_hash.map(|hash| SequenceHash(hash.0));
+            (None, Some(ReadGone { remembered, parent_hash, salt, blocks })) => {
+                let (parent, age) = (parent_hash.map(name), remembered.into());
+                self.contents.add_contents(age, parent, &blocks);
+                Told::Gone(GoneBlocks { parent, blocks, salt, age })
+            }
+            (None, None) => {
+                let (parent, remembered) = (parent_hash.map(name), remembered.map(Into::into));
                 self.blocks.add(tier, copies, parent, &blocks);
-                Told::Blocks(StoredBlocks { tier, parent, copies, blocks, salt })
+                if let Some(age) = remembered {
+                    self.contents.add_contents(age, parent, &blocks);
+                }
+                Told::Blocks(StoredBlocks { tier, parent, copies, blocks, salt, remembered })
             }
         }
     }
@@ -43,6 +55,11 @@ impl Came {
         let rank = || format!("rank {} of instance {} of {}", record.dp_rank, record.instance_id, record.key());
         if record.holds != self.blocks {
             return Err(DumpError::Incomplete { of: rank(), told: record.holds, came: self.blocks });
+        }
+        let told = record.remembers.unwrap_or_default();
+        if told != self.contents {
+            let of = format!("what is remembered of {}", rank());
+            return Err(DumpError::Incomplete { of, told, came: self.contents });
         }
         let of_group = |group: u32| format!("cache group {group} of {}", rank());
         for group in record.groups.iter().flatten() {

@@ -5,10 +5,12 @@ use std::marker::PhantomData;
 use flash_indexer_core::groups::FurtherGroup;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
+use flash_indexer_wire::Age;
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::READ_EVENT_BLOCKS_MAX;
+use super::contents::AgeRecord;
 use super::groups::Needs;
 use crate::hashes::{AnyHash, HashForm, ShownHash};
 use crate::instance::{InstanceId, ModelKey};
@@ -49,18 +51,56 @@ pub(super) struct Data<'a> {
     pub(super) stored: Stored<'a>,
 }
 
+/// Blocks of which each follows the one before it, and that are alike in everything else.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub(super) parent: Option<SequenceHash>,
+    pub(super) blocks: &'a [Block],
+    pub(super) mark: Mark,
+}
+
+/// What is said of blocks besides what and where they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// The salt that they inherit.
+    pub(super) salt: Option<Salt>,
+    /// How long their content is remembered, if it is.
+    pub(super) remembered: Option<Age>,
+}
+
 #[derive(Serialize)]
 pub(super) struct Stored<'a> {
-    parent_hash: Option<ShownHash>,
+    #[serde(flatten)]
+    run: ShownRun<'a>,
     /// Positions follow from parents.
     start_position: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     copies: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "salt_digits")]
-    salt: Option<Salt>,
-    blocks: ShownBlocks<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<StoredInGroup<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone: Option<ShownRun<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownRun<'a> {
+    parent_hash: Option<ShownHash>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "salt_digits")]
+    salt: Option<Salt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remembered: Option<AgeRecord>,
+    blocks: ShownBlocks<'a>,
+}
+
+impl<'a> ShownRun<'a> {
+    fn new(Run { parent, blocks, mark }: Run<'a>, hashes: HashForm) -> Self {
+        Self {
+            parent_hash: parent.map(|parent| ShownHash(parent.0, hashes)),
+            salt: mark.salt,
+            remembered: mark.remembered.map(Into::into),
+            blocks: ShownBlocks(blocks, hashes),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -71,20 +111,13 @@ struct StoredInGroup<'a> {
 }
 
 impl<'a> Stored<'a> {
-    pub(super) fn new(
-        parent: Option<SequenceHash>,
-        copies: u32,
-        salt: Option<Salt>,
-        blocks: &'a [Block],
-        hashes: HashForm,
-    ) -> Self {
+    pub(super) fn new(run: Run<'a>, copies: u32, hashes: HashForm) -> Self {
         Self {
-            parent_hash: parent.map(|parent| ShownHash(parent.0, hashes)),
+            run: ShownRun::new(run, hashes),
             start_position: None,
             copies: (copies > 1).then_some(copies),
-            salt,
-            blocks: ShownBlocks(blocks, hashes),
             group: None,
+            gone: None,
         }
     }
 
@@ -92,7 +125,16 @@ impl<'a> Stored<'a> {
     pub(super) fn in_group(group: FurtherGroup, copies: u32, names: &'a [SequenceHash], hashes: HashForm) -> Self {
         let blocks = ShownNames(names, hashes);
         let group = StoredInGroup { group: group.id.0, needs: group.reach.into(), blocks };
-        Self { group: Some(group), ..Self::new(None, copies, None, &[], hashes) }
+        Self { group: Some(group), ..Self::nothing(copies, hashes) }
+    }
+
+    /// Nothing, and what is remembered of blocks that are gone.
+    pub(super) fn gone(run: Run<'a>, hashes: HashForm) -> Self {
+        Self { gone: Some(ShownRun::new(run, hashes)), ..Self::nothing(1, hashes) }
+    }
+
+    fn nothing(copies: u32, hashes: HashForm) -> Self {
+        Self::new(Run { parent: None, blocks: &[], mark: Mark::default() }, copies, hashes)
     }
 }
 
@@ -152,7 +194,19 @@ pub(super) struct ReadStored {
     pub(super) salt: Option<Salt>,
     #[serde(deserialize_with = "blocks")]
     pub(super) blocks: Vec<Block>,
+    pub(super) remembered: Option<AgeRecord>,
     pub(super) group: Option<ReadGroup>,
+    pub(super) gone: Option<ReadGone>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReadGone {
+    pub(super) remembered: AgeRecord,
+    pub(super) parent_hash: Option<AnyHash>,
+    #[serde(default, deserialize_with = "salt")]
+    pub(super) salt: Option<Salt>,
+    #[serde(deserialize_with = "blocks")]
+    pub(super) blocks: Vec<Block>,
 }
 
 #[derive(Deserialize)]

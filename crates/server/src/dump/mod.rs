@@ -16,11 +16,16 @@
 //! The blocks of a further cache group of a hybrid model are told by name, in an event that stores nothing for
 //! readers that know no groups: `"blocks": [], "group": {"group": 1, "needs": {"last_blocks": 8}, "blocks": [11]}`.
 //!
+//! So are contents that the stream of an engine that offloads remembers of blocks that the rank no longer holds:
+//! `"blocks": [], "gone": {"remembered": "old", "parent_hash": null, "blocks": [{"block_hash": 11, …}]}`. Of blocks
+//! that it holds, `"remembered"` stands beside them.
+//!
 //! What is not part of other indexers' form, and left out where it says nothing: `copies` (of each block, where it is
-//! not one), `group`, `salt` (that the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and lines
+//! not one), `group`, `gone`, `remembered`, `salt` (that the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and lines
 //! that they do not know. A rank says how much it holds, so that a reader notices what is missing.
 
 mod came;
+mod contents;
 mod event;
 mod groups;
 mod object;
@@ -29,8 +34,11 @@ mod record;
 mod tally;
 mod write;
 
+pub(crate) use self::contents::remembered;
 pub use self::groups::{GroupRecord, Needs, RoleRecord};
-pub use self::read::{DumpError, DumpSink, DumpSummary, RankName, Refused, StoredBlocks, StoredNames, Told, read_dump};
+pub use self::read::{
+    DumpError, DumpSink, DumpSummary, GoneBlocks, RankName, Refused, StoredBlocks, StoredNames, Told, read_dump,
+};
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, Window};
 pub use self::tally::Tally;
 pub(crate) use self::write::{DumpForm, DumpWriter};

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
+use flash_indexer_wire::Age;
 use serde::Deserialize;
 
 use super::came::Came;
@@ -96,6 +97,8 @@ pub enum Told {
     Blocks(StoredBlocks),
     /// Of another one.
     Names(StoredNames),
+    /// Of blocks that the rank no longer holds.
+    Gone(GoneBlocks),
 }
 
 impl Told {
@@ -105,6 +108,7 @@ impl Told {
         match self {
             Self::Blocks(stored) => stored.blocks.len(),
             Self::Names(stored) => stored.names.len(),
+            Self::Gone(gone) => gone.blocks.len(),
         }
     }
 }
@@ -142,13 +146,29 @@ pub struct StoredBlocks {
     pub blocks: Vec<Block>,
     /// The salt that they inherit.
     pub salt: Option<Salt>,
+    /// How long their content is remembered, if it is.
+    pub remembered: Option<Age>,
 }
 
 impl From<StoredBlocks> for BlockEvent {
     fn from(stored: StoredBlocks) -> Self {
-        let StoredBlocks { tier, parent, copies, blocks, salt: _ } = stored;
+        let StoredBlocks { tier, parent, copies, blocks, salt: _, remembered: _ } = stored;
         Self::Stored { tier, parent, blocks, copies }
     }
+}
+
+/// Blocks that a rank's engine may name again without saying what they contain, each following the one before it. The
+/// rank does not hold them.
+#[derive(Debug)]
+pub struct GoneBlocks {
+    /// The block before the first one; none where a sequence starts.
+    pub parent: Option<SequenceHash>,
+    /// The blocks.
+    pub blocks: Vec<Block>,
+    /// The salt that they inherit.
+    pub salt: Option<Salt>,
+    /// How long their content is remembered.
+    pub age: Age,
 }
 
 /// What a whole dump had.

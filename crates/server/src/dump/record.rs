@@ -37,6 +37,9 @@ pub struct RankRecord {
     /// Its cache groups by number; nothing where the dump does not tell of groups at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<GroupRecord>>,
+    /// Contents that its stream remembers because its engine offloads, counted and digested; nothing of other ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remembers: Option<Tally>,
 }
 
 impl RankRecord {
@@ -64,6 +67,9 @@ pub struct EngineRecord {
     /// What its removals mean.
     #[serde(default)]
     pub removal: Removal,
+    /// The source of discovery that keeps it registered; nothing where that is done by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// Where a stream stood.

@@ -3,6 +3,7 @@
 use std::ops::AddAssign;
 
 use flash_indexer_core::{Block, SequenceHash, Tier};
+use flash_indexer_wire::Age;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,7 +15,8 @@ pub struct Tally {
     /// Blocks, once for each tier that they lie in.
     pub blocks: u64,
     /// Sum of XXH3-64 of each block's tier, copies, parent, name and content, or, in a further cache group, of
-    /// its tier, copies and name; in hexadecimal digits.
+    /// its tier, copies and name, or, of a content that is remembered, of its age, parent, name and content; in
+    /// hexadecimal digits.
     #[serde(with = "hex")]
     pub digest: u64,
 }
@@ -28,6 +30,15 @@ impl Tally {
             self.digest = self.digest.wrapping_add(block_digest(tier, copies, parent, block));
             parent = Some(block.sequence);
         }
+    }
+
+    /// Counts contents that a stream remembers, of blocks of which each follows the one before it.
+    pub fn add_contents(&mut self, age: Age, parent: Option<SequenceHash>, blocks: &[Block]) {
+        let age = match age {
+            Age::Young => 0,
+            Age::Old => 1,
+        };
+        self.add(Tier::Device, age, parent, blocks);
     }
 
     /// Counts blocks of a further cache group, which are told by name alone.

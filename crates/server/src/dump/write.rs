@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
 
-use super::event::{CacheEvent, Data, ModelFields, RouterEvent, Stored};
+use super::contents::{self, Unwritten};
+use super::event::{CacheEvent, Data, Mark, ModelFields, RouterEvent, Run, Stored};
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
@@ -67,13 +68,15 @@ impl<W: Write> DumpWriter<W> {
         Ok(())
     }
 
-    /// Writes a rank of the model: the record, whose blocks in the indexed group it counts, and what it holds.
+    /// Writes a rank of the model: the record, in which it counts blocks of the indexed group and remembered contents,
+    /// and what it holds.
     pub(crate) fn rank(&mut self, mut record: RankRecord, dump: &RankDump) -> io::Result<()> {
         record.holds = Tally::default();
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
             record.holds.add(tier, copies, parent, blocks);
         }
+        record.remembers = dump.contents.as_deref().map(contents::tally);
         self.end.ranks += 1;
         self.end.holds += record.holds;
         if self.form == DumpForm::Lines {
@@ -88,16 +91,19 @@ impl<W: Write> DumpWriter<W> {
                 self.event(&record, &key, tier, Stored::in_group(*group, copies, piece, self.hashes))?;
             }
         }
-        let salt_of = |block: SequenceHash| dump.salts.get(&block).copied();
+        let salt_of = |block: &Block| dump.salts.get(&block.sequence).copied();
+        let mut unwritten = Unwritten::new(dump.contents.as_deref());
         for event in &dump.events {
-            let (tier, mut parent, blocks, copies) = stored(event);
-            for run in blocks.chunk_by(|a, b| salt_of(a.sequence) == salt_of(b.sequence)) {
-                let salt = run.first().and_then(|block| salt_of(block.sequence));
-                for piece in run.chunks(EVENT_BLOCKS_MAX) {
-                    let stored = Stored::new(parent, copies, salt, piece, self.hashes);
-                    self.event(&record, &key, tier, stored)?;
-                    parent = piece.last().map(|block| block.sequence);
-                }
+            let (tier, parent, blocks, copies) = stored(event);
+            let mark = |parent, block: &Block| Mark { salt: salt_of(block), remembered: unwritten.mark(parent, block) };
+            for run in runs(parent, blocks, mark) {
+                self.event(&record, &key, tier, Stored::new(run, copies, self.hashes))?;
+            }
+        }
+        for (age, event) in unwritten.gone() {
+            let (tier, parent, blocks, _) = stored(&event);
+            for run in runs(parent, blocks, |_, block| Mark { salt: salt_of(block), remembered: Some(age) }) {
+                self.event(&record, &key, tier, Stored::gone(run, self.hashes))?;
             }
         }
         if self.form == DumpForm::Object {
@@ -148,6 +154,28 @@ impl<W: Write> DumpWriter<W> {
         }
         Ok(self.out)
     }
+}
+
+/// Cuts blocks that follow each other wherever their marks change, and where an event would have too many.
+fn runs(
+    first_parent: Option<SequenceHash>,
+    blocks: &[Block],
+    mut mark: impl FnMut(Option<SequenceHash>, &Block) -> Mark,
+) -> Vec<Run<'_>> {
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    let (mut parent, mut start) = (first_parent, 0);
+    for (at, block) in blocks.iter().enumerate() {
+        let mark = mark(parent, block);
+        match runs.last_mut() {
+            Some(run) if run.mark == mark && at - start < EVENT_BLOCKS_MAX => run.blocks = &blocks[start..=at],
+            _ => {
+                start = at;
+                runs.push(Run { parent, blocks: &blocks[at..=at], mark });
+            }
+        }
+        parent = Some(block.sequence);
+    }
+    runs
 }
 
 /// The parts of an event that stores blocks.

@@ -1,23 +1,28 @@
 //! Why the index answers as it does: where each rank's match ends, and why there.
 //!
-//! [`walk`] follows a prompt through what one rank holds, [`past`] orders what is remembered of the
-//! model ([`history`]), and [`reason`] draws the conclusion. None of it knows sockets, clocks or HTTP.
+//! [`walk`] follows a prompt through what one rank holds, [`found`] adds what its further cache groups lack,
+//! [`past`] orders what is remembered of the model ([`history`]), and [`reason`] draws the conclusion. None of it
+//! knows sockets, clocks or HTTP.
 
 mod departures;
+mod found;
 mod history;
 mod past;
 mod reason;
 mod spaces;
 mod walk;
 
-use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, WorkerRank};
+use flash_indexer_core::groups::Cut;
+use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
 pub(crate) use self::departures::{Departure, Departures};
+pub(crate) use self::found::{Lack, LackedBlock, LackingGroup};
 pub(crate) use self::history::{ClearCause, History};
 pub(crate) use self::past::Removal;
 pub(crate) use self::reason::{Elsewhere, End, Reason};
 pub(crate) use self::spaces::SeenSpaces;
 
+use self::found::Found;
 use self::past::Past;
 use self::reason::{Asked, ends};
 use self::walk::{Names, Walk};
@@ -34,7 +39,7 @@ pub(crate) struct RankExplanation {
     pub(crate) last_error: Option<String>,
     /// Distinct blocks that the rank holds of anything.
     pub(crate) blocks_held: usize,
-    /// Leading blocks held when a tier and the faster ones are used together.
+    /// Leading blocks that can be used when a tier and the faster ones are used together.
     pub(crate) blocks: PerTier<usize>,
     /// In device memory and then, if that is further on, altogether.
     pub(crate) ends: Vec<End>,
@@ -54,7 +59,7 @@ pub(crate) struct Subject {
 pub(crate) struct Explainer {
     /// The prompt as the model's engines may have hashed it.
     forms: Vec<Form>,
-    walked: Vec<(Subject, Vec<Walk>)>,
+    found: Vec<(Subject, Vec<Found>)>,
     past: Past,
 }
 
@@ -71,13 +76,21 @@ impl Explainer {
             past.add_names(&query, &mut names);
             Form { query, names }
         };
-        Self { forms: forms.into_iter().map(form).collect(), walked: Vec::new(), past }
+        Self { forms: forms.into_iter().map(form).collect(), found: Vec::new(), past }
     }
 
-    /// A rank that is asked about, and all that it holds. Linear in that; keeps next to nothing of it.
-    pub(crate) fn take(&mut self, subject: Subject, dump: &[BlockEvent]) {
+    /// A rank that is asked about, and all that its indexed group holds. Linear in that; keeps next to nothing of it.
+    /// `cut` says where the further groups cut off so many leading blocks of a query in tiers up to one.
+    pub(crate) fn take(
+        &mut self,
+        subject: Subject,
+        dump: &[BlockEvent],
+        cut: impl Fn(&[LocalHash], u32, Tier) -> Option<Cut>,
+    ) {
         let walks = self.walk(dump);
-        self.walked.push((subject, walks));
+        let found = self.forms.iter().zip(walks).map(|(form, walk)| Found::new(walk, &form.query, &cut));
+        let found = found.collect();
+        self.found.push((subject, found));
     }
 
     /// A rank that is not asked about: it may know the names of blocks that others lack.
@@ -91,8 +104,8 @@ impl Explainer {
 
     /// Whether some rank's match ends at one of the first `blocks` blocks, and nobody knows its name yet.
     pub(crate) fn lacks_names(&self, blocks: usize) -> bool {
-        self.walked.iter().any(|(_, walks)| {
-            let mut ends = self.forms.iter().zip(walks).map(|(form, walk)| (form, walk.longest()));
+        self.found.iter().any(|(_, found)| {
+            let mut ends = self.forms.iter().zip(found).map(|(form, found)| (form, found.walk.longest()));
             ends.any(|(form, end)| end < blocks.min(form.query.len()) && form.names.get(end).is_none_or(Vec::is_empty))
         })
     }
@@ -103,19 +116,20 @@ impl Explainer {
         for form in &mut self.forms {
             self.past.add_names(&form.query, &mut form.names);
         }
-        let Self { forms, walked, past } = self;
-        let explained = walked.into_iter().filter_map(|(subject, walks)| {
+        let Self { forms, found, past } = self;
+        let explained = found.into_iter().filter_map(|(subject, found)| {
             // Of several forms the one that goes deepest is the rank's own.
-            let (form, walk) = forms.iter().zip(walks).max_by_key(|(_, walk)| walk.longest())?;
+            let deepest = |(_, found): &(_, Found)| (found.longest(), found.walk.longest());
+            let (form, found) = forms.iter().zip(found).max_by_key(deepest)?;
             let asked = Asked { query: &form.query, names: &form.names, past: &past };
-            let ends = ends(&asked, subject.rank, subject.trust, &walk, subject.elsewhere.as_ref());
+            let ends = ends(&asked, subject.rank, subject.trust, &found, subject.elsewhere.as_ref());
             Some(RankExplanation {
                 instance: subject.instance,
                 dp_rank: subject.rank.dp_rank,
                 trust: subject.trust,
                 last_error: subject.last_error,
-                blocks_held: walk.blocks_held,
-                blocks: walk.blocks,
+                blocks_held: found.walk.blocks_held,
+                blocks: found.usable(),
                 ends,
             })
         });

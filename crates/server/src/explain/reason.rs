@@ -3,6 +3,7 @@
 use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
 use flash_indexer_wire::ContentSpace;
 
+use super::found::{Found, Lack};
 use super::past::{Clear, Past, Removal};
 use super::walk::{Names, Piece, Walk};
 use crate::ingest::Trust;
@@ -27,6 +28,8 @@ pub(crate) enum Reason {
     WholePrompt,
     /// It is held, but in this tier only.
     OtherTier(Tier),
+    /// It is held in the indexed cache group of a hybrid model, and others cannot use that.
+    CacheGroups(Lack),
     /// It is not held, and blocks behind it are.
     Hole { behind: Behind, removed: Option<Removal> },
     /// The rank has removed it, or it was lost in a way that is no longer remembered.
@@ -73,15 +76,26 @@ pub(super) fn ends(
     asked: &Asked<'_>,
     rank: WorkerRank,
     trust: Trust,
-    walk: &Walk,
+    Found { walk, lacks }: &Found,
     elsewhere: Option<&Elsewhere>,
 ) -> Vec<End> {
     let local = |position: usize| asked.query.get(position).copied();
+    let cut_off = |lack: &Lack| {
+        let position = lack.usable;
+        End { position, local: local(position), sequence: lack.sequence, reason: Reason::CacheGroups(lack.clone()) }
+    };
     let mut ends = Vec::new();
-    if let Some(slower) = walk.slower {
+    if let Some(lack) = &lacks[Tier::Device] {
+        ends.push(cut_off(lack));
+    } else if let Some(slower) = walk.slower {
         let position = walk.blocks[Tier::Device];
         let reason = Reason::OtherTier(slower.tier);
         ends.push(End { position, local: local(position), sequence: Some(slower.sequence), reason });
+    }
+    if let Some(lack) = &lacks[Tier::External] {
+        let is_told = ends.iter().any(|end: &End| end.position == lack.usable && lacks[Tier::Device].is_some());
+        ends.extend((!is_told).then(|| cut_off(lack)));
+        return ends;
     }
     let position = walk.longest();
     let Some(missing) = local(position) else {
@@ -192,7 +206,8 @@ mod tests {
             let (past, mut names) = (Past::new(&self.history.remembered()), Names::new());
             let walk = Walk::new(&query, dump, &mut names);
             past.add_names(&query, &mut names);
-            ends(&Asked { query: &query, names: &names, past: &past }, RANK, trust, &walk, elsewhere)
+            let found = Found { walk, ..Found::default() };
+            ends(&Asked { query: &query, names: &names, past: &past }, RANK, trust, &found, elsewhere)
         }
 
         fn reason(&self, dump: &[BlockEvent]) -> Reason {

@@ -19,6 +19,8 @@ pub(super) struct Walk {
     pub(super) pieces: Vec<Piece>,
     /// Distinct blocks that the rank holds of anything.
     pub(super) blocks_held: usize,
+    /// One of its own names of each leading block.
+    pub(super) path: Vec<SequenceHash>,
 }
 
 /// A block that is held, but not in device memory.
@@ -58,7 +60,8 @@ impl Walk {
         let slower = behind.map(|&sequence| Slower { tier: held.tiers[&sequence], sequence });
         let slower = slower.min_by_key(|slower| slower.tier);
         found.iter().enumerate().for_each(|(position, found)| add_names_at(names, position, found));
-        Self { blocks, slower, pieces: held.pieces(query, found.len()), blocks_held: held.blocks_held }
+        let path = found.iter().filter_map(|names| names.first().copied()).collect();
+        Self { blocks, slower, pieces: held.pieces(query, found.len()), blocks_held: held.blocks_held, path }
     }
 }
 

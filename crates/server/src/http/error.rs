@@ -64,7 +64,9 @@ impl From<RegistrationError> for ApiError {
         let status = match &error {
             RegistrationError::Endpoint(_) => StatusCode::BAD_REQUEST,
             RegistrationError::BlockSize { .. } | RegistrationError::Rank { .. } => StatusCode::CONFLICT,
-            RegistrationError::TooMany { .. } | RegistrationError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            RegistrationError::TooMany { .. }
+            | RegistrationError::Memory { .. }
+            | RegistrationError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, error.to_string())
     }
@@ -82,7 +84,7 @@ impl From<DigestError> for ApiError {
     fn from(error: DigestError) -> Self {
         let status = match &error {
             DigestError::Unknown(_) => StatusCode::NOT_FOUND,
-            DigestError::NotThen(..) => StatusCode::CONFLICT,
+            DigestError::NotThen(..) | DigestError::Partial(_) => StatusCode::CONFLICT,
             DigestError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, error.to_string())

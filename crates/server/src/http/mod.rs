@@ -1,9 +1,11 @@
 //! The HTTP API: thin handlers over [`Indexer`].
 
 mod digest;
+mod discovery;
 mod dump;
 mod error;
 mod explain;
+mod explanation;
 mod extract;
 mod fields;
 mod peers;
@@ -27,6 +29,7 @@ use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
 use self::error::ApiError;
+use crate::discovery::DiscoveryStatus;
 use crate::indexer::{Indexer, RankId};
 use crate::metrics::{Bound, Endpoint};
 use crate::peers::{Peers, RecoveryStatus};
@@ -52,6 +55,8 @@ pub(crate) struct Api {
     pub(crate) digests: Arc<Semaphore>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) recovery: Arc<RecoveryStatus>,
+    /// Sources of discovery, if there are any.
+    pub(crate) discovery: Option<Arc<DiscoveryStatus>>,
 }
 
 impl Api {
@@ -61,12 +66,13 @@ impl Api {
         asked: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
+        discovery: Option<Arc<DiscoveryStatus>>,
     ) -> Self {
         let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
         let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
         let was_ready = AtomicBool::new(false);
-        Self { indexer, body_bytes_max, asked, was_ready, dumps, explanations, digests, peers, recovery }
+        Self { indexer, body_bytes_max, asked, was_ready, dumps, explanations, digests, peers, recovery, discovery }
     }
 }
 
@@ -87,6 +93,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/digest", get(digest::digest))
         .route("/store", get(store::show))
         .route("/peers", get(peers::list))
+        .route("/discovery", get(discovery::list))
         .route("/register_peer", post(peers::register))
         .route("/deregister_peer", post(peers::deregister))
         .fallback(unknown_path)
@@ -104,7 +111,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 15] = [
+const COUNTED: [&str; 16] = [
     "/health",
     "/ready",
     "/metrics",
@@ -118,6 +125,7 @@ const COUNTED: [&str; 15] = [
     "/digest",
     "/store",
     "/peers",
+    "/discovery",
     "/register_peer",
     "/deregister_peer",
 ];

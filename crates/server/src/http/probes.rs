@@ -14,6 +14,7 @@ use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use super::store;
+use crate::indexer::RankId;
 use crate::metrics::TextFormat;
 use crate::peers::RecoveryState;
 
@@ -21,8 +22,8 @@ pub(super) async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Ready once what peers know is taken over, and every listener asked for at the start has been connected at the
-/// same time.
+/// Ready once what peers know is taken over, every listener asked for at the start has been connected at the
+/// same time, and sources of discovery have told which engines there are.
 pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
     if !api.was_ready.load(Ordering::Relaxed) {
         if let RecoveryState::Running(step) = api.recovery.state() {
@@ -32,6 +33,10 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
         if !missing.is_empty() {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Err(ApiError::unavailable(format!("not connected yet: {}", missing.join(", "))));
+        }
+        let unconnected = |ranks: &[RankId]| api.indexer.unconnected(&ranks.iter().cloned().collect());
+        if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.missing(unconnected)) {
+            return Err(ApiError::unavailable(missing));
         }
         api.was_ready.store(true, Ordering::Relaxed);
     }

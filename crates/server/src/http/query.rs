@@ -89,6 +89,8 @@ struct InstanceScores {
     cpu: u64,
     disk: u64,
     trust: Trust,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
 }
 
 impl QueryResponse {
@@ -111,6 +113,7 @@ impl QueryResponse {
                 cpu: 0,
                 disk: 0,
                 trust: rank.trust,
+                partial: false,
             });
             instance.longest_matched = instance.longest_matched.max(tokens[Tier::External]);
             instance.gpu = instance.gpu.max(device);
@@ -118,6 +121,7 @@ impl QueryResponse {
             instance.cpu = instance.cpu.max(tokens[Tier::Host]);
             instance.disk = instance.disk.max(tokens[Tier::Disk]);
             instance.trust = instance.trust.max(rank.trust);
+            instance.partial |= rank.partial;
         }
         response
     }

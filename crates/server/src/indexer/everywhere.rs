@@ -120,7 +120,7 @@ async fn complete(
     elsewhere: Option<&FleetModel>,
     forms: &[Vec<LocalHash>],
 ) -> Answer {
-    let Some(elsewhere) = elsewhere else {
+    let Some(elsewhere) = elsewhere.filter(|elsewhere| elsewhere.ranks.values().any(|rank| !rank.is_own)) else {
         answer.store = if sharing.is_connected() { StoreAnswer::Asked } else { StoreAnswer::Unavailable };
         return answer;
     };
@@ -145,5 +145,7 @@ fn named(model: &FleetModel, rank: &FleetRank, blocks: PerTier<u32>) -> RankAnsw
         tokens: PerTier(blocks.0.map(|blocks| u64::from(blocks) * block_tokens)),
         blocks_held: rank.blocks,
         trust: rank.trust,
+        // Nothing is forgotten for want of memory on the way to the store.
+        partial: false,
     }
 }

@@ -116,7 +116,14 @@ impl Model {
             depths.remove(&rank);
             let Standing { trust, last_error } = self.standing(&instance, rank.dp_rank);
             let elsewhere = elsewhere.remove(&rank);
-            explainer.take(Subject { instance, rank, trust, last_error, elsewhere }, &self.index.dump(rank));
+            let subject = Subject { instance, rank, trust, last_error, elsewhere };
+            // As a query of the same prompt is answered.
+            explainer.take(subject, &self.index.dump(rank), |query, held, slowest| match prompt {
+                Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {
+                    self.index.cut_prompt(rank, query, held, slowest)
+                }
+                Prompt::Tokens { .. } | Prompt::Hashes(_) => self.index.cut(rank, query, held, slowest),
+            });
         }
         for (rank, depth) in depths {
             if explainer.lacks_names(depth) {

@@ -8,11 +8,11 @@ use crossbeam_channel::bounded;
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRank, stored_events};
-use flash_indexer_wire::{KnownGroup, Start};
+use flash_indexer_wire::{KnownGroup, Remembered, Start};
 use rustc_hash::FxHashMap;
 
-use super::{Indexer, Registered, Registration, RegistrationError};
-use crate::ingest::{Delivery, Listener, Place, Position, ReadAt, Released};
+use super::{Indexer, Keeper, Registered, Registration, RegistrationError};
+use crate::ingest::{Delivery, Detail, Listener, Place, Position, ReadAt, Released};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -34,6 +34,9 @@ pub struct RankDump {
     pub named_groups: Option<Vec<KnownGroup>>,
     /// Blocks whose salt is inherited by those that follow them.
     pub salts: FxHashMap<SequenceHash, Salt>,
+    /// What blocks contain that the engine may name again without it, held or not; none of an engine that has not
+    /// offloaded.
+    pub contents: Option<Vec<Remembered>>,
 }
 
 impl Indexer {
@@ -46,7 +49,20 @@ impl Indexer {
     ///
     /// As [`Indexer::register`].
     pub fn register_held(&self, registration: Registration) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::Held)
+        self.register_from(registration, Start::Held, Keeper::Hand)
+    }
+
+    /// The same for a rank that another service listens to, for whoever keeps it registered there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_taken_over(
+        &self,
+        registration: Registration,
+        keeper: Keeper,
+    ) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::Held, keeper)
     }
 
     /// Ends the hold of a rank. `position` says what the index holds of it by now: the stream goes on from
@@ -73,7 +89,7 @@ impl Indexer {
         dp_rank: DpRank,
         position: Option<Position>,
     ) -> Released {
-        let released = listener.hold.lock().release(dp_rank, position);
+        let released = listener.hold().release(dp_rank, position);
         if released == Released::Now {
             let (done, finished) = bounded(1);
             self.decoders.deliver(listener, Delivery::Release(done));
@@ -106,7 +122,7 @@ impl Indexer {
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
-            self.read(&listener, dp_rank, ReadAt::Now, None, move |place| {
+            self.read(&listener, dp_rank, (ReadAt::Now, Detail::Full), None, move |place| {
                 (place, model.index.held(rank), model.index.further_stores(rank))
             })
         });
@@ -114,11 +130,13 @@ impl Indexer {
             Some((Place { position, unsaid }, held, further)) => RankDump {
                 instance,
                 dp_rank,
-                position: Some(position),
+                // Whoever takes it over must not believe to have all of it.
+                position: Some(if model.is_partial(rank) { position.degraded() } else { position }),
                 events: stored_events(held),
                 further,
                 named_groups: unsaid.groups,
-                salts: unsaid.salts.into_iter().collect(),
+                salts: unsaid.of_blocks.salts.into_iter().collect(),
+                contents: unsaid.of_blocks.contents,
             },
             None => RankDump {
                 instance,
@@ -128,6 +146,7 @@ impl Indexer {
                 further: model.index.further_stores(rank),
                 named_groups: Some(Vec::new()),
                 salts: FxHashMap::default(),
+                contents: None,
             },
         }
     }
@@ -139,7 +158,8 @@ impl Indexer {
         let ranks = model.ranks().into_iter();
         let positions = ranks.filter_map(|(instance, rank)| {
             let listener = listener(&model, &instance, rank.dp_rank)?;
-            let position = self.read(&listener, rank.dp_rank, ReadAt::Now, None, |place| place.position)?;
+            let now = (ReadAt::Now, Detail::Brief);
+            let position = self.read(&listener, rank.dp_rank, now, None, |place| place.position)?;
             Some((instance, rank.dp_rank, position))
         });
         positions.collect()
@@ -151,7 +171,7 @@ impl Indexer {
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
-        at: ReadAt,
+        (at, detail): (ReadAt, Detail),
         patience: Option<Duration>,
         read: impl FnOnce(Place) -> T + Send + 'static,
     ) -> Option<T> {
@@ -160,7 +180,7 @@ impl Indexer {
             // Whoever asked may have stopped waiting.
             let _ = reply.send(read(place));
         });
-        self.decoders.deliver(listener, Delivery::Read(dp_rank, at, read));
+        self.decoders.deliver(listener, Delivery::Read { dp_rank, at, detail, read });
         match patience {
             None => answer.recv().ok(),
             Some(patience) => answer.recv_timeout(patience).ok(),

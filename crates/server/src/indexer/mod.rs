@@ -3,6 +3,8 @@
 mod everywhere;
 mod explain;
 mod handover;
+mod keepers;
+mod memory;
 mod registration;
 mod restore;
 mod shadow;
@@ -21,13 +23,16 @@ use parking_lot::Mutex;
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
+use self::keepers::Keepers;
+pub(crate) use self::keepers::{Keeper, Kept};
+pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
-use crate::ingest::{Connection, Decoders, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
@@ -48,6 +53,8 @@ pub struct IndexerOptions {
     pub listeners_max: usize,
     /// Stored and removed blocks of each model that are remembered to explain answers with, each.
     pub history_blocks_max: usize,
+    /// Bytes that all indexes together may take; none lets them take what they need.
+    pub memory_max: Option<usize>,
     /// What the metrics are called.
     pub metric_names: MetricNames,
     /// The index that is shared with other replicas, if there is one.
@@ -67,6 +74,7 @@ impl Default for IndexerOptions {
             store: None,
             use_window: None,
             history_blocks_max: 16_384,
+            memory_max: None,
         }
     }
 }
@@ -107,6 +115,7 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     departures: Departures,
+    keepers: Keepers,
     /// Makes what is shared of ranks; none if nothing is.
     rank_maker: Option<RankMaker>,
     sharing: Option<Sharing>,
@@ -147,6 +156,7 @@ impl Indexer {
             metrics,
             uses,
             departures: Departures::default(),
+            keepers: Keepers::default(),
             rank_maker,
             sharing,
             next_id: AtomicU64::new(1),
@@ -216,11 +226,15 @@ impl Indexer {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
             for (instance, found) in model.instances.read().iter() {
+                let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
+                    let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
+                    (dp_rank, ListenerReport { source: self.keepers.source(&rank), ..listener.report(dp_rank) })
+                };
                 reports.push(InstanceReport {
                     instance: instance.clone(),
                     model: model.key.clone(),
                     block_size: model.block_size,
-                    listeners: found.listeners.iter().map(|(&rank, listener)| (rank, listener.report(rank))).collect(),
+                    listeners: found.listeners.iter().map(report).collect(),
                 });
             }
         }

@@ -7,15 +7,17 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crossbeam_channel::bounded;
+use flash_indexer_core::designs::BoundedError;
 use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 use parking_lot::RwLock;
 
-use super::Indexer;
+use super::handover::listener;
+use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, NewListener, Position};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
@@ -23,7 +25,7 @@ use crate::remembered::StreamName;
 use crate::shared::SharedRanks;
 
 /// A rank of an engine that asks to be indexed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// The engine instance.
     pub instance: InstanceId,
@@ -90,6 +92,16 @@ pub enum RegistrationError {
         /// The bound.
         max: usize,
     },
+    /// The bound of memory leaves too little for it.
+    #[error("{model} would be one of {models} models that share --memory-max: {error}; raise it, or unregister some")]
+    Memory {
+        /// The model.
+        model: ModelKey,
+        /// Models with it.
+        models: usize,
+        /// Why its index cannot be made.
+        error: BoundedError,
+    },
     /// The service cannot take it now.
     #[error("{0}")]
     Unavailable(String),
@@ -109,14 +121,36 @@ impl Indexer {
     ///
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::AtOnce)
+        self.register_from(registration, Start::AtOnce, Keeper::Hand)
+    }
+
+    /// Listens to a rank from now on for somebody, who may end that unless it was asked for by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_for(
+        &self,
+        keeper: Keeper,
+        registration: Registration,
+    ) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::AtOnce, keeper)
     }
 
     pub(super) fn register_from(
         &self,
         registration: Registration,
         start: Start,
+        keeper: Keeper,
     ) -> Result<Registered, RegistrationError> {
+        let _registering = self.registering.lock();
+        let registered = self.listen(registration.clone(), start)?;
+        self.keepers.note(keeper, registration);
+        Ok(registered)
+    }
+
+    /// Registers while nobody else does.
+    fn listen(&self, registration: Registration, start: Start) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         check_endpoint(&endpoint)?;
         if let Some(replay) = &replay_endpoint {
@@ -129,7 +163,6 @@ impl Indexer {
             engine: registration.engine,
             removed_copies: registration.removed_copies,
         };
-        let _registering = self.registering.lock();
         let model = self.model_for(&key, block_size)?;
         let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
         let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
@@ -150,7 +183,7 @@ impl Indexer {
         let listener = shared.unwrap_or_else(|| {
             let name =
                 StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
-            Arc::new(Listener::new(NewListener {
+            Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
                 instance: instance.clone(),
@@ -160,10 +193,11 @@ impl Indexer {
                 start: if is_from_dump { Start::Held } else { start },
                 decoder: self.decoders.assign(),
                 remembered: self.remembered.lock().recall(&name),
-            }))
+                state: ListenerState::default(),
+            })
         });
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
-            listener.hold.lock().hold(dp_rank);
+            listener.hold().hold(dp_rank);
         }
         // Before the first message, which may name further ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
@@ -191,28 +225,32 @@ impl Indexer {
 
     /// The model of that name, or a new one that is not registered yet.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
-        let models = self.models.read();
-        match models.get(key) {
-            Some(model) if model.block_size == block_size => Ok(Arc::clone(model)),
+        let (known, count) = {
+            let models = self.models.read();
+            (models.get(key).cloned(), models.len())
+        };
+        match known {
+            Some(model) if model.block_size == block_size => Ok(model),
             Some(model) => Err(RegistrationError::BlockSize {
                 model: key.clone(),
                 existing: model.block_size.tokens(),
                 asked: block_size.tokens(),
             }),
-            None if models.len() >= self.options.models_max => {
+            None if count >= self.options.models_max => {
                 self.metrics.bound(Bound::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
-            None => Ok(self.new_model(key, block_size)),
+            None => self.new_model(key, block_size),
         }
     }
 
-    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Arc<Model> {
-        Arc::new(Model {
+    fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+        let index = self.new_index(key).inspect_err(|_| self.metrics.bound(Bound::Models))?;
+        Ok(Arc::new(Model {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(self.options.design.build()),
+            index: GroupedIndex::new(index),
             shared: self.rank_maker.clone().map(SharedRanks::new),
             instances: RwLock::default(),
             windows: Windows::default(),
@@ -223,7 +261,7 @@ impl Indexer {
             spaces: SeenSpaces::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
-        })
+        }))
     }
 
     pub(super) fn new_id(&self) -> u64 {
@@ -250,28 +288,60 @@ impl Indexer {
     ) -> Unregistered {
         let _registering = self.registering.lock();
         let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
-        let mut ranks = 0;
-        for model in models {
-            ranks += forget_dumped(&model, instance, dp_rank);
-            let closed = unlist(&model, instance, dp_rank);
-            ranks += closed.len();
-            for (dp_rank, listener) in &closed {
-                self.stop_listening(&model, *dp_rank, listener);
-                let (instance, model) = (instance.clone(), model.key.clone());
-                self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
-            }
-            if let Some((_, listener)) = closed.first()
-                && !model.instances.read().contains_key(instance)
-            {
-                // Ranks that nobody listened to, too.
-                model.remove_worker(listener.worker);
-            }
-            model.update_lora_name();
-            if model.instances.read().is_empty() {
-                self.models.write().remove(&model.key);
-            }
+        Unregistered { ranks: models.iter().map(|model| self.leave(model, instance, dp_rank)).sum() }
+    }
+
+    /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
+    /// names.
+    pub(crate) fn unregister_kept(&self, rank: &RankId) -> Unregistered {
+        let _registering = self.registering.lock();
+        let model = self.models.read().get(&rank.model).cloned();
+        let Some(model) = model.filter(|_| self.keepers.keeper(rank).is_some_and(|keeper| keeper != Keeper::Hand))
+        else {
+            return Unregistered { ranks: 0 };
+        };
+        let stream = listener(&model, &rank.instance, rank.dp_rank);
+        let mut left = self.leave(&model, &rank.instance, Some(rank.dp_rank));
+        let of_stream: Vec<RankId> = {
+            let instances = model.instances.read();
+            let listed = instances.get(&rank.instance).into_iter().flat_map(|instance| &instance.listeners);
+            let same = listed.filter(|(_, other)| stream.as_ref().is_some_and(|stream| Arc::ptr_eq(stream, other)));
+            same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
+        };
+        if of_stream.iter().all(|other| self.keepers.keeper(other).is_none()) {
+            left +=
+                of_stream.iter().map(|other| self.leave(&model, &rank.instance, Some(other.dp_rank))).sum::<usize>();
         }
-        Unregistered { ranks }
+        Unregistered { ranks: left }
+    }
+
+    /// Takes an instance or one of its ranks out of a model; how many ranks it was.
+    fn leave(&self, model: &Arc<Model>, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
+        let mut ranks = forget_dumped(model, instance, dp_rank);
+        let closed = unlist(model, instance, dp_rank);
+        ranks += closed.len();
+        for (dp_rank, listener) in &closed {
+            self.stop_listening(model, *dp_rank, listener);
+            self.keepers.forget(&RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank });
+            let (instance, model) = (instance.clone(), model.key.clone());
+            self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
+        }
+        if let Some((_, listener)) = closed.first()
+            && !model.instances.read().contains_key(instance)
+        {
+            // Ranks that nobody listened to, too.
+            model.remove_worker(listener.worker);
+        }
+        model.update_lora_name();
+        if model.instances.read().is_empty() {
+            let left = {
+                let mut models = self.models.write();
+                models.remove(&model.key);
+                models.len()
+            };
+            self.share_memory_among(left);
+        }
+        ranks
     }
 
     /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
@@ -351,7 +421,7 @@ fn contradiction(
 }
 
 /// Catches what ZeroMQ would accept without complaint and never connect.
-fn check_endpoint(endpoint: &str) -> Result<(), RegistrationError> {
+pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), RegistrationError> {
     let bad = |why: &str| {
         Err(RegistrationError::Endpoint(format!(
             "bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or ipc:///path"

@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use flash_indexer_core::groups::GroupChange;
-use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{BlockEvent, DpRank, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::hashing::{BlockSize, Salt};
+use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
+use flash_indexer_wire::{Age, CONTENTS_MAX};
 
 use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
-use crate::dump::{DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, Told};
-use crate::ingest::{Delivery, Listener, Position, Trust, Unsaid};
+use crate::dump::{DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, Told, remembered};
+use crate::ingest::{Delivery, Listener, Position, Trust, Unsaid, UnsaidOfBlocks};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 use crate::model::{Instance, Model};
@@ -72,7 +73,7 @@ pub(crate) struct Restored {
     stream: Option<StreamRecord>,
     /// What its stream has said before.
     unsaid: Unsaid,
-    /// Blocks and cache groups that the index does not keep.
+    /// Blocks, cache groups and contents that are not kept.
     refused: u64,
 }
 
@@ -81,12 +82,23 @@ impl Restored {
     pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, told: Told) {
         match told {
             Told::Blocks(stored) => {
-                if let Some(salt) = stored.salt {
-                    self.unsaid.salts.extend(stored.blocks.iter().map(|block| (block.sequence, salt)));
-                }
+                self.learn(stored.salt, stored.remembered, stored.parent, &stored.blocks);
                 model.apply_indexed(rank, BlockEvent::from(stored));
             }
             Told::Names(stored) => self.take_names(model, rank, stored),
+            Told::Gone(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
+        }
+    }
+
+    /// Takes what the stream will leave unsaid of blocks.
+    fn learn(&mut self, salt: Option<Salt>, age: Option<Age>, parent: Option<SequenceHash>, blocks: &[Block]) {
+        let UnsaidOfBlocks { salts, contents } = &mut self.unsaid.of_blocks;
+        salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
+        if let Some(age) = age {
+            let contents = contents.get_or_insert_default();
+            let room = CONTENTS_MAX.saturating_sub(contents.len());
+            contents.extend(remembered(parent, blocks, age).take(room));
+            self.refused += blocks.len().saturating_sub(room) as u64;
         }
     }
 
@@ -103,6 +115,10 @@ impl Restored {
         record.windows.iter().for_each(|&window| model.windows.note(window.into()));
         self.stream = record.stream;
         self.unsaid.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
+        if record.remembers.is_some() {
+            // It offloads, also if there is nothing to be remembered yet.
+            self.unsaid.of_blocks.contents.get_or_insert_default();
+        }
         for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
             // That it exists limits what is usable, also when it is empty.
             self.take_names(model, rank, StoredNames { group, tier: Tier::Device, copies: 1, names: Vec::new() });
@@ -240,7 +256,7 @@ struct Found {
 impl Indexer {
     /// Whether a rank's stream waits to be released.
     pub(crate) fn is_held(&self, rank: &RankId) -> bool {
-        self.listener_of(rank).is_some_and(|listener| listener.hold.lock().holds(rank.dp_rank))
+        self.listener_of(rank).is_some_and(|listener| listener.hold().holds(rank.dp_rank))
     }
 
     /// A rank need not be what the index says, for a reason that its stream does not know of.

@@ -10,7 +10,7 @@ use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
 use crate::dump::{DumpSink, RankName, RankRecord, Refused, Told};
-use crate::ingest::{Connection, Listener, NewListener, Trust};
+use crate::ingest::{Connection, Listener, ListenerState, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
 
@@ -62,7 +62,7 @@ impl Shadow {
                 Some(shared) => shared,
                 None => shadow.listen(dp_rank, original)?,
             };
-            listener.hold.lock().hold(dp_rank);
+            listener.hold().hold(dp_rank);
             shadow.listeners.insert(dp_rank, listener);
         }
         shadow.replaced = replaced;
@@ -70,7 +70,7 @@ impl Shadow {
     }
 
     fn listen(&self, dp_rank: DpRank, original: &Listener) -> Result<Arc<Listener>, RegistrationError> {
-        let listener = Arc::new(Listener::new(NewListener {
+        let listener = Arc::new(Listener {
             id: self.indexer.new_id(),
             model: Arc::clone(&self.model),
             instance: self.instance.clone(),
@@ -80,7 +80,8 @@ impl Shadow {
             start: Start::Held,
             decoder: self.indexer.decoders.assign(),
             remembered: None,
-        }));
+            state: ListenerState::default(),
+        });
         self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| refused(&error))?;
         Ok(listener)
     }

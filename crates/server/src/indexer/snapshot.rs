@@ -10,7 +10,7 @@ use super::handover::listener;
 use super::{Indexer, RankDump, RankId};
 use crate::dump::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
 use crate::engine::EngineKind;
-use crate::ingest::{Listener, Place, Position, ReadAt};
+use crate::ingest::{Detail, Listener, Place, Position, ReadAt};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -24,6 +24,8 @@ pub(crate) enum DigestError {
     Unknown(RankId),
     #[error("{0} is past message {1}, or does not reach it in time: ask for a later one, or wait longer")]
     NotThen(RankId, u64),
+    #[error("{0} holds more than --memory-max leaves room for: a digest of the rest says nothing")]
+    Partial(RankId),
     #[error("the service is stopping")]
     Stopping,
 }
@@ -46,7 +48,12 @@ impl Indexer {
             let model = model.as_ref()?;
             let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.further));
             let of = (&rank.instance, rank.dp_rank);
-            Some((record(model, of, rank.position, (Tally::default(), groups)), rank))
+            let mut record = record(model, of, rank.position, (Tally::default(), groups));
+            if let Some(engine) = &mut record.engine {
+                let of = RankId { model: model.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank };
+                engine.source = self.keepers.source(&of);
+            }
+            Some((record, rank))
         })
     }
 
@@ -56,8 +63,11 @@ impl Indexer {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
+        if model.is_partial(WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank }) {
+            return Err(DigestError::Partial(rank.clone()));
+        }
         let patience = (at != ReadAt::Now).then_some(patience + READING);
-        let read = self.read(&listener, rank.dp_rank, at, patience, {
+        let read = self.read(&listener, rank.dp_rank, (at, Detail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
             move |Place { position, unsaid }| {
@@ -102,6 +112,7 @@ fn record(
         windows: model.windows.in_use().map(Into::into).collect(),
         holds,
         groups,
+        remembers: None,
     }
 }
 
@@ -113,6 +124,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         lora_name: options.lora_name.clone(),
         engine: options.engine.and_then(EngineKind::named),
         removal: options.removed_copies.into(),
+        source: None,
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::{error, warn};
 
 use super::intake::Intake;
 use super::listener::Listener;
-use super::place::{Read, ReadAt, Unsaid};
+use super::place::{Detail, Read, ReadAt, Unsaid};
 use super::queue::Queued;
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
@@ -53,7 +53,7 @@ pub(crate) enum Delivery {
     /// A rank is ignored no more.
     Unmute(DpRank),
     /// Reads what the index holds of a rank at a known place of the stream.
-    Read(DpRank, ReadAt, Read),
+    Read { dp_rank: DpRank, at: ReadAt, detail: Detail, read: Read },
     /// What the stream has said of a rank before it is gone on with.
     Learn(DpRank, Unsaid),
     /// The listener's sockets are closed: forget all that it told.
@@ -239,14 +239,14 @@ impl Decoder {
                 self.when_written(listener, move || done.send(()));
             }
             Delivery::Unmute(dp_rank) => self.with_intake(listener, |intake, _| intake.unmute(dp_rank)),
-            Delivery::Read(dp_rank, ReadAt::Now, read) => {
-                let fresh = || Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank);
-                let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank));
+            Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
+                let fresh = || Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank, detail);
+                let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank, detail));
                 self.when_written(listener, move || read(place()));
             }
-            Delivery::Read(dp_rank, ReadAt::Message(sequence), read) => {
+            Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, read } => {
                 if self.intakes.contains_key(&listener.id) {
-                    self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, read));
+                    self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, detail, read));
                 }
             }
             Delivery::Learn(dp_rank, unsaid) => {

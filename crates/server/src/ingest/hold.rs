@@ -21,6 +21,11 @@ pub struct Position {
 impl Position {
     /// Of a state that says neither how old it is nor how it came about.
     pub(crate) const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded };
+
+    /// The same place, of a state that lacks something.
+    pub(crate) fn degraded(self) -> Self {
+        Self { trust: Trust::Degraded, ..self }
+    }
 }
 
 /// What a release did.

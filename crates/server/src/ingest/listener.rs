@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use flash_indexer_core::{DpRank, RemovedCopies, WorkerId};
+use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
 use flash_indexer_wire::{Start, StreamPosition, StreamTrust};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::hold::Hold;
@@ -84,27 +84,21 @@ pub(crate) struct Listener {
     pub(crate) options: ListenerOptions,
     pub(crate) start: Start,
     /// Which decoder follows its stream.
-    pub(super) decoder: usize,
+    pub(crate) decoder: usize,
     /// Where an earlier listener of this stream had stopped.
     pub(crate) remembered: Option<StreamPosition>,
+    /// What becomes of it.
+    pub(crate) state: ListenerState,
+}
+
+/// What a listener has been through; nothing yet by default.
+#[derive(Default)]
+pub(crate) struct ListenerState {
     /// Ranks that wait for their state, while it is held.
-    pub(crate) hold: Mutex<Hold>,
+    hold: Mutex<Hold>,
     /// The thread that owns its sockets.
     pub(super) mailbox: OnceLock<Mailbox>,
     status: Mutex<Status>,
-}
-
-/// What a listener is made of.
-pub(crate) struct NewListener {
-    pub(crate) id: u64,
-    pub(crate) model: Arc<Model>,
-    pub(crate) instance: InstanceId,
-    pub(crate) worker: WorkerId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) options: ListenerOptions,
-    pub(crate) start: Start,
-    pub(crate) decoder: usize,
-    pub(crate) remembered: Option<StreamPosition>,
 }
 
 #[derive(Debug)]
@@ -116,6 +110,20 @@ struct Status {
     gaps: u64,
     rejected: BTreeMap<&'static str, u64>,
     last_error: Option<String>,
+}
+
+impl Default for Status {
+    fn default() -> Self {
+        Self {
+            connection: Connection::Connecting,
+            trust: StreamTrusts::of_all(Trust::Cold),
+            last_sequence: None,
+            last_message: None,
+            gaps: 0,
+            rejected: BTreeMap::new(),
+            last_error: None,
+        }
+    }
 }
 
 /// Trust in the ranks of one stream: a gap concerns all of them, a clear only its own.
@@ -139,6 +147,9 @@ impl StreamTrusts {
 /// A listener's state at one moment.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListenerReport {
+    /// The source of discovery that keeps it registered; nothing where that is done by hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Where it listens.
     pub endpoint: String,
     /// Where missed messages could be asked for.
@@ -159,6 +170,9 @@ pub struct ListenerReport {
     pub gaps: u64,
     /// How far the index can be believed about the rank.
     pub trust: Trust,
+    /// Whether the rank holds more than the index has room for. Only said where it does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Messages and events that could not be used, by reason.
     pub rejected: BTreeMap<&'static str, u64>,
     /// The last thing that went wrong.
@@ -166,38 +180,17 @@ pub struct ListenerReport {
 }
 
 impl Listener {
-    pub(crate) fn new(new: NewListener) -> Self {
-        let NewListener { id, model, instance, worker, dp_rank, options, start, decoder, remembered } = new;
-        let status = Status {
-            connection: Connection::Connecting,
-            trust: StreamTrusts::of_all(Trust::Cold),
-            last_sequence: None,
-            last_message: None,
-            gaps: 0,
-            rejected: BTreeMap::new(),
-            last_error: None,
-        };
-        Self {
-            id,
-            model,
-            instance,
-            worker,
-            dp_rank,
-            options,
-            start,
-            decoder,
-            remembered,
-            hold: Mutex::default(),
-            mailbox: OnceLock::new(),
-            status: Mutex::new(status),
-        }
+    /// Ranks that wait for their state.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, Hold> {
+        self.state.hold.lock()
     }
 
     /// The listener's state as far as `dp_rank` is concerned.
     pub(crate) fn report(&self, dp_rank: DpRank) -> ListenerReport {
-        let status = self.status.lock();
+        let status = self.state.status.lock();
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
+            source: None,
             endpoint: self.options.endpoint.clone(),
             replay_endpoint: self.options.replay_endpoint.clone(),
             engine: self.options.engine,
@@ -208,71 +201,72 @@ impl Listener {
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
             trust: status.trust.of(dp_rank),
+            partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
             last_error: status.last_error.clone(),
         }
     }
 
     pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
-        self.status.lock().trust.of(dp_rank)
+        self.state.status.lock().trust.of(dp_rank)
     }
 
     pub(crate) fn connection(&self) -> Connection {
-        self.status.lock().connection
+        self.state.status.lock().connection
     }
 
     pub(crate) fn set_connection(&self, connection: Connection) {
-        self.status.lock().connection = connection;
+        self.state.status.lock().connection = connection;
     }
 
     /// Every rank of the stream is to be trusted so.
     pub(super) fn trust_all(&self, trust: StreamTrust) {
         match trust {
-            StreamTrust::Cold => self.status.lock().trust = StreamTrusts::of_all(Trust::Cold),
-            StreamTrust::Exact => self.status.lock().trust = StreamTrusts::of_all(Trust::Exact),
+            StreamTrust::Cold => self.state.status.lock().trust = StreamTrusts::of_all(Trust::Cold),
+            StreamTrust::Exact => self.state.status.lock().trust = StreamTrusts::of_all(Trust::Exact),
             StreamTrust::Degraded(why) => self.degrade_all(why.to_string()),
         }
     }
 
     /// The cache of one rank is known to be empty.
     pub(super) fn trust_rank(&self, dp_rank: DpRank) {
-        self.status.lock().trust.ranks.insert(dp_rank, Trust::Exact);
+        self.state.status.lock().trust.ranks.insert(dp_rank, Trust::Exact);
     }
 
     /// Something was missed: no rank of the stream need be what the index says.
     pub(super) fn degrade_all(&self, why: String) {
-        let mut status = self.status.lock();
+        let mut status = self.state.status.lock();
         status.trust = StreamTrusts::of_all(Trust::Degraded);
         status.last_error = Some(why);
     }
 
     /// A change of one rank was lost.
     pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
-        let mut status = self.status.lock();
+        let mut status = self.state.status.lock();
         status.trust.ranks.insert(dp_rank, Trust::Degraded);
         status.last_error = Some(why);
     }
 
     /// Messages did not follow each other.
     pub(super) fn gap(&self) {
-        self.status.lock().gaps += 1;
+        self.state.status.lock().gaps += 1;
     }
 
     /// A message or event could not be used.
     pub(crate) fn reject(&self, reason: &'static str, why: String) {
-        let mut status = self.status.lock();
+        let mut status = self.state.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
         status.last_error = Some(why);
     }
 
     /// Everything up to a message is known, though it did not come this way.
     pub(super) fn taken_over(&self, sequence: u64) {
-        self.status.lock().last_sequence = Some(sequence);
+        self.state.status.lock().last_sequence = Some(sequence);
     }
 
     /// A message was taken in completely; queries see it.
     pub(super) fn taken_in(&self, sequence: u64, at: Instant) {
-        let mut status = self.status.lock();
+        let mut status = self.state.status.lock();
         status.last_sequence = Some(sequence);
         status.last_message = Some(at);
     }

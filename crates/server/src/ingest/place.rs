@@ -2,7 +2,7 @@
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::Salt;
-use flash_indexer_wire::KnownGroup;
+use flash_indexer_wire::{KnownGroup, Remembered};
 
 use super::hold::Position;
 
@@ -16,10 +16,28 @@ pub(crate) struct Place {
 /// What a stream has said once, and what comes later in it is to be understood with.
 #[derive(Debug, Default)]
 pub(crate) struct Unsaid {
-    /// Blocks whose salt is inherited by those that follow them.
-    pub(crate) salts: Vec<(SequenceHash, Salt)>,
     /// Cache groups that were named; none where it is not known whether there are any.
     pub(crate) groups: Option<Vec<KnownGroup>>,
+    /// Of single blocks.
+    pub(crate) of_blocks: UnsaidOfBlocks,
+}
+
+/// The part of it that grows with what the rank holds.
+#[derive(Debug, Default)]
+pub(crate) struct UnsaidOfBlocks {
+    /// Blocks whose salt is inherited by those that follow them.
+    pub(crate) salts: Vec<(SequenceHash, Salt)>,
+    /// What blocks contain that may be named again without it; none of a rank that has not offloaded.
+    pub(crate) contents: Option<Vec<Remembered>>,
+}
+
+/// How much of what is unsaid is wanted with a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// All but what is about single blocks.
+    Brief,
+    /// Everything: some bytes for each salted block and for each block of a rank that offloads are copied.
+    Full,
 }
 
 /// Reads the index where a rank's writer is between two messages.

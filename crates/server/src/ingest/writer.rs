@@ -145,8 +145,12 @@ impl Writer {
                     }
                 };
                 if applied.refused > 0 {
-                    self.metrics.bounded(bound, applied.refused);
-                    listener.degrade_rank(dp_rank, why.to_owned());
+                    // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
+                    let is_indexed = matches!(event, RankEvent::Indexed(_));
+                    if !is_indexed || listener.model.index.memory_bound().is_none() {
+                        self.metrics.bounded(bound, applied.refused);
+                        listener.degrade_rank(dp_rank, why.to_owned());
+                    }
                 }
             }
             Change::TrustRank(dp_rank) => listener.trust_rank(dp_rank),

@@ -40,10 +40,12 @@ pub(crate) enum Bound {
     Listeners,
     /// Blocks whose recent uses are counted.
     RecentUses,
+    /// Ranks that a source of discovery may name.
+    DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Queue,
         Self::WriterQueue,
         Self::WaitingMessages,
@@ -59,6 +61,7 @@ impl Bound {
         Self::Models,
         Self::Listeners,
         Self::RecentUses,
+        Self::DiscoveryTargets,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -78,6 +81,7 @@ impl Bound {
             Self::Models => "models",
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
+            Self::DiscoveryTargets => "discovery_targets",
         }
     }
 }

@@ -5,6 +5,7 @@
 //! handles that are resolved once, without a lock.
 
 mod bounds;
+mod discovery;
 mod format;
 mod histogram;
 mod ingest;
@@ -27,6 +28,7 @@ pub(crate) use self::requests::Endpoint;
 pub(crate) use self::state::{ListenerState, ModelCounts, ModelState, QueueState, State};
 
 use self::bounds::BoundMetrics;
+use self::discovery::DiscoveryMetrics;
 use self::ingest::IngestMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;
@@ -46,6 +48,7 @@ pub(crate) struct Metrics {
     requests: RequestMetrics,
     ingest: IngestMetrics,
     peers: PeerMetrics,
+    discovery: DiscoveryMetrics,
     bounds: BoundMetrics,
 }
 
@@ -71,8 +74,9 @@ impl Metrics {
         let requests = RequestMetrics::register(&mut registry, compat.as_mut());
         let ingest = IngestMetrics::register(&mut registry);
         let peers = PeerMetrics::register(&mut registry);
+        let discovery = DiscoveryMetrics::register(&mut registry);
         let bounds = BoundMetrics::register(&mut registry);
-        Self { registry, compat, process: Process::new(), requests, ingest, peers, bounds }
+        Self { registry, compat, process: Process::new(), requests, ingest, peers, discovery, bounds }
     }
 
     /// The text of all metrics. Linear in the number of models.

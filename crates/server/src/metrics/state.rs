@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::{PerTier, RankSize, Tier};
+use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
 use flash_indexer_redis::StoreReport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -56,6 +56,8 @@ pub(crate) struct ModelState {
     pub(crate) size: RankSize,
     /// What the index takes, if it can tell.
     pub(crate) bytes: Option<usize>,
+    /// What bounds that, if anything does.
+    pub(crate) bound: Option<MemoryBound>,
     pub(crate) counts: ModelCounts,
 }
 
@@ -158,7 +160,28 @@ impl State {
         });
         families.add("tier_blocks", "Blocks held in each tier, summed over ranks", None, tiers)?;
         let bytes = self.models.iter().filter_map(|model| Some((model.labels(), gauge(model.bytes?))));
-        families.add("index", "What an index takes, of a design that can tell", Some(Unit::Bytes), bytes)
+        families.add("index", "What an index takes, of a design that can tell", Some(Unit::Bytes), bytes)?;
+        self.encode_bounds(families)
+    }
+
+    fn encode_bounds(&self, families: &mut Families<'_>) -> fmt::Result {
+        let bounded = || self.models.iter().filter_map(|model| Some((model.labels(), model.bound.as_ref()?)));
+        let gauges = |of: fn(&MemoryBound) -> usize| {
+            bounded().map(move |(labels, bound)| (labels, ConstGauge::new(of(bound) as i64))).collect::<Vec<_>>()
+        };
+        let counters = |of: fn(&MemoryBound) -> u64| {
+            bounded().map(move |(labels, bound)| (labels, ConstCounter::new(of(bound)))).collect::<Vec<_>>()
+        };
+        let help = "What a bounded index may take";
+        families.add("index_max", help, Some(Unit::Bytes), gauges(|bound| bound.bytes_max))?;
+        let help = "The most that a bounded index ever took";
+        families.add("index_highest", help, Some(Unit::Bytes), gauges(|bound| bound.bytes_highest))?;
+        let help = "Ranks that hold more than their bounded index knows";
+        families.add("partial_ranks", help, None, gauges(|bound| bound.partial_ranks.len()))?;
+        let help = "Blocks that a bounded index forgot to keep within its bound, once for each rank";
+        families.add("forgotten_blocks", help, None, counters(|bound| bound.forgotten_blocks))?;
+        let help = "Stored blocks that a bounded index did not take in";
+        families.add("refused_blocks", help, None, counters(|bound| bound.refused_blocks))
     }
 
     fn encode_queries(&self, families: &mut Families<'_>) -> fmt::Result {

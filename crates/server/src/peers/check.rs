@@ -215,7 +215,9 @@ impl Check {
     fn own_looks(&self) -> BTreeMap<RankId, Look> {
         let reports = self.indexer.instances(None, None).into_iter();
         let looks = reports.flat_map(|report| {
-            report.listeners.into_iter().map(move |(dp_rank, listener)| {
+            // What was forgotten here is not drift.
+            let whole = report.listeners.into_iter().filter(|(_, listener)| !listener.partial);
+            whole.map(move |(dp_rank, listener)| {
                 let rank = RankId { model: report.model.clone(), instance: report.instance.clone(), dp_rank };
                 (rank, Look { last: listener.last_seq, trust: listener.trust })
             })
@@ -239,7 +241,7 @@ fn looks_of(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, Look>
         let Some(model_name) = worker.model_name else { continue };
         let model = ModelKey::new(model_name, worker.tenant_id);
         for (dp_rank, listener) in worker.listeners {
-            let Some(trust) = listener.trust else { continue };
+            let Some(trust) = listener.trust.filter(|_| !listener.partial) else { continue };
             let (model, instance) = (model.clone(), worker.instance_id.clone());
             let look = Look { last: listener.last_seq, trust };
             looks.insert(RankId { model, instance, dp_rank: DpRank(dp_rank) }, look);

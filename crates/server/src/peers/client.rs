@@ -155,9 +155,14 @@ pub(crate) struct PeerWorker {
 pub(crate) struct PeerListener {
     pub(crate) last_seq: Option<u64>,
     pub(crate) trust: Option<Trust>,
+    /// Whether the peer has forgotten some of what the rank holds, for lack of memory.
+    #[serde(default)]
+    pub(crate) partial: bool,
     pub(crate) replay_endpoint: Option<String>,
     pub(crate) lora_name: Option<String>,
     pub(crate) engine: Option<EngineKind>,
     #[serde(default)]
     pub(crate) removal: Removal,
+    /// The source of discovery that keeps it registered there.
+    pub(crate) source: Option<String>,
 }

@@ -16,7 +16,7 @@ use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, Told, read_dump};
-use crate::indexer::{Indexer, RankId, Registered, Registration, Restore, Taken};
+use crate::indexer::{Indexer, Keeper, RankId, Registered, Registration, Restore, Taken};
 use crate::instance::ModelKey;
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
@@ -118,8 +118,8 @@ impl Recovery {
     ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
         // Whatever the dump does not have, its streams must: so they are listened to first.
         for worker in client.workers(url)? {
-            for registration in registrations(&worker) {
-                self.hold(registration);
+            for (registration, keeper) in registrations(&worker) {
+                self.hold(registration, keeper);
             }
         }
         self.wait_for_connections();
@@ -141,9 +141,9 @@ impl Recovery {
     }
 
     /// Listens to a rank without applying anything yet; none if it is listened to already, or cannot be.
-    fn hold(&mut self, registration: Registration) -> Option<RankId> {
+    fn hold(&mut self, registration: Registration, keeper: Keeper) -> Option<RankId> {
         let rank = RankId::of(&registration);
-        match self.indexer.register_held(registration) {
+        match self.indexer.register_taken_over(registration, keeper) {
             Ok(Registered::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
                 Some(rank)
@@ -182,8 +182,8 @@ impl DumpSink for Taking<'_> {
         if self.recovery.indexer.is_stopping() {
             return Err(Refused("the service is stopping".to_owned()));
         }
-        if let Some(registration) = registration(&record)
-            && let Some(rank) = self.recovery.hold(registration)
+        if let Some((registration, keeper)) = registration(&record)
+            && let Some(rank) = self.recovery.hold(registration, keeper)
         {
             self.restore.hold(rank);
         }
@@ -196,9 +196,9 @@ impl DumpSink for Taking<'_> {
 }
 
 /// What a dump's rank is registered with, if it is.
-fn registration(record: &RankRecord) -> Option<Registration> {
+fn registration(record: &RankRecord) -> Option<(Registration, Keeper)> {
     let engine = record.engine.as_ref()?;
-    Some(Registration {
+    let registration = Registration {
         instance: record.instance_id.clone(),
         dp_rank: DpRank(record.dp_rank),
         endpoint: engine.endpoint.clone(),
@@ -208,18 +208,24 @@ fn registration(record: &RankRecord) -> Option<Registration> {
         lora_name: engine.lora_name.clone(),
         engine: engine.engine.map(EngineKind::name),
         removed_copies: engine.removal.into(),
-    })
+    };
+    Some((registration, keeper(engine.source.as_deref())))
+}
+
+/// Who wants a rank here that a source wants there, or somebody by hand.
+fn keeper(source: Option<&str>) -> Keeper {
+    source.map_or(Keeper::Hand, |_| Keeper::TakenOver)
 }
 
 /// What a peer's instance is registered with. Other indexers do not say enough of theirs: those are known from the
 /// command line, or are known by their blocks alone.
-fn registrations(worker: &PeerWorker) -> Vec<Registration> {
+fn registrations(worker: &PeerWorker) -> Vec<(Registration, Keeper)> {
     let (Some(model), Some(block_size)) = (&worker.model_name, worker.block_size.and_then(BlockSize::new)) else {
         return Vec::new();
     };
     let listeners = worker.listeners.iter().filter_map(|(&dp_rank, listener)| {
         let endpoint = worker.endpoints.get(&dp_rank)?.clone();
-        Some(Registration {
+        let registration = Registration {
             instance: worker.instance_id.clone(),
             dp_rank: DpRank(dp_rank),
             endpoint,
@@ -229,7 +235,8 @@ fn registrations(worker: &PeerWorker) -> Vec<Registration> {
             lora_name: listener.lora_name.clone(),
             engine: listener.engine.map(EngineKind::name),
             removed_copies: listener.removal.into(),
-        })
+        };
+        Some((registration, keeper(listener.source.as_deref())))
     });
     listeners.collect()
 }

@@ -3,12 +3,14 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod exposition;
+pub(crate) mod fake_cluster;
+pub(crate) mod fake_dns;
 pub(crate) mod fake_peer;
 
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_server::{Indexer, Server, ServerOptions};
+use flash_indexer_server::{Indexer, PeerUrl, Server, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
@@ -36,6 +38,19 @@ impl Service {
         let server = runtime.block_on(Server::start(ServerOptions { port: 0, ..options })).expect("a server");
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
         Self { runtime, server: Some(server), agent: config.into() }
+    }
+
+    /// One that has recovered, as far as these say from whom.
+    pub(crate) fn recovered(options: ServerOptions) -> Self {
+        let service = Self::start_with(options);
+        wait_for("the end of the recovery", PATIENCE, || (service.get("/ready").0 == 200).then_some(()));
+        service
+    }
+
+    /// One that has recovered from a peer.
+    pub(crate) fn from_peer(url: &str) -> Self {
+        let peer: PeerUrl = url.parse().expect("a URL");
+        Self::recovered(ServerOptions { peers: vec![peer], ..ServerOptions::default() })
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -161,6 +176,12 @@ impl Engine {
         let payload = encode_batch(1.0, events, None, Encoding::Map);
         self.publisher.publish(sequence, &payload).expect("published");
         self.wait(service, "a message", |listener| listener["last_seq"] == json!(sequence));
+    }
+
+    /// Has two services hear the same.
+    pub(crate) fn say_to_both(&self, (a, b): (&Service, &Service), sequence: u64, events: &[EngineEvent<'_>]) {
+        self.say(a, sequence, events);
+        self.wait(b, "the same message", |listener| listener["last_seq"] == json!(sequence));
     }
 
     pub(crate) fn wait(&self, service: &Service, what: &str, condition: impl Fn(&Value) -> bool) -> Value {

@@ -2,6 +2,7 @@
 
 mod content;
 mod groups;
+mod memory;
 mod recent;
 
 use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, RankEvent};
@@ -11,6 +12,8 @@ use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHa
 use self::content::Content;
 use self::groups::Groups;
 pub use self::groups::{GroupRole, KnownGroup};
+pub use self::memory::{CONTENTS_MAX, Remembered};
+pub use self::recent::Age;
 use self::recent::Recent;
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
 use crate::space::ContentSpace;
@@ -125,6 +128,7 @@ const TOLD_BLOCKS_MAX: usize = 1 << 18;
 /// It remembers what events leave out: salts, which vLLM names only with a sequence's first block,
 /// which cache groups exist, and, of an engine that offloads, what blocks contain: it tells of a copy in
 /// a slower tier by name alone, and that may be after the block was dropped where its content was told.
+/// Whoever goes on in the middle of a stream must be told all of this.
 /// Memory: 16 bytes for each salted block and 32 for each block of an engine that offloads, up to a bound.
 #[derive(Debug)]
 pub struct Translator {
@@ -163,27 +167,6 @@ impl Translator {
     #[must_use]
     pub const fn space(&self) -> &ContentSpace {
         &self.space
-    }
-
-    /// Blocks whose salt is inherited by those that follow them, the oldest first.
-    pub fn salts(&self) -> impl Iterator<Item = (SequenceHash, Salt)> {
-        self.salts.iter()
-    }
-
-    /// Takes over which salts another translator of the same rank had learned.
-    pub fn learn_salts(&mut self, salts: impl IntoIterator<Item = (SequenceHash, Salt)>) {
-        salts.into_iter().for_each(|(block, salt)| self.salts.insert(block, salt));
-    }
-
-    /// The cache groups that the rank has named, in any order. Engines say what a group is with stores
-    /// only: whoever goes on in the middle of a stream must know it for removals.
-    pub fn groups(&self) -> impl Iterator<Item = KnownGroup> {
-        self.groups.iter()
-    }
-
-    /// Takes over which cache groups another translator of the same rank had learned.
-    pub fn learn_groups(&mut self, groups: impl IntoIterator<Item = KnownGroup>) {
-        groups.into_iter().for_each(|group| self.groups.learn(group));
     }
 
     /// Whether the rank has named another cache group than the one that is indexed.

@@ -3,6 +3,15 @@
 use flash_indexer_core::SequenceHash;
 use rustc_hash::FxHashMap;
 
+/// In which of two generations something is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Age {
+    /// Among what was used last.
+    Young,
+    /// Before that: forgotten next, unless it is used.
+    Old,
+}
+
 /// Something about each of the names that were used last. A name means one content, so an entry never
 /// becomes wrong, only useless: the oldest are forgotten when there are too many, and what is used stays.
 #[derive(Debug)]
@@ -27,9 +36,23 @@ impl<T: Copy> Recent<T> {
         Some(known)
     }
 
-    /// What is known, the oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SequenceHash, T)> {
-        self.old.iter().chain(&self.young).map(|(&name, &known)| (name, known))
+    /// What is known of each name, the oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SequenceHash, T, Age)> {
+        let of_age = |age| move |(&name, &known): (&SequenceHash, &T)| (name, known, age);
+        let old = self.old.iter().filter(|(name, _)| !self.young.contains_key(name));
+        old.map(of_age(Age::Old)).chain(self.young.iter().map(of_age(Age::Young)))
+    }
+
+    /// Knows what another one knew, and for as long. Two generations' worth fit in, in any order.
+    pub(super) fn learn(&mut self, name: SequenceHash, known: T, age: Age) {
+        let (wanted, other) = match age {
+            Age::Young => (&mut self.young, &mut self.old),
+            Age::Old => (&mut self.old, &mut self.young),
+        };
+        let generation = if wanted.len() < self.generation_max { wanted } else { other };
+        if generation.len() < self.generation_max {
+            generation.insert(name, known);
+        }
     }
 
     pub(super) fn insert(&mut self, name: SequenceHash, known: T) {

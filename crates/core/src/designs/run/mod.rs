@@ -6,6 +6,7 @@
 //! of blocks and a directory of them for each hash domain. Readers compare local hashes along runs,
 //! lay holdings over each other, and check versions at the end.
 
+mod bound;
 mod branching;
 mod find;
 mod matches;
@@ -13,23 +14,29 @@ mod matches;
 mod models;
 mod published;
 mod top;
+mod touches;
 mod writer;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use self::bound::Counts;
+pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten};
 use self::find::{Way, find_depths, until_unchanged};
 use self::matches::Scratch;
 use self::published::Published;
 use self::published::holdings::Holder;
 use self::published::ranks::RankSlot;
-use self::writer::Writer;
+use self::touches::Touches;
+use self::writer::{Bounded, Writer};
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, Tier, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Tier, WorkerId, WorkerRank,
 };
 
 /// Bounds of a [`RunIndex`].
@@ -84,6 +91,14 @@ const COMPACTED_BYTES_MIN: usize = 16 << 20;
 pub struct RunIndex {
     published: ArcSwap<Published>,
     writer: Mutex<Writer>,
+    /// Only with a bound of memory.
+    bound: Option<Bound>,
+}
+
+#[derive(Debug)]
+struct Bound {
+    counts: Arc<Counts>,
+    touches: Arc<Touches>,
 }
 
 impl Default for RunIndex {
@@ -154,7 +169,44 @@ impl RunIndex {
     pub fn new(limits: RunLimits) -> Self {
         let published = Arc::new(Published::new(0));
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
-        Self { published: ArcSwap::new(published), writer }
+        Self { published: ArcSwap::new(published), writer, bound: None }
+    }
+
+    /// An empty index that takes no more than `bytes_max` bytes at any time, and forgets what is least
+    /// valuable for what is new (`docs/bounded-memory.md`).
+    ///
+    /// What it forgets it treats as removed by the rank: its answers are those of an index that was told so.
+    ///
+    /// # Errors
+    ///
+    /// With less than [`INDEX_BYTES_MIN`].
+    pub fn bounded(limits: RunLimits, bytes_max: usize) -> Result<Self, MemoryTooSmall> {
+        if bytes_max < INDEX_BYTES_MIN {
+            return Err(MemoryTooSmall(bytes_max));
+        }
+        let mut index = Self::new(limits);
+        let bound = Bound { counts: Arc::default(), touches: Arc::new(Touches::new()) };
+        bound.counts.bytes_max.store(bytes_max, Relaxed);
+        let bounded = Bounded::new(bytes_max, Arc::clone(&bound.counts), Arc::clone(&bound.touches));
+        index.writer.get_mut().bind(bounded);
+        index.bound = Some(bound);
+        Ok(index)
+    }
+
+    /// Has `told` called, by the thread that stores, with all that a bounded index does not keep. Without a
+    /// bound it never is.
+    pub fn on_forgotten(&self, told: OnForgotten) {
+        self.writer.lock().on_forgotten(told);
+    }
+
+    /// Notes what a query has found, for those who must choose what to forget.
+    #[inline]
+    fn note_use(&self, scratch: &Scratch) {
+        if let Some(bound) = &self.bound
+            && let Some(step) = scratch.path.last()
+        {
+            bound.touches.note(step.run);
+        }
     }
 
     /// For the local hashes of a prompt's blocks, how many leading blocks each holder has. The fastest
@@ -163,6 +215,7 @@ impl RunIndex {
         let published = self.published.load();
         let ((), version) = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
         matches.version = version;
+        self.note_use(&matches.scratch);
     }
 
     /// The `count` ranks that hold most of a prompt in `level` and faster tiers, deepest first. Costs the
@@ -178,6 +231,7 @@ impl RunIndex {
             Ok(())
         });
         matches.version = version;
+        self.note_use(&matches.scratch);
     }
 
     /// What holders stand for. Costs the number of holders.
@@ -206,6 +260,10 @@ impl RunIndex {
     /// After most of the content has gone: memory that is never given back piece by piece, because a
     /// reader may still look at it, is given back as a whole, by a copy of what is left.
     fn compact_if_sparse(&self, writer: &mut Writer) {
+        if self.bound.is_some() {
+            // Two copies would not fit.
+            return;
+        }
         let (used, taken) = writer.block_bytes();
         if taken > COMPACTED_BYTES_MIN && used < taken / 4 {
             let (published, compacted) = writer.compacted();
@@ -237,6 +295,7 @@ impl SharedIndex for RunIndex {
                 find_depths(&published, query, scratch)?;
                 Ok(scores(&published, scratch))
             });
+            self.note_use(scratch);
             found.0
         })
     }
@@ -261,8 +320,39 @@ impl SharedIndex for RunIndex {
         self.published.load().ranks.sizes()
     }
 
+    fn remove_worker(&self, worker: WorkerId) {
+        for rank in self.ranks() {
+            if rank.worker == worker {
+                self.clear_rank(rank);
+            }
+        }
+        // Some of its ranks may have nothing left that the index knows.
+        if let Some(bound) = &self.bound {
+            bound.counts.forget_worker(worker);
+        }
+    }
+
     fn memory_bytes(&self) -> Option<usize> {
         Some(self.memory().bytes_taken)
+    }
+
+    fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
+        let Some(bound) = &self.bound else { return };
+        let mut writer = self.writer.lock();
+        bound.counts.bytes_max.store(bytes_max, Relaxed);
+        if writer.fits(bytes_max) {
+            writer.rebind(bytes_max);
+            return;
+        }
+        writer.forget_until_copy_fits(spare_bytes.min(bytes_max));
+        let (published, mut compacted) = writer.compacted();
+        compacted.bind(writer.unbind(bytes_max));
+        *writer = compacted;
+        self.published.store(published);
+    }
+
+    fn memory_bound(&self) -> Option<MemoryBound> {
+        self.bound.as_ref().map(|bound| bound.counts.report())
     }
 }
 

@@ -10,11 +10,53 @@ use super::methods;
 use super::values::{Form, Kind, kind, undefined};
 
 const TEXT: [&str; 47] = [
-    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map",
-    "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric",
-    "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
-    "splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "encode",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "format_map",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "maketrans",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "translate",
+    "upper",
+    "zfill",
 ];
 const DICT: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
@@ -24,7 +66,17 @@ const TUPLE: [&str; 2] = ["count", "index"];
 
 /// What changes a value: a sandbox that keeps values as they are has no such methods.
 const CHANGING: [&str; 12] = [
-    "append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update",
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "update",
     "__setitem__",
 ];
 
@@ -92,6 +144,9 @@ pub(super) fn get_item(_: &mut State, value: &Value, key: &Value) -> Result<Valu
         Kind::Text(text) => place(text.chars().count())
             .and_then(|at| text.chars().nth(at))
             .map_or(Value::UNDEFINED, |c| Value::from(c.to_string())),
+        Kind::Sequence(sequence) if sequence.form == Form::Group && key.as_str().is_some() => {
+            value.get_item(key).unwrap_or(Value::UNDEFINED)
+        }
         Kind::Sequence(sequence) if !matches!(sequence.form, Form::View(_)) => {
             place(sequence.items.len()).map_or(Value::UNDEFINED, |at| sequence.items[at].clone())
         }

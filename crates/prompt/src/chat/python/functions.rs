@@ -10,7 +10,7 @@ use super::arguments::{Callable, bind, integer, required, split};
 use super::calendar::{Clock, strftime};
 use super::compare::contains;
 use super::filters::FILTERS;
-use super::limits::spend;
+use super::limits::{spend, spend_items};
 use super::tests::{TESTS, is_equal, is_unequal, ordered};
 use super::text::{Plain, plain};
 use super::values::{Form, Kind, check_kept, dict, error, items, kind, list, sequence, tuple, undefined};
@@ -44,9 +44,7 @@ const OPERATIONS: [(&str, Callable); 24] = [
     ("__slice", sequences::slice),
     ("__list", |_, arguments| list(arguments.to_vec())),
     ("__tuple", |_, arguments| tuple(arguments.to_vec())),
-    ("__dict", |_, arguments| {
-        dict(arguments.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
-    }),
+    ("__dict", |_, arguments| dict(arguments.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())),
     ("__iterable", iterable),
     ("__kept", kept),
     ("__cycle", cycle),
@@ -58,16 +56,26 @@ const OPERATIONS: [(&str, Callable); 24] = [
 pub(in crate::chat) fn environment(clock: Clock) -> Environment<'static> {
     let mut environment = Environment::empty();
     for (name, operation) in OPERATIONS {
-        environment.add_function(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| operation(state, &arguments.into_values()));
+        environment.add_function(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            operation(state, &arguments.into_values())
+        });
     }
     for (name, filter) in FILTERS {
-        environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| filter(state, &arguments.into_values()));
+        environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            filter(state, &arguments.into_values())
+        });
     }
     for (name, test) in TESTS {
-        environment.add_test(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| test(state, &arguments.into_values()));
+        environment.add_test(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            test(state, &arguments.into_values())
+        });
     }
-    environment.add_function("namespace", |state: &mut State, arguments: Rest<ValueOrKwargs>| namespace(state, &arguments.into_values()));
-    environment.add_function("raise_exception", |_: &mut State, arguments: Rest<ValueOrKwargs>| raise(&arguments.into_values()));
+    environment.add_function("namespace", |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+        namespace(state, &arguments.into_values())
+    });
+    environment.add_function("raise_exception", |_: &mut State, arguments: Rest<ValueOrKwargs>| {
+        raise(&arguments.into_values())
+    });
     environment.add_function("strftime_now", move |_: &mut State, arguments: Rest<ValueOrKwargs>| {
         let [format] = bind("strftime_now", &arguments.into_values(), ["format"], 1)?;
         Ok::<_, Error>(Value::from(strftime(&plain(&required(format)), clock())))
@@ -136,7 +144,7 @@ fn range(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     if count > RANGE_MAX {
         return Err(error(format!("a range of more than {RANGE_MAX} numbers is not allowed")));
     }
-    spend(state, usize::try_from(count).unwrap_or(0))?;
+    spend_items(state, usize::try_from(count).unwrap_or(0))?;
     let numbers = (0..count).map(|nth| operators::int(start + nth * step)).collect();
     sequence(Form::Range { start, stop, step }, numbers)
 }
@@ -155,7 +163,7 @@ fn dict_function(state: &mut State, arguments: &[Value]) -> Result<Value, Error>
 /// The pairs of a dict, or of what yields pairs.
 fn pairs(state: &mut State, value: &Value) -> Result<Vec<(Value, Value)>, Error> {
     if let Kind::Dict(dict) = kind(value) {
-        spend(state, dict.len())?;
+        spend_items(state, dict.len())?;
         return Ok(dict.pairs());
     }
     let mut pairs = Vec::new();

@@ -5,7 +5,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 use super::arguments::{bind, optional_integer, required};
 use super::attributes::is_changing;
 use super::compare::equal;
-use super::limits::spend;
+use super::limits::spend_items;
 use super::text::kind_name;
 use super::text_methods;
 use super::values::{Dict, Form, Kind, Sequence, dict, error, kind, list, sequence, tuple, undefined};
@@ -41,18 +41,18 @@ fn dict_method(
         }
         "items" => {
             let [] = bind("items", arguments, [], 0)?;
-            spend(state, map.len())?;
+            spend_items(state, map.len())?;
             let pairs = map.pairs().into_iter().map(|(key, value)| tuple(vec![key, value]));
             sequence(Form::View("dict_items"), pairs.collect::<Result<_, _>>()?)
         }
         "keys" => {
             let [] = bind("keys", arguments, [], 0)?;
-            spend(state, map.len())?;
+            spend_items(state, map.len())?;
             sequence(Form::View("dict_keys"), map.keys())
         }
         "values" => {
             let [] = bind("values", arguments, [], 0)?;
-            spend(state, map.len())?;
+            spend_items(state, map.len())?;
             sequence(Form::View("dict_values"), map.pairs().into_iter().map(|(_, value)| value).collect())
         }
         "copy" => {
@@ -81,7 +81,7 @@ fn sequence_method(
             let [wanted] = bind("count", arguments, ["value"], 1)?;
             let wanted = required(wanted);
             let mut count = 0;
-            spend(state, sequence.items.len())?;
+            spend_items(state, sequence.items.len())?;
             for item in &sequence.items {
                 count += i64::from(equal(state, item, &wanted)?);
             }
@@ -94,7 +94,7 @@ fn sequence_method(
             let place = |bound: i128| if bound < 0 { (bound + length).max(0) } else { bound };
             let start = place(optional_integer("index", start.as_ref())?.unwrap_or(0));
             let stop = place(optional_integer("index", stop.as_ref())?.unwrap_or(length));
-            spend(state, sequence.items.len())?;
+            spend_items(state, sequence.items.len())?;
             for (at, item) in sequence.items.iter().enumerate() {
                 if (start..stop).contains(&(at as i128)) && equal(state, item, &wanted)? {
                     return Ok(Value::from(at));

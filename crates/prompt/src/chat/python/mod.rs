@@ -1,7 +1,7 @@
 //! Python's meaning of what templates do: values, operators, methods, filters and tests.
 
-pub(super) mod attributes;
 mod arguments;
+pub(super) mod attributes;
 mod calendar;
 mod compare;
 mod filters;

@@ -87,3 +87,29 @@ pub(super) fn round(number: f64, digits: i128) -> f64 {
     let unit = 10f64.powi(i32::try_from(-digits).unwrap_or(0));
     (number / unit).round_ties_even() * unit
 }
+
+/// As `%e` prints it: one digit, the point, `precision` digits and the exponent.
+pub(super) fn exponent_form(number: f64, precision: usize) -> String {
+    let scientific = format!("{number:.precision$e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// As `%g` prints it: `precision` digits that count, without zeros at the end.
+pub(super) fn general_form(number: f64, precision: usize) -> String {
+    let scientific = format!("{number:.*e}", precision - 1);
+    let exponent: i32 = scientific.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
+    if exponent < -4 || usize::try_from(exponent).is_ok_and(|exponent| exponent >= precision) {
+        let text = exponent_form(number, precision - 1);
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, ""));
+        return format!("{}e{exponent}", without_zeros(digits));
+    }
+    let decimals = usize::try_from(precision as i64 - 1 - i64::from(exponent)).unwrap_or(0);
+    without_zeros(&format!("{number:.decimals$}")).to_owned()
+}
+
+fn without_zeros(digits: &str) -> &str {
+    if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
+}

@@ -6,8 +6,8 @@ use minijinja::{Error, State, Value};
 
 use super::arguments::count;
 use super::format::printf;
-use super::limits::{WORK_MAX, spend};
-use super::text::{Plain, kind_name};
+use super::limits::{WORK_MAX, spend, spend_items};
+use super::text::{Plain, escaped, kind_name, plain};
 use super::values::{Form, Kind, error, kind, sequence, undefined};
 
 /// `left OPERATOR right`, then the next operator and operand, and so on.
@@ -78,14 +78,17 @@ fn operate(state: &mut State, left: &Value, operator: &str, right: &Value) -> Re
     }
     match (kind(left), operator, kind(right)) {
         (Kind::Undefined, ..) | (.., Kind::Undefined) => Err(undefined()),
-        (Kind::Text(left), "+", Kind::Text(right)) => {
-            spend(state, left.len() + right.len())?;
-            Ok(Value::from([left, right].concat()))
+        (Kind::Text(left_text), "+", Kind::Text(right_text)) => {
+            spend(state, left_text.len() + right_text.len())?;
+            if left.is_safe() || right.is_safe() {
+                return Ok(Value::from_safe_string(markup(left) + &markup(right)));
+            }
+            Ok(Value::from([left_text, right_text].concat()))
         }
         (Kind::Sequence(left), "+", Kind::Sequence(right))
             if left.form == right.form && matches!(left.form, Form::List | Form::Tuple) =>
         {
-            spend(state, left.items.len() + right.items.len())?;
+            spend_items(state, left.items.len() + right.items.len())?;
             sequence(left.form, [&left.items[..], &right.items[..]].concat())
         }
         (Kind::Text(text), "*", times) | (times, "*", Kind::Text(text)) if whole(&times).is_some() => {
@@ -97,7 +100,7 @@ fn operate(state: &mut State, left: &Value, operator: &str, right: &Value) -> Re
             if whole(&times).is_some() && matches!(items.form, Form::List | Form::Tuple) =>
         {
             let times = count(whole(&times).unwrap_or(0));
-            spend(state, bounded_product(items.items.len(), times))?;
+            spend_items(state, bounded_product(items.items.len(), times))?;
             sequence(items.form, std::iter::repeat_n(&items.items, times).flatten().cloned().collect())
         }
         _ => {
@@ -105,6 +108,12 @@ fn operate(state: &mut State, left: &Value, operator: &str, right: &Value) -> Re
             Err(error(format!("unsupported operand types for {operator}: '{left}' and '{right}'")))
         }
     }
+}
+
+/// What a string adds to another one of which one is marked as safe: Python escapes the one that is not.
+fn markup(value: &Value) -> String {
+    let text = plain(value);
+    if value.is_safe() { text } else { escaped(&text) }
 }
 
 /// A product that is too much in any case when it does not fit.
@@ -177,8 +186,11 @@ fn integers(left: i128, operator: &str, right: i128) -> Result<Value, Error> {
             let inexact = left.wrapping_rem(right) != 0;
             quotient - i128::from(inexact && (left < 0) != (right < 0))
         }),
-        "%" => left.checked_rem(right).map(|rest| if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest }),
+        "%" => {
+            left.checked_rem(right).map(|rest| if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest })
+        }
         _ if right < 0 => return numbers(Operand::Float(left as f64), operator, Operand::Int(right)),
+        _ if matches!(left, 0 | 1) => Some(if right == 0 { 1 } else { left }),
         _ => u32::try_from(right).ok().and_then(|exponent| left.checked_pow(exponent)),
     };
     result.map(int).ok_or_else(too_large)

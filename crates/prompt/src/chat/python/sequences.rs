@@ -3,7 +3,7 @@
 use minijinja::{Error, State, Value};
 
 use super::arguments::integer;
-use super::limits::spend;
+use super::limits::{spend, spend_items};
 use super::text::kind_name;
 use super::values::{Form, Kind, error, kind, sequence, undefined};
 
@@ -24,13 +24,11 @@ pub(super) fn slice(state: &mut State, arguments: &[Value]) -> Result<Value, Err
             Ok(Value::from(places(bounds, chars.len())?.map(|at| chars[at]).collect::<String>()))
         }
         Kind::Sequence(items) if !matches!(items.form, Form::View(_)) => {
-            spend(state, items.items.len())?;
+            spend_items(state, items.items.len())?;
             let form = if items.form == Form::Tuple { Form::Tuple } else { Form::List };
             sequence(form, places(bounds, items.items.len())?.map(|at| items.items[at].clone()).collect())
         }
         Kind::Undefined => Err(undefined()),
-        // Python tries a slice as an attribute's name at last, and finds nothing.
-        Kind::Dict(_) | Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => Ok(Value::UNDEFINED),
         _ => Err(error(format!("'{}' object cannot be sliced", kind_name(value)))),
     }
 }

@@ -8,7 +8,7 @@ use super::arguments::{bind, required};
 use super::compare::{contains, equal, order};
 use super::filters;
 use super::operators::math;
-use super::text::{kind_name, plain};
+use super::text::plain;
 use super::values::{Form, Kind, error, is_true, kind};
 
 /// A test by its names.
@@ -38,7 +38,7 @@ pub(super) const TESTS: [(&str, Test); 39] = [
     }),
     ("sequence", |_, arguments| one(arguments, is_sequence)),
     ("iterable", |_, arguments| one(arguments, is_iterable)),
-    ("callable", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Other))),
+    ("callable", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Other | Kind::Undefined))),
     ("sameas", same),
     ("escaped", |_, arguments| one(arguments, |_| false)),
     ("in", |state, arguments| two(arguments, |value, other| contains(state, other, value))),
@@ -98,9 +98,6 @@ fn two(arguments: &[Value], test: impl FnOnce(&Value, &Value) -> Result<bool, Er
 fn remainder(state: &mut State, arguments: &[Value], name: &str, rest: i64) -> Result<bool, Error> {
     let [value] = bind(name, arguments, ["value"], 1)?;
     let value = required(value);
-    if matches!(kind(&value), Kind::Text(_)) {
-        return Err(error(format!("'{}' is neither odd nor even", kind_name(&value))));
-    }
     let found = math(state, &[value, Value::from("%"), Value::from(2)])?;
     equal(state, &found, &Value::from(rest))
 }
@@ -126,10 +123,7 @@ fn is_sequence(value: &Value) -> bool {
 }
 
 fn is_iterable(value: &Value) -> bool {
-    matches!(
-        kind(value),
-        Kind::Undefined | Kind::Text(_) | Kind::Dict(_) | Kind::Sequence(_) | Kind::Iterator(_)
-    )
+    matches!(kind(value), Kind::Undefined | Kind::Text(_) | Kind::Dict(_) | Kind::Sequence(_) | Kind::Iterator(_))
 }
 
 fn same(_: &mut State, arguments: &[Value]) -> Result<bool, Error> {

@@ -26,6 +26,12 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
+/// Text with what HTML gives a meaning to replaced, as `markupsafe` does it.
+pub(super) fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('>', "&gt;").replace('<', "&lt;");
+    text.replace('\'', "&#39;").replace('"', "&#34;")
+}
+
 /// The name of a value's type, as Python's messages have it.
 pub(super) fn kind_name(value: &Value) -> &'static str {
     match kind(value) {
@@ -66,6 +72,11 @@ impl fmt::Display for Quoted<'_> {
             Kind::Bool(false) => f.write_str("False"),
             Kind::Int(number) => write!(f, "{number}"),
             Kind::Float(number) => write!(f, "{}", Float(number)),
+            Kind::Text(text) if self.0.is_safe() => {
+                f.write_str("Markup(")?;
+                quoted_text(f, text)?;
+                f.write_char(')')
+            }
             Kind::Text(text) => quoted_text(f, text),
             Kind::Sequence(sequence) => match sequence.form {
                 Form::List => bracketed(f, "[", &sequence.items, "]"),

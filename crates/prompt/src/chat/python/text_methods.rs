@@ -4,7 +4,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, count, integer, optional_integer, optional_text, required, text};
 use super::format::format_method;
-use super::limits::{WORK_MAX, spend};
+use super::limits::{WORK_MAX, spend, spend_items};
 use super::text::{is_space, kind_name};
 use super::values::{Kind, error, is_true, items, kind, list, tuple};
 
@@ -86,12 +86,8 @@ fn plain(receiver: &str, name: &str) -> Result<Value, Error> {
             receiver.starts_with(|c: char| c == '_' || c.is_alphabetic())
                 && receiver.chars().all(|c| c == '_' || c.is_alphanumeric()),
         ),
-        "isupper" => {
-            Value::from(receiver.chars().any(char::is_uppercase) && !receiver.chars().any(char::is_lowercase))
-        }
-        "islower" => {
-            Value::from(receiver.chars().any(char::is_lowercase) && !receiver.chars().any(char::is_uppercase))
-        }
+        "isupper" => Value::from(receiver.chars().any(char::is_uppercase) && !receiver.chars().any(char::is_lowercase)),
+        "islower" => Value::from(receiver.chars().any(char::is_lowercase) && !receiver.chars().any(char::is_uppercase)),
         "istitle" => Value::from(receiver.chars().any(char::is_alphabetic) && title(receiver) == receiver),
         _ => return Err(Error::from(ErrorKind::UnknownMethod)),
     })
@@ -144,7 +140,7 @@ pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, name: &str) -> &'t s
 
 /// A list of strings.
 fn texts(state: &mut State, texts: &[&str]) -> Result<Value, Error> {
-    spend(state, texts.len())?;
+    spend_items(state, texts.len())?;
     list(texts.iter().map(|text| Value::from(*text)).collect())
 }
 
@@ -167,13 +163,13 @@ fn split(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) -> 
     texts(state, &parts)
 }
 
+/// Words with any whitespace between them; what is left after `times` of them stays as it is.
 fn words(text: &str, times: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
     while !rest.is_empty() {
         let end = if parts.len() < times { rest.find(is_space).unwrap_or(rest.len()) } else { rest.len() };
-        let last = end == rest.len();
-        parts.push(if last { rest.trim_end_matches(|c| parts.len() >= times && is_space(c)) } else { &rest[..end] });
+        parts.push(&rest[..end]);
         rest = rest[end..].trim_start_matches(is_space);
     }
     parts
@@ -185,8 +181,7 @@ fn words_from_the_end(text: &str, times: usize) -> Vec<&str> {
     while !rest.is_empty() {
         let space = if parts.len() < times { rest.char_indices().rev().find(|(_, c)| is_space(*c)) } else { None };
         let start = space.map_or(0, |(at, c)| at + c.len_utf8());
-        let part = &rest[start..];
-        parts.push(if parts.len() >= times { part.trim_start_matches(is_space) } else { part });
+        parts.push(&rest[start..]);
         rest = rest[..start].trim_end_matches(is_space);
     }
     parts.reverse();
@@ -234,11 +229,12 @@ fn edge(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
     let [affixes, start, stop] = bind(name, arguments, ["prefix", "start", "end"], 1)?;
     let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
     let affixes = required(affixes);
+    let at_edge = |part: &str, affix: &str| {
+        if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }
+    };
     let has = |affix: &Value| -> Result<bool, Error> {
         let affix = text(name, affix)?;
-        Ok(window.text.is_some_and(|part| {
-            if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }
-        }))
+        Ok(window.text.is_some_and(|part| at_edge(part, affix)))
     };
     if let Kind::Sequence(sequence) = kind(&affixes)
         && sequence.form == super::values::Form::Tuple
@@ -339,8 +335,7 @@ fn padded(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) ->
         "ljust" => format!("{receiver}{}", filling(missing)),
         "rjust" => format!("{}{receiver}", filling(missing)),
         "zfill" => {
-            let (sign, digits) =
-                receiver.split_at(usize::from(receiver.starts_with(['+', '-'])));
+            let (sign, digits) = receiver.split_at(usize::from(receiver.starts_with(['+', '-'])));
             format!("{sign}{}{digits}", "0".repeat(missing))
         }
         _ => center(receiver, width, fill),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::limits::{NESTING_MAX, spend};
+use super::limits::{NESTING_MAX, spend_items};
 use super::text::{Quoted, kind_name};
 
 /// A list, a tuple, a range, or what a dict's `items()`, `keys()` and `values()` answer.
@@ -24,7 +24,11 @@ pub(in crate::chat) enum Form {
     Tuple,
     /// `dict_items`, `dict_keys` or `dict_values`: has a length and is no sequence.
     View(&'static str),
-    Range { start: i128, stop: i128, step: i128 },
+    Range {
+        start: i128,
+        stop: i128,
+        step: i128,
+    },
     /// What `groupby` makes: a tuple whose items have the names `grouper` and `list`.
     Group,
 }
@@ -126,7 +130,7 @@ pub(in crate::chat) fn is_hashable(value: &Value) -> bool {
             Form::Range { .. } => true,
             Form::List | Form::View(_) => false,
         },
-        Kind::Dict(_) | Kind::Undefined => false,
+        Kind::Dict(_) => false,
         _ => true,
     }
 }
@@ -145,7 +149,7 @@ pub(in crate::chat) fn items(state: &mut State, value: &Value) -> Result<Vec<Val
         Kind::Other if is_native_sequence(value) => value.try_iter()?.collect(),
         _ => return Err(error(format!("'{}' object is not iterable", kind_name(value)))),
     };
-    spend(state, items.len())?;
+    spend_items(state, items.len())?;
     Ok(items)
 }
 
@@ -165,7 +169,9 @@ pub(in crate::chat) fn is_true(value: &Value) -> bool {
 /// Refuses what must not be kept in a namespace: what can itself change could come to contain itself.
 pub(in crate::chat) fn check_kept(value: &Value) -> Result<(), Error> {
     if Nesting::of(value).holds_changeable {
-        return Err(error("a namespace cannot keep a namespace or a loop: keep the values that are in them".to_owned()));
+        return Err(error(
+            "a namespace cannot keep a namespace or a loop: keep the values that are in them".to_owned(),
+        ));
     }
     Ok(())
 }

@@ -329,7 +329,8 @@ fn digits_length(text: &str) -> usize {
     let mut length = 0;
     while let Some(next) = bytes.get(length) {
         let joins = *next == b'_' && length > 0 && bytes.get(length + 1).is_some_and(u8::is_ascii_digit);
-        if !next.is_ascii_digit() && !(joins && bytes[length - 1] != b'_') {
+        let is_part = next.is_ascii_digit() || (joins && bytes[length - 1] != b'_');
+        if !is_part {
             break;
         }
         length += 1;

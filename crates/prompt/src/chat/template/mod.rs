@@ -6,6 +6,8 @@
 
 mod expression;
 mod lexer;
+mod operand;
+mod parser;
 mod statement;
 
 use thiserror::Error;

@@ -1,15 +1,20 @@
 //! Statements: the tags of a template, one after the other.
 
 use super::SyntaxError;
-use super::expression::{Conditional, Parser, quoted};
+use super::expression::{Conditional, quoted};
 use super::lexer::{TokenKind, tokens};
+use super::parser::Parser;
 
 /// How deeply blocks may be nested. minijinja's own parser ends at 150.
 const BLOCK_DEPTH_MAX: usize = 100;
 
+/// How many `elif`s one `if` may have: minijinja takes each for an `if` inside of the one before.
+const BRANCHES_MAX: usize = 100;
+
 /// Writes a template of Jinja2's as one of minijinja's, line by line the same.
 pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
-    let mut translation = Translation { parser: Parser::new(tokens(source)?), out: String::new(), line: 1, open: Vec::new() };
+    let mut translation =
+        Translation { parser: Parser::new(tokens(source)?), out: String::new(), line: 1, open: Vec::new() };
     while let Some(token) = translation.parser.peek() {
         match token {
             TokenKind::Data(text) => {
@@ -19,6 +24,7 @@ pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
             }
             TokenKind::VariableBegin => {
                 let line = translation.parser.line();
+                translation.parser.begin_tag();
                 translation.parser.next();
                 let value = translation.parser.tuple(Conditional::Allowed)?.into_text();
                 translation.parser.expect_end(TokenKind::VariableEnd)?;
@@ -26,6 +32,7 @@ pub(in crate::chat) fn translate(source: &str) -> Result<String, SyntaxError> {
             }
             _ => {
                 let line = translation.parser.line();
+                translation.parser.begin_tag();
                 translation.parser.next();
                 translation.statement(line)?;
             }
@@ -53,6 +60,8 @@ struct OpenTag {
     line: usize,
     /// What closes it in the translation.
     end: &'static str,
+    /// How many `elif`s it has had.
+    branches: usize,
 }
 
 impl Translation {
@@ -85,7 +94,7 @@ impl Translation {
         if self.open.len() == BLOCK_DEPTH_MAX {
             return Err(self.parser.error(format!("blocks are nested more than {BLOCK_DEPTH_MAX} deep")));
         }
-        self.open.push(OpenTag { tag: tag.to_owned(), line, end });
+        self.open.push(OpenTag { tag: tag.to_owned(), line, end, branches: 0 });
         Ok(())
     }
 
@@ -102,6 +111,7 @@ impl Translation {
             }
             "elif" => {
                 self.within(&["if"], "elif")?;
+                self.branch()?;
                 format!("elif {}", self.parser.tuple(Conditional::Excluded)?.into_text())
             }
             "else" => {
@@ -109,11 +119,11 @@ impl Translation {
                 "else".to_owned()
             }
             "set" => self.set(line)?,
-            "macro" => self.macro_definition(line)?,
-            "call" => self.call_block(line)?,
+            "macro" => return self.macro_definition(line),
+            "call" => return self.call_block(line),
             "filter" => {
-                self.open(line, "filter", "endfilter")?;
-                format!("filter {}", self.filter_chain()?)
+                self.open(line, "filter", "endwith %}{% endfilter")?;
+                format!("filter {} %}}{{% with", self.filter_chain()?)
             }
             "with" => self.with(line)?,
             // Both are scopes of their own that print what is in them.
@@ -133,19 +143,24 @@ impl Translation {
             }
             "print" => return self.print_statement(line),
             "include" | "import" | "from" | "extends" => {
-                return Err(self.parser.error(format!("`{tag}`: a chat template cannot load others, write it in one piece")));
+                return Err(self
+                    .parser
+                    .error(format!("`{tag}`: a chat template cannot load others, write it in one piece")));
             }
             "autoescape" => {
                 return Err(self.parser.error("`autoescape` is not supported: chat templates are plain text"));
             }
             _ => return Err(self.parser.error(format!("`{tag}` is not a tag of chat templates"))),
         };
+        self.begin(line, &text)
+    }
+
+    /// Ends a tag and writes its translation.
+    fn begin(&mut self, line: usize, text: &str) -> Result<(), SyntaxError> {
         // Python writes a colon there, and Jinja2 takes it.
-        if self.open.last().is_some_and(|open| open.line == line) {
-            self.parser.skip_operator(":");
-        }
+        self.parser.skip_operator(":");
         self.parser.expect_end(TokenKind::BlockEnd)?;
-        self.tag(line, &text);
+        self.tag(line, text);
         Ok(())
     }
 
@@ -174,13 +189,25 @@ impl Translation {
         Err(self.parser.error(format!("`{tag}` belongs directly into {}", tags.join(" or "))))
     }
 
-    fn in_loop(&self, tag: &str) -> Result<(), SyntaxError> {
-        // What is in between becomes a function in Python, which a loop outside cannot be left from.
-        let scope = self.open.iter().rev().find(|open| !matches!(open.tag.as_str(), "if" | "with" | "set" | "filter"));
-        if scope.is_some_and(|open| open.tag == "for") {
-            return Ok(());
+    fn branch(&mut self) -> Result<(), SyntaxError> {
+        if let Some(open) = self.open.last_mut() {
+            open.branches += 1;
+            if open.branches > BRANCHES_MAX {
+                return Err(self.parser.error(format!("one `if` has more than {BRANCHES_MAX} `elif`s")));
+            }
         }
-        Err(self.parser.error(format!("`{tag}` belongs into a loop")))
+        Ok(())
+    }
+
+    /// A loop can be left from within conditions only: the engine does not close other blocks on the way.
+    fn in_loop(&self, tag: &str) -> Result<(), SyntaxError> {
+        match self.open.iter().rev().find(|open| open.tag != "if") {
+            Some(open) if open.tag == "for" => Ok(()),
+            Some(open) => Err(self
+                .parser
+                .error(format!("`{tag}` inside of `{}` is not supported: move it into the loop itself", open.tag))),
+            None => Err(self.parser.error(format!("`{tag}` belongs into a loop"))),
+        }
     }
 
     fn for_loop(&mut self, line: usize) -> Result<String, SyntaxError> {
@@ -245,12 +272,11 @@ impl Translation {
             let value = if target.contains('.') { format!("__kept({value})") } else { value };
             return Ok(format!("set {target} = {value}"));
         }
-        self.open(line, "set", "endset")?;
-        Ok(if self.parser.skip_operator("|") {
-            format!("set {target} | {}", self.filter_chain()?)
-        } else {
-            format!("set {target}")
-        })
+        // The block is a scope of its own.
+        self.open(line, "set", "endwith %}{% endset")?;
+        let filters =
+            if self.parser.skip_operator("|") { format!(" | {}", self.filter_chain()?) } else { String::new() };
+        Ok(format!("set {target}{filters} %}}{{% with"))
     }
 
     /// Filters with `|` between them.
@@ -262,10 +288,12 @@ impl Translation {
         Ok(filters)
     }
 
-    /// Parameters of a macro or a call with the parentheses around them.
-    fn signature(&mut self) -> Result<String, SyntaxError> {
+    /// Parameters of a macro or a call with the parentheses around them, and the statements that give them their defaults:
+    /// a default may name the parameters before it.
+    fn signature(&mut self) -> Result<(String, String), SyntaxError> {
         self.parser.expect_operator("(")?;
         let mut parameters: Vec<String> = Vec::new();
+        let mut defaults = String::new();
         while !self.parser.skip_operator(")") {
             if !parameters.is_empty() {
                 self.parser.expect_operator(",")?;
@@ -274,41 +302,53 @@ impl Translation {
                 }
             }
             let name = self.parser.identifier()?;
-            parameters.push(if self.parser.skip_operator("=") {
-                format!("{name}={}", self.parser.expression(Conditional::Allowed)?.into_text())
-            } else {
-                name
-            });
+            if self.parser.skip_operator("=") {
+                let default = self.parser.expression(Conditional::Allowed)?.into_text();
+                defaults += &format!("{{% if {name} is undefined() %}}{{% set {name} = {default} %}}{{% endif %}}");
+            } else if !defaults.is_empty() {
+                return Err(self.parser.error(format!("`{name}` needs a default, as the parameter before it has one")));
+            }
+            parameters.push(name);
         }
-        Ok(format!("({})", parameters.join(", ")))
+        Ok((format!("({})", parameters.join(", ")), defaults))
     }
 
-    fn macro_definition(&mut self, line: usize) -> Result<String, SyntaxError> {
+    fn macro_definition(&mut self, line: usize) -> Result<(), SyntaxError> {
         let name = self.parser.identifier()?;
-        let text = format!("macro {name}{}", self.signature()?);
+        let (parameters, defaults) = self.signature()?;
         self.open(line, "macro", "endmacro")?;
-        Ok(text)
+        self.begin(line, &format!("macro {name}{parameters}"))?;
+        self.write(&defaults);
+        Ok(())
     }
 
-    fn call_block(&mut self, line: usize) -> Result<String, SyntaxError> {
-        let signature = if self.parser.is_operator("(") { self.signature()? } else { String::new() };
+    fn call_block(&mut self, line: usize) -> Result<(), SyntaxError> {
+        let (parameters, defaults) =
+            if self.parser.is_operator("(") { self.signature()? } else { (String::new(), String::new()) };
         let call = self.parser.expression(Conditional::Allowed)?.into_text();
         self.open(line, "call", "endcall")?;
-        Ok(format!("call{signature} {call}"))
+        self.begin(line, &format!("call{parameters} {call}"))?;
+        self.write(&defaults);
+        Ok(())
     }
 
     fn with(&mut self, line: usize) -> Result<String, SyntaxError> {
-        let mut assignments = Vec::new();
+        let mut values = Vec::new();
+        let mut targets = Vec::new();
         while !matches!(self.parser.peek(), Some(TokenKind::BlockEnd)) {
-            if !assignments.is_empty() {
+            if !targets.is_empty() {
                 self.parser.expect_operator(",")?;
             }
             let target = self.target(Namespaces::Excluded)?;
             self.parser.expect_operator("=")?;
-            assignments.push(format!("{target} = {}", self.parser.expression(Conditional::Allowed)?.into_text()));
+            // All values are those outside of the block, so they are kept aside first.
+            let aside = format!("__with_{}", targets.len());
+            values.push(format!("{aside} = {}", self.parser.expression(Conditional::Allowed)?.into_text()));
+            targets.push(format!("{target} = {aside}"));
         }
         self.open(line, "with", "endwith")?;
-        Ok(format!("with {}", assignments.join(", ")))
+        values.append(&mut targets);
+        Ok(format!("with {}", values.join(", ")))
     }
 
     fn print_statement(&mut self, line: usize) -> Result<(), SyntaxError> {

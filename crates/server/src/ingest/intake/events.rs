@@ -58,7 +58,9 @@ impl Intake {
             }
         }
         // Within a batch the other groups may come first.
-        if self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
+        if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
+            self.contentless.remove(&dp_rank);
+        } else if self.contentless.insert(dp_rank) {
             let why = "no cache group with full attention has told what blocks contain: nothing can be found";
             self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
         }

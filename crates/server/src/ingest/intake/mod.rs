@@ -17,13 +17,14 @@ use tracing::{info, warn};
 use super::change::Change;
 use super::hold::Position;
 use super::listener::{Connection, Listener, Trust};
-use super::place::{Place, Read, Unsaid};
+use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
 use crate::metrics::{Bound, Metrics};
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
 struct Awaited {
     sequence: u64,
     dp_rank: DpRank,
+    detail: Detail,
     read: Read,
 }
 
@@ -69,6 +70,8 @@ pub(super) struct Intake {
     unplaced: BTreeSet<DpRank>,
     /// Ranks whose state was taken over from somebody who does not tell cache groups.
     groups_untold: BTreeSet<DpRank>,
+    /// Ranks that are known to be degraded because none of their cache groups tells what blocks contain.
+    contentless: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
     awaited: Option<Awaited>,
     /// What is to follow the next statement about the whole stream.
@@ -104,6 +107,7 @@ impl Intake {
             taken_over: FxHashMap::default(),
             unplaced: BTreeSet::new(),
             groups_untold: BTreeSet::new(),
+            contentless: BTreeSet::new(),
             awaited: None,
             after_trust: Vec::new(),
             hybrid_reported: false,
@@ -156,28 +160,32 @@ impl Intake {
     }
 
     /// A function that says where a rank stands, to be asked after the changes are made.
-    pub(super) fn place(&self, dp_rank: DpRank) -> impl FnOnce() -> Place + Send + use<> {
+    pub(super) fn place(&self, dp_rank: DpRank, detail: Detail) -> impl FnOnce() -> Place + Send + use<> {
         let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
         let translator = self.translators.get(&dp_rank);
-        let salts = translator.map(|translator| translator.salts().collect()).unwrap_or_default();
         let groups = match self.groups_untold.contains(&dp_rank) {
             true => None,
             false => Some(translator.map(|translator| translator.groups().collect()).unwrap_or_default()),
         };
+        let of_blocks = translator.filter(|_| detail == Detail::Full).map(|translator| UnsaidOfBlocks {
+            salts: translator.salts().collect(),
+            contents: translator.contents().map(Iterator::collect),
+        });
+        let unsaid = Unsaid { groups, of_blocks: of_blocks.unwrap_or_default() };
         move || {
             let trust = match listener.trust(dp_rank) {
                 Trust::Exact if is_doubtful => Trust::Degraded,
                 trust => trust,
             };
-            Place { position: Position { cursor, epoch, trust }, unsaid: Unsaid { salts, groups } }
+            Place { position: Position { cursor, epoch, trust }, unsaid }
         }
     }
 
     /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
     /// that is over, or if the stream gets there by a leap.
-    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, read: Read) {
-        self.awaited = Some(Awaited { sequence, dp_rank, read });
+    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: Detail, read: Read) {
+        self.awaited = Some(Awaited { sequence, dp_rank, detail, read });
         if let Some(cursor) = self.stream.position().cursor {
             self.read_awaited(cursor.sequence);
         }
@@ -186,16 +194,19 @@ impl Intake {
     /// The message of this number is the last one that was applied.
     fn read_awaited(&mut self, sequence: u64) {
         let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
-        if let Some(Awaited { dp_rank, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
-            let place = self.place(dp_rank);
+        if let Some(Awaited { dp_rank, detail, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
+            let place = self.place(dp_rank, detail);
             self.changes.push(Change::Do(Box::new(move || read(place()))));
         }
     }
 
     /// What the stream has said of a rank is known from elsewhere.
-    pub(super) fn learn(&mut self, dp_rank: DpRank, Unsaid { salts, groups }: Unsaid) {
+    pub(super) fn learn(&mut self, dp_rank: DpRank, Unsaid { groups, of_blocks }: Unsaid) {
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
-        translator.learn_salts(salts);
+        translator.learn_salts(of_blocks.salts);
+        if let Some(contents) = of_blocks.contents {
+            translator.learn_contents(contents);
+        }
         match groups {
             Some(groups) => translator.learn_groups(groups),
             None => drop(self.groups_untold.insert(dp_rank)),
@@ -265,7 +276,7 @@ impl Intake {
 
     /// Goes on from what was taken over, or from nothing.
     pub(super) fn release(&mut self, now: Instant) {
-        let released = self.listener.hold.lock().released();
+        let released = self.listener.hold().released();
         self.ranks.extend(released.iter().map(|(dp_rank, _)| *dp_rank));
         let known: Vec<_> = released.iter().filter_map(|&(rank, position)| Some((rank, position?))).collect();
         // Ranks are read one after the other where they come from: the earliest one says where to go on.
@@ -308,6 +319,7 @@ impl Intake {
         self.muted.insert(dp_rank);
         self.translators.remove(&dp_rank);
         self.groups_untold.remove(&dp_rank);
+        self.contentless.remove(&dp_rank);
         self.changes.push(Change::Forget(dp_rank));
     }
 
@@ -322,7 +334,7 @@ impl Intake {
     /// Forgets everything; says where the stream stood.
     pub(super) fn retire(&mut self) -> StreamPosition {
         self.listener.hang_up();
-        self.ranks.extend(self.listener.hold.lock().ranks());
+        self.ranks.extend(self.listener.hold().ranks());
         self.ranks.insert(self.listener.dp_rank);
         self.forget_ranks();
         self.stream.position()
@@ -333,6 +345,7 @@ impl Intake {
         self.taken_over.clear();
         self.unplaced.clear();
         self.groups_untold.clear();
+        self.contentless.clear();
         self.awaited = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
@@ -363,6 +376,8 @@ impl Intake {
                         warn!(endpoint = %self.listener.options.endpoint, "{why}");
                     }
                     self.changes.push(Change::Trust(trust));
+                    // It is said of all ranks alike, so the next batch has to say again what they lack.
+                    self.contentless.clear();
                     self.changes.append(&mut self.after_trust);
                 }
                 Action::Note(note) => self.note(note),

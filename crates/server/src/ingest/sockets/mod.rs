@@ -68,7 +68,7 @@ impl Sockets {
         let thread = &mut threads[at];
         let id = listener.id;
         // A listener is opened once.
-        let _ = listener.mailbox.set(thread.mailbox.clone());
+        let _ = listener.state.mailbox.set(thread.mailbox.clone());
         let (reply, opened) = bounded(1);
         thread.mailbox.tell(Command::Open(listener, reply))?;
         opened.recv().map_err(|_| ConnectError::Stopping)??;

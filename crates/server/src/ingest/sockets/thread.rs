@@ -68,7 +68,7 @@ impl Mailbox {
 impl Listener {
     /// Asks for missed messages, on a fresh socket.
     pub(in crate::ingest) fn ask(self: &Arc<Self>, attempt: u32, from: u64) {
-        if let Some(mailbox) = self.mailbox.get() {
+        if let Some(mailbox) = self.state.mailbox.get() {
             // It fails only when the service stops.
             let _ = mailbox.tell(Command::Ask { listener: Arc::clone(self), attempt, from });
         }
@@ -76,7 +76,7 @@ impl Listener {
 
     /// No answer is wanted any more.
     pub(in crate::ingest) fn hang_up(&self) {
-        if let Some(mailbox) = self.mailbox.get() {
+        if let Some(mailbox) = self.state.mailbox.get() {
             // It fails only when the service stops.
             let _ = mailbox.tell(Command::HangUp(self.id));
         }

@@ -99,6 +99,16 @@ impl Numbers {
     pub(crate) fn in_use(&self) -> usize {
         self.next as usize - self.free.len()
     }
+
+    /// Records that were in use and can be used again.
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Bytes of the list of free records.
+    pub(crate) fn list_bytes(&self) -> usize {
+        self.free.capacity() * size_of::<u32>()
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -84,14 +84,21 @@ pub(crate) struct EdgesWriter {
 
 impl EdgesWriter {
     pub(crate) fn insert(&mut self, edges: &Edges, hash: u32, run: RunId) {
-        let size = edges.size.load(Relaxed);
-        self.slots = edges.words(size).len() / LINE_WORDS * SLOTS;
-        if (self.count + 1) * 4 > self.slots * 3 {
-            Self::grow(edges, size);
-            self.slots *= 2;
-        }
+        self.reserve(edges, 1);
         self.count += 1;
         put(edges.words(edges.size.load(Relaxed)), hash, run);
+    }
+
+    /// Makes room for so many edges more.
+    #[inline]
+    pub(crate) fn reserve(&mut self, edges: &Edges, more: usize) {
+        let mut size = edges.size.load(Relaxed);
+        self.slots = edges.words(size).len() / LINE_WORDS * SLOTS;
+        while (self.count + more) * 4 > self.slots * 3 {
+            Self::grow(edges, size);
+            self.slots *= 2;
+            size += 1;
+        }
     }
 
     pub(crate) fn remove(&mut self, edges: &Edges, hash: u32, run: RunId) {
@@ -116,6 +123,15 @@ impl EdgesWriter {
             passed = (passed + 1) & (lines - 1);
         }
         self.count -= 1;
+    }
+
+    /// Bytes of more memory that so many edges more would take.
+    pub(crate) fn bytes_for(&self, edges: usize) -> usize {
+        let mut slots = self.slots;
+        while (self.count + edges) * 4 > slots * 3 {
+            slots = (slots * 2).max(SLOTS << SMALLEST_LOG2);
+        }
+        2 * (slots - self.slots) / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
     /// Bytes of the size in use and of the smaller ones.

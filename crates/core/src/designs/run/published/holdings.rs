@@ -111,7 +111,7 @@ pub(crate) struct Extents {
 
 impl Extents {
     fn take(&mut self, arena: &ListArena, words: usize) -> Extent {
-        let size = words.next_power_of_two().ilog2().saturating_sub(SMALLEST_WORDS_LOG2) as usize;
+        let size = size_for(words);
         let number = self.sizes[size].take(&arena.sizes[size]);
         assert!(number < 1 << 27, "fewer than 2^27 lists of one size");
         Extent((size as u32) << 27 | number)
@@ -119,6 +119,21 @@ impl Extents {
 
     pub(crate) fn give_back(&mut self, extent: Extent) {
         self.sizes[extent.size()].give_back(extent.number());
+    }
+
+    /// Bytes that are allocated and written, and those of the lists of free pieces.
+    pub(crate) fn bytes_allocated(&self) -> usize {
+        self.bytes().1 + self.sizes.iter().map(Numbers::list_bytes).sum::<usize>()
+    }
+
+    /// Bytes of more memory that a piece of so many words would take; none when one can be used again.
+    fn bytes_for(&self, words: usize) -> usize {
+        let size = size_for(words);
+        if self.sizes[size].free_count() > 0 {
+            0
+        } else {
+            (1 << (SMALLEST_WORDS_LOG2 as usize + size)) * size_of::<u64>()
+        }
     }
 
     /// Bytes in use, and bytes that ever were.
@@ -129,6 +144,11 @@ impl Extents {
             (used + numbers.in_use() * bytes(size), touched + numbers.touched() * bytes(size))
         })
     }
+}
+
+/// The smallest size with so many words.
+fn size_for(words: usize) -> usize {
+    words.next_power_of_two().ilog2().saturating_sub(SMALLEST_WORDS_LOG2) as usize
 }
 
 /// A run's holdings, as they lie.
@@ -278,6 +298,23 @@ impl HoldingsWriter<'_> {
                     return Change::Done;
                 }
                 Change::NewForm(self.new_form(holder, end))
+            }
+        }
+    }
+
+    /// Bytes of more memory that it would take to give a holder an end.
+    pub(crate) fn bytes_for(&self, holder: Holder) -> usize {
+        let holders = (holder.0 + 1).max(self.holders_end) as usize;
+        match Holdings::of(self.record, self.lists) {
+            Holdings::Dense { words } if (holder.0 as usize) < words.len() * 4 => 0,
+            Holdings::Dense { .. } => self.extents.bytes_for(holders.div_ceil(4)),
+            holdings @ Holdings::Entries { words, count } => {
+                let has_room = count < words.len() * 2 || (0..count).any(|at| entry_at(words, at).end() == 0);
+                if has_room || holdings.find(holder).is_some() {
+                    return 0;
+                }
+                // A list or an array.
+                self.extents.bytes_for(count + 1).max(self.extents.bytes_for(holders.div_ceil(4)))
             }
         }
     }

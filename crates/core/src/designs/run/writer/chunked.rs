@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-const CHUNK: usize = if cfg!(loom) { 8 } else { 1_024 };
+pub(super) const CHUNK: usize = if cfg!(loom) { 8 } else { 1_024 };
 
 /// Values found by number. Growing costs the new chunk only.
 #[derive(Debug)]
@@ -22,6 +22,17 @@ impl<T: Default> Chunked<T> {
         while self.chunks.len() * CHUNK <= at as usize {
             self.chunks.push((0..CHUNK).map(|_| T::default()).collect());
         }
+    }
+}
+
+impl<T> Chunked<T> {
+    /// Values that there is room for.
+    pub(super) fn room(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.room() * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T]>>()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::Writer;
 use super::coverage::Coverage;
+use super::runs::map_bytes;
 use super::waiting::Waiting;
 use crate::designs::run::published::holdings::Holder;
 use crate::designs::run::published::layout::RunId;
@@ -21,7 +22,7 @@ impl Writer {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
         state.waiting = Waiting::default();
-        state.extra_copies = Default::default();
+        self.rare_bytes -= map_bytes(&std::mem::take(&mut state.extra_copies));
         let (blocks, levels) = (state.size.blocks, state.levels);
         self.placed -= std::mem::take(&mut state.placed);
         self.published.ranks.set_size(slot, &crate::RankSize::default());
@@ -57,7 +58,7 @@ impl Writer {
     }
 
     /// Ends and intervals only: the rank itself counts no more.
-    fn release_all_of(&mut self, slot: RankSlot, run: RunId) {
+    pub(super) fn release_all_of(&mut self, slot: RankSlot, run: RunId) {
         let state = self.runs.get(run);
         let (len, is_single) = (state.len, state.columns.is_single());
         let end = self.coverage_end(run, slot);
@@ -74,6 +75,7 @@ impl Writer {
     fn let_go(&mut self, slot: RankSlot) {
         let state = self.ranks.remove(slot);
         self.domains.leave(state.domain, slot);
+        self.recount_directories();
         let holders = state.levels.iter().map(|(_, holder)| holder);
         self.holders.free.extend(holders.collect::<Vec<Holder>>());
     }

@@ -108,6 +108,11 @@ impl Coverage {
         self.0[tier].remove(range);
     }
 
+    /// Bytes behind the intervals.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.0.iter().map(|(_, intervals)| intervals.0.capacity() * size_of::<Range<u16>>()).sum()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|(_, intervals)| intervals.is_empty())
     }

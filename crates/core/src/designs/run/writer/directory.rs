@@ -20,11 +20,13 @@ pub(super) struct Directory {
     /// Segment by the upper `depth` bits of the tag.
     index: Vec<u32>,
     depth: u32,
+    /// The segment that was last looked at for memory to give back.
+    looked_at: usize,
 }
 
 impl Default for Directory {
     fn default() -> Self {
-        Self { segments: vec![Segment::default()], index: vec![0], depth: 0 }
+        Self { segments: vec![Segment::default()], index: vec![0], depth: 0, looked_at: 0 }
     }
 }
 
@@ -112,6 +114,47 @@ impl Directory {
             }
             if segment.can_be_split() { self.split(names, at) } else { segment.double(names) }
         }
+    }
+
+    /// Makes room for `count` names more wherever one of these hashes belongs, if that takes no more than
+    /// `bytes_max` more bytes. Says how many it took, as an error when more are needed.
+    pub(super) fn reserve(
+        &mut self,
+        names: &Names,
+        hashes: impl Iterator<Item = Hash>,
+        (count, bytes_max): (usize, usize),
+    ) -> Result<usize, usize> {
+        let mut taken = 0;
+        for hash in hashes {
+            let mut at = self.segment_of(hash);
+            while !self.segments[at].has_room_for(count) {
+                // Growing needs as much again for a moment.
+                let more = self.segments[at].bytes();
+                if taken + 2 * more > bytes_max {
+                    return Err(taken);
+                }
+                taken += more;
+                if self.segments[at].can_be_split() {
+                    self.split(names, at);
+                } else {
+                    self.segments[at].double(names);
+                }
+                at = self.segment_of(hash);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Looks at the next segment, and halves it if hardly anything is left in it. Says how many bytes that
+    /// gave back.
+    pub(super) fn shrink_next(&mut self, names: &Names) -> usize {
+        self.looked_at = (self.looked_at + 1) % self.segments.len();
+        let segment = &mut self.segments[self.looked_at];
+        let before = segment.bytes();
+        if segment.is_sparse() {
+            segment.halve(names);
+        }
+        before - segment.bytes()
     }
 
     /// Forgets a name that stands in `line`.

@@ -115,6 +115,7 @@ impl Writer {
         self.ranks.get_mut(slot).levels.set(home, holder);
         self.published.ranks.change(|table| table.set_rank(slot, Some(rank)));
         self.publish_levels(slot);
+        self.recount_directories();
         Some(slot)
     }
 
@@ -166,6 +167,7 @@ impl Writer {
             self.trim(run, old);
         }
         self.domains.leave(old, slot);
+        self.recount_directories();
     }
 
     /// The runs that a rank holds something of, and those above them, each with the number of blocks

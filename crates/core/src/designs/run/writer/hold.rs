@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::Writer;
 use super::coverage::{Coverage, Covered};
 use super::place::Cursor;
+use super::runs::{map_bytes, table_bytes};
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
@@ -46,6 +47,7 @@ impl Writer {
     fn take_coverage(&mut self, run: RunId, slot: RankSlot) -> Coverage {
         let exceptions = self.runs.get_mut(run).exceptions.as_mut();
         let taken = exceptions.and_then(|exceptions| exceptions.get_mut(&slot)).map(std::mem::take);
+        self.rare_bytes -= taken.as_ref().map_or(0, Coverage::heap_bytes);
         taken.unwrap_or_else(|| self.coverage(run, slot))
     }
 
@@ -180,14 +182,21 @@ impl Writer {
             self.publish_end(run, holder, coverage.reach(tier));
         }
         let exceptions = &mut self.runs.get_mut(run).exceptions;
+        let table_before = exceptions.as_ref().map_or(0, |exceptions| table_bytes(exceptions));
+        let mut coverage_bytes = 0;
+        let mut gone = None;
         if coverage.as_plain(home).is_none() {
-            exceptions.get_or_insert_default().insert(slot, coverage);
+            coverage_bytes = coverage.heap_bytes();
+            gone = exceptions.get_or_insert_default().insert(slot, coverage);
         } else if let Some(others) = exceptions {
-            others.remove(&slot);
+            gone = others.remove(&slot);
             if others.is_empty() {
                 *exceptions = None;
             }
         }
+        let table = exceptions.as_ref().map_or(0, |exceptions| table_bytes(exceptions));
+        let gone = gone.as_ref().map_or(0, Coverage::heap_bytes);
+        self.rare_bytes = self.rare_bytes + table + coverage_bytes - table_before - gone;
     }
 
     /// Changes how far a holder goes.
@@ -239,6 +248,7 @@ impl Writer {
     /// Notes that the rank holds something of a run of which it held nothing.
     fn list(&mut self, slot: RankSlot, run: RunId) {
         let rank = self.ranks.get(slot);
+        let room = rank.runs.capacity();
         if rank.runs.len() > 2 * rank.runs_held + 64 {
             let held = self.runs_of(slot);
             self.ranks.get_mut(slot).runs = held;
@@ -246,6 +256,8 @@ impl Writer {
         let rank = self.ranks.get_mut(slot);
         rank.runs.push(run);
         rank.runs_held += 1;
+        let room_after = rank.runs.capacity();
+        self.ranks.relisted(room, room_after);
     }
 
     /// The runs that the rank holds something of, each once.
@@ -264,11 +276,13 @@ impl Writer {
             return;
         }
         let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        let before = map_bytes(extra);
         for offset in range {
             let copies_before = extra.entry((Place { run, offset }, tier)).or_default();
             // One copy is counted by the interval.
             *copies_before = copies_before.saturating_add(copies).min(u32::MAX - 1);
         }
+        self.rare_bytes = self.rare_bytes + map_bytes(extra) - before;
     }
 
     /// Copies of a block that the rank holds in the tier.

@@ -1,11 +1,13 @@
 //! The writer: the only one that changes an index. It owns outright what only it needs — names,
 //! directories, who holds which runs — and publishes the rest.
 
+mod bounded;
 mod chunked;
 mod clear;
 mod coverage;
 mod directory;
 mod domains;
+mod evict;
 mod hold;
 mod moves;
 mod names;
@@ -17,11 +19,13 @@ mod runs;
 mod segment;
 mod store;
 mod trim;
+mod value;
 mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub(super) use self::bounded::Bounded;
 use self::domains::Domains;
 use self::names::Names;
 use self::ranks::Ranks;
@@ -50,8 +54,12 @@ pub(super) struct Writer {
     leaving: VecDeque<RankSlot>,
     /// Blocks that ranks hold and that have a place, summed over the ranks.
     placed: usize,
+    /// Bytes of what is rare: tables for further domains, of exceptions and of extra copies.
+    rare_bytes: usize,
     /// The last version given to any run: no version is given twice.
     version: u64,
+    /// What keeps the index within a bound of memory, if there is one.
+    bounded: Option<Box<Bounded>>,
 }
 
 /// Which holders are in use, and whose they are.
@@ -100,11 +108,16 @@ impl Writer {
             holders: Holders::default(),
             leaving: VecDeque::new(),
             placed: 0,
+            rare_bytes: 0,
             version: 0,
+            bounded: None,
         }
     }
 
     pub(super) fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
+        if self.bounded.is_some() {
+            return self.apply_within_bound(rank, event);
+        }
         let slot = self.ranks.slot(rank);
         let applied = match (slot, event) {
             (_, BlockEvent::Stored { copies: 0, .. }) => return Applied::default(),
@@ -157,7 +170,7 @@ impl Writer {
     pub(super) fn memory(&mut self) -> RunMemory {
         self.release_all_left_behind();
         let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
-        let tables = self.domains.bytes() + self.edges.bytes() + self.ranks.bytes();
+        let tables = self.domains.bytes() + self.edges.bytes() + self.ranks.bytes() + self.rare_bytes;
         RunMemory {
             runs: self.runs.count(),
             domains: self.domains.count(),

@@ -52,7 +52,11 @@ impl Writer {
         }
     }
 
+    /// Within a bound of memory nothing waits: it is forgotten.
     pub(super) fn set_aside(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
+        if self.bounded.is_some() {
+            return self.note_forgotten(slot, blocks.iter().map(|block| block.sequence));
+        }
         let rank = self.ranks.get_mut(slot);
         for block in blocks {
             rank.size.blocks += 1;

@@ -4,7 +4,7 @@
 //! block that is found by its name costs no other. Names of a column always start at the run's first
 //! block, because a block is named only after its parent.
 
-use super::chunked::Chunked;
+use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::prefetch::prefetch;
@@ -208,6 +208,30 @@ impl Names {
     /// Names in all columns together: at least one for every block that has a place.
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Makes room for so many lines more.
+    pub(super) fn reserve(&mut self, lines: usize) {
+        if let Some(missing) = lines.checked_sub(self.lines_at_hand()).filter(|&missing| missing > 0) {
+            let last = (self.lines.room() + missing - 1) as u32;
+            self.lines.make(last);
+        }
+    }
+
+    /// Bytes of more memory that so many lines more would take.
+    pub(super) fn bytes_for(&self, lines: usize) -> usize {
+        let missing = lines.saturating_sub(self.lines_at_hand());
+        missing.div_ceil(CHUNK) * CHUNK * size_of::<Line>()
+    }
+
+    /// Lines that can be used without more memory.
+    pub(super) fn lines_at_hand(&self) -> usize {
+        self.lines.room() - self.in_use - 1.min(self.lines.room())
+    }
+
+    /// Bytes that are allocated.
+    pub(super) fn bytes_allocated(&self) -> usize {
+        self.lines.bytes()
     }
 
     /// Bytes in use, and bytes that ever were.

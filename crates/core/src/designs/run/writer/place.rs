@@ -158,7 +158,7 @@ impl Writer {
 
     /// Gives a block its next name in the domain's column, which must end just before it.
     pub(super) fn give_name(&mut self, domain: DomainId, place: Place, name: SequenceHash) {
-        let Self { domains, names, runs, .. } = self;
+        let Self { domains, names, runs, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(place.run).columns;
         let mut column = columns.get(domain);
         debug_assert_eq!(column.named, place.offset, "names of a column have no gaps");
@@ -166,7 +166,7 @@ impl Writer {
         let new = (name, Hash::of(name));
         let line = directory.insert_new(names, new, |names| names.push(place.run, &mut column, name));
         line.expect("the caller knows that the domain does not know the name");
-        columns.set(domain, column);
+        columns.set_counted(domain, column, rare_bytes);
     }
 
     /// Gives names to blocks whose content is there from `place` on, in its run: as many as agree, the
@@ -225,7 +225,15 @@ impl Writer {
     fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
         let goes_on = parent != Place::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
         let room = if goes_on { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
-        self.runs.take(&self.published.runs, class_for(blocks.max(room)))
+        let mut class = class_for(blocks.max(room));
+        if self.bounded.is_some() {
+            class = self.class_within_bound(class, blocks);
+        }
+        let run = self.runs.take(&self.published.runs, class);
+        if let Some(bounded) = &mut self.bounded {
+            bounded.values.start(run);
+        }
+        run
     }
 
     /// Blocks from the root to `place`, both ends included; runs far up are not counted.
@@ -250,7 +258,7 @@ impl Writer {
     /// Adds the blocks' names to the domain's column of a run, up to the first that the domain knows. Says
     /// how many, and where the last of them is.
     fn push_names(&mut self, domain: DomainId, run: RunId, blocks: &[Block]) -> (usize, Cursor) {
-        let Self { domains, names, runs, .. } = self;
+        let Self { domains, names, runs, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         let named_before = column.named;
@@ -264,7 +272,7 @@ impl Writer {
                 Some(_) => ControlFlow::Continue(()),
             },
         );
-        columns.set(domain, column);
+        columns.set_counted(domain, column, rare_bytes);
         let last = Place { run, offset: column.named - 1 };
         ((column.named - named_before).into(), Cursor { place: last, line: names.last_line(&column) })
     }

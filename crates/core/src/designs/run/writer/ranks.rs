@@ -78,7 +78,13 @@ pub(super) struct Ranks {
     by_rank: FxHashMap<WorkerRank, RankSlot>,
     states: Vec<Option<Box<RankState>>>,
     free: Vec<RankSlot>,
+    /// Room in all lists of runs together.
+    listed: usize,
 }
+
+/// Bytes of a rank that there ever was: its state, its holders, what readers see of it, and its places in
+/// tables that are at worst half full.
+pub(super) const RANK_BYTES: usize = size_of::<RankState>() + 320;
 
 impl Ranks {
     pub(super) fn slot(&self, rank: WorkerRank) -> Option<RankSlot> {
@@ -104,7 +110,29 @@ impl Ranks {
     /// Frees the slot of a rank that was retired.
     pub(super) fn remove(&mut self, slot: RankSlot) -> Box<RankState> {
         self.free.push(slot);
-        self.states[slot.0 as usize].take().expect("the slot is in use")
+        let state = self.states[slot.0 as usize].take().expect("the slot is in use");
+        self.listed -= state.runs.capacity();
+        state
+    }
+
+    /// Notes that a list of runs has another capacity than before.
+    pub(super) fn relisted(&mut self, before: usize, after: usize) {
+        self.listed = self.listed + after - before;
+    }
+
+    /// Whether one more rank takes no more memory.
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// No less than [`Ranks::bytes`] and all that readers see of ranks, at no cost.
+    pub(super) fn bytes_allocated(&self) -> usize {
+        self.states.len() * RANK_BYTES + self.listed * size_of::<RunId>()
+    }
+
+    /// Whether the rank was cleared and has left something behind.
+    pub(super) fn is_retired(&self, slot: RankSlot) -> bool {
+        self.by_rank.get(&self.get(slot).rank) != Some(&slot)
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::chunked::Chunked;
+use super::chunked::{CHUNK, Chunked};
 use super::coverage::Coverage;
 use super::names::Column;
 use crate::designs::run::published::arena::Numbers;
@@ -64,7 +64,15 @@ impl Columns {
         self.more.as_ref().and_then(|more| more.get(&domain).copied()).unwrap_or_default()
     }
 
-    pub(super) fn set(&mut self, domain: DomainId, column: Column) {
+    /// [`Columns::set`], and keeps a count of the bytes of tables for further domains.
+    #[inline]
+    pub(super) fn set_counted(&mut self, domain: DomainId, column: Column, bytes: &mut usize) {
+        let before = self.more_bytes();
+        self.set(domain, column);
+        *bytes = *bytes + self.more_bytes() - before;
+    }
+
+    fn set(&mut self, domain: DomainId, column: Column) {
         if self.first.0 == domain || self.first.1.named == 0 {
             debug_assert!(self.more.as_ref().is_none_or(|more| !more.contains_key(&domain)));
             self.first = (domain, column);
@@ -102,9 +110,27 @@ impl Columns {
         first.into_iter().chain(self.more.iter().flat_map(|more| more.keys().copied()))
     }
 
+    /// Bytes of the table for further domains.
+    pub(super) fn more_bytes(&self) -> usize {
+        self.more.as_ref().map_or(0, |more| table_bytes(more))
+    }
+
     /// Whether at most one domain has named anything here.
     pub(super) fn is_single(&self) -> bool {
         self.more.is_none()
+    }
+}
+
+/// Bytes of a boxed table: about as many as it takes.
+pub(super) fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
+    size_of::<FxHashMap<K, V>>() + map_bytes(table)
+}
+
+/// Bytes behind a table: slots at seven eighths full, a byte more for each.
+pub(super) fn map_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
+    match table.capacity() {
+        0 => 0,
+        room => (room * 8).div_ceil(7).next_power_of_two() * (size_of::<(K, V)>() + 1) + 16,
     }
 }
 
@@ -184,16 +210,62 @@ impl Runs {
         siblings.take_while(|&child| child != RunId::NONE).map(|child| (child, self.get(child).parent.offset))
     }
 
+    /// Whether a run of this class takes no more memory.
+    pub(super) fn has_free(&self, class: usize) -> bool {
+        self.numbers[class].free_count() > 0
+    }
+
+    /// Runs that take no more memory, of any class.
+    pub(super) fn free_count(&self) -> usize {
+        self.numbers.iter().map(Numbers::free_count).sum()
+    }
+
+    /// Makes sure that one more run of the smallest class takes its record only.
+    pub(super) fn reserve_smallest(&mut self) {
+        let next = self.numbers[0].touched() as u32;
+        self.states[0].make(next + CHUNK as u32 / 2);
+    }
+
+    /// Bytes of more memory that [`Runs::reserve_smallest`] takes.
+    pub(super) fn bytes_for_smallest(&self) -> usize {
+        let wanted = self.numbers[0].touched() + CHUNK / 2;
+        if wanted < self.states[0].room() { 0 } else { CHUNK * size_of::<RunState>() }
+    }
+
+    /// Bytes of more memory that one more run of a class takes when none is free.
+    pub(super) fn bytes_for(&self, class: usize) -> usize {
+        let has_state = self.numbers[class].touched() < self.states[class].room();
+        record_bytes(class) + if has_state { 0 } else { CHUNK * size_of::<RunState>() }
+    }
+
+    /// Runs that there ever were, by class.
+    pub(super) fn touched(&self, class: usize) -> usize {
+        self.numbers[class].touched()
+    }
+
+    /// Bytes of records that were ever written, of states and of the lists of free ones.
+    pub(super) fn bytes_allocated(&self) -> usize {
+        let classes = self.numbers.iter().zip(&self.states).enumerate();
+        let bytes = classes.map(|(class, (numbers, states))| {
+            numbers.touched() * record_bytes(class) + numbers.list_bytes() + states.bytes()
+        });
+        bytes.sum()
+    }
+
     pub(super) fn count(&self) -> usize {
         self.numbers.iter().map(Numbers::in_use).sum::<usize>() - 1
     }
 
     /// Bytes in use, and bytes that ever were: records and states.
     pub(super) fn bytes(&self) -> (usize, usize) {
-        let bytes =
-            |class: usize| (usize::from(CAPACITIES[class]) + HEADER_WORDS) * size_of::<u64>() + size_of::<RunState>();
+        let bytes = |class: usize| record_bytes(class) + size_of::<RunState>();
         self.numbers.iter().enumerate().fold((0, 0), |(used, touched), (class, numbers)| {
             (used + numbers.in_use() * bytes(class), touched + numbers.touched() * bytes(class))
         })
     }
+}
+
+/// Header and column of one run.
+fn record_bytes(class: usize) -> usize {
+    (usize::from(CAPACITIES[class]) + HEADER_WORDS) * size_of::<u64>()
 }

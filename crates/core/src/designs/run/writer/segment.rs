@@ -22,6 +22,8 @@ const TAG_BITS: u32 = 16;
 /// Lines of a segment that is split rather than doubled.
 const SPLIT_LINES: usize = 1_024;
 const SEGMENT_LINES_MIN: usize = 2;
+/// Segments with fewer lines are not worth halving.
+const SHRUNK_LINES_MIN: usize = 64;
 /// The bits of a tag that choose the segment tell names of one segment apart no longer.
 const DEPTH_MAX: u32 = 10;
 
@@ -182,6 +184,17 @@ impl Segment {
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         (self.count + 1) * 10 > self.lines.len() * SLOTS * 7
+    }
+
+    /// Whether so many names more leave it fast.
+    #[inline]
+    pub(super) fn has_room_for(&self, count: usize) -> bool {
+        (self.count + count) * 10 <= self.lines.len() * SLOTS * 7
+    }
+
+    /// Whether half of it would be much too large as well.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.lines.len() >= SHRUNK_LINES_MIN && self.count * 5 < self.lines.len() * SLOTS
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -350,8 +363,17 @@ impl Segment {
 
     /// Twice the lines: which of two a name belongs to, only the name says.
     pub(super) fn double(&mut self, names: &Names) {
+        self.refill(names, self.lines.len() * 2);
+    }
+
+    /// Half of the lines, for few names.
+    pub(super) fn halve(&mut self, names: &Names) {
+        self.refill(names, self.lines.len() / 2);
+    }
+
+    fn refill(&mut self, names: &Names, lines: usize) {
         let entries = self.entries(names);
-        self.lines = vec![Line::EMPTY; self.lines.len() * 2];
+        self.lines = vec![Line::EMPTY; lines];
         self.count = 0;
         for (hash, line) in entries {
             self.put(hash, line);

@@ -29,7 +29,7 @@ impl Writer {
 
     /// Stores blocks that follow a block with a place. Without waiting blocks, or a single block that
     /// neither waits nor has a name.
-    fn store_chain(
+    pub(super) fn store_chain(
         &mut self,
         slot: RankSlot,
         at: Cursor,
@@ -38,6 +38,7 @@ impl Writer {
         copies: (Tier, u32),
     ) -> Applied {
         let domain = self.ranks.get(slot).domain;
+        let is_bounded = self.bounded.is_some();
         let mut applied = Applied::default();
         let (mut at, mut parent, mut rest) = (at, parent, blocks);
         while let Some(block) = rest.first() {
@@ -50,6 +51,10 @@ impl Writer {
                     Located::Unnamed(place) => self.name_stretch(domain, place, rest),
                     Located::Absent => self.append(domain, at.place, rest),
                     Located::OtherName if self.domains.is_alone(domain) => self.append_twin(domain, at.place, rest),
+                    Located::OtherName if is_bounded && !self.affords_another_domain(slot) => {
+                        self.forget_rank(slot);
+                        return applied + self.refuse(slot, rest);
+                    }
                     Located::OtherName => {
                         self.change_domain(slot, Some(block.sequence));
                         return applied + self.store_one_by_one(slot, parent, rest, copies);
@@ -58,7 +63,14 @@ impl Writer {
                 }
             };
             let end = last.place.offset + 1;
+            if is_bounded && !self.affords_holding(slot, last.place.run, end - count as u16..end, copies) {
+                self.trim(last.place.run, domain);
+                return applied + self.refuse(slot, rest);
+            }
             applied += self.hold(slot, last.place.run, end - count as u16..end, copies);
+            if let Some(bounded) = &mut self.bounded {
+                bounded.values.touch(last.place.run);
+            }
             at = last;
             parent = Some(rest[count - 1].sequence);
             rest = &rest[count..];
@@ -115,6 +127,10 @@ impl Writer {
             return applied;
         }
         if !self.domains.is_alone(domain) {
+            if self.bounded.is_some() && !self.affords_another_domain(slot) {
+                self.forget_rank(slot);
+                return self.refuse(slot, std::slice::from_ref(block));
+            }
             self.change_domain(slot, None);
             return self.store_one(slot, parent, block, (tier, copies));
         }
@@ -157,6 +173,9 @@ impl Writer {
         (tier, copies): (Tier, u32),
         waiting_blocks_max: usize,
     ) -> Applied {
+        if self.bounded.is_some() {
+            return self.refuse(slot, std::slice::from_ref(block));
+        }
         let rank = self.ranks.get_mut(slot);
         if rank.waiting.len() >= waiting_blocks_max {
             return Applied { refused: 1, ..Applied::default() };

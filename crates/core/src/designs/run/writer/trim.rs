@@ -90,7 +90,7 @@ impl Writer {
 
     /// Forgets the domain's names from an offset on.
     fn unname(&mut self, run: RunId, domain: DomainId, keep: u16) {
-        let Self { runs, names, domains, .. } = self;
+        let Self { runs, names, domains, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         if column.named <= keep {
@@ -106,7 +106,7 @@ impl Writer {
             },
         );
         names.truncate(&mut column, keep);
-        columns.set(domain, column);
+        columns.set_counted(domain, column, rare_bytes);
     }
 
     fn truncate(&mut self, run: RunId, len: u16) {

@@ -8,13 +8,11 @@ use super::ignoring_case;
 use crate::chat::python::arguments::{bind, count, integer, required};
 use crate::chat::python::attributes::{get_path, item};
 use crate::chat::python::compare::{equal, order};
-use crate::chat::python::limits::spend;
+use crate::chat::python::limits::{spend, spend_items};
 use crate::chat::python::operators::math;
 use crate::chat::python::sequences;
 use crate::chat::python::text::{kind_name, plain};
-use crate::chat::python::values::{
-    self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, tuple, undefined,
-};
+use crate::chat::python::values::{self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, tuple};
 
 pub(super) fn length(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("length", arguments, ["obj"], 1)?;
@@ -44,15 +42,9 @@ pub(super) fn last(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
     let value = required(value);
     match kind(&value) {
         Kind::Iterator(_) => Err(error("'generator' object is not reversible: make a list of it".into())),
-        Kind::Undefined => Err(undefined()),
         Kind::Text(text) => Ok(text.chars().next_back().map_or(Value::UNDEFINED, |c| Value::from(c.to_string()))),
         _ => Ok(items(state, &value)?.pop().unwrap_or(Value::UNDEFINED)),
     }
-}
-
-/// Always the first item: prompts that differ from one rendering to the next would never be found in a cache.
-pub(super) fn random(_: &mut State, _: &[Value]) -> Result<Value, Error> {
-    Err(error("`random` is not supported: a prompt must come out the same every time".into()))
 }
 
 pub(super) fn reverse(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
@@ -74,7 +66,11 @@ pub(super) fn attr(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
         // Items are not attributes; only methods of these are.
         Kind::Dict(_) | Kind::Text(_) | Kind::Sequence(_) => {
             let found = crate::chat::python::attributes::attribute(state, &[value.clone(), name.clone()])?;
-            Ok(if found.as_object().is_some() && matches!(kind(&found), Kind::Other) { found } else { Value::UNDEFINED })
+            Ok(if found.as_object().is_some() && matches!(kind(&found), Kind::Other) {
+                found
+            } else {
+                Value::UNDEFINED
+            })
         }
         _ => item(state, &[value, name]),
     }
@@ -86,7 +82,7 @@ pub(super) fn pairs(state: &mut State, arguments: &[Value]) -> Result<Value, Err
     match kind(&value) {
         Kind::Undefined => Ok(iterator(Vec::new())),
         Kind::Dict(dict) => {
-            spend(state, dict.len())?;
+            spend_items(state, dict.len())?;
             let pairs = dict.pairs().into_iter().map(|(key, value)| tuple(vec![key, value]));
             Ok(iterator(pairs.collect::<Result<_, _>>()?))
         }
@@ -161,7 +157,7 @@ fn sorted(state: &mut State, mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool)
 }
 
 fn order_keys(state: &mut State, left: &[Value], right: &[Value]) -> Result<Ordering, Error> {
-    spend(state, 1)?;
+    spend_items(state, 1)?;
     for (left, right) in left.iter().zip(right) {
         if !equal(state, left, right)? {
             return Ok(order(state, left, right, "<")?.unwrap_or(Ordering::Equal));
@@ -211,7 +207,7 @@ pub(super) fn unique(state: &mut State, arguments: &[Value]) -> Result<Value, Er
     let mut kept = Vec::new();
     for item in items(state, &required(value))? {
         let key = key(state, &item, attribute.as_ref(), folds)?;
-        if !is_hashable(&key) && !key.is_undefined() {
+        if !is_hashable(&key) {
             return Err(error(format!("unhashable type: '{}'", kind_name(&key))));
         }
         // True and 1 are one key.
@@ -244,7 +240,7 @@ pub(super) fn batch(state: &mut State, arguments: &[Value]) -> Result<Value, Err
     for chunk in items.chunks(size.max(1)) {
         let mut batch = chunk.to_vec();
         if let Some(fill) = fill.as_ref().filter(|fill| !fill.is_none()) {
-            spend(state, size)?;
+            spend_items(state, size)?;
             batch.resize(size.max(batch.len()), fill.clone());
         }
         batches.push(values::list(batch)?);
@@ -264,7 +260,7 @@ pub(super) fn slices(state: &mut State, arguments: &[Value]) -> Result<Value, Er
     }
     let number = count(number);
     let items = items(state, &required(value))?;
-    spend(state, number)?;
+    spend_items(state, number)?;
     let (each, longer) = (items.len() / number.max(1), items.len() % number.max(1));
     let mut slices = Vec::new();
     let mut at = 0;

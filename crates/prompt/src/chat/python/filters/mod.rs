@@ -11,7 +11,7 @@ use super::arguments::Callable;
 use super::json::tojson;
 
 /// All filters with their names.
-pub(super) const FILTERS: [(&str, Callable); 53] = [
+pub(super) const FILTERS: [(&str, Callable); 51] = [
     ("abs", scalars::abs),
     ("attr", items::attr),
     ("batch", items::batch),
@@ -46,7 +46,7 @@ pub(super) const FILTERS: [(&str, Callable); 53] = [
     ("replace", texts::replace),
     ("reverse", items::reverse),
     ("round", scalars::round),
-    ("safe", texts::string),
+    ("safe", texts::safe),
     ("select", selection::select),
     ("selectattr", selection::selectattr),
     ("slice", items::slices),
@@ -62,9 +62,7 @@ pub(super) const FILTERS: [(&str, Callable); 53] = [
     ("upper", texts::upper),
     ("urlencode", texts::urlencode),
     ("wordcount", texts::wordcount),
-    ("wordwrap", texts::wordwrap),
     ("xmlattr", texts::xmlattr),
-    ("random", items::random),
 ];
 
 /// The filter of a name.

@@ -41,7 +41,9 @@ pub(super) fn int(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
         Kind::Bool(truth) => Some(i128::from(truth)),
         Kind::Float(number) if number.is_infinite() => return Err(error("cannot convert infinity to integer".into())),
         Kind::Float(number) => truncated(number),
-        Kind::Text(text) => base.and_then(|base| parse_int(text, base)).or_else(|| parse_float(text).and_then(truncated)),
+        Kind::Text(text) => {
+            base.and_then(|base| parse_int(text, base)).or_else(|| parse_float(text).and_then(truncated))
+        }
         Kind::Undefined => return Err(undefined()),
         _ => None,
     };

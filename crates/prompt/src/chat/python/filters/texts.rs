@@ -8,7 +8,8 @@ use crate::chat::python::arguments::{bind, count, integer, optional_integer, opt
 use crate::chat::python::attributes::get_path;
 use crate::chat::python::format::printf;
 use crate::chat::python::limits::{WORK_MAX, spend};
-use crate::chat::python::text::{Quoted, is_space, plain};
+use crate::chat::python::sequences::length as length_of;
+use crate::chat::python::text::{Quoted, escaped, is_space, plain};
 use crate::chat::python::text_methods::{self, lines};
 use crate::chat::python::values::{Kind, dict, error, is_true, items, kind, tuple, undefined};
 
@@ -21,6 +22,11 @@ fn only(state: &mut State, name: &str, arguments: &[Value]) -> Result<String, Er
 }
 
 pub(super) fn string(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    if let [value] = arguments
+        && matches!(kind(value), Kind::Text(_))
+    {
+        return Ok(value.clone());
+    }
     only(state, "string", arguments).map(Value::from)
 }
 
@@ -141,17 +147,18 @@ pub(super) fn truncate(state: &mut State, arguments: &[Value]) -> Result<Value, 
     let parameters = ["s", "length", "killwords", "end", "leeway"];
     let [value, length, killwords, end, leeway] = bind("truncate", arguments, parameters, 1)?;
     let value = required(value);
-    let source = text("truncate", &value)?;
-    spend(state, source.len())?;
+    let value_length = length_of(state, &value)?;
     let length = count(optional_integer("truncate", length.as_ref())?.unwrap_or(255));
     let leeway = count(optional_integer("truncate", leeway.as_ref())?.unwrap_or(5));
     let end = end.map_or_else(|| "...".to_owned(), |end| plain(&end));
     let Some(kept) = length.checked_sub(end.chars().count()) else {
         return Err(error(format!("expected length >= {}, got {length}", end.chars().count())));
     };
-    if source.chars().count() <= length.saturating_add(leeway) {
+    if value_length <= length.saturating_add(leeway) {
         return Ok(value);
     }
+    let source = text("truncate", &value)?;
+    spend(state, source.len())?;
     let cut: String = source.chars().take(kept).collect();
     let cut = match cut.rsplit_once(' ') {
         Some((words, _)) if !killwords.as_ref().is_some_and(is_true) => words,
@@ -166,10 +173,6 @@ pub(super) fn wordcount(state: &mut State, arguments: &[Value]) -> Result<Value,
     Ok(Value::from(words.count()))
 }
 
-pub(super) fn wordwrap(_: &mut State, _: &[Value]) -> Result<Value, Error> {
-    Err(error("`wordwrap` is not supported".into()))
-}
-
 pub(super) fn pprint(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value] = bind("pprint", arguments, ["value"], 1)?;
     let text = Quoted(&required(value)).to_string();
@@ -178,12 +181,18 @@ pub(super) fn pprint(state: &mut State, arguments: &[Value]) -> Result<Value, Er
 }
 
 pub(super) fn escape(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    Ok(Value::from(escaped(&only(state, "escape", arguments)?)))
+    let [value] = bind("escape", arguments, ["s"], 1)?;
+    let value = required(value);
+    if value.is_safe() {
+        return Ok(value);
+    }
+    let text = plain(&value);
+    spend(state, text.len())?;
+    Ok(Value::from_safe_string(escaped(&text)))
 }
 
-fn escaped(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('>', "&gt;").replace('<', "&lt;");
-    text.replace('\'', "&#39;").replace('"', "&#34;")
+pub(super) fn safe(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    only(state, "safe", arguments).map(Value::from_safe_string)
 }
 
 pub(super) fn striptags(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {

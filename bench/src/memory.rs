@@ -1,0 +1,67 @@
+//! The hit rate that a bound of memory costs.
+
+use anyhow::{Result, bail};
+use flash_indexer_bench::{KnownHits, Play};
+use flash_indexer_core::SharedIndex;
+use flash_indexer_core::designs::{RunIndex, RunLimits};
+use serde::{Deserialize, Serialize};
+
+use crate::peers::{TWO_LEVEL_LRU, two_level_lru_hits};
+
+/// What was measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct MemoryReport {
+    /// Bytes that the index takes when it need not forget.
+    pub(crate) bytes_needed: usize,
+    /// Hits of the caches, in percent of the blocks asked for.
+    pub(crate) hit_percent: f64,
+    pub(crate) lines: Vec<MemoryLine>,
+}
+
+/// One index under every bound.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct MemoryLine {
+    pub(crate) name: String,
+    pub(crate) points: Vec<MemoryPoint>,
+}
+
+/// One bound.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct MemoryPoint {
+    pub(crate) bytes_max: usize,
+    /// The most that the index took; none if it cannot tell.
+    pub(crate) bytes_highest: Option<usize>,
+    /// Hits that the index did not know of, in percent of the blocks asked for.
+    pub(crate) lost_percent: f64,
+}
+
+/// Bounds, in shares of what is needed.
+const SHARES: [f64; 9] = [1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.025];
+
+/// What a distinct block costs the re-implemented index: measured as *memory, 64 workers* in `measures.json`.
+const TWO_LEVEL_LRU_BLOCK_BYTES: f64 = 453.0;
+
+/// Plays the same requests under every bound.
+pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
+    let ample = RunIndex::bounded(RunLimits::default(), 64 << 30)?;
+    let whole = KnownHits::of_index(play, &ample);
+    if whole.known_blocks != whole.held_blocks || whole.too_high > 0 {
+        bail!("an index with ample memory must know everything: {whole:?}");
+    }
+    let bytes_needed = ample.memory_bound().map_or(0, |bound| bound.bytes_highest);
+    let mut run = MemoryLine { name: "run, bounded".to_owned(), points: Vec::new() };
+    let mut two_level = MemoryLine { name: TWO_LEVEL_LRU.to_owned(), points: Vec::new() };
+    for share in SHARES {
+        let bytes_max = (bytes_needed as f64 * share * (1.0 + 1.0 / 15.0)) as usize;
+        eprintln!("memory: {} MiB at most", bytes_max >> 20);
+        let index = RunIndex::bounded(RunLimits::default(), bytes_max)?;
+        let lost_percent = KnownHits::of_index(play, &index).lost_percent();
+        let bytes_highest = index.memory_bound().map(|bound| bound.bytes_highest);
+        run.points.push(MemoryPoint { bytes_max, bytes_highest, lost_percent });
+        let keys_max = (bytes_max as f64 / TWO_LEVEL_LRU_BLOCK_BYTES) as usize;
+        let lost_percent = two_level_lru_hits(play, workers, keys_max).lost_percent();
+        two_level.points.push(MemoryPoint { bytes_max, bytes_highest: None, lost_percent });
+        eprintln!("  lost: {:.2} and {lost_percent:.2}", run.points.last().map_or(0.0, |point| point.lost_percent));
+    }
+    Ok(MemoryReport { bytes_needed, hit_percent: whole.hit_percent(), lines: vec![run, two_level] })
+}

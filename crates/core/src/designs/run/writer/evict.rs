@@ -1,0 +1,133 @@
+//! What goes when there is no room: the least valuable of some runs from which nothing hangs.
+//!
+//! Whole runs go, because a record that is free holds whatever comes, and ends of chains only, so that no
+//! prefix that is left has lost its beginning. A look at a few runs chosen by chance finds one that is
+//! nearly the least valuable of all, and needs no order to be kept up.
+
+use std::ops::ControlFlow;
+
+use super::Writer;
+use crate::SequenceHash;
+use crate::designs::run::published::layout::{CAPACITIES, RunId};
+use crate::designs::run::published::ranks::RankSlot;
+
+/// Runs that are compared.
+const COMPARED: usize = 16;
+/// Records that are looked at for them. Most are in use where memory is short.
+const LOOKED_AT_MAX: usize = 16 * COMPARED;
+/// Holders that are told apart when a run is valued: one with more is as good as kept.
+const HOLDERS_COUNTED_MAX: u32 = 256;
+/// What a block takes of names and of their directory.
+const BLOCK_BYTES: f32 = 22.0;
+/// What room for a block takes.
+const LOCAL_BYTES: f32 = 8.0;
+/// What a run takes beside its blocks: header, state, edge, value.
+const RUN_BYTES: f32 = 200.0;
+
+impl Writer {
+    /// Forgets a run for all who hold it, and says whether there was one.
+    pub(super) fn evict(&mut self) -> bool {
+        let Some(run) = self.least_valuable() else { return false };
+        let state = self.runs.get(run);
+        let (parent, domains) = (state.parent.run, state.columns.domains().next());
+        if parent != RunId::NONE {
+            self.bounded_mut().values.inherit(run, parent);
+        }
+        for slot in self.holders_of(run) {
+            if self.ranks.is_retired(slot) {
+                self.release_all_of(slot, run);
+            } else {
+                self.forget_run(slot, run);
+            }
+        }
+        if let Some(domain) = domains {
+            let Self { domains, names, .. } = self;
+            let given_back = domains.get_mut(domain).directory.shrink_next(names);
+            self.bounded_mut().directory_bytes -= given_back;
+        }
+        true
+    }
+
+    fn forget_run(&mut self, slot: RankSlot, run: RunId) {
+        let mut held = Vec::new();
+        self.held_in(slot, run, 0, &mut held);
+        self.release_from(slot, run, 0);
+        let names: Vec<SequenceHash> = held.into_iter().map(|block| block.sequence).collect();
+        self.note_forgotten(slot, names.into_iter());
+        if self.bounded_mut().current != Some(slot) {
+            let rank = self.ranks.get(slot).rank;
+            self.finish(rank);
+        }
+    }
+
+    /// Ranks that hold something of a run, also those that are cleared.
+    fn holders_of(&self, run: RunId) -> Vec<RankSlot> {
+        let mut slots = Vec::new();
+        self.published.run(run).holdings().for_each(|holder, _| slots.push(self.holders.owner(holder)));
+        slots.extend(self.runs.get(run).exceptions.iter().flat_map(|exceptions| exceptions.keys()));
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
+    fn least_valuable(&mut self) -> Option<RunId> {
+        let touched: usize = (0..CAPACITIES.len()).map(|class| self.runs.touched(class)).sum();
+        let mut least: Option<(f32, RunId)> = None;
+        let mut compared = 0;
+        for _ in 0..LOOKED_AT_MAX {
+            let random = self.random();
+            let run = self.run_at((u128::from(random) * touched as u128 >> 64) as usize);
+            if !self.may_go(run) {
+                continue;
+            }
+            let value = self.value(run);
+            if least.is_none_or(|(least, _)| value < least) {
+                least = Some((value, run));
+            }
+            compared += 1;
+            if compared == COMPARED {
+                break;
+            }
+        }
+        // Hardly any run is in use, or each has another behind it.
+        least.map(|(_, run)| run).or_else(|| (0..touched).map(|at| self.run_at(at)).find(|&run| self.may_go(run)))
+    }
+
+    /// A record by its number among all classes.
+    fn run_at(&self, mut at: usize) -> RunId {
+        for class in 0..CAPACITIES.len() {
+            match at.checked_sub(self.runs.touched(class)) {
+                None => return RunId::new(class, at as u32),
+                Some(rest) => at = rest,
+            }
+        }
+        RunId::NONE
+    }
+
+    fn may_go(&self, run: RunId) -> bool {
+        let state = self.runs.get(run);
+        state.len > 0 && state.children == 0 && Some(run) != self.bounded.as_ref().map(|bounded| bounded.pinned)
+    }
+
+    /// Hits that may be lost with a run, in blocks, for each byte that it takes: how often it was of use
+    /// lately, for how many who hold it.
+    fn value(&self, run: RunId) -> f32 {
+        let Some(bounded) = &self.bounded else { return 0.0 };
+        let len = f32::from(self.runs.get(run).len);
+        let bytes = len * BLOCK_BYTES + f32::from(CAPACITIES[run.class()]) * LOCAL_BYTES + RUN_BYTES;
+        let mut holders = 0;
+        self.published.run(run).holdings().each_until(|_, _| {
+            holders += 1;
+            if holders < HOLDERS_COUNTED_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        bounded.values.uses(run) * holders as f32 * len / bytes
+    }
+
+    fn random(&mut self) -> u64 {
+        let random = &mut self.bounded_mut().random;
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        *random
+    }
+}

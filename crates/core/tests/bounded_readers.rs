@@ -1,0 +1,121 @@
+//! Readers of a bounded index beside its writer, which forgets all the while: no answer is higher than what
+//! was true at some moment of the call.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits, RunMatches};
+use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::{
+    Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
+    WorkerRank,
+};
+
+const WORKERS: u64 = 6;
+const EVENTS: usize = 1_200;
+const READERS: usize = 2;
+/// Prompts that are asked for; many more are stored.
+const ASKED: u64 = 6;
+
+fn rank(worker: u64) -> WorkerRank {
+    WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
+}
+
+/// Prompts of several lengths; every third goes on where another leaves.
+fn prompt(number: u64) -> Vec<LocalHash> {
+    let blocks = 60 + number % 7 * 50;
+    let content = |at: u64| if number.is_multiple_of(3) && at < 40 { at } else { (number + 1) << 20 | at };
+    (0..blocks).map(|at| LocalHash(content(at))).collect()
+}
+
+fn names(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
+    let seed = if worker.is_multiple_of(2) { 0 } else { worker << 40 };
+    sequence_hashes(locals).map(|name| SequenceHash(name.0 ^ seed)).collect()
+}
+
+fn events() -> Vec<(WorkerRank, BlockEvent)> {
+    let mut random = 7_u64;
+    let mut below = |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    let mut event = || {
+        let worker = below(WORKERS);
+        let number = if below(3) == 0 { below(ASKED) } else { ASKED + below(400) };
+        let locals = prompt(number);
+        let names = names(worker, &locals);
+        let blocks = || names.iter().zip(&locals).map(|(&sequence, &local)| Block { sequence, local }).collect();
+        let event = match below(10) {
+            0 => BlockEvent::Removed {
+                tier: Tier::Device,
+                blocks: names[below(names.len() as u64) as usize..].iter().rev().copied().collect(),
+                copies: RemovedCopies::All,
+            },
+            _ => BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: blocks(), copies: 1 },
+        };
+        (rank(worker), event)
+    };
+    (0..EVENTS).map(|_| event()).collect()
+}
+
+/// For each number of applied events, each asked prompt and each worker: how many leading blocks it has.
+fn truth(events: &[(WorkerRank, BlockEvent)]) -> Vec<Vec<Vec<u32>>> {
+    let mut oracle = Oracle::default();
+    let mut moment = |event: Option<&(WorkerRank, BlockEvent)>| -> Vec<Vec<u32>> {
+        if let Some((rank, event)) = event {
+            oracle.apply(*rank, event);
+        }
+        let depths = |number| {
+            let found = oracle.find(&prompt(number));
+            (0..WORKERS).map(|worker| found.get(rank(worker)).map_or(0, |found| found.longest())).collect()
+        };
+        (0..ASKED).map(depths).collect()
+    };
+    std::iter::once(None).chain(events.iter().map(Some)).map(|event| moment(event)).collect()
+}
+
+#[test]
+fn no_answer_is_above_the_truth() {
+    let events = events();
+    let truth = truth(&events);
+    let index = RunIndex::bounded(RunLimits::default(), INDEX_BYTES_MIN).expect("enough for an index");
+    let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let is_over = AtomicBool::new(false);
+    let matched = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|reader| {
+                let (index, truth, begun, done, is_over) = (&index, &truth, &begun, &done, &is_over);
+                scope.spawn(move || {
+                    let mut matches = RunMatches::default();
+                    let mut matched = 0_u64;
+                    let mut turn = reader as u64;
+                    while !is_over.load(Ordering::Acquire) {
+                        turn += 1;
+                        let number = turn % ASKED;
+                        let before = done.load(Ordering::Acquire);
+                        let found = index.find(&prompt(number));
+                        let after = begun.load(Ordering::Acquire);
+                        for found in &found.ranks {
+                            let of = |moment: &Vec<Vec<u32>>| moment[number as usize][found.rank.worker.0 as usize];
+                            let most = truth[before..=after].iter().map(of).max().unwrap_or(0);
+                            assert!(found.longest() <= most, "{found:?} of prompt {number}, {before} to {after}");
+                            matched += 1;
+                        }
+                        index.find_top(&prompt(number), 2, Tier::Device, &mut matches);
+                    }
+                    matched
+                })
+            })
+            .collect();
+        for (number, (rank, event)) in events.iter().enumerate() {
+            begun.store(number + 1, Ordering::Release);
+            index.apply(*rank, event);
+            done.store(number + 1, Ordering::Release);
+        }
+        is_over.store(true, Ordering::Release);
+        readers.into_iter().map(|reader| reader.join().expect("no answer was too high")).sum::<u64>()
+    });
+    let bound = index.memory_bound().expect("the index is bounded");
+    assert!(bound.forgotten_blocks > 10_000 && bound.bytes_highest <= bound.bytes_max, "{bound:?}");
+    assert!(matched > 0, "somebody was found");
+}

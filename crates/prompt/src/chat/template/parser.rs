@@ -1,0 +1,131 @@
+//! The tokens of a template, one after the other, and how much of them one tag may have.
+
+use super::SyntaxError;
+use super::lexer::{Token, TokenKind};
+
+/// How deeply expressions may be nested. minijinja's own parser ends at about 70.
+const EXPRESSION_DEPTH_MAX: usize = 60;
+
+/// How many lookups, calls, filters, tests, `and`s, `or`s and `if`s one tag may have: minijinja's compiler goes one level deeper
+/// for each of them.
+const LINKS_MAX: usize = 300;
+
+/// Tokens that are being read.
+pub(super) struct Parser {
+    tokens: Vec<Token>,
+    pub(super) at: usize,
+    pub(super) depth: usize,
+    links: usize,
+}
+
+impl Parser {
+    pub(super) fn new(tokens: Vec<Token>) -> Self {
+        Self { tokens, at: 0, depth: 0, links: 0 }
+    }
+
+    pub(super) fn peek(&self) -> Option<&TokenKind> {
+        self.tokens.get(self.at).map(|token| &token.kind)
+    }
+
+    pub(super) fn peek_second(&self) -> Option<&TokenKind> {
+        self.tokens.get(self.at + 1).map(|token| &token.kind)
+    }
+
+    pub(super) fn next(&mut self) -> Option<TokenKind> {
+        let token = self.tokens.get_mut(self.at)?;
+        self.at += 1;
+        // Nothing looks back.
+        Some(std::mem::replace(&mut token.kind, TokenKind::BlockEnd))
+    }
+
+    pub(super) fn line(&self) -> usize {
+        self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |token| token.line)
+    }
+
+    pub(super) fn error(&self, message: impl Into<String>) -> SyntaxError {
+        SyntaxError { line: self.line(), message: message.into() }
+    }
+
+    pub(super) fn unexpected(&self, expected: &str) -> SyntaxError {
+        let found = match self.peek() {
+            None => "the end of the template".to_owned(),
+            Some(TokenKind::Name(name)) => format!("`{name}`"),
+            Some(TokenKind::Operator(operator)) => format!("`{operator}`"),
+            Some(TokenKind::Text(text)) => format!("the string {text:?}"),
+            Some(TokenKind::Integer(number)) => format!("`{number}`"),
+            Some(TokenKind::Float(number)) => format!("`{number}`"),
+            Some(TokenKind::BlockEnd) => "`%}`".to_owned(),
+            Some(TokenKind::VariableEnd) => "`}}`".to_owned(),
+            Some(_) => "template text".to_owned(),
+        };
+        self.error(format!("expected {expected}, found {found}"))
+    }
+
+    pub(super) fn is_operator(&self, operator: &str) -> bool {
+        matches!(self.peek(), Some(TokenKind::Operator(found)) if *found == operator)
+    }
+
+    pub(super) fn skip_operator(&mut self, operator: &str) -> bool {
+        let found = self.is_operator(operator);
+        self.at += usize::from(found);
+        found
+    }
+
+    pub(super) fn expect_operator(&mut self, operator: &str) -> Result<(), SyntaxError> {
+        if self.skip_operator(operator) { Ok(()) } else { Err(self.unexpected(&format!("`{operator}`"))) }
+    }
+
+    pub(super) fn is_name(&self, name: &str) -> bool {
+        matches!(self.peek(), Some(TokenKind::Name(found)) if found == name)
+    }
+
+    pub(super) fn skip_name(&mut self, name: &str) -> bool {
+        let found = self.is_name(name);
+        self.at += usize::from(found);
+        found
+    }
+
+    pub(super) fn expect_name(&mut self, name: &str) -> Result<(), SyntaxError> {
+        if self.skip_name(name) { Ok(()) } else { Err(self.unexpected(&format!("`{name}`"))) }
+    }
+
+    pub(super) fn identifier(&mut self) -> Result<String, SyntaxError> {
+        match self.peek() {
+            Some(TokenKind::Name(name)) => {
+                let name = name.clone();
+                self.at += 1;
+                Ok(name)
+            }
+            _ => Err(self.unexpected("a name")),
+        }
+    }
+
+    pub(super) fn expect_end(&mut self, end: TokenKind) -> Result<(), SyntaxError> {
+        if self.peek() == Some(&end) {
+            self.at += 1;
+            return Ok(());
+        }
+        Err(self.unexpected(if end == TokenKind::BlockEnd { "`%}`" } else { "`}}`" }))
+    }
+
+    /// Counts anew, for the next tag.
+    pub(super) fn begin_tag(&mut self) {
+        self.links = 0;
+    }
+
+    pub(super) fn link(&mut self) -> Result<(), SyntaxError> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(self.error(format!("one tag has more than {LINKS_MAX} operations: split it with `set`")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn enter(&mut self) -> Result<(), SyntaxError> {
+        self.depth += 1;
+        if self.depth > EXPRESSION_DEPTH_MAX {
+            return Err(self.error(format!("expressions are nested more than {EXPRESSION_DEPTH_MAX} deep")));
+        }
+        Ok(())
+    }
+}

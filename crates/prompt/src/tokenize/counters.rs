@@ -1,0 +1,97 @@
+//! What a pool counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::FailureReason;
+
+/// What a pool has done so far, and what it is about to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStatistics {
+    /// Prompts that wait, now.
+    pub queued: usize,
+    /// Bytes of the prompts that wait, now.
+    pub queued_bytes: usize,
+    /// Tokenizers that are loaded, now.
+    pub loaded: usize,
+    /// Prompts that were tokenized.
+    pub done: u64,
+    /// Prompts that were not, by [`FailureReason::ALL`]'s order; those that the queue refused are among them.
+    pub failed: [u64; FailureReason::ALL.len()],
+    /// Prompts whose tokenizer was loaded.
+    pub cache_hits: u64,
+    /// Prompts whose tokenizer was not; those that waited while another loaded it are among them.
+    pub cache_misses: u64,
+    /// Prompts of models that were known to be missing since a moment ago.
+    pub cache_negative_hits: u64,
+    /// Loaded tokenizers that were dropped to make room.
+    pub cache_evictions: u64,
+    /// Loaded tokenizers that were dropped because their files had changed.
+    pub cache_outdated: u64,
+    /// Tokenizers that were loaded.
+    pub loads: u64,
+    /// Attempts to load one that failed in every place.
+    pub loads_failed: u64,
+    /// Callbacks that panicked when they were given their result.
+    pub callbacks_panicked: u64,
+    /// Places that could not be looked through as a whole, each time.
+    pub bounds_reached: u64,
+}
+
+impl PoolStatistics {
+    /// Prompts that were not tokenized for one reason.
+    #[must_use]
+    pub fn failed_for(&self, reason: FailureReason) -> u64 {
+        self.failed[reason as usize]
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters behind [`PoolStatistics`].
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) done: Counter,
+    failed: [Counter; FailureReason::ALL.len()],
+    pub(super) cache_hits: Counter,
+    pub(super) cache_misses: Counter,
+    pub(super) cache_negative_hits: Counter,
+    pub(super) cache_evictions: Counter,
+    pub(super) cache_outdated: Counter,
+    pub(super) loads: Counter,
+    pub(super) loads_failed: Counter,
+    pub(super) callbacks_panicked: Counter,
+}
+
+impl Counters {
+    pub(super) fn failed(&self, reason: FailureReason) {
+        self.failed[reason as usize].add_one();
+    }
+
+    /// All that is counted here; the rest is left at zero.
+    pub(super) fn read(&self) -> PoolStatistics {
+        PoolStatistics {
+            done: self.done.get(),
+            failed: std::array::from_fn(|reason| self.failed[reason].get()),
+            cache_hits: self.cache_hits.get(),
+            cache_misses: self.cache_misses.get(),
+            cache_negative_hits: self.cache_negative_hits.get(),
+            cache_evictions: self.cache_evictions.get(),
+            cache_outdated: self.cache_outdated.get(),
+            loads: self.loads.get(),
+            loads_failed: self.loads_failed.get(),
+            callbacks_panicked: self.callbacks_panicked.get(),
+            ..PoolStatistics::default()
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The Hugging Face hub.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use hf_hub::Cache;
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
+use parking_lot::Mutex;
+
+use super::local::{FileTokenizer, TOKENIZER_FILE};
+use super::source::{LoadError, ModelTokenizer, TokenizerSource};
+
+/// Downloads that go on at a time, also those that nobody waits for any more.
+pub const DOWNLOADS_MAX: usize = 4;
+/// What is fetched besides the tokenizer, when a model has it. The tokenizer comes last: where it is, the others are.
+const OTHER_FILES: [&str; 3] = ["tokenizer_config.json", "chat_template.jinja", "chat_template.json"];
+
+/// Where the hub is and what may be taken from it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HubOptions {
+    /// Its address.
+    pub endpoint: String,
+    /// Where files are kept, in the layout of the Hugging Face libraries; other programs may use it as well.
+    pub cache: PathBuf,
+    /// A token, for models that not everybody may have.
+    pub token: Option<String>,
+    /// How long a prompt waits for a download. The download goes on, so that a later prompt finds it.
+    pub deadline: Duration,
+}
+
+impl HubOptions {
+    /// The public hub, without a token, and 8 s.
+    #[must_use]
+    pub fn with_cache(cache: PathBuf) -> Self {
+        Self { endpoint: "https://huggingface.co".to_owned(), cache, token: None, deadline: Duration::from_secs(8) }
+    }
+}
+
+/// Downloads tokenizers and chat templates from the Hugging Face hub. What has been downloaded is not asked for again.
+pub struct Hub {
+    options: HubOptions,
+    api: Api,
+    downloading: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Hub {
+    /// Connects when the first model is asked for.
+    ///
+    /// # Errors
+    ///
+    /// When the client for HTTPS cannot be set up.
+    pub fn new(options: HubOptions) -> std::io::Result<Self> {
+        let builder = ApiBuilder::from_cache(Cache::new(options.cache.clone()))
+            .with_endpoint(options.endpoint.clone())
+            .with_token(options.token.clone())
+            .with_progress(false);
+        let api = builder.build().map_err(std::io::Error::other)?;
+        Ok(Self { options, api, downloading: Arc::default() })
+    }
+
+    /// Starts a download and waits for it, though not for ever.
+    fn download(&self, model: &str) -> Result<(), LoadError> {
+        let busy = |why: &str| Err(LoadError::Failed(format!("{why}: ask again later")));
+        {
+            let mut downloading = self.downloading.lock();
+            if downloading.len() >= DOWNLOADS_MAX {
+                return busy(&format!("{DOWNLOADS_MAX} downloads go on already"));
+            }
+            if !downloading.insert(model.to_owned()) {
+                return busy("the download is still going on");
+            }
+        }
+        let (sender, result) = channel();
+        let (repository, ongoing, name) =
+            (self.api.model(model.to_owned()), Arc::clone(&self.downloading), model.to_owned());
+        let thread = std::thread::Builder::new().name("hub-download".to_owned()).spawn(move || {
+            let result = fetch(&repository);
+            ongoing.lock().remove(&name);
+            // Nobody may be waiting any more.
+            let _ = sender.send(result);
+        });
+        if let Err(error) = thread {
+            self.downloading.lock().remove(model);
+            return Err(LoadError::Failed(format!("no thread for the download: {error}")));
+        }
+        match result.recv_timeout(self.options.deadline) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => busy("the download goes on"),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.downloading.lock().remove(model);
+                Err(LoadError::Failed("the download panicked".to_owned()))
+            }
+        }
+    }
+}
+
+impl TokenizerSource for Hub {
+    fn place(&self) -> String {
+        format!("hub {}", self.options.endpoint)
+    }
+
+    fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
+        if !is_repository_name(model) {
+            return Err(LoadError::Absent("the name is not that of a repository on the hub".to_owned()));
+        }
+        let cached = Cache::new(self.options.cache.clone()).model(model.to_owned());
+        if cached.get(TOKENIZER_FILE).is_none() {
+            self.download(model)?;
+        }
+        let folder = self.options.cache.join(format!("models--{}", model.replace('/', "--")));
+        Ok(Arc::new(FileTokenizer::read(&folder)?))
+    }
+}
+
+/// `name` or `organisation/name`, of letters, digits, `-`, `_` and `.`, as the hub has them.
+fn is_repository_name(model: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        !part.is_empty()
+            && part.bytes().all(is_allowed)
+            && !part.starts_with('.')
+            && !part.contains("--")
+            && !part.contains("..")
+    };
+    model.split('/').count() <= 2 && model.split('/').all(is_part)
+}
+
+fn fetch(repository: &ApiRepo) -> Result<(), LoadError> {
+    for file in OTHER_FILES {
+        match repository.get(file) {
+            Err(error) if status(&error) != Some(404) => return Err(explain(&error)),
+            _ => {}
+        }
+    }
+    repository.get(TOKENIZER_FILE).map(drop).map_err(|error| explain(&error))
+}
+
+fn status(error: &ApiError) -> Option<u16> {
+    match error {
+        ApiError::RequestError(error) => match **error {
+            ureq::Error::StatusCode(code) => Some(code),
+            _ => None,
+        },
+        ApiError::TooManyRetries(error) => status(error),
+        _ => None,
+    }
+}
+
+fn explain(error: &ApiError) -> LoadError {
+    match status(error) {
+        Some(404) => LoadError::Absent(format!("it does not have this model with a {TOKENIZER_FILE}")),
+        Some(code @ (401 | 403)) => {
+            LoadError::Failed(format!("it answered {code}: give a token whose owner may read this model"))
+        }
+        _ => LoadError::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,38 @@
+//! One prompt on its way through a pool.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use super::counters::Counters;
+use super::error::TokenizeError;
+use super::prompt::{Prompt, PromptOptions, Tokenized};
+
+pub(super) type OnDone = Box<dyn FnOnce(Result<Tokenized, TokenizeError>) + Send>;
+
+pub(super) struct Job {
+    pub(super) model: String,
+    pub(super) prompt: Prompt,
+    pub(super) options: PromptOptions,
+    pub(super) on_done: OnDone,
+    pub(super) submitted: Instant,
+}
+
+impl Job {
+    /// Gives the result to whoever wants it, and counts it.
+    pub(super) fn finish(on_done: OnDone, result: Result<Tokenized, TokenizeError>, counters: &Counters) {
+        match &result {
+            Ok(_) => counters.done.add_one(),
+            Err(error) => counters.failed(error.reason()),
+        }
+        if catch_unwind(AssertUnwindSafe(|| on_done(result))).is_err() {
+            counters.callbacks_panicked.add_one();
+        }
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("it said nothing").to_owned()
+}

@@ -1,0 +1,81 @@
+//! A model's files on disk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::hub_layout;
+
+/// Largest file that is read. The largest vocabularies come as some 40 MiB.
+pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
+pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+/// Files besides the tokenizer's own that decide what a prompt becomes.
+const OTHER_FILES: [&str; 4] =
+    [TOKENIZER_CONFIG_FILE, "chat_template.jinja", "chat_template.json", "additional_chat_templates"];
+
+/// Where the files of one model are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFiles {
+    /// The model's folder, which has the tokenizer's configuration and chat templates beside other things.
+    pub directory: PathBuf,
+    /// The tokenizer, in the format of the `tokenizers` library.
+    pub tokenizer: PathBuf,
+}
+
+/// What the files looked like when they were read: times of change and sizes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FilesVersion(Vec<Option<(SystemTime, u64)>>);
+
+impl ModelFiles {
+    /// The files that a path stands for: a tokenizer's file, a model's folder, or its folder in a cache of the Hugging
+    /// Face hub, of which one snapshot is chosen.
+    ///
+    /// # Errors
+    ///
+    /// What the path should have been.
+    pub fn locate(path: &Path) -> Result<Self, String> {
+        let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        if metadata.is_file() {
+            let directory = path.parent().unwrap_or(Path::new("")).to_owned();
+            return Ok(Self { directory, tokenizer: path.to_owned() });
+        }
+        let tokenizer = path.join(TOKENIZER_FILE);
+        if tokenizer.is_file() {
+            return Ok(Self { directory: path.to_owned(), tokenizer });
+        }
+        if hub_layout::is_repository(path) {
+            let directory = hub_layout::snapshot(path)?;
+            return Ok(Self { tokenizer: directory.join(TOKENIZER_FILE), directory });
+        }
+        Err(format!(
+            "{} has no {TOKENIZER_FILE} and no snapshots: name a tokenizer or a model's folder",
+            path.display()
+        ))
+    }
+
+    pub(super) fn version(&self) -> FilesVersion {
+        let others = OTHER_FILES.iter().map(|name| self.directory.join(name));
+        let files = std::iter::once(self.tokenizer.clone()).chain(others);
+        FilesVersion(files.map(|file| look_of(&file)).collect())
+    }
+}
+
+fn look_of(file: &Path) -> Option<(SystemTime, u64)> {
+    let metadata = fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+/// A file as a whole; `None` when it is not there.
+pub(super) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Ok(metadata) if metadata.len() > TOKENIZER_BYTES_MAX => {
+            let bytes = metadata.len();
+            return Err(format!("{} has {bytes} bytes, more than {TOKENIZER_BYTES_MAX}", path.display()));
+        }
+        Ok(_) => {}
+    }
+    fs::read(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))
+}

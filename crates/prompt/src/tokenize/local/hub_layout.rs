@@ -1,0 +1,57 @@
+//! How the Hugging Face libraries lay out what they have downloaded:
+//! `models--org--name/{blobs, refs/main, snapshots/<revision>/tokenizer.json}`.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use super::files::TOKENIZER_FILE;
+
+const REPOSITORY_PREFIX: &str = "models--";
+const SNAPSHOTS: &str = "snapshots";
+/// A revision is a hash of 40 digits or a short name.
+const REVISION_BYTES_MAX: u64 = 256;
+/// Snapshots of one model that are looked at.
+const SNAPSHOTS_MAX: usize = 256;
+
+/// The model that a folder of such a name has: `models--org--name` is `org/name`.
+pub(super) fn model_of(folder: &str) -> Option<String> {
+    let name = folder.strip_prefix(REPOSITORY_PREFIX)?.replace("--", "/");
+    (!name.is_empty() && name.split('/').all(|part| !part.is_empty())).then_some(name)
+}
+
+/// Whether a folder is one model's in this layout.
+pub(super) fn is_repository(folder: &Path) -> bool {
+    folder.join(SNAPSHOTS).is_dir()
+}
+
+/// The snapshot to use: the one that `refs/main` names when it has a tokenizer, else the newest that has one.
+pub(super) fn snapshot(repository: &Path) -> Result<PathBuf, String> {
+    let snapshots = repository.join(SNAPSHOTS);
+    let entries = fs::read_dir(&snapshots).map_err(|error| format!("{}: {error}", snapshots.display()))?;
+    if let Some(main) = main_revision(repository) {
+        let snapshot = snapshots.join(main);
+        if snapshot.join(TOKENIZER_FILE).is_file() {
+            return Ok(snapshot);
+        }
+    }
+    let usable = entries.flatten().map(|entry| entry.path()).filter(|path| path.join(TOKENIZER_FILE).is_file());
+    usable.take(SNAPSHOTS_MAX).max_by_key(|path| (modified(path), path.clone())).ok_or_else(|| {
+        format!("no snapshot in {} has a {TOKENIZER_FILE}: download the model's tokenizer again", snapshots.display())
+    })
+}
+
+/// What `refs/main` says, if that is the name of a folder and not a path to somewhere else.
+fn main_revision(repository: &Path) -> Option<String> {
+    let reference = repository.join("refs").join("main");
+    if fs::metadata(&reference).ok()?.len() > REVISION_BYTES_MAX {
+        return None;
+    }
+    let revision = fs::read_to_string(reference).ok()?.trim().to_owned();
+    let mut components = Path::new(&revision).components();
+    let is_plain = matches!(components.next(), Some(Component::Normal(_))) && components.next().is_none();
+    is_plain.then_some(revision)
+}
+
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}

@@ -1,0 +1,88 @@
+//! Tokens that a model's configuration adds to those of its tokenizer, as `transformers` does when it loads one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::files::{TOKENIZER_CONFIG_FILE, read_if_present};
+
+const NAMED_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
+
+/// What `tokenizer_config.json` says of tokens.
+#[derive(Debug, Default, Deserialize)]
+struct TokenizerConfig {
+    #[serde(default)]
+    added_tokens_decoder: BTreeMap<String, ConfiguredToken>,
+    #[serde(flatten)]
+    other: BTreeMap<String, Value>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ConfiguredToken {
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    normalized: Option<bool>,
+    #[serde(default)]
+    special: bool,
+}
+
+impl From<ConfiguredToken> for AddedToken {
+    fn from(token: ConfiguredToken) -> Self {
+        Self {
+            content: token.content,
+            single_word: token.single_word,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            normalized: token.normalized.unwrap_or(!token.special),
+            special: token.special,
+        }
+    }
+}
+
+/// Adds what `tokenizer_config.json` beside the tokenizer names and the tokenizer does not know as added tokens.
+pub(super) fn add_configured_tokens(tokenizer: &mut Tokenizer, directory: &Path) -> Result<(), String> {
+    let path = directory.join(TOKENIZER_CONFIG_FILE);
+    let Some(bytes) = read_if_present(&path)? else { return Ok(()) };
+    let says = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let config: TokenizerConfig = serde_json::from_slice(&bytes).map_err(|error| says(&error))?;
+
+    let mut numbered: Vec<(u32, AddedToken)> = Vec::new();
+    for (id, token) in config.added_tokens_decoder {
+        let id = id.parse().map_err(|_| says(&format!("added_tokens_decoder: {id:?} is not a token's number")))?;
+        numbered.push((id, token.into()));
+    }
+    numbered.sort_by_key(|(id, _)| *id);
+    tokenizer.add_tokens(numbered.into_iter().map(|(_, token)| token)).map_err(|error| says(&error))?;
+
+    let named = NAMED_TOKENS.iter().filter_map(|name| config.other.get(*name));
+    let listed = TOKEN_LISTS.iter().filter_map(|name| config.other.get(*name)?.as_array()).flatten();
+    let known = tokenizer.get_added_tokens_decoder();
+    let missing: Vec<AddedToken> = named
+        .chain(listed)
+        .filter_map(special_token)
+        .filter(|token| !known.values().any(|known| known.content == token.content))
+        .collect();
+    tokenizer.add_special_tokens(missing).map_err(|error| says(&error))?;
+    Ok(())
+}
+
+fn special_token(value: &Value) -> Option<AddedToken> {
+    match value {
+        Value::String(content) => Some(AddedToken::from(content.clone(), true)),
+        Value::Object(_) => {
+            let token = ConfiguredToken::deserialize(value).ok()?;
+            Some(ConfiguredToken { special: true, ..token }.into())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,208 @@
+//! Loaded tokenizers by model: each is loaded once, the longest unused are dropped.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::counters::Counters;
+use super::error::{Place, TokenizeError, Unavailable};
+use super::job::panic_message;
+use super::recent::Recent;
+use super::source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, TokenizerSource};
+
+/// Models that are remembered to be missing; they take no room from loaded ones.
+pub const MISSING_MODELS_MAX: usize = 1024;
+
+pub(super) struct ModelsOptions {
+    pub(super) loaded_max: usize,
+    pub(super) missing_for: Duration,
+    pub(super) checked_every: Duration,
+}
+
+/// A tokenizer and where it came from.
+#[derive(Clone)]
+pub(super) struct Loaded {
+    pub(super) tokenizer: Arc<dyn ModelTokenizer>,
+    pub(super) place: Arc<str>,
+}
+
+/// Tokenizers that are loaded, being loaded, or known to be missing.
+pub(super) struct Models {
+    sources: Vec<(Arc<str>, Box<dyn TokenizerSource>)>,
+    options: ModelsOptions,
+    state: Mutex<State>,
+    load_ended: Condvar,
+    counters: Arc<Counters>,
+}
+
+struct State {
+    loaded: Recent<Kept>,
+    missing: Recent<Missing>,
+    loading: HashSet<String>,
+}
+
+struct Kept {
+    loaded: Loaded,
+    checked: Instant,
+}
+
+struct Missing {
+    why: Arc<Unavailable>,
+    since: Instant,
+}
+
+enum Found {
+    Loaded(Loaded),
+    /// It is time to ask whether it is still what its source has.
+    Unchecked(Loaded),
+    Missing(Arc<Unavailable>),
+    Loading,
+    Nothing,
+}
+
+impl Models {
+    pub(super) fn new(sources: Vec<Box<dyn TokenizerSource>>, options: ModelsOptions, counters: Arc<Counters>) -> Self {
+        let state = State {
+            loaded: Recent::new(options.loaded_max),
+            missing: Recent::new(MISSING_MODELS_MAX),
+            loading: HashSet::new(),
+        };
+        let sources = sources.into_iter().map(|source| (Arc::from(source.place()), source)).collect();
+        Self { sources, options, state: Mutex::new(state), load_ended: Condvar::new(), counters }
+    }
+
+    pub(super) fn loaded(&self) -> usize {
+        self.state.lock().loaded.len()
+    }
+
+    /// How many tokenizers were loaded once and are not any more.
+    pub(super) fn dropped(&self) -> u64 {
+        self.counters.cache_evictions.get() + self.counters.cache_outdated.get()
+    }
+
+    pub(super) fn bounds_reached(&self) -> u64 {
+        self.sources.iter().map(|(_, source)| source.bounds_reached()).sum()
+    }
+
+    /// The tokenizer of a model, loaded by this call if it is not there yet. Waits while another thread loads it.
+    pub(super) fn get(&self, model: &str) -> Result<Loaded, TokenizeError> {
+        if model.len() > MODEL_NAME_BYTES_MAX {
+            return Err(TokenizeError::ModelName { bytes: model.len() });
+        }
+        let mut state = self.state.lock();
+        let mut has_missed = false;
+        loop {
+            match state.find(model, &self.options) {
+                Found::Loaded(loaded) => {
+                    if !has_missed {
+                        self.counters.cache_hits.add_one();
+                    }
+                    return Ok(loaded);
+                }
+                Found::Unchecked(loaded) => {
+                    drop(state);
+                    if loaded.tokenizer.is_current() {
+                        self.counters.cache_hits.add_one();
+                        return Ok(loaded);
+                    }
+                    state = self.state.lock();
+                    if state.drop_outdated(model, &loaded) {
+                        self.counters.cache_outdated.add_one();
+                    }
+                }
+                Found::Missing(why) => {
+                    if !has_missed {
+                        self.counters.cache_negative_hits.add_one();
+                    }
+                    return Err(why.into());
+                }
+                Found::Loading => {
+                    self.count_miss(&mut has_missed);
+                    self.load_ended.wait(&mut state);
+                }
+                Found::Nothing => {
+                    self.count_miss(&mut has_missed);
+                    state.loading.insert(model.to_owned());
+                    break;
+                }
+            }
+        }
+        drop(state);
+        let result = self.load(model);
+        self.keep(model, &result);
+        result.map_err(Into::into)
+    }
+
+    fn count_miss(&self, has_missed: &mut bool) {
+        if !std::mem::replace(has_missed, true) {
+            self.counters.cache_misses.add_one();
+        }
+    }
+
+    fn load(&self, model: &str) -> Result<Loaded, Arc<Unavailable>> {
+        let mut tried = Vec::new();
+        for (place, source) in &self.sources {
+            match load_from(source.as_ref(), model) {
+                Ok(tokenizer) => return Ok(Loaded { tokenizer, place: Arc::clone(place) }),
+                Err(error) => tried.push(Place { name: place.to_string(), error }),
+            }
+        }
+        Err(Arc::new(Unavailable { model: model.to_owned(), tried }))
+    }
+
+    fn keep(&self, model: &str, result: &Result<Loaded, Arc<Unavailable>>) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.loading.remove(model);
+        match result {
+            Ok(loaded) => {
+                self.counters.loads.add_one();
+                state.missing.remove(model);
+                if state.loaded.insert(model.to_owned(), Kept { loaded: loaded.clone(), checked: now }).is_some() {
+                    self.counters.cache_evictions.add_one();
+                }
+            }
+            Err(why) => {
+                self.counters.loads_failed.add_one();
+                state.missing.insert(model.to_owned(), Missing { why: Arc::clone(why), since: now });
+            }
+        }
+        drop(state);
+        self.load_ended.notify_all();
+    }
+}
+
+impl State {
+    fn find(&mut self, model: &str, options: &ModelsOptions) -> Found {
+        if let Some(kept) = self.loaded.get(model) {
+            let loaded = kept.loaded.clone();
+            if kept.checked.elapsed() < options.checked_every {
+                return Found::Loaded(loaded);
+            }
+            // Others go on with it while this thread looks at the files.
+            kept.checked = Instant::now();
+            return Found::Unchecked(loaded);
+        }
+        if let Some(missing) = self.missing.get(model)
+            && missing.since.elapsed() < options.missing_for
+        {
+            return Found::Missing(Arc::clone(&missing.why));
+        }
+        if self.loading.contains(model) { Found::Loading } else { Found::Nothing }
+    }
+
+    /// Whether it was still there.
+    fn drop_outdated(&mut self, model: &str, outdated: &Loaded) -> bool {
+        let is_there =
+            self.loaded.get(model).is_some_and(|kept| Arc::ptr_eq(&kept.loaded.tokenizer, &outdated.tokenizer));
+        is_there && self.loaded.remove(model).is_some()
+    }
+}
+
+fn load_from(source: &dyn TokenizerSource, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
+    catch_unwind(AssertUnwindSafe(|| source.load(model)))
+        .unwrap_or_else(|panic| Err(LoadError::Failed(format!("loading it panicked: {}", panic_message(&*panic)))))
+}

@@ -1,0 +1,81 @@
+//! Jobs that wait, bounded by number and bytes.
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::error::TokenizeError;
+use super::job::Job;
+
+pub(super) struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+    jobs_max: usize,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<(Job, usize)>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl Queue {
+    pub(super) fn new(jobs_max: usize, bytes_max: usize) -> Self {
+        Self { state: Mutex::default(), filled: Condvar::new(), jobs_max: jobs_max.max(1), bytes_max }
+    }
+
+    /// Appends a job of `bytes`. One that is larger than the whole queue is taken into an empty one.
+    pub(super) fn push(&self, job: Job, bytes: usize) -> Result<(), TokenizeError> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(TokenizeError::Stopped);
+        }
+        let waiting = state.jobs.len();
+        if waiting >= self.jobs_max || (waiting > 0 && state.bytes.saturating_add(bytes) > self.bytes_max) {
+            return Err(TokenizeError::QueueFull { prompts: waiting, bytes: state.bytes });
+        }
+        state.bytes += bytes;
+        state.jobs.push_back((job, bytes));
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Waits for a job; `None` when the queue was closed.
+    pub(super) fn pop(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((job, bytes)) = state.jobs.pop_front() {
+                state.bytes -= bytes;
+                return Some(job);
+            }
+            if state.is_closed {
+                return None;
+            }
+            self.filled.wait(&mut state);
+        }
+    }
+
+    /// Takes no more, and gives what still waits.
+    pub(super) fn close(&self) -> Vec<Job> {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.bytes = 0;
+        let waiting = std::mem::take(&mut state.jobs);
+        drop(state);
+        self.filled.notify_all();
+        waiting.into_iter().map(|(job, _)| job).collect()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
+    /// Jobs that wait, and their bytes.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.jobs.len(), state.bytes)
+    }
+}

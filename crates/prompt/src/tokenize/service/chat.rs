@@ -1,0 +1,125 @@
+//! A chat request in the service's words.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::proto::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
+use crate::chat::{ChatError, ChatRequest, Continuation, Json};
+
+const DOCUMENTS: &str = "documents";
+
+/// A message, with what the service has fields for.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    role: String,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(flatten)]
+    other: BTreeMap<String, Json>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    image_url: Option<Image>,
+    #[serde(flatten)]
+    other: BTreeMap<String, Json>,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    url: String,
+}
+
+/// The message for `RenderChatCompletion`.
+pub(super) fn to_message(model: &str, request: &ChatRequest) -> Result<RenderChatCompletionRequest, ChatError> {
+    let continue_final_message = match &request.continue_final_message {
+        Continuation::Nothing => false,
+        Continuation::Content => true,
+        Continuation::Field(field) => {
+            return refuse(&format!("the tokenizer service continues the content of a message, not its {field:?}"));
+        }
+    };
+    let messages: Result<_, _> = request.messages.iter().map(chat_message).collect();
+    Ok(RenderChatCompletionRequest {
+        model_name: model.to_owned(),
+        messages: messages?,
+        tools_json: request.tools.as_deref().map(list),
+        chat_template: request.chat_template.clone(),
+        add_generation_prompt: request.add_generation_prompt.unwrap_or(!continue_final_message),
+        continue_final_message,
+        chat_template_kwargs: template_kwargs(request)?,
+    })
+}
+
+/// The variables that were sent, and the documents unless they are among them.
+fn template_kwargs(request: &ChatRequest) -> Result<Option<String>, ChatError> {
+    let mut variables: BTreeMap<String, Json> = match &request.chat_template_kwargs {
+        Some(kwargs) if !kwargs.is_null() => read(kwargs, "chat_template_kwargs")?,
+        _ => BTreeMap::new(),
+    };
+    let mut texts: BTreeMap<String, String> =
+        std::mem::take(&mut variables).into_iter().map(|(name, value)| (name, value.to_text())).collect();
+    if let Some(documents) = &request.documents {
+        texts.entry(DOCUMENTS.to_owned()).or_insert_with(|| list(documents));
+    }
+    Ok((!texts.is_empty()).then(|| object(&texts)))
+}
+
+fn chat_message(message: &Json) -> Result<ChatMessage, ChatError> {
+    let Message { role, content, other } = read(message, "a message")?;
+    let (content, content_parts) = match content {
+        None => (None, Vec::new()),
+        Some(Content::Text(text)) => (Some(text), Vec::new()),
+        Some(Content::Parts(parts)) => (None, parts.into_iter().map(content_part).collect()),
+    };
+    Ok(ChatMessage { role, content, content_parts, other_json: other_json(&other) })
+}
+
+fn content_part(part: Part) -> ContentPart {
+    ContentPart {
+        r#type: part.kind,
+        text: part.text,
+        image_url: part.image_url.map(|image| ImageUrl { url: image.url }),
+        other_json: other_json(&part.other),
+    }
+}
+
+fn other_json(other: &BTreeMap<String, Json>) -> Option<String> {
+    let texts: BTreeMap<String, String> = other.iter().map(|(name, value)| (name.clone(), value.to_text())).collect();
+    (!texts.is_empty()).then(|| object(&texts))
+}
+
+/// Reads a value's parts; those that are [`Json`] keep the order of their keys.
+fn read<T: for<'de> Deserialize<'de>>(value: &Json, what: &str) -> Result<T, ChatError> {
+    serde_json::from_str(&value.to_text())
+        .map_err(|error| ChatError::Request(format!("{what} cannot be sent to the tokenizer service: {error}")))
+}
+
+fn list(values: &[Json]) -> String {
+    let texts: Vec<String> = values.iter().map(Json::to_text).collect();
+    format!("[{}]", texts.join(","))
+}
+
+fn object(values: &BTreeMap<String, String>) -> String {
+    let pairs: Vec<String> =
+        values.iter().map(|(name, value)| format!("{}:{value}", serde_json::json!(name))).collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
+fn refuse<T>(why: &str) -> Result<T, ChatError> {
+    Err(ChatError::Request(why.to_owned()))
+}

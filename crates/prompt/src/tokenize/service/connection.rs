@@ -1,0 +1,194 @@
+//! One connection that many threads call over: deadlines, and pauses between attempts to reach a service that is away.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+use super::address::ServiceAddress;
+use super::error::ServiceError;
+use super::proto::tokenization_service_client::TokenizationServiceClient;
+
+/// Largest message that is sent or taken. A prompt of a million tokens takes some 5 MiB each way.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Pauses grow from the first to the last by doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+pub(super) type Client = TokenizationServiceClient<Channel>;
+
+pub(super) struct Connection {
+    pub(super) address: String,
+    client: Client,
+    deadline: Duration,
+    pause: Mutex<Option<Pause>>,
+    /// `None` only while this is dropped.
+    runtime: Option<Runtime>,
+}
+
+/// The service was away when it was last tried.
+#[derive(Clone)]
+struct Pause {
+    until: Instant,
+    length: Duration,
+    why: String,
+}
+
+impl Connection {
+    /// Connects when the first call is made.
+    pub(super) fn new(address: &ServiceAddress, deadline: Duration) -> std::io::Result<Self> {
+        let target = match address {
+            ServiceAddress::Unix(path) => format!("unix:{}", path.display()),
+            ServiceAddress::Tcp(authority) => format!("http://{authority}"),
+        };
+        let invalid = |error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error);
+        let endpoint = Endpoint::from_shared(target).map_err(invalid)?.connect_timeout(deadline);
+        // Calls are made by the pool's threads; this one thread keeps the connection.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tokenizer-service")
+            .enable_all()
+            .build()?;
+        let channel = {
+            let _inside = runtime.enter();
+            endpoint.connect_lazy()
+        };
+        let client = Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Ok(Self { address: address.to_string(), client, deadline, pause: Mutex::default(), runtime: Some(runtime) })
+    }
+
+    /// When a piece of work that begins now must be done.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// Makes one call and waits for its answer until `deadline`.
+    ///
+    /// A call that meets a connection which has just ended is made a second time, on a new one: tokenizing twice does no harm.
+    pub(super) fn call<M: Message + Clone, A, F>(
+        &self,
+        deadline: Instant,
+        message: M,
+        method: impl Fn(Client, Request<M>) -> F,
+    ) -> Result<A, ServiceError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let bytes = message.encoded_len();
+        if bytes > MESSAGE_BYTES_MAX {
+            let address = self.address.clone();
+            return Err(ServiceError::TooLarge { address, why: format!("the prompt has {bytes}") });
+        }
+        let was_away = self.check_pause()?;
+        let first = self.try_call(deadline, message.clone(), &method);
+        let result = match first {
+            Err(Failure::Status(status)) if has_lost_connection(&status) && !was_away => {
+                self.try_call(deadline, message, &method)
+            }
+            first => first,
+        };
+        match result {
+            Ok(answer) => {
+                *self.pause.lock() = None;
+                Ok(answer)
+            }
+            Err(failure) => Err(self.explain(failure)),
+        }
+    }
+
+    fn try_call<M, A, F>(
+        &self,
+        deadline: Instant,
+        message: M,
+        method: impl Fn(Client, Request<M>) -> F,
+    ) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let runtime = self.runtime.as_ref().expect("it is there until the connection is dropped");
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut request = Request::new(message);
+        request.set_timeout(left);
+        let answer = runtime.block_on(async { timeout(left, method(self.client.clone(), request)).await });
+        match answer {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(Failure::Status(status)),
+            Err(_) => Err(Failure::Late),
+        }
+    }
+
+    /// Whether the service was away at the last attempt; an error while it is too early for another one.
+    fn check_pause(&self) -> Result<bool, ServiceError> {
+        let pause = self.pause.lock();
+        let Some(Pause { until, why, .. }) = pause.as_ref() else { return Ok(false) };
+        let again_in = until.saturating_duration_since(Instant::now());
+        if again_in.is_zero() {
+            return Ok(true);
+        }
+        Err(ServiceError::Unreachable { address: self.address.clone(), why: why.clone(), again_in })
+    }
+
+    fn explain(&self, failure: Failure) -> ServiceError {
+        let address = self.address.clone();
+        let late = || ServiceError::Late { address: self.address.clone(), deadline: self.deadline };
+        let status = match failure {
+            Failure::Late => return late(),
+            Failure::Status(status) => status,
+        };
+        if has_lost_connection(&status) {
+            let why = reason_of(&status);
+            let again_in = self.begin_pause(&why);
+            return ServiceError::Unreachable { address, why, again_in };
+        }
+        match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => late(),
+            Code::OutOfRange => ServiceError::TooLarge { address, why: status.message().to_owned() },
+            Code::Unimplemented => ServiceError::Unsupported { address, why: status.message().to_owned() },
+            code => ServiceError::Refused { address, why: format!("{}: {}", code.description(), status.message()) },
+        }
+    }
+
+    fn begin_pause(&self, why: &str) -> Duration {
+        let mut pause = self.pause.lock();
+        let length = pause.as_ref().map_or(FIRST_PAUSE, |last| (last.length * 2).min(LAST_PAUSE));
+        *pause = Some(Pause { until: Instant::now() + length, length, why: why.to_owned() });
+        length
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A runtime that is dropped waits, which is not allowed on another runtime's threads.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+enum Failure {
+    Late,
+    Status(Status),
+}
+
+/// Whether this is about the connection: what a service says itself has no cause on this side, and a message that is too large
+/// is the exception.
+fn has_lost_connection(status: &Status) -> bool {
+    let is_ours = std::error::Error::source(status).is_some() && status.code() != Code::OutOfRange;
+    is_ours || status.code() == Code::Unavailable
+}
+
+/// The innermost cause, which says most: that a file does not exist, or that a connection was refused.
+fn reason_of(status: &Status) -> String {
+    let mut reason = status.message().to_owned();
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        reason = error.to_string();
+        cause = error.source();
+    }
+    reason
+}

@@ -1,0 +1,184 @@
+//! Tokenizers in another process.
+
+mod address;
+mod chat;
+mod connection;
+mod error;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+pub use address::{AddressError, ServiceAddress};
+pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
+use connection::{Client, Connection};
+pub use error::ServiceError;
+use proto::{InitializeTokenizerRequest, TokenizeRequest};
+
+use super::error::TokenizeError;
+use super::last_ids::last_ids;
+use super::prompt::{Prompt, PromptOptions};
+use super::source::{LoadError, ModelTokenizer, TokenizerSource};
+use crate::chat::ChatError;
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/client/tokenization.rs"));
+}
+
+/// A model that was refused is made ready anew before it is given up, at most so often: a service that was started again does
+/// not know it any more.
+const READY_AGAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// A tokenizer service: gRPC `tokenization.TokenizationService`, without TLS, over a Unix socket or TCP.
+///
+/// It is connected to when it is needed. While it cannot be reached, calls fail at once, and it is tried again after pauses
+/// that grow from 50 ms to 5 s.
+pub struct TokenizerService {
+    connection: Arc<Connection>,
+}
+
+impl TokenizerService {
+    /// `deadline` is the time for making a model ready, and for each prompt.
+    ///
+    /// # Errors
+    ///
+    /// When the address is not one, or the thread of the connection cannot be started.
+    pub fn new(address: &ServiceAddress, deadline: Duration) -> std::io::Result<Self> {
+        Ok(Self { connection: Arc::new(Connection::new(address, deadline)?) })
+    }
+}
+
+impl TokenizerSource for TokenizerService {
+    fn place(&self) -> String {
+        format!("tokenizer service {}", self.connection.address)
+    }
+
+    fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
+        let tokenizer = ServiceTokenizer {
+            connection: Arc::clone(&self.connection),
+            model: model.to_owned(),
+            made_ready: Mutex::new(Instant::now()),
+        };
+        match tokenizer.make_ready(self.connection.deadline()) {
+            Ok(()) => Ok(Arc::new(tokenizer)),
+            // It may be that it does not have the model, and it may be that it has no memory left: it knows no difference.
+            Err(ServiceError::Refused { why, .. }) => Err(LoadError::Absent(why)),
+            Err(error) => Err(LoadError::Failed(error.to_string())),
+        }
+    }
+}
+
+/// One model of a service.
+struct ServiceTokenizer {
+    connection: Arc<Connection>,
+    model: String,
+    made_ready: Mutex<Instant>,
+}
+
+impl ServiceTokenizer {
+    fn make_ready(&self, deadline: Instant) -> Result<(), ServiceError> {
+        let message = InitializeTokenizerRequest {
+            model_name: self.model.clone(),
+            enable_thinking: false,
+            add_generation_prompt: true,
+        };
+        let call = |mut client: Client, message| async move { client.initialize_tokenizer(message).await };
+        match self.connection.call(deadline, message, call) {
+            Ok(answer) => self.check(answer.success, answer.error_message),
+            // A service without this method makes models ready by itself.
+            Err(ServiceError::Unsupported { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn tokenize_text(
+        &self,
+        deadline: Instant,
+        text: &str,
+        adds_special_tokens: bool,
+    ) -> Result<Vec<u32>, ServiceError> {
+        let message = TokenizeRequest {
+            input: text.to_owned(),
+            model_name: self.model.clone(),
+            add_special_tokens: adds_special_tokens,
+        };
+        self.with_second_try(deadline, || {
+            let call = |mut client: Client, message| async move { client.tokenize(message).await };
+            let answer = self.connection.call(deadline, message.clone(), call)?;
+            self.check(answer.success, answer.error_message)?;
+            Ok(answer.input_ids)
+        })
+    }
+
+    fn tokenize_chat(
+        &self,
+        deadline: Instant,
+        message: proto::RenderChatCompletionRequest,
+    ) -> Result<Vec<u32>, ServiceError> {
+        self.with_second_try(deadline, || {
+            let call = |mut client: Client, message| async move { client.render_chat_completion(message).await };
+            let answer = self.connection.call(deadline, message.clone(), call)?;
+            self.check(answer.success, answer.error_message)?;
+            Ok(answer.token_ids)
+        })
+    }
+
+    fn check(&self, has_succeeded: bool, why: String) -> Result<(), ServiceError> {
+        if has_succeeded {
+            Ok(())
+        } else {
+            Err(ServiceError::Refused { address: self.connection.address.clone(), why })
+        }
+    }
+
+    /// Does something once more when it was refused and the service may have forgotten the model.
+    fn with_second_try<T>(
+        &self,
+        deadline: Instant,
+        work: impl Fn() -> Result<T, ServiceError>,
+    ) -> Result<T, ServiceError> {
+        let result = work();
+        if matches!(result, Err(ServiceError::Refused { .. })) && self.may_make_ready_again() {
+            self.make_ready(deadline)?;
+            return work();
+        }
+        result
+    }
+
+    fn may_make_ready_again(&self) -> bool {
+        let mut made_ready = self.made_ready.lock();
+        let may = made_ready.elapsed() >= READY_AGAIN_EVERY;
+        if may {
+            *made_ready = Instant::now();
+        }
+        may
+    }
+}
+
+impl ModelTokenizer for ServiceTokenizer {
+    fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
+        let deadline = self.connection.deadline();
+        let adds_special_tokens = options.special_tokens.are_added_to(prompt);
+        let kept = options.keep_last_of(prompt)?;
+        let ids = match prompt {
+            Prompt::Text(text) => self.tokenize_text(deadline, text, adds_special_tokens)?,
+            Prompt::Chat(_) if adds_special_tokens => return Err(chats_have_no_more_special_tokens()),
+            Prompt::Chat(request) => self.tokenize_chat(deadline, chat::to_message(&self.model, request)?)?,
+        };
+        let Some(kept) = kept.filter(|kept| *kept < ids.len()) else { return Ok(ids) };
+        let content = match prompt {
+            Prompt::Text(text) if adds_special_tokens => self.tokenize_text(deadline, text, false)?,
+            _ => return Ok(last_ids(&ids, |_| false, kept)),
+        };
+        // Which ids the tokenizer has added shows when it adds none.
+        let begin = ids.windows(content.len().max(1)).position(|part| part == content).unwrap_or(0);
+        Ok(last_ids(&ids, |at| !(begin..begin + content.len()).contains(&at), kept))
+    }
+}
+
+fn chats_have_no_more_special_tokens() -> TokenizeError {
+    let why = "a tokenizer service does not add special tokens to a rendered chat: leave them as engines have them";
+    ChatError::Request(why.to_owned()).into()
+}

@@ -1,0 +1,76 @@
+//! Chats: rendered with the model's template, then tokenized.
+
+use std::fs;
+
+use flash_indexer_prompt::tokenize::{FailureReason, Prompt, PromptOptions, SpecialTokens};
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+use crate::support::{ids, pool_in, text, tiny_tokenizer, write_model};
+
+fn chat(request: Value) -> Prompt {
+    Prompt::Chat(Box::new(serde_json::from_value(request).expect("a chat")))
+}
+
+fn one_message() -> Prompt {
+    chat(json!({"messages": [{"role": "one", "content": "two three"}]}))
+}
+
+const TEMPLATE: &str = "{% for m in messages %}{{ bos_token }}{{ m.role }} : {{ m.content }}{% endfor %}";
+
+#[test]
+fn a_chat_is_rendered_with_the_models_template_and_not_begun_twice() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("model");
+    write_model(&folder, &tiny_tokenizer());
+    let config = json!({"bos_token": "<s>", "chat_template": TEMPLATE}).to_string();
+    fs::write(folder.join("tokenizer_config.json"), config).expect("a file");
+    let pool = pool_in(root.path());
+    assert_eq!(pool.tokenize("model", one_message()).expect("tokens").ids, [0, 3, 7, 4, 5]);
+    let added = PromptOptions { special_tokens: SpecialTokens::Added, keep_last: None };
+    assert_eq!(pool.tokenize_with("model", one_message(), added).expect("tokens").ids, [0, 0, 3, 7, 4, 5]);
+
+    let other = chat(
+        json!({"messages": [{"role": "user", "content": "one"}], "chat_template": "four {{ messages[0].content }}"}),
+    );
+    assert_eq!(pool.tokenize("model", other).expect("tokens").ids, [6, 3]);
+
+    fs::write(folder.join("chat_template.jinja"), "four").expect("a file");
+    assert_eq!(pool.tokenize("model", one_message()).expect("tokens").ids, [6], "a new template is noticed");
+}
+
+#[test]
+fn a_chat_that_cannot_be_rendered_says_why() {
+    let root = tempdir().expect("a directory");
+    write_model(&root.path().join("bare"), &tiny_tokenizer());
+    let strict = root.path().join("strict");
+    write_model(&strict, &tiny_tokenizer());
+    fs::write(strict.join("chat_template.jinja"), "{{ raise_exception('only one role') }}").expect("a file");
+    let pool = pool_in(root.path());
+
+    let error = pool.tokenize("bare", one_message()).expect_err("there is no template");
+    assert!(error.to_string().contains("the model has no chat template"), "{error}");
+    let own =
+        chat(json!({"messages": [{"role": "user", "content": "one"}], "chat_template": "{{ messages[0].content }}"}));
+    assert_eq!(pool.tokenize("bare", own).expect("tokens").ids, [3]);
+    let error = pool.tokenize("strict", one_message()).expect_err("the template refuses");
+    assert!(error.to_string().contains("only one role"), "{error}");
+    let wrong = chat(json!({"messages": [], "truncate_prompt_tokens": -2}));
+    let error = pool.tokenize("strict", wrong).expect_err("that is no number of tokens");
+    assert!(error.to_string().contains("truncate_prompt_tokens is -2"), "{error}");
+    assert_eq!(pool.statistics().failed_for(FailureReason::Chat), 3);
+}
+
+#[test]
+fn a_broken_template_spoils_chats_and_not_texts() {
+    let root = tempdir().expect("a directory");
+    let folder = root.path().join("model");
+    write_model(&folder, &tiny_tokenizer());
+    fs::write(folder.join("chat_template.json"), "[").expect("a file");
+    let pool = pool_in(root.path());
+    assert_eq!(ids(&pool, "model", "one"), [0, 3]);
+    let error = pool.tokenize("model", one_message()).expect_err("the template is broken");
+    assert!(error.to_string().contains("chat_template.json"), "{error}");
+    assert_eq!(error.reason(), FailureReason::LoadFailed, "not the fault of who asked");
+    assert!(pool.tokenize("model", text("two")).is_ok());
+}

@@ -1,0 +1,13 @@
+//! Tokenizing as the service does it: through a pool and the places where tokenizers come from.
+
+mod chats;
+mod directory;
+#[cfg(feature = "hub")]
+mod hub;
+mod models;
+mod pool;
+mod reference;
+mod service;
+mod service_stub;
+mod support;
+mod text;

@@ -1,0 +1,161 @@
+//! Which tokenizers are kept, and what is known of those that are not.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use flash_indexer_prompt::tokenize::{
+    FailureReason, LoadError, ModelTokenizer, PoolOptions, TokenizeError, TokenizerPool, TokenizerSource,
+};
+use flash_indexer_test_support::wait_for;
+use parking_lot::Mutex;
+
+use crate::support::{DEADLINE, Scripted, Told, forgetful, ids, pool_of, text};
+
+type Load = Result<Arc<dyn ModelTokenizer>, LoadError>;
+
+fn ones() -> Load {
+    Ok(Arc::new(Told(|_: &str| vec![1])))
+}
+
+/// A source that counts how often each model was loaded.
+fn counting(loads: &Arc<Mutex<HashMap<String, usize>>>) -> impl TokenizerSource + use<> {
+    let loads = Arc::clone(loads);
+    Scripted(move |model: &str| {
+        *loads.lock().entry(model.to_owned()).or_default() += 1;
+        ones()
+    })
+}
+
+#[test]
+fn the_longest_unused_tokenizer_makes_room() {
+    let loads = Arc::default();
+    let options = PoolOptions { loaded_models_max: 2, ..forgetful() };
+    let pool = TokenizerPool::start(vec![Box::new(counting(&loads))], &options).expect("threads");
+    for model in ["a", "b", "a", "c", "a", "b"] {
+        ids(&pool, model, "x");
+    }
+    let expected = HashMap::from([("a".to_owned(), 1), ("b".to_owned(), 2), ("c".to_owned(), 1)]);
+    assert_eq!(*loads.lock(), expected);
+    let statistics = pool.statistics();
+    assert_eq!((statistics.loaded, statistics.loads, statistics.cache_evictions), (2, 4, 2));
+    assert_eq!((statistics.cache_hits, statistics.cache_misses), (2, 4));
+}
+
+#[test]
+fn workers_outlive_any_number_of_evictions() {
+    let options = PoolOptions { loaded_models_max: 1, ..forgetful() };
+    let pool = TokenizerPool::start(vec![Box::new(counting(&Arc::default()))], &options).expect("threads");
+    for model in 0..100 {
+        assert_eq!(ids(&pool, &model.to_string(), "x"), [1]);
+    }
+    assert_eq!(pool.statistics().cache_evictions, 99);
+    pool.stop();
+}
+
+#[test]
+fn a_model_that_many_want_at_once_is_loaded_once() {
+    let loads = Arc::new(AtomicUsize::new(0));
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock();
+    let source = Scripted({
+        let (loads, gate) = (Arc::clone(&loads), Arc::clone(&gate));
+        move |_: &str| {
+            loads.fetch_add(1, Ordering::Relaxed);
+            drop(gate.lock());
+            ones()
+        }
+    });
+    let pool =
+        TokenizerPool::start(vec![Box::new(source)], &PoolOptions { workers: 4, ..forgetful() }).expect("threads");
+    let done = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let done = Arc::clone(&done);
+        pool.submit("model", text("x"), move |result| {
+            done.fetch_add(usize::from(result.is_ok()), Ordering::Relaxed);
+        })
+        .expect("room");
+    }
+    wait_for("four workers waiting", DEADLINE, || (pool.statistics().cache_misses == 4).then_some(()));
+    drop(closed);
+    wait_for("four results", DEADLINE, || (done.load(Ordering::Relaxed) == 4).then_some(()));
+    assert_eq!(loads.load(Ordering::Relaxed), 1);
+    assert_eq!(pool.statistics().loads, 1);
+}
+
+#[test]
+fn a_failure_is_remembered_for_a_while_only() {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let source = |tries: &Arc<AtomicUsize>| {
+        let tries = Arc::clone(tries);
+        Scripted(move |_: &str| match tries.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(LoadError::Failed("the disk is on fire".to_owned())),
+            _ => ones(),
+        })
+    };
+    let remembering = PoolOptions { missing_for: Duration::from_secs(3600), ..forgetful() };
+    let pool = TokenizerPool::start(vec![Box::new(source(&tries))], &remembering).expect("threads");
+    for _ in 0..3 {
+        let error = pool.tokenize("model", text("x")).expect_err("it failed");
+        assert!(matches!(error, TokenizeError::LoadFailed(_)), "{error}");
+        assert!(error.to_string().contains("tried a script: the disk is on fire"), "{error}");
+    }
+    assert_eq!(tries.load(Ordering::Relaxed), 1);
+    let statistics = pool.statistics();
+    assert_eq!((statistics.loads_failed, statistics.cache_negative_hits), (1, 2));
+    assert_eq!(statistics.failed_for(FailureReason::LoadFailed), 3);
+
+    tries.store(0, Ordering::Relaxed);
+    let pool = pool_of(source(&tries));
+    pool.tokenize("model", text("x")).expect_err("it failed");
+    assert_eq!(ids(&pool, "model", "x"), [1]);
+}
+
+#[test]
+fn missing_models_take_no_room_from_loaded_ones() {
+    let source = Scripted(|model: &str| match model {
+        "there" => ones(),
+        _ => Err(LoadError::Absent("only one is there".to_owned())),
+    });
+    let options = PoolOptions { loaded_models_max: 1, missing_for: Duration::from_secs(3600), ..forgetful() };
+    let pool = TokenizerPool::start(vec![Box::new(source)], &options).expect("threads");
+    ids(&pool, "there", "x");
+    for model in 0..3000 {
+        pool.tokenize(&model.to_string(), text("x")).expect_err("it is not there");
+    }
+    ids(&pool, "there", "x");
+    assert_eq!((pool.statistics().loads, pool.statistics().cache_evictions), (1, 0));
+    let error = pool.tokenize(&"x".repeat(2000), text("x")).expect_err("too long");
+    assert!(matches!(error, TokenizeError::ModelName { bytes: 2000 }), "{error}");
+}
+
+#[test]
+fn places_are_asked_in_order_and_all_are_named() {
+    let nothing = || Box::new(Scripted(|_: &str| Err(LoadError::Absent("nothing here".to_owned()))));
+    let panics = Scripted(|model: &str| match model {
+        "bad" => panic!("a file that nobody expected"),
+        _ => Err(LoadError::Absent("nor here".to_owned())),
+    });
+    let last = Scripted(|model: &str| match model {
+        "known" => ones(),
+        _ => Err(LoadError::Absent("nor at the end".to_owned())),
+    });
+    let sources: Vec<Box<dyn TokenizerSource>> = vec![nothing(), Box::new(panics), Box::new(last)];
+    let pool = TokenizerPool::start(sources, &forgetful()).expect("threads");
+    assert_eq!(ids(&pool, "known", "x"), [1]);
+    let error = pool.tokenize("unknown", text("x")).expect_err("nobody has it");
+    assert_eq!(
+        error.to_string(),
+        "no tokenizer for model \"unknown\": tried a script: nothing here; a script: nor here; a script: nor at the end; put \
+         the model's tokenizer.json where one of them looks, or ask for a model that is there"
+    );
+    assert_eq!(error.reason(), FailureReason::UnknownModel);
+    let error = pool.tokenize("bad", text("x")).expect_err("a place panics");
+    assert_eq!(error.reason(), FailureReason::LoadFailed);
+    assert!(error.to_string().contains("a file that nobody expected"), "{error}");
+
+    let pool = TokenizerPool::start(Vec::new(), &forgetful()).expect("threads");
+    let error = pool.tokenize("any", text("x")).expect_err("there is no place");
+    assert!(error.to_string().contains("no place is configured"), "{error}");
+}

@@ -1,0 +1,115 @@
+//! Tiny tokenizers, on disk and made up.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flash_indexer_prompt::tokenize::{
+    LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PoolOptions, Prompt, PromptOptions,
+    TokenizeError, TokenizerPool, TokenizerSource,
+};
+use serde_json::{Value, json};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Words of the tiny vocabulary: the id of each is its place.
+pub(crate) const WORDS: [&str; 8] = ["<s>", "</s>", "<unk>", "one", "two", "three", "four", ":"];
+
+/// A tokenizer of [`WORDS`] that begins each sequence with `<s>`, as a file has it.
+pub(crate) fn tiny_tokenizer() -> Value {
+    let vocab: HashMap<&str, usize> = WORDS.iter().enumerate().map(|(id, word)| (*word, id)).collect();
+    let special = |id: usize| {
+        json!({"id": id, "content": WORDS[id], "special": true, "normalized": false, "single_word": false,
+               "lstrip": false, "rstrip": false})
+    };
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0), special(1), special(2)],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+        },
+        "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+    })
+}
+
+/// Like [`tiny_tokenizer`], with another id for `one`.
+pub(crate) fn tiny_tokenizer_with_one(id: u32) -> Value {
+    let mut tokenizer = tiny_tokenizer();
+    tokenizer["model"]["vocab"]["one"] = id.into();
+    tokenizer
+}
+
+/// Writes a model's folder.
+pub(crate) fn write_model(folder: &Path, tokenizer: &Value) {
+    fs::create_dir_all(folder).expect("a folder");
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).expect("a tokenizer");
+}
+
+/// Searches again whenever a model is not known.
+pub(crate) fn always_searching() -> ModelDirectoryOptions {
+    ModelDirectoryOptions { searched_every: Duration::ZERO, ..ModelDirectoryOptions::default() }
+}
+
+/// Forgets failures at once and looks at files each time.
+pub(crate) fn forgetful() -> PoolOptions {
+    PoolOptions { workers: 2, missing_for: Duration::ZERO, checked_every: Duration::ZERO, ..PoolOptions::default() }
+}
+
+pub(crate) fn pool_of(source: impl TokenizerSource + 'static) -> TokenizerPool {
+    TokenizerPool::start(vec![Box::new(source)], &forgetful()).expect("threads")
+}
+
+pub(crate) fn pool_in(root: &Path) -> TokenizerPool {
+    pool_of(ModelDirectory::new(root.to_owned(), always_searching()))
+}
+
+pub(crate) fn text(text: &str) -> Prompt {
+    Prompt::Text(text.to_owned())
+}
+
+/// The ids of a text.
+pub(crate) fn ids(pool: &TokenizerPool, model: &str, prompt: &str) -> Vec<u32> {
+    pool.tokenize(model, text(prompt)).unwrap_or_else(|error| panic!("{model}: {error}")).ids
+}
+
+/// A source that does what a test tells it to.
+pub(crate) struct Scripted<F>(pub(crate) F);
+
+impl<F> TokenizerSource for Scripted<F>
+where
+    F: Fn(&str) -> Result<Arc<dyn ModelTokenizer>, LoadError> + Send + Sync,
+{
+    fn place(&self) -> String {
+        "a script".to_owned()
+    }
+
+    fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
+        (self.0)(model)
+    }
+}
+
+/// A tokenizer that does what a test tells it to.
+pub(crate) struct Told<F>(pub(crate) F);
+
+impl<F> ModelTokenizer for Told<F>
+where
+    F: Fn(&str) -> Vec<u32> + Send + Sync,
+{
+    fn tokenize(&self, prompt: &Prompt, _: PromptOptions) -> Result<Vec<u32>, TokenizeError> {
+        let Prompt::Text(text) = prompt else { panic!("only texts") };
+        Ok((self.0)(text))
+    }
+}
+
+/// Gives every model a tokenizer that does the same.
+pub(crate) fn told(tokenize: impl Fn(&str) -> Vec<u32> + Clone + Send + Sync + 'static) -> impl TokenizerSource {
+    Scripted(move |_: &str| -> Result<Arc<dyn ModelTokenizer>, LoadError> { Ok(Arc::new(Told(tokenize.clone()))) })
+}

@@ -1,0 +1,168 @@
+//! Engines that a file names: a JSON list of what `POST /register` takes.
+
+mod watch;
+
+use std::num::NonZeroU16;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::reconcile::Targets;
+use super::template::{EngineTemplate, Traits, TraitsError};
+use crate::engine::{EngineKind, Removal};
+use crate::indexer::{RankId, Registration, RegistrationError, check_endpoint};
+use crate::instance::{InstanceId, ModelKey};
+
+pub(super) use self::watch::watch;
+
+/// One engine, or one of its ranks, in the words of `POST /register`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"instance_id\": 1, \"endpoint\": \"tcp://gpu-1:5557\"}")]
+struct Entry {
+    instance_id: InstanceId,
+    endpoint: String,
+    #[serde(alias = "model", alias = "modelname")]
+    model_name: Option<String>,
+    #[serde(alias = "routing_group")]
+    tenant_id: Option<String>,
+    block_size: Option<u32>,
+    dp_rank: Option<u32>,
+    /// Ranks that publish at this port and the following ones.
+    data_parallel_size: Option<NonZeroU16>,
+    replay_endpoint: Option<String>,
+    lora_name: Option<String>,
+    engine: Option<EngineKind>,
+    removal: Option<Removal>,
+}
+
+/// A file does not say which engines there are.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub(crate) struct FileError {
+    line: usize,
+    what: String,
+}
+
+/// What is wrong with one entry.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    #[error("block_size must be at least 1: give the engine's block size in tokens")]
+    NoTokens,
+    #[error("dp_rank and data_parallel_size are both given: one names a rank, the other all of them")]
+    RankAndRanks,
+    #[error("{field} {endpoint:?} has no port to count ranks from: give tcp://host:port")]
+    NoPort { field: &'static str, endpoint: String },
+    #[error("endpoint and replay_endpoint of several ranks must have one host: name each rank with its dp_rank")]
+    TwoHosts,
+    #[error("{0} is named twice, in different ways: leave one out")]
+    Twice(RankId),
+    #[error("{0}")]
+    Traits(#[from] TraitsError),
+    #[error("{0}")]
+    Endpoint(#[from] RegistrationError),
+}
+
+/// All ranks that the text of a file names: all of them or none.
+///
+/// # Errors
+///
+/// When anything in it cannot be used, with its line.
+pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, FileError> {
+    let entries: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| FileError {
+        line: error.line(),
+        what: match error.is_eof() {
+            true => "the file ends in the middle: write it beside and rename it into place".to_owned(),
+            false => format!("{}; a JSON list is wanted", without_place(&error)),
+        },
+    })?;
+    let mut targets = Targets::new();
+    for entry in entries {
+        let line = line_of(text, entry.get());
+        let parsed: Entry = serde_json::from_str(entry.get())
+            .map_err(|error| FileError { line: line + error.line().max(1) - 1, what: without_place(&error) })?;
+        let ranks = ranks(&parsed, template).map_err(|error| FileError { line, what: error.to_string() })?;
+        for (rank, registration) in ranks {
+            if targets.get(&rank).is_some_and(|known| *known != registration) {
+                return Err(FileError { line, what: EntryError::Twice(rank).to_string() });
+            }
+            targets.insert(rank, registration);
+        }
+    }
+    Ok(targets)
+}
+
+fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
+    let block_size = entry.block_size.map(|tokens| BlockSize::new(tokens).ok_or(EntryError::NoTokens)).transpose()?;
+    let mut targets = Targets::new();
+    for endpoint in [Some(&entry.endpoint), entry.replay_endpoint.as_ref()].into_iter().flatten() {
+        check_endpoint(endpoint)?;
+    }
+    if let Some(size) = entry.data_parallel_size {
+        if entry.dp_rank.is_some() {
+            return Err(EntryError::RankAndRanks);
+        }
+        let (host, port) = host_and_port("endpoint", &entry.endpoint)?;
+        let replay =
+            entry.replay_endpoint.as_ref().map(|replay| host_and_port("replay_endpoint", replay)).transpose()?;
+        if replay.is_some_and(|(replay_host, _)| replay_host != host) {
+            return Err(EntryError::TwoHosts);
+        }
+        let traits = Traits {
+            model_name: entry.model_name.clone(),
+            tenant_id: entry.tenant_id.clone(),
+            block_size,
+            port: Some(port),
+            replay_port: replay.map(|(_, port)| port),
+            data_parallel_size: Some(size),
+            lora_name: entry.lora_name.clone(),
+            engine: entry.engine,
+            removal: entry.removal,
+        };
+        // An entry that names its endpoints has no others.
+        let template = EngineTemplate { replay_port: None, ..template.clone() };
+        template.add_ranks(&mut targets, &entry.instance_id, host, &traits)?;
+        return Ok(targets);
+    }
+    let registration = Registration {
+        instance: entry.instance_id.clone(),
+        dp_rank: DpRank(entry.dp_rank.unwrap_or_default()),
+        endpoint: entry.endpoint.clone(),
+        replay_endpoint: entry.replay_endpoint.clone(),
+        model: ModelKey {
+            model_name: entry.model_name.clone().unwrap_or_else(|| template.model_name.clone()),
+            tenant_id: entry.tenant_id.clone().unwrap_or_else(|| template.tenant_id.clone()),
+        },
+        block_size: block_size.or(template.block_size).ok_or(TraitsError::BlockSize)?,
+        lora_name: entry.lora_name.clone().filter(|name| !name.is_empty()),
+        engine: entry.engine.map(EngineKind::name),
+        removed_copies: entry.removal.unwrap_or_default().into(),
+    };
+    targets.insert(RankId::of(&registration), registration);
+    Ok(targets)
+}
+
+fn host_and_port<'e>(field: &'static str, endpoint: &'e str) -> Result<(&'e str, u16), EntryError> {
+    let address = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
+    let parsed = address.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    parsed.ok_or_else(|| EntryError::NoPort { field, endpoint: endpoint.to_owned() })
+}
+
+/// The line, counted from 1, on which a part of a text begins.
+fn line_of(text: &str, part: &str) -> usize {
+    let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    1 + text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count()
+}
+
+/// A parser's message without the place, which it counts from the start of an entry.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Pods as engines. No I/O.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use flash_indexer_core::hashing::BlockSize;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+
+use super::KubernetesNamespace;
+use crate::discovery::reconcile::Targets;
+use crate::discovery::report::Found;
+use crate::discovery::template::{EngineTemplate, Traits};
+use crate::engine::Removal;
+use crate::instance::InstanceId;
+
+/// Annotations and labels of pods that say what their engine is begin so.
+const PREFIX: &str = "flash-indexer/";
+
+/// A pod, as far as it matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Pod {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    resource_version: String,
+    deletion_timestamp: Option<String>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    #[serde(default)]
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+impl Pod {
+    /// The version of the cluster's state that it is of.
+    pub(super) fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+
+    fn key(&self) -> (String, String) {
+        (self.metadata.namespace.clone(), self.metadata.name.clone())
+    }
+
+    /// The address of a pod that is ready and stays so as far as is known.
+    fn address(&self) -> Option<&str> {
+        let mut conditions = self.status.conditions.iter().flatten();
+        let is_ready = conditions.any(|condition| condition.r#type == "Ready" && condition.status == "True");
+        let stays = self.metadata.deletion_timestamp.is_none();
+        self.status.pod_ip.as_deref().filter(|address| is_ready && stays && !address.is_empty())
+    }
+
+    /// What an annotation says, or else a label.
+    fn said(&self, what: &str) -> Option<&str> {
+        let name = format!("{PREFIX}{what}");
+        let said = [&self.metadata.annotations, &self.metadata.labels].into_iter().flatten();
+        said.into_iter().find_map(|values| values.get(&name)).map(String::as_str)
+    }
+
+    fn traits(&self) -> Result<Traits, String> {
+        Ok(Traits {
+            model_name: self.said("model-name").map(str::to_owned),
+            tenant_id: self.said("tenant-id").map(str::to_owned),
+            block_size: match self.number("block-size")? {
+                None => None,
+                Some(tokens) => Some(BlockSize::new(tokens).ok_or("flash-indexer/block-size must be at least 1")?),
+            },
+            port: self.number("port")?,
+            replay_port: self.number("replay-port")?,
+            data_parallel_size: self.number("data-parallel-size")?,
+            lora_name: self.said("lora-name").map(str::to_owned),
+            engine: self.word("engine")?,
+            removal: self.word::<Removal>("removal")?,
+        })
+    }
+
+    fn number<T: FromStr>(&self, what: &str) -> Result<Option<T>, String> {
+        let said = self.said(what);
+        let parsed =
+            said.map(|text| text.parse().map_err(|_| format!("{PREFIX}{what} cannot be {text:?}: give a number")));
+        parsed.transpose()
+    }
+
+    fn word<'de, T: Deserialize<'de>>(&'de self, what: &str) -> Result<Option<T>, String> {
+        let said = self.said(what);
+        let parsed = said.map(|text| {
+            let text: serde::de::value::StrDeserializer<'de, serde::de::value::Error> = text.into_deserializer();
+            T::deserialize(text).map_err(|error| format!("{PREFIX}{what}: {error}"))
+        });
+        parsed.transpose()
+    }
+}
+
+/// What is known of one pod.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
+    targets: Targets,
+    problem: Option<String>,
+}
+
+/// All pods that the selector picks.
+pub(super) struct PodSet {
+    template: EngineTemplate,
+    namespace: KubernetesNamespace,
+    pods: BTreeMap<(String, String), Known>,
+    /// All of them together, until one changes.
+    found: Option<Found>,
+}
+
+impl PodSet {
+    pub(super) fn new(template: EngineTemplate, namespace: KubernetesNamespace) -> Self {
+        Self { template, namespace, pods: BTreeMap::new(), found: None }
+    }
+
+    /// These and no others are there.
+    pub(super) fn replace(&mut self, pods: &[Pod]) {
+        let mut gone = std::mem::take(&mut self.pods);
+        self.found = None;
+        for pod in pods {
+            // What was known of it stands where it says something wrong now.
+            if let Some(known) = gone.remove(&pod.key()) {
+                self.pods.insert(pod.key(), known);
+            }
+            self.set(pod);
+        }
+    }
+
+    /// A pod is there, and so.
+    pub(super) fn set(&mut self, pod: &Pod) {
+        let before = self.pods.remove(&pod.key()).unwrap_or_default();
+        let now = match pod.address().map(|address| self.targets(pod, address)) {
+            None => Known::default(),
+            Some(Ok(targets)) => Known { targets, problem: None },
+            Some(Err(problem)) => Known {
+                targets: before.targets.clone(),
+                problem: Some(format!("pod {}/{}: {problem}", pod.metadata.namespace, pod.metadata.name)),
+            },
+        };
+        if now != before {
+            self.found = None;
+        }
+        self.pods.insert(pod.key(), now);
+    }
+
+    pub(super) fn remove(&mut self, pod: &Pod) {
+        if self.pods.remove(&pod.key()).is_some() {
+            self.found = None;
+        }
+    }
+
+    /// The engines among them. Cheap as long as nothing changes.
+    pub(super) fn found(&mut self) -> Found {
+        let pods = &self.pods;
+        let found = self.found.get_or_insert_with(|| {
+            let targets = pods.values().flat_map(|known| known.targets.clone()).collect();
+            Found::new(targets, pods.values().filter_map(|known| known.problem.clone()).collect())
+        });
+        Found { targets: Arc::clone(&found.targets), problems: Arc::clone(&found.problems) }
+    }
+
+    fn targets(&self, pod: &Pod, address: &str) -> Result<Targets, String> {
+        let Metadata { name, namespace, .. } = &pod.metadata;
+        let instance = match &self.namespace {
+            KubernetesNamespace::All => InstanceId::parse(&format!("{namespace}/{name}")),
+            KubernetesNamespace::Own | KubernetesNamespace::Named(_) => InstanceId::parse(name),
+        };
+        let instance = instance.map_err(|error| error.to_string())?;
+        let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+        let mut targets = Targets::new();
+        let added = self.template.add_ranks(&mut targets, &instance, &host, &pod.traits()?);
+        added.map_err(|error| error.to_string()).map(|()| targets)
+    }
+}

@@ -1,0 +1,347 @@
+use std::ops::Range;
+
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RemovedCopies};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::instance::{InstanceId, ModelKey};
+
+const GRACE: Duration = Duration::from_secs(10);
+const RANKS: Range<u64> = 0..4;
+
+fn rank(number: u64) -> RankId {
+    RankId { model: ModelKey::new("m", None), instance: InstanceId::number(number), dp_rank: DpRank(0) }
+}
+
+/// Instance `number` at one of its addresses.
+fn at(number: u64, address: u8) -> Registration {
+    at_endpoint(number, format!("tcp://host-{number}:{}", 5_000 + u16::from(address)))
+}
+
+fn at_endpoint(number: u64, endpoint: String) -> Registration {
+    let RankId { model, instance, dp_rank } = rank(number);
+    Registration {
+        instance,
+        dp_rank,
+        endpoint,
+        replay_endpoint: None,
+        model,
+        block_size: BlockSize::new(16).expect("more than 0"),
+        lora_name: None,
+        engine: None,
+        removed_copies: RemovedCopies::One,
+    }
+}
+
+fn targets(registrations: impl IntoIterator<Item = Registration>) -> Arc<Targets> {
+    Arc::new(registrations.into_iter().map(|registration| (RankId::of(&registration), registration)).collect())
+}
+
+/// What is registered, and who may not be.
+#[derive(Default)]
+struct Registry {
+    kept: BTreeMap<RankId, Kept>,
+    refused: BTreeSet<RankId>,
+}
+
+impl Registry {
+    fn keep(&mut self, keeper: Keeper, registration: Registration) {
+        self.kept.insert(RankId::of(&registration), Kept { keeper, registration });
+    }
+
+    /// Carries everything out, and returns what it was.
+    fn follow(&mut self, reconciler: &mut Reconciler, now: Instant) -> Vec<Step> {
+        let steps = reconciler.steps(&self.kept, now);
+        for step in &steps {
+            match step {
+                Step::Unregister(rank) => {
+                    let gone = self.kept.remove(rank).expect("only what is registered is unregistered");
+                    assert_ne!(gone.keeper, Keeper::Hand, "what people register stays");
+                }
+                Step::Register { registration, source } => {
+                    let rank = RankId::of(registration);
+                    let is_there = self.kept.get(&rank).is_some_and(|kept| kept.registration == *registration);
+                    let result = match self.refused.contains(&rank) && !is_there {
+                        true => Err("refused".to_owned()),
+                        false => Ok(()),
+                    };
+                    if result.is_ok() {
+                        let known = self.kept.get(&rank);
+                        assert!(known.is_none_or(|known| known.registration == *registration), "unregister it first");
+                        self.keep(Keeper::Source(Arc::clone(source)), registration.clone());
+                    }
+                    reconciler.tried(registration, result, now);
+                }
+            }
+        }
+        steps
+    }
+
+    fn endpoint(&self, number: u64) -> Option<&str> {
+        self.kept.get(&rank(number)).map(|kept| kept.registration.endpoint.as_str())
+    }
+}
+
+/// A reconciler of the sources `first` and `second`.
+fn reconciler() -> Reconciler {
+    Reconciler::new(GRACE, ["first".into(), "second".into()])
+}
+
+fn standing(reconciler: &Reconciler, source: usize, registry: &Registry, number: u64) -> Option<Standing> {
+    let mut standings = reconciler.standings(source, &registry.kept);
+    standings.find(|(registration, _)| RankId::of(registration) == rank(number)).map(|(_, standing)| standing)
+}
+
+#[test]
+fn an_address_that_was_handed_on_is_left_at_once() {
+    let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
+    let shared = "tcp://10.0.0.7:5557".to_owned();
+    reconciler.answers(0, targets([at_endpoint(1, shared.clone())]), start);
+    registry.follow(&mut reconciler, start);
+    reconciler.answers(0, targets([at_endpoint(2, shared.clone())]), start);
+    registry.follow(&mut reconciler, start);
+    assert_eq!((registry.endpoint(1), registry.endpoint(2)), (None, Some(shared.as_str())));
+}
+
+#[test]
+fn the_first_source_goes_before_the_second_and_both_can_see_it() {
+    let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
+    reconciler.answers(1, targets([at(1, 2)]), start);
+    registry.follow(&mut reconciler, start);
+    assert_eq!(registry.endpoint(1), Some("tcp://host-1:5002"), "nobody else names it");
+    reconciler.answers(0, targets([at(1, 1)]), start);
+    registry.follow(&mut reconciler, start);
+    assert_eq!(registry.endpoint(1), Some("tcp://host-1:5001"));
+    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(Standing::Registered));
+    let overruled = Standing::Overruled { by: "first".into(), endpoint: "tcp://host-1:5001".to_owned() };
+    assert_eq!(standing(&reconciler, 1, &registry, 1), Some(overruled));
+    // What is about to go does not hold up what is there.
+    reconciler.answers(0, targets([]), start);
+    registry.follow(&mut reconciler, start);
+    assert_eq!(registry.endpoint(1), Some("tcp://host-1:5002"));
+    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(Standing::Leaving));
+}
+
+#[test]
+fn room_is_made_before_it_is_taken() {
+    let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
+    reconciler.answers(0, targets([at(2, 0)]), start);
+    registry.follow(&mut reconciler, start);
+    reconciler.answers(0, targets([at(1, 0)]), start);
+    registry.follow(&mut reconciler, start);
+    reconciler.answers(0, targets([at(0, 0), at(1, 1)]), start + GRACE);
+    let steps = registry.follow(&mut reconciler, start + GRACE);
+    let first_registration = steps.iter().position(|step| matches!(step, Step::Register { .. }));
+    let last_departure = steps.iter().rposition(|step| matches!(step, Step::Unregister(_)));
+    assert!(last_departure < first_registration, "{steps:?}");
+    assert_eq!(steps.len(), 4, "one leaves, one comes, one moves: {steps:?}");
+}
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+enum Happening {
+    Answers(usize, BTreeMap<u64, u8>),
+    Fails(usize),
+    Passes(u64),
+    RegisteredByHand(u64, u8),
+    UnregisteredByHand(u64),
+    IsRefused(u64),
+    IsRefusedNoMore(u64),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let set = proptest::collection::btree_map(RANKS, 0u8..3, 0..4);
+    prop_oneof![
+        6 => (0usize..2, set).prop_map(|(source, set)| Happening::Answers(source, set)),
+        2 => (0usize..2).prop_map(Happening::Fails),
+        4 => (1u64..12).prop_map(Happening::Passes),
+        1 => (RANKS, 0u8..3).prop_map(|(number, address)| Happening::RegisteredByHand(number, address)),
+        2 => RANKS.prop_map(Happening::UnregisteredByHand),
+        1 => RANKS.prop_map(Happening::IsRefused),
+        2 => RANKS.prop_map(Happening::IsRefusedNoMore),
+    ]
+}
+
+/// What has happened so far, and what should be registered after all of it: one rank at a time, from the start.
+#[derive(Default)]
+struct History(Vec<(Instant, Happening)>);
+
+/// One rank as the rules have it.
+#[derive(Default)]
+struct Rules {
+    /// By source: the address that it named last, and since when it does not.
+    wishes: [Option<(u8, Option<Instant>)>; 2],
+    answers: [bool; 2],
+    has_answered: [bool; 2],
+    /// Address, and whether that is by hand.
+    registered: Option<(u8, Who)>,
+    tried: Option<(u8, Tried)>,
+    unnamed_since: Option<Instant>,
+    is_refused: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Who {
+    Hand,
+    Source,
+    TakenOver,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Tried {
+    Registered,
+    Until(Instant),
+    Dismissed,
+}
+
+impl History {
+    fn expected(&self, number: u64, taken_over: Option<u8>) -> Option<(u8, Who)> {
+        let mut rules = Rules { registered: taken_over.map(|address| (address, Who::TakenOver)), ..Rules::default() };
+        for (now, happening) in &self.0 {
+            rules.happens(number, happening, *now);
+            rules.settle(*now);
+        }
+        rules.registered
+    }
+}
+
+impl Rules {
+    fn happens(&mut self, number: u64, happening: &Happening, now: Instant) {
+        match happening {
+            Happening::Answers(source, set) => {
+                (self.answers[*source], self.has_answered[*source]) = (true, true);
+                match (set.get(&number), &mut self.wishes[*source]) {
+                    (Some(&address), wish) => *wish = Some((address, None)),
+                    (None, Some((_, gone @ None))) => *gone = Some(now),
+                    (None, _) => {}
+                }
+            }
+            Happening::Fails(source) => self.answers[*source] = false,
+            Happening::RegisteredByHand(of, address) if *of == number => match self.registered {
+                None => self.registered = Some((*address, Who::Hand)),
+                Some((known, _)) if known == *address => self.registered = Some((known, Who::Hand)),
+                Some(_) => {}
+            },
+            Happening::UnregisteredByHand(of) if *of == number => self.registered = None,
+            Happening::IsRefused(of) if *of == number => self.is_refused = true,
+            Happening::IsRefusedNoMore(of) if *of == number => self.is_refused = false,
+            _ => {}
+        }
+    }
+
+    fn settle(&mut self, now: Instant) {
+        for source in 0..2 {
+            if let Some((_, Some(gone))) = self.wishes[source]
+                && self.answers[source]
+                && now - gone >= GRACE
+            {
+                self.wishes[source] = None;
+            }
+        }
+        if self.wishes == [None, None] {
+            self.tried = None;
+        }
+        if let (None, Some((_, tried @ Tried::Registered))) = (self.registered, &mut self.tried) {
+            *tried = Tried::Dismissed;
+        }
+        let named = self.wishes.iter().flatten().find(|(_, gone)| gone.is_none()).map(|&(address, _)| address);
+        match (self.registered, named) {
+            (Some((_, Who::Hand)), _) => {}
+            (registered, Some(address)) => {
+                let stands_back = self.tried.is_some_and(|(of, tried)| match tried {
+                    Tried::Dismissed => of == address,
+                    Tried::Until(then) => of == address && now < then,
+                    Tried::Registered => false,
+                });
+                match registered {
+                    Some((known, Who::Source)) if known == address => {}
+                    None if stands_back => {}
+                    _ if self.is_refused && registered.is_none_or(|(known, _)| known != address) => {
+                        self.registered = None;
+                        self.tried = Some((address, Tried::Until(now + RETRY)));
+                    }
+                    _ => {
+                        self.registered = Some((address, Who::Source));
+                        self.tried = Some((address, Tried::Registered));
+                    }
+                }
+            }
+            (Some((address, who)), None) => {
+                let is_leaving = self.wishes.iter().flatten().any(|(of, _)| *of == address);
+                match who {
+                    _ if is_leaving => {}
+                    Who::TakenOver if self.answers == [true, true] => {
+                        let since = *self.unnamed_since.get_or_insert(now);
+                        if now - since >= GRACE {
+                            self.registered = None;
+                        }
+                        return;
+                    }
+                    Who::TakenOver => {}
+                    Who::Source | Who::Hand => self.registered = None,
+                }
+            }
+            (None, None) => {}
+        }
+        self.unnamed_since = None;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// What is registered is what the rules say, whatever happens; once nothing happens any more there is nothing
+    /// left to do, and it is what sources name.
+    #[test]
+    fn registrations_follow_the_rules(
+        taken_over in proptest::collection::btree_map(RANKS, 0u8..3, 0..3),
+        happenings in vec(happening(), 1..40),
+    ) {
+        let (mut reconciler, mut registry, mut history) = (reconciler(), Registry::default(), History::default());
+        for (&number, &address) in &taken_over {
+            registry.keep(Keeper::TakenOver, at(number, address));
+        }
+        let mut now = Instant::now();
+        for happening in happenings {
+            match &happening {
+                Happening::Answers(source, set) => {
+                    let named = targets(set.iter().map(|(&number, &address)| at(number, address)));
+                    reconciler.answers(*source, named, now);
+                }
+                Happening::Fails(source) => reconciler.fails(*source),
+                Happening::Passes(seconds) => now += Duration::from_secs(*seconds),
+                Happening::RegisteredByHand(number, address) => {
+                    let known = registry.kept.get(&rank(*number)).map(|kept| &kept.registration);
+                    if known.is_none_or(|known| *known == at(*number, *address)) {
+                        registry.keep(Keeper::Hand, at(*number, *address));
+                    }
+                }
+                Happening::UnregisteredByHand(number) => drop(registry.kept.remove(&rank(*number))),
+                Happening::IsRefused(number) => drop(registry.refused.insert(rank(*number))),
+                Happening::IsRefusedNoMore(number) => drop(registry.refused.remove(&rank(*number))),
+            }
+            history.0.push((now, happening));
+            registry.follow(&mut reconciler, now);
+            for number in RANKS {
+                let expected = history.expected(number, taken_over.get(&number).copied());
+                let kept = registry.kept.get(&rank(number));
+                let wanted = expected.map(|(address, _)| at(number, address));
+                prop_assert_eq!(
+                    kept.map(|kept| &kept.registration),
+                    wanted.as_ref(),
+                    "instance {} after {:?}", number, history.0
+                );
+                let who = kept.map(|kept| match kept.keeper {
+                    Keeper::Hand => Who::Hand,
+                    Keeper::Source(_) => Who::Source,
+                    Keeper::TakenOver => Who::TakenOver,
+                });
+                prop_assert_eq!(who, expected.map(|(_, who)| who));
+            }
+            let again = reconciler.steps(&registry.kept, now);
+            prop_assert_eq!(again, Vec::new(), "everything was done");
+        }
+    }
+}

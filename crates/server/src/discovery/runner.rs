@@ -1,0 +1,215 @@
+//! The thread that makes registrations follow what sources name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use tracing::{error, info, warn};
+
+use super::reconcile::{Reconciler, Step};
+use super::report::{Failure, Inbox, News};
+use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
+use crate::indexer::{Indexer, Keeper, RankId, Registered, Registration};
+use crate::metrics::Bound;
+use crate::peers::{RecoveryState, RecoveryStatus};
+
+/// Whatever is due without news is done so late at most.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A source as far as it is followed.
+#[derive(Debug)]
+pub(super) struct Followed {
+    name: Arc<str>,
+    inbox: Inbox,
+    answered_at: Option<Instant>,
+    error: Option<String>,
+    problems: Arc<Vec<String>>,
+    /// Its targets' states that were logged.
+    told: BTreeMap<RankId, &'static str>,
+}
+
+impl Followed {
+    pub(super) fn new(name: Arc<str>, inbox: Inbox) -> Self {
+        let (answered_at, error, problems, told) = (None, None, Arc::default(), BTreeMap::new());
+        Self { name, inbox, answered_at, error, problems, told }
+    }
+}
+
+/// What following has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Registrations {
+    Changed,
+    AsTheyWere,
+}
+
+pub(super) struct Runner {
+    sources: Vec<Followed>,
+    reconciler: Reconciler,
+    indexer: Arc<Indexer>,
+    recovery: Arc<RecoveryStatus>,
+    status: Arc<DiscoveryStatus>,
+    /// What [`Indexer::registrations_changed`] said when everything was in order.
+    in_order_at: Option<u64>,
+}
+
+impl Runner {
+    pub(super) fn new(
+        sources: Vec<Followed>,
+        grace: Duration,
+        indexer: &Arc<Indexer>,
+        recovery: &Arc<RecoveryStatus>,
+        status: &Arc<DiscoveryStatus>,
+    ) -> Self {
+        let reconciler = Reconciler::new(grace, sources.iter().map(|source| Arc::clone(&source.name)));
+        let (indexer, recovery, status) = (Arc::clone(indexer), Arc::clone(recovery), Arc::clone(status));
+        let runner = Self { sources, reconciler, indexer, recovery, status, in_order_at: None };
+        runner.publish();
+        runner
+    }
+
+    pub(super) fn run(mut self, heard: &Receiver<()>, stopped: &Receiver<()>) {
+        while stopped.try_recv() == Err(TryRecvError::Empty) && !self.indexer.is_stopping() {
+            if self.listen() {
+                self.in_order_at = None;
+            }
+            let is_recovering = matches!(self.recovery.state(), RecoveryState::Running(_));
+            let registrations = self.indexer.registrations_changed();
+            match self.in_order_at == Some(registrations) {
+                true => self.status.answered(self.sources.iter().map(|source| source.answered_at)),
+                false if is_recovering => self.publish(),
+                false => {
+                    // Something may have changed while it was looked at: what it said before counts.
+                    let is_in_order = self.follow() == Registrations::AsTheyWere && !self.reconciler.is_waiting();
+                    self.in_order_at = is_in_order.then_some(registrations);
+                }
+            }
+            // Disconnected or not, whether this ends is seen above.
+            if heard.recv_timeout(TICK).is_err() && stopped.try_recv() != Err(TryRecvError::Empty) {
+                return;
+            }
+        }
+    }
+
+    /// Takes what sources have told since; whether that is news.
+    fn listen(&mut self) -> bool {
+        let now = Instant::now();
+        let mut is_news = false;
+        for (number, source) in self.sources.iter_mut().enumerate() {
+            let News { found, failure } = source.inbox.take();
+            if let Some(found) = found {
+                self.indexer.metrics().discovery_look(&source.name, "ok");
+                self.indexer.metrics().discovery_answered(&source.name, SystemTime::now());
+                if let Some(error) = source.error.take() {
+                    is_news = true;
+                    info!("{} answers again; it said: {error}", source.name);
+                }
+                if source.problems != found.problems {
+                    found.problems.iter().for_each(|problem| warn!("{}: {problem}", source.name));
+                }
+                source.answered_at = Some(now);
+                is_news |= source.problems != found.problems;
+                source.problems = found.problems;
+                is_news |= self.reconciler.answers(number, found.targets, now);
+            }
+            if let Some(failure) = failure {
+                self.indexer.metrics().discovery_look(&source.name, "failed");
+                if let Failure::TooMany(_) = failure {
+                    self.indexer.metrics().bound(Bound::DiscoveryTargets);
+                }
+                if source.error.as_deref() != Some(failure.text()) {
+                    is_news = true;
+                    error!("{}: {}", source.name, failure.text());
+                }
+                source.error = Some(failure.text().to_owned());
+                self.reconciler.fails(number);
+            }
+        }
+        is_news
+    }
+
+    /// Changes what must be changed.
+    fn follow(&mut self) -> Registrations {
+        let now = Instant::now();
+        let steps = self.reconciler.steps(&self.indexer.kept(), now);
+        let registrations = if steps.is_empty() { Registrations::AsTheyWere } else { Registrations::Changed };
+        for step in steps {
+            if self.indexer.is_stopping() {
+                break;
+            }
+            match step {
+                Step::Unregister(rank) => {
+                    self.indexer.unregister_kept(&rank);
+                    self.indexer.metrics().discovery_change("unregistered");
+                    info!("{rank} is unregistered: its source no longer names it so");
+                }
+                Step::Register { registration, source } => self.register(registration, &source, now),
+            }
+        }
+        if self.reconciler.has_answers() {
+            self.status.has_begun(self.registered());
+        }
+        self.publish();
+        self.tell_changes();
+        registrations
+    }
+
+    fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
+        let rank = RankId::of(&registration);
+        let endpoint = registration.endpoint.clone();
+        let result = self.indexer.register_for(Keeper::Source(Arc::clone(source)), registration.clone());
+        match &result {
+            Ok(Registered::New) => {
+                self.indexer.metrics().discovery_change("registered");
+                info!("{rank} is registered at {endpoint}: {source} names it");
+            }
+            Ok(Registered::Already) => {}
+            Err(_) => self.indexer.metrics().discovery_change("refused"),
+        }
+        self.reconciler.tried(&registration, result.map(drop).map_err(|error| error.to_string()), now);
+    }
+
+    fn registered(&self) -> Vec<RankId> {
+        let kept = self.indexer.kept().into_iter();
+        kept.filter(|(_, kept)| matches!(kept.keeper, Keeper::Source(_))).map(|(rank, _)| rank).collect()
+    }
+
+    fn publish(&self) {
+        let kept = self.indexer.kept();
+        let sources = self.sources.iter().enumerate().map(|(number, source)| {
+            let standings = self.reconciler.standings(number, &kept);
+            let status = SourceStatus {
+                name: source.name.to_string(),
+                state: match (&source.error, source.answered_at) {
+                    (Some(_), _) => SourceState::Failing,
+                    (None, Some(_)) => SourceState::Ok,
+                    (None, None) => SourceState::Waiting,
+                },
+                answered_at: source.answered_at,
+                error: source.error.clone(),
+                problems: source.problems.to_vec(),
+                targets: standings.map(|(target, standing)| TargetStatus::new(target, &standing)).collect(),
+            };
+            self.indexer.metrics().discovery_targets(&source.name, &status.counts());
+            status
+        });
+        self.status.publish(sources.collect());
+    }
+
+    /// Logs each target that does not become what its source wants, once.
+    fn tell_changes(&mut self) {
+        let sources = self.status.sources();
+        for (source, status) in self.sources.iter_mut().zip(sources) {
+            let mut told = BTreeMap::new();
+            for target in status.targets {
+                let key = target.rank();
+                let is_new = source.told.get(&key) != Some(&target.state);
+                if let Some(reason) = target.reason.as_ref().filter(|_| is_new && target.state != "leaving") {
+                    warn!("{} names {key}, which is {}: {reason}", source.name, target.state);
+                }
+                told.insert(key, target.state);
+            }
+            source.told = told;
+        }
+    }
+}

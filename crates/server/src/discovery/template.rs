@@ -1,0 +1,108 @@
+//! What is known of engines beforehand, because where they are found says little of them.
+
+use std::num::NonZeroU16;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+
+use super::reconcile::Targets;
+use crate::engine::{EngineKind, Removal};
+use crate::indexer::{RankId, Registration};
+use crate::instance::{InstanceId, ModelKey};
+
+/// What discovered engines are taken to be, as far as a source does not say.
+#[derive(Debug, Clone)]
+pub struct EngineTemplate {
+    /// Model that they serve.
+    pub model_name: String,
+    /// Whose they are.
+    pub tenant_id: String,
+    /// Tokens in their blocks, if all have the same.
+    pub block_size: Option<BlockSize>,
+    /// Port where rank 0 publishes; each further rank has the next one.
+    pub port: u16,
+    /// Port where rank 0 replays, if they do; each further rank has the next one.
+    pub replay_port: Option<u16>,
+    /// Data-parallel ranks of each engine.
+    pub data_parallel_size: NonZeroU16,
+}
+
+impl Default for EngineTemplate {
+    fn default() -> Self {
+        Self {
+            model_name: "default".to_owned(),
+            tenant_id: ModelKey::DEFAULT_TENANT.to_owned(),
+            block_size: None,
+            port: 5557,
+            replay_port: None,
+            data_parallel_size: NonZeroU16::MIN,
+        }
+    }
+}
+
+/// What a source says of one engine; the template has the rest.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Traits {
+    pub(super) model_name: Option<String>,
+    pub(super) tenant_id: Option<String>,
+    pub(super) block_size: Option<BlockSize>,
+    pub(super) port: Option<u16>,
+    pub(super) replay_port: Option<u16>,
+    pub(super) data_parallel_size: Option<NonZeroU16>,
+    pub(super) lora_name: Option<String>,
+    pub(super) engine: Option<EngineKind>,
+    pub(super) removal: Option<Removal>,
+}
+
+/// An engine cannot be registered with what is known of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TraitsError {
+    #[error("its block size is not known: name it there, or give --block-size")]
+    BlockSize,
+    #[error("{ranks} ranks from port {port} on are more than there are ports: name a lower one, or fewer ranks")]
+    Ports { port: u16, ranks: u16 },
+    #[error(
+        "its {ranks} ranks publish from port {port} on and replay from port {replay_port} on, which overlap: leave room \
+         for the ranks between them"
+    )]
+    Overlap { port: u16, replay_port: u16, ranks: u16 },
+}
+
+impl EngineTemplate {
+    /// Adds the ranks of an engine at this host.
+    pub(super) fn add_ranks(
+        &self,
+        targets: &mut Targets,
+        instance: &InstanceId,
+        host: &str,
+        traits: &Traits,
+    ) -> Result<(), TraitsError> {
+        let ranks = traits.data_parallel_size.unwrap_or(self.data_parallel_size).get();
+        let port = traits.port.unwrap_or(self.port);
+        let replay_port = traits.replay_port.or(self.replay_port);
+        let block_size = traits.block_size.or(self.block_size).ok_or(TraitsError::BlockSize)?;
+        for first in [Some(port), replay_port].into_iter().flatten() {
+            first.checked_add(ranks - 1).ok_or(TraitsError::Ports { port: first, ranks })?;
+        }
+        if let Some(replay_port) = replay_port.filter(|replay_port| replay_port.abs_diff(port) < ranks) {
+            return Err(TraitsError::Overlap { port, replay_port, ranks });
+        }
+        let model_name = traits.model_name.clone().unwrap_or_else(|| self.model_name.clone());
+        let tenant_id = traits.tenant_id.clone().unwrap_or_else(|| self.tenant_id.clone());
+        for rank in 0..ranks {
+            let registration = Registration {
+                instance: instance.clone(),
+                dp_rank: DpRank(rank.into()),
+                endpoint: format!("tcp://{host}:{}", port + rank),
+                replay_endpoint: replay_port.map(|replay_port| format!("tcp://{host}:{}", replay_port + rank)),
+                model: ModelKey { model_name: model_name.clone(), tenant_id: tenant_id.clone() },
+                block_size,
+                lora_name: traits.lora_name.clone().filter(|name| !name.is_empty()),
+                engine: traits.engine.map(EngineKind::name),
+                removed_copies: traits.removal.unwrap_or_default().into(),
+            };
+            targets.insert(RankId::of(&registration), registration);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,288 @@
+//! An explanation as it is answered.
+
+use std::time::{Duration, Instant};
+
+use flash_indexer_core::Tier;
+use flash_indexer_core::groups::Reach;
+use serde::Serialize;
+
+use crate::dump::Needs;
+use crate::explain::{ClearCause, Departure, End, Lack, LackedBlock, LackingGroup, RankExplanation, Reason, Removal};
+use crate::hashes::{HashForm, ShownHash};
+use crate::indexer::{Explanation, Question};
+use crate::ingest::Trust;
+use crate::instance::InstanceId;
+
+#[derive(Serialize)]
+pub(super) struct ExplainResponse {
+    model_name: String,
+    tenant_id: String,
+    block_size: Option<u32>,
+    blocks: usize,
+    ranks: Vec<ShownRank>,
+    absent: Vec<Absent>,
+}
+
+#[derive(Serialize)]
+struct ShownRank {
+    instance_id: InstanceId,
+    dp_rank: u32,
+    trust: Trust,
+    last_error: Option<String>,
+    blocks_held: usize,
+    longest_matched: u64,
+    gpu: u64,
+    cpu: u64,
+    disk: u64,
+    ends: Vec<ShownEnd>,
+}
+
+/// An instance, or a rank of one, that is not registered.
+#[derive(Serialize)]
+struct Absent {
+    instance_id: InstanceId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dp_rank: Option<u32>,
+    reason: &'static str,
+    why: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unregistered_ms_ago: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ShownEnd {
+    position: usize,
+    local_hash: Option<ShownHash>,
+    sequence_hash: Option<ShownHash>,
+    reason: &'static str,
+    why: String,
+    #[serde(flatten)]
+    facts: Facts,
+}
+
+/// What is known besides the reason.
+#[derive(Serialize, Default)]
+#[serde(rename_all = "snake_case")]
+struct Facts {
+    /// Where the block is held, or was until it was removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed_ms_ago: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cleared_ms_ago: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_again_from: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_elsewhere: Option<HeldElsewhere>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    cut_off: Option<CutOff>,
+}
+
+/// What further cache groups of a hybrid model cannot use.
+#[derive(Serialize)]
+struct CutOff {
+    /// Leading blocks that are held in the full-attention group.
+    full_attention_blocks: usize,
+    /// Leading blocks of which the groups lack something.
+    wanted_blocks: usize,
+    cache_groups: Vec<ShownGroup>,
+}
+
+#[derive(Serialize)]
+struct ShownGroup {
+    group: u32,
+    needs: Needs,
+    missing_blocks: u32,
+    missing: Vec<ShownMissing>,
+}
+
+#[derive(Serialize)]
+struct ShownMissing {
+    position: usize,
+    local_hash: Option<ShownHash>,
+    sequence_hash: Option<ShownHash>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct HeldElsewhere {
+    lora_name: Option<String>,
+    is_salted: bool,
+    blocks: usize,
+}
+
+impl ExplainResponse {
+    pub(super) fn of(question: Question, explanation: Explanation, hashes: HashForm) -> Self {
+        let Explanation { block_tokens, blocks, ranks, departed, unknown, now } = explanation;
+        let shown = |rank| ShownRank::of(rank, u64::from(block_tokens.unwrap_or(0)), now, hashes);
+        let gone = departed.into_iter().map(|departure| Absent::departed(departure, now));
+        Self {
+            model_name: question.key.model_name,
+            tenant_id: question.key.tenant_id,
+            block_size: block_tokens,
+            blocks,
+            ranks: ranks.into_iter().map(shown).collect(),
+            absent: gone.chain(unknown.map(Absent::unknown)).collect(),
+        }
+    }
+}
+
+impl Absent {
+    fn departed(departure: Departure, now: Instant) -> Self {
+        let ago = now.saturating_duration_since(departure.at);
+        Self {
+            instance_id: departure.instance,
+            dp_rank: Some(departure.dp_rank.0),
+            reason: "unregistered",
+            why: format!("it was unregistered {} ago", shown_time(ago)),
+            unregistered_ms_ago: Some(milliseconds(ago)),
+        }
+    }
+
+    fn unknown(instance_id: InstanceId) -> Self {
+        let why = "nobody of this name is registered for the model and tenant: see GET /workers".to_owned();
+        Self { instance_id, dp_rank: None, reason: "not_registered", why, unregistered_ms_ago: None }
+    }
+}
+
+impl ShownRank {
+    fn of(rank: RankExplanation, block_tokens: u64, now: Instant, hashes: HashForm) -> Self {
+        let tokens = |tier: Tier| rank.blocks[tier] as u64 * block_tokens;
+        let last_error = rank.last_error.as_deref();
+        Self {
+            dp_rank: rank.dp_rank.0,
+            trust: rank.trust,
+            blocks_held: rank.blocks_held,
+            longest_matched: tokens(Tier::External),
+            gpu: tokens(Tier::Device),
+            cpu: tokens(Tier::Host),
+            disk: tokens(Tier::Disk),
+            ends: rank.ends.into_iter().map(|end| ShownEnd::of(end, last_error, now, hashes)).collect(),
+            instance_id: rank.instance,
+            last_error: rank.last_error,
+        }
+    }
+}
+
+impl ShownEnd {
+    fn of(end: End, last_error: Option<&str>, now: Instant, hashes: HashForm) -> Self {
+        let ago = |at: Instant| now.saturating_duration_since(at);
+        let removal = |removal: Removal| {
+            let facts = Facts {
+                tier: Some(removal.tier.as_str()),
+                removed_ms_ago: Some(milliseconds(ago(removal.at))),
+                ..Facts::default()
+            };
+            (format!("it was removed from {} {} ago", removal.tier.as_str(), shown_time(ago(removal.at))), facts)
+        };
+        let (reason, (why, facts)) = match end.reason {
+            Reason::WholePrompt => ("whole_prompt", ("every block is held".to_owned(), Facts::default())),
+            Reason::OtherTier(tier) => {
+                let facts = Facts { tier: Some(tier.as_str()), ..Facts::default() };
+                ("other_tier", (format!("it is held in {} and no faster tier", tier.as_str()), facts))
+            }
+            Reason::CacheGroups(lack) => {
+                let why = shown_lack(&lack);
+                ("cache_groups", (why, Facts { cut_off: Some(CutOff::of(lack, hashes)), ..Facts::default() }))
+            }
+            Reason::Hole { behind, removed } => {
+                let (how, facts) = removed.map(removal).unwrap_or_default();
+                let separator = if how.is_empty() { "" } else { "; " };
+                let (blocks, position) = (behind.blocks, behind.position);
+                let why = format!("it is missing, and {blocks} from position {position} on are held{separator}{how}");
+                ("hole", (why, Facts { held_again_from: Some(position), ..facts }))
+            }
+            Reason::Removed(Some(removed)) => ("removed", removal(removed)),
+            Reason::Removed(None) => {
+                let why = "it was held, and how it went is no longer remembered";
+                ("removed", (why.to_owned(), Facts::default()))
+            }
+            Reason::Cleared(clear) => {
+                let ago = ago(clear.at);
+                let why = match clear.cause {
+                    ClearCause::Engine => format!("the engine cleared its cache {} ago", shown_time(ago)),
+                    ClearCause::Service => {
+                        format!("it was forgotten {} ago, when the engine started again", shown_time(ago))
+                    }
+                };
+                ("cleared", (why, Facts { cleared_ms_ago: Some(milliseconds(ago)), ..Facts::default() }))
+            }
+            Reason::OtherSpace { space, blocks } => {
+                let adapter = space.lora_name().map_or("no adapter".to_owned(), |name| format!("adapter {name:?}"));
+                let salt = if space.salt().is_some() { "a salt that is not the prompt's" } else { "no salt" };
+                let why = format!("{blocks} blocks of the same tokens are held under {adapter} and {salt}");
+                let held_elsewhere = HeldElsewhere {
+                    lora_name: space.lora_name().map(str::to_owned),
+                    is_salted: space.salt().is_some(),
+                    blocks,
+                };
+                ("other_space", (why, Facts { held_elsewhere: Some(held_elsewhere), ..Facts::default() }))
+            }
+            Reason::Cold => ("cold", ("nothing was received from the engine yet".to_owned(), Facts::default())),
+            Reason::Degraded => {
+                let why = last_error.unwrap_or("changes were missed");
+                ("degraded", (format!("it may be held unknown to the index: {why}"), Facts::default()))
+            }
+            Reason::NeverSeen => {
+                ("never_seen", ("as far as is remembered, the engine never stored it".to_owned(), Facts::default()))
+            }
+        };
+        Self {
+            position: end.position,
+            local_hash: end.local.map(|local| ShownHash(local.0, hashes)),
+            sequence_hash: end.sequence.map(|sequence| ShownHash(sequence.0, hashes)),
+            reason,
+            why,
+            facts,
+        }
+    }
+}
+
+impl CutOff {
+    fn of(lack: Lack, hashes: HashForm) -> Self {
+        let missing = |LackedBlock { position, local, sequence, held_in }| ShownMissing {
+            position,
+            local_hash: local.map(|local| ShownHash(local.0, hashes)),
+            sequence_hash: sequence.map(|sequence| ShownHash(sequence.0, hashes)),
+            tier: held_in.map(Tier::as_str),
+        };
+        let groups = lack.groups.into_iter().map(|lacking| ShownGroup {
+            group: lacking.group.id.0,
+            needs: lacking.group.reach.into(),
+            missing_blocks: lacking.missing_count,
+            missing: lacking.missing.into_iter().map(missing).collect(),
+        });
+        Self { full_attention_blocks: lack.held, wanted_blocks: lack.wanted, cache_groups: groups.collect() }
+    }
+}
+
+/// Positions of missing blocks that a sentence names.
+const POSITIONS_SHOWN_MAX: usize = 8;
+
+/// What groups lack, in a sentence.
+fn shown_lack(lack: &Lack) -> String {
+    let group = |LackingGroup { group, missing_count, missing }: &LackingGroup| {
+        let needs = match group.reach {
+            Reach::Whole => "all of them".to_owned(),
+            Reach::LastBlocks(1) => "the last one".to_owned(),
+            Reach::LastBlocks(blocks) => format!("the last {blocks}"),
+        };
+        let positions = missing.iter().take(POSITIONS_SHOWN_MAX).map(|missing| missing.position.to_string());
+        let more = if missing.len() > POSITIONS_SHOWN_MAX { ", …" } else { "" };
+        let positions = positions.collect::<Vec<_>>().join(", ");
+        format!("cache group {}, which needs {needs}, lacks {missing_count}: {positions}{more}", group.id.0)
+    };
+    let groups = lack.groups.iter().map(group).collect::<Vec<_>>().join("; ");
+    let Lack { held, wanted, .. } = lack;
+    format!("full attention holds the first {held} blocks, but of the first {wanted} {groups}")
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn shown_time(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}

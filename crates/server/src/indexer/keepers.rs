@@ -1,0 +1,83 @@
+//! Who wants which rank to be listened to.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{Indexer, RankId, Registration};
+
+/// Who keeps a rank registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// A request or the command line, of this service or of one that it took over from.
+    Hand,
+    /// A source of discovery, by name.
+    Source(Arc<str>),
+    /// A source of discovery of the service that it was taken over from.
+    TakenOver,
+}
+
+/// A registered rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Who wants it.
+    pub(crate) keeper: Keeper,
+    /// What it is registered with.
+    pub(crate) registration: Registration,
+}
+
+/// Keepers of all ranks that were registered; ranks that only batches name have none. Changes with the
+/// registrations, under the same lock.
+#[derive(Debug, Default)]
+pub(super) struct Keepers {
+    ranks: Mutex<BTreeMap<RankId, Kept>>,
+    changes: AtomicU64,
+}
+
+impl Keepers {
+    /// Somebody has registered a rank. What is wanted by hand stays so, whoever else wants it.
+    pub(super) fn note(&self, keeper: Keeper, registration: Registration) {
+        match self.ranks.lock().entry(RankId::of(&registration)) {
+            Entry::Vacant(entry) => drop(entry.insert(Kept { keeper, registration })),
+            Entry::Occupied(mut entry) if entry.get().keeper != Keeper::Hand => entry.get_mut().keeper = keeper,
+            Entry::Occupied(_) => {}
+        }
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn forget(&self, rank: &RankId) {
+        self.ranks.lock().remove(rank);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn keeper(&self, rank: &RankId) -> Option<Keeper> {
+        self.ranks.lock().get(rank).map(|kept| kept.keeper.clone())
+    }
+
+    /// The source that keeps a rank, if one does.
+    pub(super) fn source(&self, rank: &RankId) -> Option<String> {
+        match self.keeper(rank) {
+            Some(Keeper::Source(source)) => Some(source.to_string()),
+            Some(Keeper::TakenOver) => Some(TAKEN_OVER.to_owned()),
+            Some(Keeper::Hand) | None => None,
+        }
+    }
+}
+
+/// Shown as the source of ranks that another service had discovered.
+const TAKEN_OVER: &str = "peer";
+
+impl Indexer {
+    /// Every rank that was registered, and who wants it.
+    pub(crate) fn kept(&self) -> BTreeMap<RankId, Kept> {
+        self.keepers.ranks.lock().clone()
+    }
+
+    /// Changes whenever [`Indexer::kept`] may have.
+    pub(crate) fn registrations_changed(&self) -> u64 {
+        self.keepers.changes.load(Ordering::Relaxed)
+    }
+}

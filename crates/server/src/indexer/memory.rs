@@ -1,0 +1,38 @@
+//! One bound of memory for the indexes of all models.
+//!
+//! Every model has an equal share. When a model comes, the others give up what is above their new share
+//! before it gets its own; when one goes, the others may take more.
+
+use flash_indexer_core::SharedIndex;
+use flash_indexer_core::designs::BoundedError;
+
+use super::{Indexer, RegistrationError};
+use crate::instance::ModelKey;
+
+/// One of so many bytes stays free for indexes that make a smaller copy of themselves, one at a time.
+const COPY_SHARE: usize = 16;
+
+impl Indexer {
+    /// An index for one model more.
+    pub(super) fn new_index(&self, key: &ModelKey) -> Result<Box<dyn SharedIndex>, RegistrationError> {
+        let Some(bytes_max) = self.options.memory_max else { return Ok(self.options.design.build()) };
+        let models = self.models.read().len() + 1;
+        let refused = |error: BoundedError| RegistrationError::Memory { model: key.clone(), models, error };
+        let share = share(bytes_max, models);
+        let index = self.options.design.build_bounded(share).map_err(refused)?;
+        self.share_memory_among(models);
+        Ok(index)
+    }
+
+    /// Tells the models there are what each of so many may take.
+    pub(super) fn share_memory_among(&self, models: usize) {
+        let Some(bytes_max) = self.options.memory_max else { return };
+        for model in self.models_of(None, None) {
+            model.index.set_memory_max(share(bytes_max, models.max(1)), bytes_max / COPY_SHARE);
+        }
+    }
+}
+
+fn share(bytes_max: usize, models: usize) -> usize {
+    (bytes_max - bytes_max / COPY_SHARE) / models
+}

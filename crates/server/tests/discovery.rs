@@ -1,0 +1,365 @@
+//! Engines come and go by themselves: a file or a name in DNS says which there are.
+
+mod support;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_server::{DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, PeerUrl, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+use hickory_resolver::proto::op::ResponseCode;
+use serde_json::{Value, json};
+use support::fake_dns::{FakeDns, Says};
+use support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
+
+/// A file of engines, replaced as a whole.
+struct EngineFile {
+    folder: tempfile::TempDir,
+}
+
+impl EngineFile {
+    fn holding(text: &str) -> Self {
+        let file = Self { folder: tempfile::tempdir().expect("a folder") };
+        file.write(text);
+        file
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("engines.json")
+    }
+
+    fn write(&self, text: &str) {
+        let beside = self.folder.path().join("engines.json.new");
+        std::fs::write(&beside, text).expect("it can be written");
+        std::fs::rename(beside, self.path()).expect("it can be renamed");
+    }
+
+    fn name<'e>(&self, engines: impl IntoIterator<Item = (u64, &'e Publisher)>) {
+        let entries = engines.into_iter().map(|(instance, publisher)| {
+            json!({ "instance_id": instance, "endpoint": publisher.endpoint(),
+                    "replay_endpoint": publisher.replay_endpoint() })
+        });
+        self.write(&Value::from_iter(entries).to_string());
+    }
+
+    fn sources(&self) -> Vec<DiscoverySource> {
+        vec![DiscoverySource::File(self.path())]
+    }
+}
+
+fn publisher() -> Publisher {
+    Publisher::bind(PublisherOptions::on_loopback()).expect("free ports")
+}
+
+fn options(sources: Vec<DiscoverySource>, grace: Duration) -> ServerOptions {
+    let template = EngineTemplate {
+        model_name: "m".to_owned(),
+        block_size: BlockSize::new(BLOCK_TOKENS),
+        ..EngineTemplate::default()
+    };
+    ServerOptions { discovery: DiscoveryOptions { sources, grace, template }, ..ServerOptions::default() }
+}
+
+/// Something that may be made longer than a test, so that nothing leaves in it.
+const FOR_EVER: Duration = Duration::from_secs(3_600);
+const SOON: Duration = Duration::from_millis(200);
+
+fn say(publisher: &Publisher, sequence: u64, events: &[EngineEvent<'_>]) {
+    publisher.publish(sequence, &encode_batch(1.0, events, None, Encoding::Map)).expect("published");
+}
+
+/// Endpoints by instance.
+fn endpoints(service: &Service) -> Vec<(String, String)> {
+    let (_, workers) = service.get("/workers");
+    let workers = workers.as_array().expect("a list").iter();
+    let endpoint = |worker: &Value| worker["endpoints"]["0"].as_str().unwrap_or_default().to_owned();
+    workers.map(|worker| (worker["instance_id"].to_string().replace('"', ""), endpoint(worker))).collect()
+}
+
+fn instances(service: &Service) -> Vec<String> {
+    endpoints(service).into_iter().map(|(instance, _)| instance).collect()
+}
+
+fn source(service: &Service) -> Value {
+    service.get("/discovery").1[0].clone()
+}
+
+/// What has become of an instance that the first source names.
+fn state(service: &Service, instance: u64) -> String {
+    let source = source(service);
+    let targets = source["targets"].as_array().cloned().unwrap_or_default();
+    let target = targets.into_iter().find(|target| target["instance_id"] == json!(instance));
+    target.map_or(String::new(), |target| target["state"].as_str().unwrap_or_default().to_owned())
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    wait_for(what, PATIENCE, || condition().then_some(()));
+}
+
+/// Waits until the source has been looked at some more times.
+fn until_looked_again(service: &Service, outcome: &str) {
+    let name = source(service)["source"].as_str().expect("a name").to_owned();
+    let labels = [("source", name.as_str()), ("outcome", outcome)];
+    let looks = || service.metrics().value("flash_indexer_discovery_looks_total", &labels);
+    let before = looks();
+    until("further looks", || looks() >= before + 2.0);
+}
+
+#[test]
+fn engines_of_a_file_are_listened_to_and_leave_after_the_grace() {
+    let (first, second, by_hand) = (publisher(), publisher(), publisher());
+    let file = EngineFile::holding("[]");
+    let service = Service::start_with(options(file.sources(), SOON));
+    until("readiness", || service.get("/ready").0 == 200);
+    assert_eq!(endpoints(&service), []);
+    let request = json!({ "instance_id": 3, "endpoint": by_hand.endpoint(), "model_name": "m", "block_size": 4 });
+    assert_eq!(service.post("/register", &request).0, 201);
+
+    file.name([(1, &first), (2, &second)]);
+    until("both engines", || instances(&service) == ["1", "2", "3"]);
+    for (publisher, blocks) in [(&first, vec![1, 2]), (&second, vec![1])] {
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        say(publisher, 0, &[stored(None, &blocks)]);
+    }
+    until("what they hold", || {
+        service.score(&tokens(&[1, 2]), "1", 0) == 8 && service.score(&tokens(&[1, 2]), "2", 0) == 4
+    });
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!(listener["source"], json!(format!("file:{}", file.path().display())));
+    assert_eq!(service.listener(&json!(3), 0).get("source"), None, "nobody discovered it");
+
+    file.name([(1, &first)]);
+    until("the departure", || instances(&service) == ["1", "3"]);
+    assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 8, "who stays keeps what it holds");
+    let answer = service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
+    assert_eq!(answer["scores"].get("2"), None);
+}
+
+#[test]
+fn an_engine_at_a_new_address_begins_anew_at_once() {
+    let (old, new) = (publisher(), publisher());
+    let file = EngineFile::holding("[]");
+    file.name([(1, &old)]);
+    let service = Service::start_with(options(file.sources(), FOR_EVER));
+    assert!(old.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    say(&old, 0, &[stored(None, &[1, 2])]);
+    until("what it holds", || service.score(&tokens(&[1, 2]), "1", 0) == 8);
+    file.name([(1, &new)]);
+    assert!(new.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    say(&new, 0, &[stored(None, &[1])]);
+    until("what it holds now", || service.score(&tokens(&[1, 2]), "1", 0) == 4);
+    assert_eq!(endpoints(&service), [("1".to_owned(), new.endpoint().to_owned())]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_takes_nothing_away() {
+    let (first, second) = (publisher(), publisher());
+    let file = EngineFile::holding("[]");
+    file.name([(1, &first)]);
+    let service = Service::start_with(options(file.sources(), Duration::ZERO));
+    until("the engine", || instances(&service) == ["1"]);
+
+    file.write("[\n{\"instance_id\": 1,\n\"endpont\": \"tcp://h:1\"}]");
+    until("the error", || source(&service)["state"] == "failing");
+    let error = source(&service)["error"].as_str().expect("a text").to_owned();
+    assert!(error.contains("line 3") && error.contains("unknown field `endpont`"), "{error}");
+    until_looked_again(&service, "failed");
+    assert_eq!(instances(&service), ["1"]);
+
+    std::fs::remove_file(file.path()).expect("it is there");
+    until("another error", || source(&service)["error"].as_str().is_some_and(|error| error.contains("No such file")));
+    until_looked_again(&service, "failed");
+    assert_eq!(instances(&service), ["1"]);
+    assert_eq!(state(&service, 1), "registered");
+
+    file.name([(2, &second)]);
+    until("the other engine alone", || instances(&service) == ["2"]);
+    assert_eq!((&source(&service)["state"], &source(&service)["error"]), (&json!("ok"), &Value::Null));
+}
+
+#[test]
+fn the_service_is_ready_when_sources_have_told_which_engines_there_are() {
+    let file = EngineFile::holding("[");
+    let service = Service::start_with(options(file.sources(), FOR_EVER));
+    until("the error", || {
+        let (status, answer) = service.get("/ready");
+        assert_eq!(status, 503, "{answer}");
+        answer["error"].as_str().is_some_and(|error| error.contains("the file ends in the middle"))
+    });
+    let engine = publisher();
+    file.name([(1, &engine)]);
+    until("readiness", || service.get("/ready").0 == 200);
+    assert_eq!(instances(&service), ["1"]);
+}
+
+#[test]
+fn what_people_do_goes_before_what_sources_say() {
+    let (discovered, by_hand) = (publisher(), publisher());
+    let file = EngineFile::holding("[]");
+    let service = Service::start_with(options(file.sources(), Duration::ZERO));
+    let register = json!({ "instance_id": 1, "endpoint": by_hand.endpoint(), "model_name": "m", "block_size": 4 });
+    let unregister = json!({ "instance_id": 1, "model_name": "m" });
+    let at = |publisher: &Publisher| vec![("1".to_owned(), publisher.endpoint().to_owned())];
+    assert_eq!(service.post("/register", &register).0, 201);
+    file.name([(1, &discovered)]);
+    until("the source's wish", || state(&service, 1) == "by_hand");
+    assert_eq!(endpoints(&service), at(&by_hand));
+
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    until("the source's turn", || state(&service, 1) == "registered");
+    assert_eq!(endpoints(&service), at(&discovered));
+
+    assert_eq!(service.post("/unregister", &unregister).0, 200);
+    until("the dismissal", || state(&service, 1) == "dismissed");
+    until_looked_again(&service, "ok");
+    assert_eq!(endpoints(&service), []);
+
+    file.write("[]");
+    until("that it is no longer named", || state(&service, 1).is_empty());
+    file.name([(1, &discovered)]);
+    until("its return", || endpoints(&service) == at(&discovered));
+}
+
+#[test]
+fn ranks_that_only_a_stream_names_leave_with_it() {
+    let engine = publisher();
+    let file = EngineFile::holding("[]");
+    file.name([(1, &engine)]);
+    let service = Service::start_with(options(file.sources(), Duration::ZERO));
+    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    engine.publish(0, &encode_batch(1.0, &[stored(None, &[1])], Some(DpRank(3)), Encoding::Map)).expect("published");
+    until("the rank", || service.listener(&json!(1), 3) != Value::Null);
+    file.write("[]");
+    until("the departure", || endpoints(&service).is_empty());
+}
+
+#[test]
+fn what_cannot_be_registered_is_tried_again_when_it_can() {
+    let (in_the_way, wanted) = (publisher(), publisher());
+    let file = EngineFile::holding("[]");
+    let service = Service::start_with(options(file.sources(), Duration::ZERO));
+    let register = json!({ "instance_id": 9, "endpoint": in_the_way.endpoint(), "model_name": "m", "block_size": 64 });
+    assert_eq!(service.post("/register", &register).0, 201);
+    file.name([(1, &wanted)]);
+    until("the refusal", || state(&service, 1) == "refused");
+    let target = &source(&service)["targets"][0];
+    assert!(target["reason"].as_str().is_some_and(|reason| reason.contains("blocks of 64 tokens")), "{target}");
+    assert_eq!(service.post("/unregister", &json!({ "instance_id": 9, "model_name": "m" })).0, 200);
+    until("the registration", || instances(&service) == ["1"]);
+}
+
+#[test]
+fn a_replica_lets_go_of_what_its_peer_had_discovered() {
+    let (gone, by_hand, here) = (publisher(), publisher(), publisher());
+    let there = EngineFile::holding("[]");
+    there.name([(1, &gone), (3, &here)]);
+    let peer = Service::start_with(options(there.sources(), FOR_EVER));
+    let request = json!({ "instance_id": 2, "endpoint": by_hand.endpoint(), "model_name": "m", "block_size": 4 });
+    assert_eq!(peer.post("/register", &request).0, 201);
+    until("all three", || instances(&peer) == ["1", "2", "3"]);
+
+    let file = EngineFile::holding("[]");
+    file.name([(3, &here)]);
+    let url: PeerUrl = peer.url("").parse().expect("a URL");
+    let service = Service::start_with(ServerOptions { peers: vec![url], ..options(file.sources(), SOON) });
+    until("readiness", || service.get("/ready").0 == 200);
+    until("the departure", || instances(&service) == ["2", "3"]);
+    assert!(service.listener(&json!(3), 0)["source"].as_str().is_some_and(|source| source.starts_with("file:")));
+}
+
+#[test]
+fn discovery_is_counted() {
+    let engine = publisher();
+    let file = EngineFile::holding("[]");
+    let service = Service::start_with(options(file.sources(), Duration::ZERO));
+    let name = format!("file:{}", file.path().display());
+    let value = |metric: &str, label: (&str, &str)| {
+        let labels = [("source", name.as_str()), label];
+        service.metrics().value(&format!("flash_indexer_discovery_{metric}"), &labels)
+    };
+    file.name([(1, &engine)]);
+    until("the engine", || value("targets", ("state", "registered")) == 1.0);
+    assert_eq!(value("targets", ("state", "refused")), 0.0);
+    assert!(value("last_success_timestamp_seconds", ("source", &name)) > 1.7e9);
+    file.write("nonsense");
+    until("a failure", || value("looks_total", ("outcome", "failed")) > 0.0);
+    assert!(value("looks_total", ("outcome", "ok")) > 0.0);
+    assert_eq!(service.metrics().value("flash_indexer_discovery_changes_total", &[("change", "registered")]), 1.0);
+}
+
+/// One engine at several addresses of loopback, all at one port.
+fn engines_at(last: &[u8]) -> (u16, Vec<Publisher>) {
+    let bind = |last: u8, port: &str| {
+        let endpoint = format!("tcp://127.0.0.{last}:{port}");
+        Publisher::bind(PublisherOptions { endpoint, ..PublisherOptions::on_loopback() })
+    };
+    // The port that is free at the first address may be taken at another.
+    wait_for("a port that is free at all of them", PATIENCE, || {
+        let first = bind(last[0], "*").ok()?;
+        let port = first.endpoint().rsplit_once(':')?.1.to_owned();
+        let others: Vec<Publisher> = last[1..].iter().map(|&last| bind(last, &port).ok()).collect::<Option<_>>()?;
+        Some((port.parse().ok()?, std::iter::once(first).chain(others).collect()))
+    })
+}
+
+fn dns(server: &FakeDns, name: &str) -> Vec<DiscoverySource> {
+    let name = name.parse().expect("a name");
+    vec![DiscoverySource::Dns(DnsOptions { name, interval: Duration::from_secs(1), server: Some(server.address) })]
+}
+
+#[test]
+fn each_address_of_a_name_is_an_engine() {
+    let (port, engines) = engines_at(&[2, 3]);
+    let server = FakeDns::start(Says::v4(&[2, 3]));
+    let service = Service::start_with(options(dns(&server, &format!("engines.test.:{port}")), Duration::ZERO));
+    for engine in &engines {
+        assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    }
+    assert_eq!(instances(&service), ["127.0.0.2", "127.0.0.3"]);
+    say(&engines[1], 0, &[stored(None, &[1, 2])]);
+    until("what it holds", || service.score(&tokens(&[1, 2]), "127.0.0.3", 0) == 8);
+
+    // A name server that fails takes nobody away.
+    server.say(Says::fails_with(ResponseCode::ServFail));
+    until("the failure", || source(&service)["state"] == "failing");
+    until_looked_again(&service, "failed");
+    assert_eq!(instances(&service), ["127.0.0.2", "127.0.0.3"]);
+
+    server.say(Says::v4(&[3]));
+    until("the departure", || instances(&service) == ["127.0.0.3"]);
+    // One that says that there is no such name does.
+    server.say(Says::fails_with(ResponseCode::NXDomain));
+    until("all departures", || instances(&service).is_empty());
+    assert!(server.asked() > 0);
+}
+
+#[test]
+fn an_engine_with_addresses_of_both_kinds_is_one_engine() {
+    let v6 = vec!["::1".parse().expect("an address")];
+    let server = FakeDns::start(Says { v6: v6.clone(), ..Says::v4(&[2]) });
+    let service = Service::start_with(options(dns(&server, "engines.test.:9"), Duration::ZERO));
+    until("the engine", || endpoints(&service) == [("127.0.0.2".to_owned(), "tcp://127.0.0.2:9".to_owned())]);
+    server.say(Says { v6, ..Says::default() });
+    until("the other address", || endpoints(&service) == [("::1".to_owned(), "tcp://[::1]:9".to_owned())]);
+}
+
+#[test]
+fn service_records_name_engines_with_their_ports() {
+    let services = vec![("gpu-1.test.", 5557), ("gpu-2.test.", 6000), ("gpu-2.test.", 5999)];
+    let server = FakeDns::start(Says { services, ..Says::default() });
+    let mut options = options(dns(&server, "_kv._tcp.engines.test."), Duration::ZERO);
+    options.discovery.template.data_parallel_size = 2.try_into().expect("more than 0");
+    options.discovery.template.replay_port = Some(7_000);
+    let service = Service::start_with(options);
+    let at = |host: &str, port: u16| (host.to_owned(), format!("tcp://{host}:{port}"));
+    until("both", || endpoints(&service) == [at("gpu-1.test", 5557), at("gpu-2.test", 5999)]);
+    let second = service.listener(&json!("gpu-1.test"), 1);
+    assert_eq!(second["endpoint"], "tcp://gpu-1.test:5558");
+    assert_eq!(second["replay_endpoint"], "tcp://gpu-1.test:7001");
+    let problems = &source(&service)["problems"];
+    assert_eq!(problems, &json!(["gpu-2.test has several ports: 6000 and the lowest one is used"]));
+}

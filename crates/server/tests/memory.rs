@@ -1,0 +1,112 @@
+//! A service with a bound of memory for its indexes.
+
+mod support;
+
+use flash_indexer_server::{IndexerOptions, ServerOptions};
+use flash_indexer_wire::EngineEvent;
+use serde_json::{Value, json};
+use support::{Engine, Service, stored, tokens};
+
+const MIB: usize = 1 << 20;
+/// Blocks of a message.
+const BLOCKS: u64 = 512;
+
+fn service(memory_max: usize) -> Service {
+    let indexer = IndexerOptions { memory_max: Some(memory_max), ..IndexerOptions::default() };
+    Service::start_with(ServerOptions { indexer, ..ServerOptions::default() })
+}
+
+/// Sequences of blocks that no other has, each of them a message.
+fn fill(service: &Service, engine: &Engine, sequences: std::ops::Range<u64>) {
+    for sequence in sequences {
+        engine.say(service, sequence, &[sequence_stored(sequence)]);
+    }
+}
+
+fn names(sequence: u64) -> Vec<u64> {
+    (0..BLOCKS).map(|at| 1_000 * (sequence + 1) + at).collect()
+}
+
+fn sequence_stored(sequence: u64) -> EngineEvent<'static> {
+    stored(None, &names(sequence))
+}
+
+fn query(service: &Service, model: &str, sequence: u64) -> Value {
+    service.query(&json!({ "token_ids": tokens(&names(sequence)), "model_name": model }))
+}
+
+#[test]
+fn it_forgets_within_its_bound_and_says_so() {
+    let service = service(2 * MIB);
+    let engine = Engine::registered(&service, json!("a"), 0, &json!({}));
+    fill(&service, &engine, 0..1);
+    let answer = query(&service, "m", 0);
+    assert_eq!((&answer["instances"]["a"]["gpu"], &answer["instances"]["a"]["partial"]), (&json!(2_048), &Value::Null));
+    fill(&service, &engine, 1..300);
+
+    let answer = query(&service, "m", 299);
+    let instance = &answer["instances"]["a"];
+    assert_eq!(
+        (&instance["gpu"], &instance["partial"], &instance["trust"]),
+        (&json!(2_048), &json!(true), &json!("exact"))
+    );
+    let known: Vec<u64> = (0..300).filter(|&at| query(&service, "m", at)["scores"]["a"]["0"] == json!(2_048)).collect();
+    assert!(known.len() > 20 && known.len() < 200, "{} of 300", known.len());
+    assert_eq!(service.listener(&json!("a"), 0)["partial"], json!(true));
+
+    let metrics = service.metrics();
+    let figure =
+        |name: &str| metrics.value(&format!("flash_indexer_{name}"), &[("model_name", "m"), ("tenant_id", "default")]);
+    assert!(figure("index_highest_bytes") <= figure("index_max_bytes"));
+    assert!(figure("forgotten_blocks_total") > 50_000.0);
+    assert_eq!(figure("partial_ranks"), 1.0);
+
+    let (status, digest) = service.get("/digest?model_name=m&instance_id=a");
+    assert_eq!(status, 409, "{digest}");
+    assert!(digest["error"].as_str().is_some_and(|error| error.contains("--memory-max")), "{digest}");
+    let lines = service.get_lines("/dump");
+    let rank = lines.iter().find(|line| !line["stream"].is_null()).expect("the rank's line");
+    assert_eq!(rank["stream"]["trust"], json!("degraded"), "a dump lacks something: {rank}");
+
+    // The engine forgets everything, and the index is whole again.
+    engine.say(&service, 300, &[EngineEvent::Cleared]);
+    engine.say(&service, 301, &[sequence_stored(301)]);
+    let answer = query(&service, "m", 301);
+    assert_eq!((&answer["instances"]["a"]["gpu"], &answer["instances"]["a"]["partial"]), (&json!(2_048), &Value::Null));
+}
+
+#[test]
+fn models_share_one_bound() {
+    let service = service(5 * MIB);
+    let bound = |model: &str| {
+        let metrics = service.metrics();
+        let labels = [("model_name", model), ("tenant_id", "default")];
+        let figure = |name: &str| metrics.value(&format!("flash_indexer_{name}"), &labels) as usize;
+        (figure("index_max_bytes"), figure("index_bytes"))
+    };
+    let first = Engine::registered(&service, json!("a"), 0, &json!({}));
+    fill(&service, &first, 0..300);
+    let (alone, _) = bound("m");
+    assert!(alone > 4 * MIB && alone < 5 * MIB, "{alone}");
+
+    let second = Engine::registered(&service, json!("b"), 0, &json!({ "model_name": "n" }));
+    fill(&service, &second, 0..300);
+    let ((first_max, first_bytes), (second_max, second_bytes)) = (bound("m"), bound("n"));
+    assert_eq!((first_max, second_max), (alone / 2, alone / 2));
+    assert!(first_bytes <= first_max && second_bytes <= second_max, "{first_bytes} and {second_bytes} of {first_max}");
+    fill(&service, &first, 300..320);
+    assert_eq!(query(&service, "m", 319)["scores"]["a"]["0"], json!(2_048));
+    assert_eq!(query(&service, "n", 299)["scores"]["b"]["0"], json!(2_048));
+
+    let registration = |model: &str| {
+        let endpoint = "tcp://127.0.0.1:9";
+        json!({ "instance_id": "c", "endpoint": endpoint, "model_name": model, "block_size": 4 })
+    };
+    let statuses: Vec<u16> = ["o", "p", "q"].map(|model| service.post("/register", &registration(model)).0).to_vec();
+    assert_eq!(statuses, [201, 201, 503], "less than 1 MiB for each is refused");
+    for model in ["n", "o", "p"] {
+        let instance = if model == "n" { "b" } else { "c" };
+        assert_eq!(service.post("/unregister", &json!({ "instance_id": instance, "model_name": model })).0, 200);
+    }
+    assert_eq!(bound("m").0, alone, "what others had is there for it again");
+}
