@@ -19,7 +19,7 @@ use flash_indexer_bench::{
 };
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
-use flash_indexer_sim::{Fleet, FleetOptions, Routing};
+use flash_indexer_sim::{Fleet, FleetOptions};
 
 use crate::results::{Results, SweepLine};
 
@@ -156,8 +156,10 @@ const DENSITY_WORKERS: usize = 16;
 const DENSITY_BLOCKS: usize = 2_048;
 const DENSITY_BINS: usize = 120;
 
-/// The fleet that has more than there is memory for: blocks of 16 tokens, and caches that hit.
-const MEMORY_BLOCKS: usize = 65_536;
+/// The fleet that has more than there is memory for: few workers, so that requests in turn meet what they can
+/// use, with large caches of blocks of 16 tokens.
+const MEMORY_WORKERS: usize = 8;
+const MEMORY_BLOCKS: usize = 131_072;
 const MEMORY_BLOCKS_PER_HASH_ID: usize = 32;
 
 fn main() -> Result<()> {
@@ -254,9 +256,9 @@ fn density(arguments: &DensityArguments) -> Result<()> {
 fn memory(arguments: &MemoryArguments) -> Result<()> {
     let trace = arguments.places.open()?;
     let options = FleetOptions {
+        workers: MEMORY_WORKERS,
         blocks: MEMORY_BLOCKS,
         blocks_per_hash_id: MEMORY_BLOCKS_PER_HASH_ID,
-        routing: Routing::PrefixAffinity,
         ..FleetOptions::default()
     };
     let requests = arguments.requests.unwrap_or(trace.len());

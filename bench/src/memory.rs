@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use flash_indexer_bench::{KnownHits, Play};
 use flash_indexer_core::SharedIndex;
-use flash_indexer_core::designs::{RunIndex, RunLimits};
+use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use serde::{Deserialize, Serialize};
 
 use crate::peers::{TWO_LEVEL_LRU, two_level_lru_hits};
@@ -52,7 +52,7 @@ pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
     let mut run = MemoryLine { name: "run, bounded".to_owned(), points: Vec::new() };
     let mut two_level = MemoryLine { name: TWO_LEVEL_LRU.to_owned(), points: Vec::new() };
     for share in SHARES {
-        let bytes_max = (bytes_needed as f64 * share * (1.0 + 1.0 / 15.0)) as usize;
+        let bytes_max = ((bytes_needed as f64 * share) as usize).max(INDEX_BYTES_MIN);
         eprintln!("memory: {} MiB at most", bytes_max >> 20);
         let index = RunIndex::bounded(RunLimits::default(), bytes_max)?;
         let lost_percent = KnownHits::of_index(play, &index).lost_percent();

@@ -9,6 +9,7 @@ mod discovery;
 mod doctor;
 mod dump;
 mod explain;
+mod pods;
 mod prompt;
 mod query;
 mod replay;
@@ -41,7 +42,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run the service: listen to engines, answer queries over HTTP.
-    Serve(serve::ServeArguments),
+    Serve(Box<serve::ServeArguments>),
     /// Be one or more engines: play a recorded stream, or simulate caches under a workload.
     Simulate(simulate::SimulateArguments),
     /// Ask a running service which instances hold a prompt's prefix.
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let result = match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),

@@ -10,8 +10,11 @@ use clap::Args;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
+use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
+use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
 use flash_indexer_server::{
     IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
+    TokenizationOptions, TokenizerServiceOptions,
 };
 use tracing::{debug, info, warn};
 
@@ -19,6 +22,7 @@ use crate::byte_size::ByteSize;
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
+use crate::pods::PodArguments;
 use crate::stop;
 use crate::store::StoreArguments;
 
@@ -28,6 +32,7 @@ use crate::store::StoreArguments;
   flash-indexer serve --demo
   flash-indexer serve --block-size 16 --model-name llama-3-8b --workers \"1=tcp://gpu-1:5557,2:1=tcp://gpu-2:5558\"
   flash-indexer serve --block-size 16 --workers \"1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557\"
+  flash-indexer serve --listen-events tcp://0.0.0.0:5557
   flash-indexer serve --peers http://replica-b:8090,http://replica-c:8090
   flash-indexer serve --load fleet.zst
   flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
@@ -45,9 +50,18 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_PORT", default_value_t = 8090)]
     port: u16,
 
+    /// Port for gRPC at the same address, which is offered only when this is given; 0 takes a free one.
+    #[arg(long, env = "FLASH_INDEXER_GRPC_PORT", value_name = "PORT")]
+    grpc_port: Option<u16>,
+
     /// Threads that write to indexes; the indexes of several models are spread over them.
     #[arg(long, env = "FLASH_INDEXER_THREADS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
+
+    /// Threads that decode what engines send, each with a queue of its own; 0 for as many as there are processors, up
+    /// to 8.
+    #[arg(long, env = "FLASH_INDEXER_DECODERS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    decoders: u16,
 
     /// Design of every index.
     #[arg(long, env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
@@ -116,14 +130,101 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_COMPAT_METRICS")]
     compat_metrics: bool,
 
+    /// What a block is worth in scores, by the memory that it lies in.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_TIER_WEIGHTS",
+        default_value = "gpu=1.0,cpu=0.8,disk=0.5,external=0.4",
+        value_name = "TIER=WEIGHT,…"
+    )]
+    tier_weights: TierWeights,
+
+    /// How long the blocks of a prompt count for the pod that a router said it sent it to (POST /predict), unless the
+    /// router names a time.
+    #[arg(long, env = "FLASH_INDEXER_PREDICTION_TTL_MS", default_value_t = 2_000, value_name = "MILLISECONDS")]
+    prediction_ttl_ms: u64,
+
+    /// Predicted blocks that are remembered at a time, some 60 bytes each; beyond that those that would end soonest are
+    /// forgotten.
+    #[arg(long, env = "FLASH_INDEXER_PREDICTED_BLOCKS_MAX", default_value_t = 1 << 20)]
+    predicted_blocks_max: usize,
+
     #[command(flatten)]
-    discovery: DiscoveryArguments,
+    tokenization: TokenizationArguments,
+
+    #[command(flatten)]
+    pods: PodArguments,
 
     #[command(flatten)]
     store: StoreArguments,
 
     #[command(flatten)]
     demo: DemoArguments,
+
+    #[command(flatten)]
+    discovery: DiscoveryArguments,
+}
+
+/// Where tokenizers come from, for prompts that are sent as text.
+#[derive(Args)]
+struct TokenizationArguments {
+    /// Directory of models with their tokenizer.json: a Hugging Face cache, or folders org/model. A model has the name of
+    /// its folders.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_DIR", value_name = "DIRECTORY")]
+    tokenizer_dir: Option<PathBuf>,
+
+    /// The tokenizer.json of a model, or its folder; may be given several times. Comes before --tokenizer-dir.
+    #[arg(long = "tokenizer", env = "FLASH_INDEXER_TOKENIZERS", value_delimiter = ',', value_name = "MODEL=PATH", value_parser = named_path)]
+    tokenizers: Vec<(String, PathBuf)>,
+
+    /// Tokenizer service that is asked for models which are in neither: unix:/path/of/socket or tcp://host:port.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_SERVICE", value_name = "ADDRESS")]
+    tokenizer_service: Option<ServiceAddress>,
+
+    /// How long that service may take, for making a model ready and for each prompt.
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_TOKENIZER_SERVICE_TIMEOUT_MS",
+        default_value_t = 5_000,
+        value_name = "MILLISECONDS"
+    )]
+    tokenizer_service_timeout_ms: u64,
+
+    /// Threads that render chats and tokenize; 0 for one for each processor.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
+    tokenizer_threads: u16,
+
+    /// Texts and chats that may wait for those threads; further ones are answered with 503.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_MAX", default_value_t = 1_024)]
+    tokenizer_queue_max: usize,
+
+    /// Tokenizers that are kept in memory.
+    #[arg(long, env = "FLASH_INDEXER_TOKENIZERS_LOADED_MAX", default_value_t = 16)]
+    tokenizers_loaded_max: usize,
+}
+
+impl TokenizationArguments {
+    fn options(&self) -> TokenizationOptions {
+        let mut pool = PoolOptions {
+            queued_prompts_max: self.tokenizer_queue_max,
+            loaded_models_max: self.tokenizers_loaded_max,
+            ..PoolOptions::default()
+        };
+        if self.tokenizer_threads > 0 {
+            pool.workers = self.tokenizer_threads.into();
+        }
+        let deadline = Duration::from_millis(self.tokenizer_service_timeout_ms);
+        let service = self.tokenizer_service.clone().map(|address| TokenizerServiceOptions { address, deadline });
+        TokenizationOptions { named: self.tokenizers.clone(), directory: self.tokenizer_dir.clone(), service, pool }
+    }
+}
+
+/// One of `--tokenizer`.
+fn named_path(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((model, path)) if !model.is_empty() && !path.is_empty() => Ok((model.to_owned(), path.into())),
+        _ => Err("expected model=path, such as org/model=/models/org/model/tokenizer.json".to_owned()),
+    }
 }
 
 pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
@@ -131,11 +232,13 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     let options = ServerOptions {
         host: arguments.host.clone(),
         port: arguments.port,
+        grpc_port: arguments.grpc_port,
         body_bytes_max: arguments.body_bytes_max,
         connections_max: arguments.connections_max,
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
+            decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
             history_blocks_max: arguments.history_blocks_max,
             memory_max: arguments.memory_max()?,
             store: arguments.store.options()?,
@@ -147,8 +250,13 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
                 true => MetricNames::OwnAndCompat,
                 false => MetricNames::Own,
             },
+            tier_weights: arguments.tier_weights,
+            prediction_ttl: Duration::from_millis(arguments.prediction_ttl_ms),
+            prediction_limits: PredictionLimits { blocks_max: arguments.predicted_blocks_max },
+            tokenization: arguments.tokenization.options(),
             ..IndexerOptions::default()
         },
+        pods: arguments.pods.options(),
         registrations: registrations.collect::<Result<_>>()?,
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
@@ -166,6 +274,9 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         let mut stopped = pin!(stop::signal()?);
         let server = Server::start(options).await?;
         info!("listening on http://{}", server.address());
+        if let Some(address) = server.grpc_address() {
+            info!("listening for gRPC on {address}");
+        }
         let started = tokio::select! {
             recovered = server.recovered() => Some(recovered),
             () = &mut stopped => None,

@@ -75,6 +75,33 @@ fn a_person_asks_and_reads_a_table() {
 }
 
 #[test]
+fn engines_that_connect_are_listed_and_predicted() {
+    let path = std::env::temp_dir().join(format!("flash-indexer-pods-{}", std::process::id()));
+    let address = format!("ipc://{}", path.display());
+    let serve = Serve::start(&["--listen-events", &address, "--decoders", "2", "--pod-models", "m*"]);
+    let engines = ["simulate", "--connect", &address, "--replay-port", "0", "--engines", "3", "--model-name", "m"];
+    let output = run(&[&engines[..], &["--requests", "60", "--register", &serve.url, "--verify"]].concat());
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("predictions: 60 equal, 0 different"), "{shown}");
+
+    // Without a registration they are known by their topics.
+    let mut engines = flash_indexer(&[&engines[..], &["--requests", "6", "--stay"]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    wait_for("three pods", PATIENCE, || {
+        let output = run(&["query", "--url", &serve.url, "--model", "m", "--tokens", "1,2,3"]);
+        (text(&output.stdout).lines().filter(|line| line.contains("exact")).count() == 3).then_some(())
+    });
+    engines.kill().expect("it is still there");
+    engines.wait().expect("it ends");
+    // A service that was killed before it could tidy up would leave it.
+    let _ = std::fs::remove_file(path);
+}
+
+#[test]
 fn a_person_asks_why_and_reads_a_table() {
     let serve = Serve::start(&["--workers", "a=tcp://127.0.0.1:9", "--block-size", "4", "--model-name", "m"]);
     let explain =

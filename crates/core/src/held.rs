@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Block, BlockEvent, LocalHash, PerTier, SequenceHash};
+use crate::{Block, BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
 
 /// One block that a rank holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,12 @@ pub struct HeldBlock {
 }
 
 impl HeldBlock {
+    /// The fastest tier with a copy.
+    #[must_use]
+    pub fn fastest_tier(&self) -> Option<Tier> {
+        self.copies.iter().find(|&(_, &copies)| copies > 0).map(|(tier, _)| tier)
+    }
+
     fn block(&self) -> Block {
         Block { sequence: self.sequence, local: self.local }
     }

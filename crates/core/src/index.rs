@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::{BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, WorkerId, WorkerRank, stored_events};
+use crate::{
+    BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, WorkerId, WorkerRank, stored_events, tiers,
+};
 
 /// An index of the blocks held by many worker ranks.
 ///
@@ -37,6 +39,16 @@ pub trait PrefixIndex: Send + Sync {
 
     /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Where the blocks of matches lie: for each of `found`, as `find` gave it for `query`, how many of its blocks
+    /// have each tier as the fastest one that holds them. Together they are as many as the match has in any tier,
+    /// unless something changes meanwhile. Where a rank has several names for one prefix, the fastest counts.
+    ///
+    /// A match that goes no further in slower tiers costs nothing. Others cost what the rank holds, unless the
+    /// design knows better.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        tiers::fastest_tiers(query, found, |found| self.held(found.rank))
+    }
 
     /// Every rank that the index holds something of, in no particular order.
     fn ranks(&self) -> Vec<WorkerRank>;

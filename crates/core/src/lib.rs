@@ -37,6 +37,7 @@ mod ids;
 mod index;
 mod scores;
 mod shared;
+mod tiers;
 
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};

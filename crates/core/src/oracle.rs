@@ -91,6 +91,23 @@ impl PrefixIndex for Oracle {
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
 
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        let of_match = |found: &RankMatch| {
+            let mut tiers = PerTier::<u32>::default();
+            let Some(held) = self.ranks.get(&found.rank) else { return tiers };
+            for blocks in 1..=found.longest() as usize {
+                let chains = chains(held, &query[..blocks], Tier::External);
+                let last = chains.iter().filter(|chain| chain.len() == blocks).map(|chain| chain[blocks - 1]);
+                let holds = |name: SequenceHash, tier: Tier| held[&name].copies[tier] > 0;
+                let fastest = last.filter_map(|name| Tier::ALL.into_iter().find(|&tier| holds(name, tier))).min();
+                let Some(fastest) = fastest else { break };
+                tiers[fastest] += 1;
+            }
+            tiers
+        };
+        found.iter().map(of_match).collect()
+    }
+
     fn ranks(&self) -> Vec<WorkerRank> {
         self.ranks.keys().copied().collect()
     }

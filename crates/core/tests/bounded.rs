@@ -136,7 +136,7 @@ fn event(change: &Change) -> Option<(WorkerRank, BlockEvent)> {
 }
 
 proptest! {
-    #![proptest_config(support::cases(24))]
+    #![proptest_config(support::cases(10))]
 
     /// After every event the bound holds, and everything that can be asked is answered as by an oracle that
     /// was told of removals where the index forgot.

@@ -1,14 +1,13 @@
 //! Readers of a bounded index beside its writer, which forgets all the while: no answer is higher than what
 //! was true at some moment of the call.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
-    WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
 const WORKERS: u64 = 6;
@@ -58,20 +57,31 @@ fn events() -> Vec<(WorkerRank, BlockEvent)> {
     (0..EVENTS).map(|_| event()).collect()
 }
 
-/// For each number of applied events, each asked prompt and each worker: how many leading blocks it has.
+/// For each number of applied events, each asked prompt and each worker: how many leading blocks it has. A
+/// name stands for one prefix here, so it is how many of the prompt's names the worker has from the first on.
 fn truth(events: &[(WorkerRank, BlockEvent)]) -> Vec<Vec<Vec<u32>>> {
-    let mut oracle = Oracle::default();
-    let mut moment = |event: Option<&(WorkerRank, BlockEvent)>| -> Vec<Vec<u32>> {
-        if let Some((rank, event)) = event {
-            oracle.apply(*rank, event);
+    let names: Vec<Vec<Vec<SequenceHash>>> =
+        (0..ASKED).map(|number| (0..WORKERS).map(|worker| names(worker, &prompt(number))).collect()).collect();
+    let mut held: Vec<BTreeSet<SequenceHash>> = vec![BTreeSet::new(); WORKERS as usize];
+    let mut now = vec![vec![0; WORKERS as usize]; ASKED as usize];
+    let mut truth = vec![now.clone()];
+    for (rank, event) in events {
+        let worker = rank.worker.0 as usize;
+        match event {
+            BlockEvent::Stored { blocks, .. } => held[worker].extend(blocks.iter().map(|block| block.sequence)),
+            BlockEvent::Removed { blocks, .. } => {
+                for name in blocks {
+                    held[worker].remove(name);
+                }
+            }
+            BlockEvent::Copied { .. } | BlockEvent::Cleared => unreachable!("no such event is made"),
         }
-        let depths = |number| {
-            let found = oracle.find(&prompt(number));
-            (0..WORKERS).map(|worker| found.get(rank(worker)).map_or(0, |found| found.longest())).collect()
-        };
-        (0..ASKED).map(depths).collect()
-    };
-    std::iter::once(None).chain(events.iter().map(Some)).map(|event| moment(event)).collect()
+        for (now, names) in now.iter_mut().zip(&names) {
+            now[worker] = names[worker].iter().take_while(|name| held[worker].contains(name)).count() as u32;
+        }
+        truth.push(now.clone());
+    }
+    truth
 }
 
 #[test]

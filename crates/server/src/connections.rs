@@ -9,10 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::serve::Listener;
+use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
+use tonic::transport::server::Connected;
 
 use crate::indexer::Indexer;
 use crate::metrics::Bound;
@@ -50,6 +53,42 @@ impl Listener for BoundedListener {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
+}
+
+/// A bounded listener as gRPC takes it.
+impl Stream for Incoming {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
+        self.accepted.poll_recv(context).map(|connection| connection.map(Ok))
+    }
+}
+
+/// Connections of a listener, one after the other.
+pub(crate) struct Incoming {
+    accepted: mpsc::Receiver<Connection>,
+    accepting: JoinHandle<()>,
+}
+
+impl Incoming {
+    /// Accepts until it is dropped.
+    pub(crate) fn of(mut listener: BoundedListener) -> Self {
+        let (sender, accepted) = mpsc::channel(1);
+        let accepting = tokio::spawn(async move { while sender.send(listener.accept().await.0).await.is_ok() {} });
+        Self { accepted, accepting }
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
 }
 
 /// A connection on which nothing moves for so long is closed.

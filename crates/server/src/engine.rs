@@ -1,6 +1,7 @@
 //! Words by which users say what an engine is.
 
 use flash_indexer_core::RemovedCopies;
+use flash_indexer_wire::EngineAdapter;
 use serde::{Deserialize, Serialize};
 
 /// An engine's kind.
@@ -25,6 +26,16 @@ impl EngineKind {
             Self::Vllm => "vllm",
             Self::Sglang => "sglang",
             Self::Trtllm => "trtllm",
+        }
+    }
+
+    /// How messages of this kind of engine are read; those of an engine of unknown kind show it themselves.
+    pub(crate) fn adapter(kind: Option<Self>) -> EngineAdapter {
+        match kind {
+            None => EngineAdapter::Detect,
+            Some(Self::Vllm) => EngineAdapter::Vllm,
+            Some(Self::Sglang) => EngineAdapter::Sglang,
+            Some(Self::Trtllm) => EngineAdapter::TensorRtLlm,
         }
     }
 

@@ -14,6 +14,7 @@ mod discovery;
 pub mod dump;
 mod engine;
 mod explain;
+mod grpc;
 mod hashes;
 mod http;
 mod indexer;
@@ -22,10 +23,13 @@ mod instance;
 mod metrics;
 mod model;
 mod peers;
+mod predictions;
 mod recent_uses;
 mod remembered;
+mod score;
 mod server;
 mod shared;
+mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};
 pub use discovery::{
@@ -33,10 +37,13 @@ pub use discovery::{
     KubernetesOptions, NamespaceError,
 };
 pub use indexer::{
-    Indexer, IndexerOptions, QueryError, RankDump, Registered, Registration, RegistrationError, Unregistered,
+    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
+    RegistrationError, TokenPrompt, Unregistered,
 };
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
+pub use score::{PodScore, ScoreOptions, Scores};
 pub use server::{Server, ServerOptions, StartError};
+pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

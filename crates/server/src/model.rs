@@ -70,6 +70,11 @@ impl Instance {
         self.listeners.get(&dp_rank).map_or(Trust::Degraded, |listener| listener.trust(dp_rank))
     }
 
+    /// The same of the rank that can be believed least.
+    pub(crate) fn worst_trust(&self) -> Trust {
+        self.listeners.keys().map(|&dp_rank| self.trust(dp_rank)).max().unwrap_or(Trust::Degraded)
+    }
+
     /// What went wrong last with what feeds the rank.
     fn last_error(&self, dp_rank: DpRank) -> Option<String> {
         self.listeners.get(&dp_rank)?.report(dp_rank).last_error
@@ -204,7 +209,7 @@ impl Model {
     /// The answer for every rank; of several queries the deepest match counts.
     pub(crate) fn answer<'q>(&self, found: impl IntoIterator<Item = (&'q [LocalHash], MatchScores)>) -> Answer {
         let found: Vec<(&[LocalHash], MatchScores)> = found.into_iter().collect();
-        let reached = deepest(&found);
+        let reached = deepest(found.iter().map(|(query, scores)| (*query, scores)));
         self.counts.query(reached.asked, reached.found.len());
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
         for (rank, size) in self.index.sizes() {
@@ -218,6 +223,13 @@ impl Model {
         }
         let frequencies = self.count_uses(reached.found);
         Answer { ranks: self.name_ranks(&ranks), frequencies, ..Answer::default() }
+    }
+
+    /// A query was asked in these forms.
+    pub(crate) fn note_query(&self, forms: &[(Vec<LocalHash>, MatchScores)]) {
+        let reached = deepest(forms.iter().map(|(query, found)| (query.as_slice(), found)));
+        self.counts.query(reached.asked, reached.found.len());
+        self.count_uses(reached.found);
     }
 
     /// Counts a use of each block and says how many there were before.
@@ -265,8 +277,8 @@ struct Reached<'q> {
 }
 
 /// Of several forms of one query, the one that goes deepest.
-fn deepest<'q>(found: &[(&'q [LocalHash], MatchScores)]) -> Reached<'q> {
-    let reached = found.iter().map(|&(query, ref scores)| {
+fn deepest<'q, 's>(found: impl Iterator<Item = (&'q [LocalHash], &'s MatchScores)>) -> Reached<'q> {
+    let reached = found.map(|(query, scores)| {
         let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
         Reached { asked: query.len(), found: &query[..longest.min(query.len())] }
     });

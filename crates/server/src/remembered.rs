@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use flash_indexer_core::DpRank;
 use flash_indexer_wire::StreamPosition;
 use rustc_hash::FxHashMap;
 
+use crate::ingest::ListenerOptions;
 use crate::instance::{InstanceId, ModelKey};
 
 /// Streams that are remembered after they are listened to no more.
@@ -16,6 +18,15 @@ pub(crate) struct StreamName {
     pub(crate) model: ModelKey,
     pub(crate) instance: InstanceId,
     pub(crate) endpoint: String,
+    /// Its rank, where all ranks of a pod have one endpoint and each a stream of its own.
+    pub(crate) dp_rank: Option<DpRank>,
+}
+
+impl StreamName {
+    pub(crate) fn new(model: ModelKey, instance: InstanceId, dp_rank: DpRank, options: &ListenerOptions) -> Self {
+        let dp_rank = options.is_bound().then_some(dp_rank);
+        Self { model, instance, endpoint: options.endpoint.clone(), dp_rank }
+    }
 }
 
 /// Positions by stream; the longest remembered ones are forgotten when there are too many.

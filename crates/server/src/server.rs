@@ -15,9 +15,14 @@ use tracing::warn;
 
 use crate::connections::BoundedListener;
 use crate::discovery::{Discovery, DiscoveryOptions};
+use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
-use crate::indexer::{Indexer, IndexerOptions, RankId, Registration, RegistrationError};
-use crate::peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
+use crate::indexer::{
+    Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RankId, Registration, RegistrationError,
+};
+use crate::peers::{
+    Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
+};
 
 /// What a server is made with.
 #[derive(Debug, Clone)]
@@ -26,12 +31,16 @@ pub struct ServerOptions {
     pub host: String,
     /// Port to listen on; 0 takes a free one.
     pub port: u16,
+    /// Port for gRPC at the same address; 0 takes a free one, none offers none.
+    pub grpc_port: Option<u16>,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
     /// Connections that may be open; further ones wait.
     pub connections_max: usize,
     /// The indexer behind it.
     pub indexer: IndexerOptions,
+    /// How engines that connect to the service are taken in; none does not wait for any.
+    pub pods: Option<PodOptions>,
     /// Ranks to listen to from the start; readiness waits for them.
     pub registrations: Vec<Registration>,
     /// Other indexers of the fleet, to be asked in this order.
@@ -51,9 +60,11 @@ impl Default for ServerOptions {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 8090,
+            grpc_port: None,
             body_bytes_max: 8 << 20,
             connections_max: 4_096,
             indexer: IndexerOptions::default(),
+            pods: None,
             registrations: Vec::new(),
             peers: Vec::new(),
             peer_deadlines: PeerDeadlines::default(),
@@ -80,6 +91,12 @@ pub enum StartError {
     /// A thread cannot be started.
     #[error("failed to start a thread: {0}")]
     Thread(io::Error),
+    /// Engines cannot connect.
+    #[error("{0}")]
+    Listen(#[from] ListenError),
+    /// gRPC cannot be offered.
+    #[error("failed to describe the gRPC services: {0}")]
+    Grpc(tonic_reflection::server::Error),
     /// A rank asked for at the start cannot be listened to.
     #[error("failed to register instance {instance}: {source}")]
     Registration {
@@ -100,6 +117,8 @@ pub struct Server {
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
     check: Option<CheckGuard>,
+    pods: Option<PodsGuard>,
+    grpc: Option<(SocketAddr, GrpcServer)>,
     discovery: Option<Discovery>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
@@ -113,10 +132,16 @@ impl Server {
     /// When the address cannot be bound or a registration is refused.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
         let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations, .. } = options;
-        let listener = TcpListener::bind((host.as_str(), port)).await;
-        let listener = listener.map_err(|source| StartError::Bind { host, port, source })?;
-        let address = listener.local_addr().map_err(StartError::Thread)?;
+        let (listener, address) = bind(&host, port).await?;
+        let grpc = match options.grpc_port {
+            None => None,
+            Some(port) => Some(bind(&host, port).await?),
+        };
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
+        let waits_for_pods = options.pods.is_some();
+        if let Some(pods) = options.pods {
+            indexer.listen_for_pods(pods)?;
+        }
         let peers = Arc::new(Peers::new(options.peers));
         let recovers = options.load.is_some() || !peers.urls().is_empty();
         let mut asked = BTreeSet::new();
@@ -137,6 +162,12 @@ impl Server {
                 recovery.start().map_err(StartError::Thread)?
             }
         };
+        let pods = waits_for_pods.then(|| {
+            // What a peer knows of a pod is of use only until the pod is followed.
+            let recovery = Arc::clone(&recovery);
+            indexer.welcome_pods(move || !matches!(recovery.state(), RecoveryState::Running(_)))
+        });
+        let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {
             let (indexer, peers, recovery) = (Arc::clone(&indexer), Arc::clone(&peers), Arc::clone(&recovery));
             Check { indexer, peers, deadlines: options.peer_deadlines, interval, recovery }.start()
@@ -149,19 +180,31 @@ impl Server {
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
         let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery), status);
         let router = http::router(api);
+        let grpc = grpc.map(|(listener, address)| {
+            let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
+            let server = GrpcServer::start(listener, Arc::clone(&indexer), body_bytes_max, Arc::clone(&recovery));
+            server.map(|server| (address, server))
+        });
+        let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // A dropped server stops as well.
             let _ = stopped.await;
         }));
-        Ok(Self { address, indexer, recovery, check, discovery, stop, serving })
+        Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, stop, serving })
     }
 
     /// Where it listens, with its real port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens for gRPC, with its real port, if it does.
+    #[must_use]
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().map(|(address, _)| *address)
     }
 
     /// The indexer behind it.
@@ -182,14 +225,18 @@ impl Server {
     /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
     /// have sent, and closes every socket.
     pub async fn stop(self) {
-        drop(self.check);
-        drop(self.discovery);
+        drop((self.check, self.pods, self.discovery));
         // The task that serves may have ended by itself.
         let _ = self.stop.send(());
+        let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN)));
         let mut serving = self.serving;
         if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
             warn!("requests were still running after {DRAIN:?}: they are cut off");
             serving.abort();
+        }
+        if let Some(stopped) = grpc {
+            // It ends by itself within the time that it was given.
+            let _ = stopped.await;
         }
         let indexer = self.indexer;
         indexer.stop_sharing().await;
@@ -197,6 +244,13 @@ impl Server {
             warn!("stopping the index threads failed");
         }
     }
+}
+
+async fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Bind { host: host.to_owned(), port, source };
+    let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 async fn serve(

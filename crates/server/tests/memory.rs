@@ -64,8 +64,8 @@ fn it_forgets_within_its_bound_and_says_so() {
     let (status, digest) = service.get("/digest?model_name=m&instance_id=a");
     assert_eq!(status, 409, "{digest}");
     assert!(digest["error"].as_str().is_some_and(|error| error.contains("--memory-max")), "{digest}");
-    let lines = service.get_lines("/dump");
-    let rank = lines.iter().find(|line| !line["stream"].is_null()).expect("the rank's line");
+    let (_, dump) = service.get("/dump");
+    let rank = &dump["m:default"]["ranks"][0];
     assert_eq!(rank["stream"]["trust"], json!("degraded"), "a dump lacks something: {rank}");
 
     // The engine forgets everything, and the index is whole again.

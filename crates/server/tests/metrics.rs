@@ -11,8 +11,16 @@ use serde_json::{Value, json};
 use support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 3] =
-    ["flash_indexer_replays", "flash_indexer_replayed_messages", "flash_indexer_listener_restarts"];
+const UNMOVED: [&str; 8] = [
+    "flash_indexer_replays",
+    "flash_indexer_replayed_messages",
+    "flash_indexer_listener_restarts",
+    "flash_indexer_pods_registered",
+    "flash_indexer_pods_left",
+    "flash_indexer_tokenized_tokens",
+    "flash_indexer_tokenization_wait_seconds",
+    "flash_indexer_tokenization_work_seconds",
+];
 
 #[test]
 fn everything_that_is_counted_moves_its_metric() {
@@ -65,6 +73,9 @@ fn everything_that_is_counted_moves_its_metric() {
     engine.say(&service, 0, &[stored(None, &[1, 2])]);
 
     service.query(&json!({ "token_ids": tokens(&[1, 2, 3, 4]), "model_name": "m" }));
+    let predicted = json!({ "token_ids": tokens(&[1, 2, 3]), "model_name": "m", "pod": 2, "ttl_ms": 600_000 });
+    assert_eq!(service.post("/predict", &predicted).0, 200);
+    assert_eq!(service.post("/score_completions", &json!({ "token_ids": tokens(&[1, 2]), "model": "m" })).0, 200);
     assert_eq!(service.post("/query", &json!({ "token_ids": [], "model_name": "nobody" })).0, 404);
     let request = |instance: u64, model: &str| json!({ "instance_id": instance, "endpoint": "tcp://127.0.0.1:9", "model_name": model, "block_size": 4 });
     assert_eq!(service.post("/register", &request(3, "other")).0, 503);
@@ -98,10 +109,15 @@ fn everything_that_is_counted_moves_its_metric() {
         ("bounds_reached_total", vec![("bound", "models")], 1.0),
         ("bounds_reached_total", vec![("bound", "listeners")], 1.0),
         ("bounds_reached_total", vec![("bound", "body_bytes")], 1.0),
-        ("queries_total", vec![model[0]], 1.0),
-        ("queried_blocks_total", vec![model[0]], 4.0),
-        ("found_blocks_total", vec![model[0]], 2.0),
-        ("query_hit_ratio_sum", vec![model[0]], 0.5),
+        ("queries_total", vec![model[0]], 2.0),
+        ("queried_blocks_total", vec![model[0]], 6.0),
+        ("found_blocks_total", vec![model[0]], 4.0),
+        ("query_hit_ratio_sum", vec![model[0]], 1.5),
+        ("predictions_total", vec![], 1.0),
+        ("predicted_blocks", vec![], 3.0),
+        ("scores_total", vec![], 1.0),
+        ("scored_pods_total", vec![], 2.0),
+        ("scored_predicted_blocks_total", vec![], 2.0),
     ] {
         assert_eq!(moved(name, &labels), expected, "{name} {labels:?}");
     }

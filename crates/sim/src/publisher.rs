@@ -23,6 +23,14 @@ pub enum PublishError {
         /// Why.
         source: zmq::Error,
     },
+    /// An address cannot be connected to.
+    #[error("failed to connect to {endpoint}: {source}; give the address of an indexer, such as tcp://127.0.0.1:5557")]
+    Connect {
+        /// The address.
+        endpoint: String,
+        /// Why.
+        source: zmq::Error,
+    },
     /// Any other failure of a socket.
     #[error("failed to use an engine's socket: {0}")]
     Socket(#[from] zmq::Error),
@@ -52,7 +60,7 @@ pub enum ReplayLoss {
 /// What a publisher is made with.
 #[derive(Debug, Clone)]
 pub struct PublisherOptions {
-    /// Where live batches are published; port `*` takes a free one.
+    /// Where live batches are published: bound, where port `*` takes a free one, or connected to.
     pub endpoint: String,
     /// Where batches are replayed from; port `*` takes a free one.
     pub replay_endpoint: String,
@@ -111,6 +119,26 @@ impl Publisher {
     ///
     /// When an address is taken or not one.
     pub fn bind(options: PublisherOptions) -> Result<Self, PublishError> {
+        Self::open(options, bind)
+    }
+
+    /// Connects to somebody who waits for engines, as vLLM does where its endpoint has no `*`; the replay is bound. It
+    /// connects again by itself.
+    ///
+    /// # Errors
+    ///
+    /// When an address is not one, or that of the replay is taken.
+    pub fn connect(options: PublisherOptions) -> Result<Self, PublishError> {
+        Self::open(options, |socket, endpoint| match socket.connect(endpoint) {
+            Ok(()) => Ok(endpoint.to_owned()),
+            Err(source) => Err(PublishError::Connect { endpoint: endpoint.to_owned(), source }),
+        })
+    }
+
+    fn open(
+        options: PublisherOptions,
+        attach: impl FnOnce(&zmq::Socket, &str) -> Result<String, PublishError>,
+    ) -> Result<Self, PublishError> {
         let context = zmq::Context::new();
         // An XPUB is a PUB that can tell when somebody subscribes.
         let live = context.socket(zmq::XPUB)?;
@@ -118,7 +146,7 @@ impl Publisher {
         live.set_xpub_verbose(true)?;
         live.set_sndhwm(i32::try_from(options.unsent_batches_max).unwrap_or(i32::MAX))?;
         live.set_linger(LINGER_MS)?;
-        let endpoint = bind(&live, &options.endpoint)?;
+        let endpoint = attach(&live, &options.endpoint)?;
         let router = context.socket(zmq::ROUTER)?;
         router.set_sndhwm(0)?;
         router.set_linger(0)?;
@@ -145,7 +173,7 @@ impl Publisher {
         })
     }
 
-    /// Where live batches are published, with its real port.
+    /// Where live batches are published, with its real port, or what it is connected to.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint

@@ -3,6 +3,8 @@
 use flash_indexer_core::SequenceHash;
 use sha2::{Digest, Sha256};
 
+use crate::cbor;
+
 /// A block's full hash as the engine keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EngineBlockHash(pub [u8; 32]);
@@ -16,10 +18,71 @@ impl EngineBlockHash {
     }
 }
 
-/// The chain `D_i = SHA-256(CBOR [D_{i-1}, tokens, null])`, started from the engine's hash seed.
+/// Something besides tokens that goes into a block's hash. Which of them do, and in which order, is up to the release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HashedKey<'a> {
+    /// A bare text: how older releases put in adapters' names and salts.
+    Text(&'a str),
+    /// A multimodal item as older releases put it in.
+    BareItem {
+        /// Its identity.
+        id: &'a str,
+        /// Where it starts relative to the block, in tokens; negative when before it.
+        offset: i64,
+    },
+    /// An adapter.
+    Lora {
+        /// Its name.
+        name: &'a str,
+        /// Where the engine loaded it from.
+        path: &'a str,
+    },
+    /// A multimodal item.
+    Item {
+        /// Its identity.
+        id: &'a str,
+        /// Where it starts relative to the block, in tokens; negative when before it.
+        offset: i64,
+    },
+    /// A cache salt: in the first block of a sequence only.
+    Salt(&'a str),
+}
+
+impl HashedKey<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let tagged = |out: &mut Vec<u8>, items, tag| {
+            cbor::array(out, items);
+            cbor::text(out, tag);
+        };
+        match *self {
+            Self::Text(text) => cbor::text(out, text),
+            Self::BareItem { id, offset } => {
+                cbor::array(out, 2);
+                cbor::text(out, id);
+                cbor::integer(out, offset);
+            }
+            Self::Lora { name, path } => {
+                tagged(out, 3, "lora");
+                cbor::text(out, name);
+                cbor::text(out, path);
+            }
+            Self::Item { id, offset } => {
+                tagged(out, 3, "mm");
+                cbor::text(out, id);
+                cbor::integer(out, offset);
+            }
+            Self::Salt(salt) => {
+                tagged(out, 2, "cache_salt");
+                cbor::text(out, salt);
+            }
+        }
+    }
+}
+
+/// The chain `D_i = SHA-256(CBOR [D_{i-1}, tokens, keys])`, started from the engine's hash seed. Without keys the third
+/// element is null.
 ///
-/// Engines with equal seeds (`PYTHONHASHSEED`) name equal prefixes alike. Blocks with adapters,
-/// salts or multimodal items are not covered: their third element is not null.
+/// Engines with equal seeds (`PYTHONHASHSEED`) name equal prefixes alike.
 #[derive(Debug, Clone)]
 pub struct Sha256CborChain {
     start: EngineBlockHash,
@@ -31,47 +94,40 @@ impl Sha256CborChain {
     #[must_use]
     pub fn new(hash_seed: &str) -> Self {
         let mut encoded = Vec::new();
-        head(&mut encoded, TEXT, hash_seed.len() as u64);
-        encoded.extend_from_slice(hash_seed.as_bytes());
-        Self { start: EngineBlockHash(Sha256::digest(&encoded).into()), encoded }
+        cbor::text(&mut encoded, hash_seed);
+        Self::from_start(EngineBlockHash(Sha256::digest(&encoded).into()))
+    }
+
+    /// The chain of an engine that starts from this hash: without a seed, engines draw one by lot.
+    #[must_use]
+    pub const fn from_start(start: EngineBlockHash) -> Self {
+        Self { start, encoded: Vec::new() }
     }
 
     /// The hash of a block with these tokens after `parent`, or at the start of a sequence.
     pub fn next(&mut self, parent: Option<&EngineBlockHash>, tokens: &[u32]) -> EngineBlockHash {
-        self.encoded.clear();
-        let parent = parent.unwrap_or(&self.start);
-        head(&mut self.encoded, ARRAY, 3);
-        head(&mut self.encoded, BYTES, parent.0.len() as u64);
-        self.encoded.extend_from_slice(&parent.0);
-        head(&mut self.encoded, ARRAY, tokens.len() as u64);
-        for &token in tokens {
-            head(&mut self.encoded, UNSIGNED, token.into());
-        }
-        self.encoded.push(NULL);
-        EngineBlockHash(Sha256::digest(&self.encoded).into())
+        self.next_with(parent, tokens, &[])
     }
-}
 
-const UNSIGNED: u8 = 0 << 5;
-const BYTES: u8 = 2 << 5;
-const TEXT: u8 = 3 << 5;
-const ARRAY: u8 = 4 << 5;
-const NULL: u8 = 0xf6;
-
-/// A CBOR head in its shortest, canonical form.
-fn head(out: &mut Vec<u8>, major: u8, value: u64) {
-    if value < 24 {
-        out.push(major | value as u8);
-    } else if let Ok(value) = u8::try_from(value) {
-        out.extend([major | 24, value]);
-    } else if let Ok(value) = u16::try_from(value) {
-        out.push(major | 25);
-        out.extend(value.to_be_bytes());
-    } else if let Ok(value) = u32::try_from(value) {
-        out.push(major | 26);
-        out.extend(value.to_be_bytes());
-    } else {
-        out.push(major | 27);
-        out.extend(value.to_be_bytes());
+    /// The same of a block that more than its tokens went into.
+    pub fn next_with(
+        &mut self,
+        parent: Option<&EngineBlockHash>,
+        tokens: &[u32],
+        keys: &[HashedKey<'_>],
+    ) -> EngineBlockHash {
+        let out = &mut self.encoded;
+        out.clear();
+        cbor::array(out, 3);
+        cbor::bytes(out, &parent.unwrap_or(&self.start).0);
+        cbor::tokens(out, tokens);
+        match keys {
+            [] => cbor::null(out),
+            keys => {
+                cbor::array(out, keys.len());
+                keys.iter().for_each(|key| key.encode(out));
+            }
+        }
+        EngineBlockHash(Sha256::digest(&self.encoded).into())
     }
 }

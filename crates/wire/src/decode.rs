@@ -2,6 +2,7 @@
 
 use flash_indexer_core::DpRank;
 
+use crate::adapter::{EngineAdapter, StoredField, missing_stored_field};
 use crate::event::{BlockRemoved, BlockStored, EngineEvent};
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Malformed, Reader, Token};
@@ -15,6 +16,19 @@ pub struct Batch<'a> {
     pub dp_rank: Option<DpRank>,
     /// Its events in order, decoded as they are taken: one at a time is in memory.
     pub events: Events<'a>,
+}
+
+impl Batch<'_> {
+    /// Tokens in the engine's blocks, as far as the batch says: in the first store that tells contents, because
+    /// the other cache groups of a hybrid model may have blocks of other sizes. Reads as many events as it takes.
+    #[must_use]
+    pub fn block_size(&self) -> Option<u32> {
+        let mut stores = self.events.clone().filter_map(|event| match event {
+            Ok(EngineEvent::Stored(stored)) if stored.block_size > 0 && stored.group.tells_content() => Some(stored),
+            _ => None,
+        });
+        stores.next().map(|stored| stored.block_size)
+    }
 }
 
 /// Where the parts of a batch lie in its payload: found once, taken apart later.
@@ -37,10 +51,17 @@ impl BatchOutline {
         Ok(Self { timestamp, dp_rank, events_at: events.reader.position(), events: events.left })
     }
 
-    /// The batch in the payload that this is the outline of; of any other it makes nonsense.
+    /// The data-parallel rank that made the batch, if it says.
     #[must_use]
-    pub fn batch<'a>(&self, payload: &'a [u8]) -> Batch<'a> {
-        let events = Events { reader: Reader::starting_at(payload, self.events_at), left: self.events };
+    pub const fn dp_rank(&self) -> Option<DpRank> {
+        self.dp_rank
+    }
+
+    /// The batch in the payload that this is the outline of, read as an engine writes it; of any other payload it
+    /// makes nonsense.
+    #[must_use]
+    pub fn batch<'a>(&self, payload: &'a [u8], adapter: EngineAdapter) -> Batch<'a> {
+        let events = Events { reader: Reader::starting_at(payload, self.events_at), left: self.events, adapter };
         Batch { timestamp: self.timestamp, dp_rank: self.dp_rank, events }
     }
 }
@@ -50,6 +71,7 @@ impl BatchOutline {
 pub struct Events<'a> {
     reader: Reader<'a>,
     left: u32,
+    adapter: EngineAdapter,
 }
 
 impl<'a> Iterator for Events<'a> {
@@ -58,7 +80,7 @@ impl<'a> Iterator for Events<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let mut inside = self.reader.clone();
-        let event = event(&mut inside);
+        let event = event(&mut inside, self.adapter);
         if event.is_ok() {
             self.reader = inside;
         } else if self.reader.skip().is_err() {
@@ -141,7 +163,7 @@ impl EventError {
     }
 }
 
-/// Reads a batch: an array of two to four elements, or a map with `ts`, `events` and
+/// Reads a batch of any engine: an array of two to four elements, or a map with `ts`, `events` and
 /// `data_parallel_rank`. Linear in the payload. Events are passed over, and decoded when they are
 /// taken; each then allocates no more elements than it has bytes.
 ///
@@ -208,7 +230,7 @@ impl<'a> Parts<'a> {
 
     fn events(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
         let Token::Array(left) = reader.next()? else { return Err(BatchError::NotABatch) };
-        self.events = Some(Events { reader: reader.clone(), left });
+        self.events = Some(Events { reader: reader.clone(), left, adapter: EngineAdapter::Detect });
         for _ in 0..left {
             reader.skip()?;
         }
@@ -220,11 +242,11 @@ impl<'a> Parts<'a> {
 const KIND_CHARS_MAX: usize = 64;
 
 /// Reads one event and leaves the reader behind it.
-fn event<'a>(reader: &mut Reader<'a>) -> Result<EngineEvent<'a>, EventError> {
+fn event<'a>(reader: &mut Reader<'a>, adapter: EngineAdapter) -> Result<EngineEvent<'a>, EventError> {
     match reader.next()? {
         Token::Array(len) if len > 0 => {
             let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
-            from_array(reader, kind, len - 1)
+            from_array(reader, kind, len as usize - 1, adapter)
         }
         Token::Map(len) => {
             let kind = kind_of_map(&mut reader.clone(), len)?;
@@ -249,60 +271,51 @@ fn unknown(kind: &[u8]) -> EventError {
     EventError::UnknownType { kind: String::from_utf8_lossy(kind).chars().take(KIND_CHARS_MAX).collect() }
 }
 
-/// Fields of an array event in order; what follows the known ones is skipped.
-const STORED_FIELDS: [&str; 15] = [
-    "block_hashes",
-    "parent_block_hash",
-    "token_ids",
-    "block_size",
-    "lora_id",
-    "medium",
-    "lora_name",
-    "extra_keys",
-    "group_idx",
-    "kv_cache_spec_kind",
-    "kv_cache_spec_sliding_window",
-    "locality",
-    "ownership",
-    "session_id",
-    "lookahead_token_ids",
-];
+/// Fields of an array `BlockRemoved` in order; what follows them is skipped.
 const REMOVED_FIELDS: [&str; 5] = ["block_hashes", "medium", "group_idx", "locality", "ownership"];
 
-/// The first fields of `BlockStored` have been in every release.
-const STORED_FIELDS_MIN: u32 = 4;
-const REMOVED_FIELDS_MIN: u32 = 1;
-
-fn from_array<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<EngineEvent<'a>, EventError> {
-    let fields = |known: &'static [&'static str], fewest: u32| {
-        let missing = known.get(len as usize).filter(|_| len < fewest);
-        match missing {
-            Some(field) => Err(EventError::MissingField { field }),
-            None => Ok(known.iter().take(len as usize)),
-        }
-    };
-    let (event, read) = match kind {
+fn from_array<'a>(
+    reader: &mut Reader<'a>,
+    kind: &[u8],
+    len: usize,
+    adapter: EngineAdapter,
+) -> Result<EngineEvent<'a>, EventError> {
+    match kind {
         b"BlockStored" => {
-            let mut stored = BlockStored::default();
-            for field in fields(&STORED_FIELDS, STORED_FIELDS_MIN)? {
-                stored_field(&mut stored, field.as_bytes(), reader)?;
+            if let Some(field) = missing_stored_field(len) {
+                return Err(EventError::MissingField { field });
             }
-            (EngineEvent::Stored(stored), STORED_FIELDS.len())
+            let mut stored = BlockStored::default();
+            for at in 0..len {
+                match adapter.stored_field(at, reader) {
+                    StoredField::Named(field) => stored_field(&mut stored, field.as_bytes(), reader)?,
+                    StoredField::SaltMap => stored.cache_salt = salt_in_map(reader)?,
+                    StoredField::Skipped => reader.skip()?,
+                }
+            }
+            Ok(EngineEvent::Stored(stored))
         }
         b"BlockRemoved" => {
-            let mut removed = BlockRemoved::default();
-            for field in fields(&REMOVED_FIELDS, REMOVED_FIELDS_MIN)? {
-                removed_field(&mut removed, field.as_bytes(), reader)?;
+            if len == 0 {
+                return Err(EventError::MissingField { field: REMOVED_FIELDS[0] });
             }
-            (EngineEvent::Removed(removed), REMOVED_FIELDS.len())
+            let mut removed = BlockRemoved::default();
+            for at in 0..len {
+                match REMOVED_FIELDS.get(at) {
+                    Some(field) => removed_field(&mut removed, field.as_bytes(), reader)?,
+                    None => reader.skip()?,
+                }
+            }
+            Ok(EngineEvent::Removed(removed))
         }
-        b"AllBlocksCleared" => (EngineEvent::Cleared, 0),
-        kind => return Err(unknown(kind)),
-    };
-    for _ in read..len as usize {
-        reader.skip()?;
+        b"AllBlocksCleared" => {
+            for _ in 0..len {
+                reader.skip()?;
+            }
+            Ok(EngineEvent::Cleared)
+        }
+        kind => Err(unknown(kind)),
     }
-    Ok(event)
 }
 
 fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<EngineEvent<'a>, EventError> {
@@ -344,10 +357,6 @@ fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Read
         }
         b"lora_id" => event.lora_id = fields::optional_integer(reader, "lora_id")?,
         b"medium" => event.medium = fields::optional_text(reader, "medium")?,
-        // Two SGLang releases put a map with the salt after the medium.
-        b"lora_name" | b"extra_keys" if matches!(reader.clone().next()?, Token::Map(_)) => {
-            event.cache_salt = salt_in_map(reader)?;
-        }
         b"lora_name" => event.lora_name = fields::optional_text(reader, "lora_name")?,
         b"extra_keys" => add_keys(&mut event.extra_keys, fields::extra_keys(reader, "extra_keys")?),
         b"mm_keys" => add_keys(&mut event.extra_keys, fields::mm_keys(reader, "mm_keys")?),

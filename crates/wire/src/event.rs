@@ -72,6 +72,17 @@ pub struct CacheGroup<'a> {
     pub sliding_window: Option<u32>,
 }
 
+impl CacheGroup<'_> {
+    /// Whether it can be the group whose stores tell what blocks contain: one with full attention, or the only one.
+    #[must_use]
+    pub fn tells_content(&self) -> bool {
+        self.kind.is_none_or(|kind| FULL_ATTENTION.contains(&kind))
+    }
+}
+
+/// Kinds of groups that need a whole prefix.
+pub(crate) const FULL_ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full_attention"];
+
 /// Tokens of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenIds {

@@ -30,14 +30,15 @@ fn optional_list(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<
     }
 }
 
-/// A hash of any integer width or sign, or bytes of which the last eight count.
+/// A hash of any integer width or sign, or bytes of which the last eight count, as a big-endian number.
 fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventError> {
     match token {
         Token::Unsigned(value) => Ok(SequenceHash(value)),
         Token::Negative(value) => Ok(SequenceHash(value.cast_unsigned())),
+        Token::Bytes([]) => Err(EventError::OutOfRange { field }),
         Token::Bytes(bytes) => {
-            let tail = bytes.last_chunk::<8>().ok_or(EventError::OutOfRange { field })?;
-            Ok(SequenceHash(u64::from_be_bytes(*tail)))
+            let tail = &bytes[bytes.len().saturating_sub(8)..];
+            Ok(SequenceHash(tail.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))))
         }
         _ => Err(wrong(field)),
     }

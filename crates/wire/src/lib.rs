@@ -1,11 +1,14 @@
 //! What inference engines publish about their caches: decoded, encoded and translated.
 //!
 //! The path of a message: [`LiveMessage`] splits the frames, a [`Stream`] says which one comes
-//! next and what to do when it is missing, [`decode_batch`] reads the MessagePack payload event by event, and a [`Translator`]
+//! next and what to do when it is missing, an [`EngineAdapter`] reads the MessagePack payload event by event, and a [`Translator`]
 //! for each rank turns engine events into the [`RankEvent`](flash_indexer_core::groups::RankEvent)s of
 //! an index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
 //! has bytes, or costs more than the event it is in.
 
+pub mod cbor;
+
+mod adapter;
 mod chain_hash;
 mod cursor;
 mod decode;
@@ -16,9 +19,11 @@ mod frames;
 mod msgpack;
 mod space;
 mod stream;
+mod topic;
 mod translate;
 
-pub use chain_hash::{EngineBlockHash, Sha256CborChain};
+pub use adapter::EngineAdapter;
+pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
 pub use decode::{Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
@@ -29,6 +34,7 @@ pub use stream::{
     Action, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,
 };
+pub use topic::{TopicError, TopicNames};
 pub use translate::{
     Age, CONTENTS_MAX, GroupRole, KnownGroup, Remembered, Translated, Translator, TranslatorOptions, Unusable,
 };

@@ -5,8 +5,8 @@ use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
 use flash_indexer_wire::{
-    BatchError, BatchOutline, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, ReplayReply, TokenIds,
-    Translator, TranslatorOptions, decode_batch,
+    BatchError, BatchOutline, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, ReplayReply,
+    TokenIds, Translator, TranslatorOptions, decode_batch,
 };
 use proptest::prelude::*;
 use rmpv::Value;
@@ -72,7 +72,7 @@ fn a_bad_event_costs_only_itself() {
         (stored([list([7.into()]), Value::Nil, list([pair(), 1.into()]), 2.into()]), "wrong_type"),
         (stored([list([7.into()]), Value::Nil, list([(-1).into()]), 2.into()]), "out_of_range"),
         (stored([list([7.into()]), Value::Nil, list([(1u64 << 32).into()]), 2.into()]), "out_of_range"),
-        (stored([list([Value::Binary(vec![1; 7])]), Value::Nil, pair(), 2.into()]), "out_of_range"),
+        (stored([list([Value::Binary(vec![])]), Value::Nil, pair(), 2.into()]), "out_of_range"),
         (list([Value::from("BlockRemoved"), list([1.into()]), 5.into()]), "wrong_type"),
     ];
     for (event, reason) in cases {
@@ -158,6 +158,38 @@ fn extra_keys_of_every_form_are_read() {
         ]
     );
     assert!(third[5..].iter().all(|key| matches!(key, ExtraKey::Opaque(_))), "{third:?}");
+}
+
+#[test]
+fn what_follows_the_medium_is_the_engines() {
+    let head = || [list([7.into()]), Value::Nil, list([1.into(), 2.into()]), 2.into(), Value::Nil, "GPU".into()];
+    let event = |more: Vec<Value>| stored(head().into_iter().chain(more));
+    let salt = || map([("cache_salt", "s".into())]);
+    let read = |adapter: EngineAdapter, event: Value| {
+        let payload = batch_of([good(), event, good()]);
+        let events: Vec<_> = adapter.batch(&payload).expect("a batch").events.collect();
+        assert!(events[0].is_ok() && events[2].is_ok(), "a neighbour was lost");
+        match &events[1] {
+            Ok(EngineEvent::Stored(stored)) => {
+                let keys = stored.extra_keys.as_ref().map(Vec::len);
+                Ok((stored.lora_name.map(str::to_owned), stored.cache_salt.map(str::to_owned), keys))
+            }
+            Ok(other) => panic!("not a store: {other:?}"),
+            Err(error) => Err(error.reason()),
+        }
+    };
+    let named = || event(vec!["a".into(), list([list(["k".into()])])]);
+    let salted = || [event(vec![salt()]), event(vec![Value::Nil, salt()])];
+    for adapter in [EngineAdapter::Detect, EngineAdapter::TensorRtLlm, EngineAdapter::Vllm] {
+        assert_eq!(read(adapter, named()), Ok((Some("a".to_owned()), None, Some(1))), "{adapter:?}");
+    }
+    assert_eq!(read(EngineAdapter::Sglang, named()), Ok((None, None, None)), "it has no such fields");
+    for event in salted() {
+        for adapter in [EngineAdapter::Detect, EngineAdapter::Sglang] {
+            assert_eq!(read(adapter, event.clone()), Ok((None, Some("s".to_owned()), None)), "{adapter:?}");
+        }
+        assert_eq!(read(EngineAdapter::Vllm, event), Err("wrong_type"));
+    }
 }
 
 #[test]
@@ -279,7 +311,10 @@ fn any_value() -> impl Strategy<Value = Value> {
 fn take_in(payload: &[u8]) {
     let Ok(batch) = decode_batch(payload) else { return };
     let outline = BatchOutline::of(payload).expect("it is a batch");
-    assert!(outline.batch(payload).events.eq(batch.events.clone()), "an outline leads to the same events");
+    assert!(
+        outline.batch(payload, EngineAdapter::Detect).events.eq(batch.events.clone()),
+        "an outline leads to the same events"
+    );
     let mut translator = Translator::new(TranslatorOptions {
         block_size: BlockSize::new(2).expect("two"),
         lora_name: None,

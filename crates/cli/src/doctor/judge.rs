@@ -51,6 +51,11 @@ fn connection(observed: &Observed) -> Option<Finding> {
             format!("the service is {status}, but the engine answers from here"),
             "look at the network between service and engine: names, ports, network policies",
         ),
+        (status, EndpointSeen::Bound) => Finding::problem(
+            "connection",
+            format!("the engine is {status}: it does not connect to the service"),
+            "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it",
+        ),
         // The endpoint is the reason, and comes next.
         _ => return None,
     })
@@ -61,6 +66,9 @@ fn endpoint(observed: &Observed) -> Option<Finding> {
     let is_connected = observed.listener().status == "connected";
     Some(match &observed.endpoint {
         EndpointSeen::Publisher => Finding::ok("endpoint", format!("{address} answers from here")),
+        EndpointSeen::Bound => {
+            Finding::ok("endpoint", "the engine connects to the service, so its stream cannot be heard from here")
+        }
         EndpointSeen::Unreachable(why) if is_connected => Finding::warning(
             "endpoint",
             format!("{address} does not answer from here: {why}; its stream was not checked"),

@@ -104,16 +104,18 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
-/// The registered streams that are asked about: ranks of an instance at one endpoint share one.
+/// The registered streams that are asked about: ranks of an instance at one endpoint share one, unless they connect to
+/// the service.
 fn streams_of(workers: &[Worker], arguments: &DoctorArguments) -> Vec<Stream> {
     let mut streams = Vec::new();
     for worker in workers {
         let instance = instance_name(&worker.instance_id);
         let is_asked = arguments.instance.as_ref().is_none_or(|asked| *asked == instance)
             && arguments.model_name.as_ref().is_none_or(|asked| *asked == worker.model_name);
-        let mut by_endpoint: BTreeMap<&str, Stream> = BTreeMap::new();
+        let mut by_endpoint: BTreeMap<(&str, Option<u32>), Stream> = BTreeMap::new();
         for (&rank, listener) in worker.listeners.iter().filter(|_| is_asked) {
-            let stream = by_endpoint.entry(&listener.endpoint).or_insert_with(|| Stream {
+            let name = (listener.endpoint.as_str(), probe::is_bound(&listener.endpoint).then_some(rank));
+            let stream = by_endpoint.entry(name).or_insert_with(|| Stream {
                 instance: instance.clone(),
                 model_name: worker.model_name.clone(),
                 tenant_id: worker.tenant_id.clone(),

@@ -38,6 +38,8 @@ pub(super) struct Stream {
 pub(super) enum EndpointSeen {
     /// As a publisher does.
     Publisher,
+    /// There is none: the engine connects to the service.
+    Bound,
     /// Somebody accepts connections who is no publisher.
     Stranger,
     /// Nobody answers, and why.
@@ -115,6 +117,11 @@ pub(super) fn observe(client: &IndexerClient, stream: &Stream, hash_seed: &str, 
     Observed { stream: stream.clone(), endpoint, heard: heard.summary(), replay, holdings, after }
 }
 
+/// Whether an endpoint says that the engine connects to the service.
+pub(super) fn is_bound(endpoint: &str) -> bool {
+    endpoint == "bound" || endpoint.starts_with("bound:")
+}
+
 impl Stream {
     fn heard(&self, hash_seed: &str) -> Heard {
         let options = TranslatorOptions {
@@ -131,6 +138,9 @@ impl Stream {
 }
 
 fn subscribe(endpoint: &str) -> (EndpointSeen, Option<Subscription>) {
+    if is_bound(endpoint) {
+        return (EndpointSeen::Bound, None);
+    }
     if let Err(why) = sockets::reach(endpoint, CONNECT_DEADLINE) {
         return (EndpointSeen::Unreachable(why), None);
     }

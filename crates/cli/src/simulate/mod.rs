@@ -20,13 +20,14 @@ use crate::stop::StopFlag;
 /// Be one or more engines: play a recorded stream, or simulate caches under a workload.
 ///
 /// Every engine publishes live batches on a PUB socket and replays recent ones from a ROUTER socket,
-/// as vLLM does. Without --recording or --trace the workload is made up: conversations of many turns
+/// as vLLM does. With --connect it connects to the service, and is listed there by the name in its topic. Without --recording or --trace the workload is made up: conversations of many turns
 /// over shared system prompts, the same for the same --seed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   flash-indexer simulate --register http://127.0.0.1:8090 --verify --requests 1000
   flash-indexer simulate --recording stream.jsonl --register http://127.0.0.1:8090 --verify
-  flash-indexer simulate --trace conversation_trace.jsonl --engines 8 --blocks 32768")]
+  flash-indexer simulate --trace conversation_trace.jsonl --engines 8 --blocks 32768
+  flash-indexer simulate --connect tcp://127.0.0.1:5557 --stay")]
 pub(crate) struct SimulateArguments {
     /// Play this stream, recorded from a real engine.
     #[arg(long, value_name = "FILE", conflicts_with = "trace")]
@@ -51,6 +52,11 @@ pub(crate) struct SimulateArguments {
     /// Port of the first engine's replay; further engines take the following ports. 0 takes free ones.
     #[arg(long, default_value_t = 6557)]
     replay_port: u16,
+
+    /// Connect every engine to this address, where a service waits for engines (`serve --listen-events`), instead of
+    /// binding its own; topics name the pods 1, 2, … and --model-name. Replays are bound.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "port")]
+    connect: Option<String>,
 
     /// Engines to simulate.
     #[arg(long, default_value_t = 4, conflicts_with = "recording", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -84,8 +90,8 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_name = "URL")]
     register: Option<String>,
 
-    /// Model to register as.
-    #[arg(long, default_value = "simulated", requires = "register")]
+    /// Model to register as, and of topics with --connect.
+    #[arg(long, default_value = "simulated")]
     model_name: String,
 
     /// Tenant to register as.
@@ -137,8 +143,8 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<()> {
 }
 
 impl SimulateArguments {
-    /// Binds the sockets of engine `number`, counted from zero.
-    fn publisher(&self, number: u16, topic: Vec<u8>, framing: ReplayFraming) -> Result<Publisher> {
+    /// The sockets of engine `number`, counted from zero, which is registered as `instance`.
+    fn publisher(&self, number: u16, instance: u64, topic: Vec<u8>, framing: ReplayFraming) -> Result<Publisher> {
         let address = |port: u16| match port {
             0 => Ok(format!("tcp://{}:*", self.host)),
             port => {
@@ -146,14 +152,28 @@ impl SimulateArguments {
                 Ok::<_, anyhow::Error>(format!("tcp://{}:{port}", self.host))
             }
         };
-        let options = PublisherOptions {
-            endpoint: address(self.port)?,
-            replay_endpoint: address(self.replay_port)?,
-            topic,
-            framing,
-            ..PublisherOptions::on_loopback()
-        };
-        Ok(Publisher::bind(options)?)
+        let (replay_endpoint, on_loopback) = (address(self.replay_port)?, PublisherOptions::on_loopback());
+        Ok(match &self.connect {
+            None => Publisher::bind(PublisherOptions {
+                endpoint: address(self.port)?,
+                replay_endpoint,
+                topic,
+                framing,
+                ..on_loopback
+            })?,
+            Some(endpoint) => Publisher::connect(PublisherOptions {
+                endpoint: endpoint.clone(),
+                replay_endpoint,
+                topic: format!("kv@{instance}@{}", self.model_name).into_bytes(),
+                framing,
+                ..on_loopback
+            })?,
+        })
+    }
+
+    /// What an engine is registered with.
+    fn endpoint<'p>(&self, publisher: &'p Publisher) -> &'p str {
+        if self.connect.is_some() { "bound" } else { publisher.endpoint() }
     }
 
     fn service(&self) -> Option<Service> {
@@ -171,7 +191,8 @@ impl SimulateArguments {
             let endpoint = publisher.endpoint();
             if self.register.is_none() {
                 let replay = publisher.replay_endpoint();
-                println!("publishing on {endpoint}, replaying from {replay}: waiting for a listener");
+                let way = if self.connect.is_some() { "publishing to" } else { "publishing on" };
+                println!("{way} {endpoint}, replaying from {replay}: waiting for a listener");
             }
             let start = Instant::now();
             while !publisher.wait_for_subscriber(Duration::from_secs_f64(LONGEST_SLEEP_S))? {

@@ -22,12 +22,13 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path, stop: &StopFlag) -
     for (number, &dp_rank) in (0..).zip(&recording.dp_ranks) {
         let topic = recording.messages().find(|message| message.dp_rank == dp_rank).map(|message| &message.topic);
         let topic = topic.expect("a rank of a recording has published").clone();
-        publishers.insert(dp_rank, arguments.publisher(number, topic, recording.replay_framing)?);
+        publishers.insert(dp_rank, arguments.publisher(number, INSTANCE, topic, recording.replay_framing)?);
     }
     let mut service = arguments.service();
     if let Some(service) = &mut service {
         for (&dp_rank, publisher) in &publishers {
-            service.register(EngineRank { instance: INSTANCE, dp_rank }, publisher, recording.block_size)?;
+            let (rank, endpoint) = (EngineRank { instance: INSTANCE, dp_rank }, arguments.endpoint(publisher));
+            service.register(rank, endpoint, publisher, recording.block_size)?;
         }
     }
     arguments.wait_for_listeners(publishers.values(), stop)?;

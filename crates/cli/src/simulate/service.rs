@@ -39,10 +39,16 @@ impl Service {
         }
     }
 
-    pub(super) fn register(&mut self, rank: EngineRank, publisher: &Publisher, block_size: BlockSize) -> Result<()> {
+    pub(super) fn register(
+        &mut self,
+        rank: EngineRank,
+        endpoint: &str,
+        publisher: &Publisher,
+        block_size: BlockSize,
+    ) -> Result<()> {
         let registration = Registration {
             instance_id: rank.instance,
-            endpoint: publisher.endpoint(),
+            endpoint,
             replay_endpoint: Some(publisher.replay_endpoint()),
             model_name: &self.model_name,
             tenant_id: &self.tenant_id,

@@ -67,7 +67,8 @@ fn serve(
     let mut service = arguments.service();
     if let Some(service) = &mut service {
         for engine in &engines {
-            service.register(engine.rank, &engine.publisher, block_size)?;
+            let endpoint = arguments.endpoint(&engine.publisher);
+            service.register(engine.rank, endpoint, &engine.publisher, block_size)?;
         }
     }
     arguments.wait_for_listeners(engines.iter().map(|engine| &engine.publisher), stop)?;
@@ -115,7 +116,7 @@ fn start_engines(arguments: &SimulateArguments, block_size: BlockSize) -> Result
     let engine = |number: u16| {
         Ok(Engine {
             rank: EngineRank { instance: u64::from(number) + 1, dp_rank: DpRank(0) },
-            publisher: arguments.publisher(number, TOPIC.to_vec(), framing)?,
+            publisher: arguments.publisher(number, u64::from(number) + 1, TOPIC.to_vec(), framing)?,
             engine: SimulatedEngine::new(EngineOptions {
                 block_size,
                 blocks: arguments.blocks as usize,

@@ -10,8 +10,8 @@ use super::rank::RankGroups;
 use super::{Cut, GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankSize, SharedIndex, Tier,
-    WorkerId, WorkerRank,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Tier, WorkerId, WorkerRank,
 };
 
 /// An index whose ranks may have several cache groups.
@@ -194,6 +194,11 @@ impl SharedIndex for GroupedIndex {
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
+    }
+
+    /// Where the blocks lie in the indexed group. What further groups hold of them may lie in other tiers.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        self.plain.fastest_tiers(query, found)
     }
 
     /// Every rank whose indexed group holds something.

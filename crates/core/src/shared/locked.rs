@@ -3,7 +3,9 @@
 use parking_lot::RwLock;
 
 use super::SharedIndex;
-use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, WorkerRank};
+use crate::{
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, WorkerRank,
+};
 
 /// Shares a [`PrefixIndex`] by a read-write lock.
 ///
@@ -28,6 +30,10 @@ impl<I: PrefixIndex> SharedIndex for Locked<I> {
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         self.index.read().find(query)
+    }
+
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        self.index.read().fastest_tiers(query, found)
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {

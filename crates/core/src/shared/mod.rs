@@ -11,7 +11,8 @@ pub use sharded::Sharded;
 pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, RankSize, WorkerId, WorkerRank, stored_events,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, WorkerId,
+    WorkerRank, stored_events, tiers,
 };
 
 /// An index that many threads read and write at once.
@@ -31,6 +32,11 @@ pub trait SharedIndex: Send + Sync {
 
     /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
+
+    /// Where the blocks of matches lie: [`PrefixIndex::fastest_tiers`](crate::PrefixIndex::fastest_tiers).
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        tiers::fastest_tiers(query, found, |found| self.held(found.rank))
+    }
 
     /// Every rank that the index holds something of, in no particular order.
     fn ranks(&self) -> Vec<WorkerRank>;

@@ -6,7 +6,9 @@ use std::num::NonZeroUsize;
 use rustc_hash::FxBuildHasher;
 
 use super::SharedIndex;
-use crate::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, RankSize, WorkerId, WorkerRank};
+use crate::{
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, RankMatch, RankSize, WorkerId, WorkerRank,
+};
 
 /// Splits the workers among indexes, so that changes of different workers seldom meet.
 ///
@@ -45,6 +47,14 @@ impl<S: SharedIndex> SharedIndex for Sharded<S> {
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         MatchScores { ranks: self.shards.iter().flat_map(|shard| shard.find(query).ranks).collect() }
+    }
+
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        let tiers = |found: &RankMatch| {
+            let shard = self.shard(found.rank.worker);
+            shard.fastest_tiers(query, std::slice::from_ref(found)).pop().unwrap_or_default()
+        };
+        found.iter().map(tiers).collect()
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {

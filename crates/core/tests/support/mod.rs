@@ -44,7 +44,13 @@ pub(crate) fn check_equal(
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
     for query in queries {
-        prop_assert_eq!(index.find(query).sorted(), expected.find(query).sorted(), "query {:?}", query);
+        let found = index.find(query).sorted();
+        prop_assert_eq!(&found, &expected.find(query).sorted(), "query {:?}", query);
+        let tiers = index.fastest_tiers(query, &found.ranks);
+        prop_assert_eq!(&tiers, &expected.fastest_tiers(query, &found.ranks), "tiers of query {:?}", query);
+        for (tiers, found) in tiers.iter().zip(&found.ranks) {
+            prop_assert_eq!(tiers.0.iter().sum::<u32>(), found.longest(), "tiers of query {:?}", query);
+        }
     }
     check_equal_state(index, expected)
 }

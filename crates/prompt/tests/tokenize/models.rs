@@ -1,6 +1,6 @@
 //! Which tokenizers are kept, and what is known of those that are not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use flash_indexer_prompt::tokenize::{
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
 
-use crate::support::{DEADLINE, Scripted, Told, forgetful, ids, pool_of, text};
+use crate::support::{DEADLINE, Scripted, Told, forgetful, ids, pool_of, text, told};
 
 type Load = Result<Arc<dyn ModelTokenizer>, LoadError>;
 
@@ -44,13 +44,20 @@ fn the_longest_unused_tokenizer_makes_room() {
 }
 
 #[test]
-fn workers_outlive_any_number_of_evictions() {
+fn threads_are_replaced_when_many_tokenizers_were_dropped() {
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    let seen = Arc::clone(&threads);
+    let source = told(move |_| {
+        seen.lock().insert(std::thread::current().id());
+        vec![1]
+    });
     let options = PoolOptions { loaded_models_max: 1, ..forgetful() };
-    let pool = TokenizerPool::start(vec![Box::new(counting(&Arc::default()))], &options).expect("threads");
+    let pool = TokenizerPool::start(vec![Box::new(source)], &options).expect("threads");
     for model in 0..100 {
         assert_eq!(ids(&pool, &model.to_string(), "x"), [1]);
     }
     assert_eq!(pool.statistics().cache_evictions, 99);
+    assert!(threads.lock().len() > options.workers, "what they remember of dropped tokenizers goes with them");
     pool.stop();
 }
 

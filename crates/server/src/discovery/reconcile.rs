@@ -269,7 +269,7 @@ impl Reconciler {
                 None => wishes.any(|wish| wish.registration == kept.registration),
             };
             match &kept.keeper {
-                Keeper::Hand => {}
+                Keeper::Hand | Keeper::Pod => {}
                 _ if is_wanted => {}
                 Keeper::Source(_) => steps.push(Step::Unregister(rank.clone())),
                 Keeper::TakenOver if all_answer => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::{Receiver, TryRecvError, select};
 use tracing::{error, info, warn};
 
 use super::reconcile::{Reconciler, Step};
@@ -69,24 +69,35 @@ impl Runner {
     }
 
     pub(super) fn run(mut self, heard: &Receiver<()>, stopped: &Receiver<()>) {
-        while stopped.try_recv() == Err(TryRecvError::Empty) && !self.indexer.is_stopping() {
-            if self.listen() {
-                self.in_order_at = None;
+        while !self.indexer.is_stopping() {
+            self.look();
+            select! {
+                recv(stopped) -> _ => return,
+                recv(heard) -> bell => if bell.is_err() {
+                    // No source is left that could ring.
+                    if stopped.try_recv() == Err(TryRecvError::Empty) {
+                        error!("all sources of discovery have ended by a fault: what is registered stays");
+                    }
+                    return;
+                },
+                default(TICK) => {}
             }
-            let is_recovering = matches!(self.recovery.state(), RecoveryState::Running(_));
-            let registrations = self.indexer.registrations_changed();
-            match self.in_order_at == Some(registrations) {
-                true => self.status.answered(self.sources.iter().map(|source| source.answered_at)),
-                false if is_recovering => self.publish(),
-                false => {
-                    // Something may have changed while it was looked at: what it said before counts.
-                    let is_in_order = self.follow() == Registrations::AsTheyWere && !self.reconciler.is_waiting();
-                    self.in_order_at = is_in_order.then_some(registrations);
-                }
-            }
-            // Disconnected or not, whether this ends is seen above.
-            if heard.recv_timeout(TICK).is_err() && stopped.try_recv() != Err(TryRecvError::Empty) {
-                return;
+        }
+    }
+
+    fn look(&mut self) {
+        if self.listen() {
+            self.in_order_at = None;
+        }
+        let is_recovering = matches!(self.recovery.state(), RecoveryState::Running(_));
+        let registrations = self.indexer.registrations_changed();
+        match self.in_order_at == Some(registrations) {
+            true => self.status.answered(self.sources.iter().map(|source| source.answered_at)),
+            false if is_recovering => self.publish(),
+            false => {
+                // Something may have changed while it was looked at: what it said before counts.
+                let is_in_order = self.follow() == Registrations::AsTheyWere && !self.reconciler.is_waiting();
+                self.in_order_at = is_in_order.then_some(registrations);
             }
         }
     }

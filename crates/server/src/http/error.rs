@@ -4,21 +4,27 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::indexer::{DigestError, QueryError, RegistrationError};
+use flash_indexer_prompt::tokenize::FailureReason;
+
+use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
+use crate::tokenization::TokenizationError;
 
 /// A failed request: a status and what the client can do about it.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
+    /// When it is worth while to ask again, in seconds.
+    retry_after_s: Option<u32>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), retry_after_s: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -55,7 +61,11 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(json!({ "error": self.message }))).into_response()
+        let mut response = (self.status, Json(json!({ "error": self.message }))).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }
 
@@ -77,6 +87,37 @@ impl From<QueryError> for ApiError {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
         }
+    }
+}
+
+impl From<PredictError> for ApiError {
+    fn from(error: PredictError) -> Self {
+        let status = match &error {
+            PredictError::Query(_) | PredictError::UnknownPod { .. } => StatusCode::NOT_FOUND,
+            PredictError::TooLong { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<TokenizationError> for ApiError {
+    fn from(error: TokenizationError) -> Self {
+        let status = match &error {
+            TokenizationError::NotConfigured => StatusCode::NOT_IMPLEMENTED,
+            TokenizationError::Failed(failed) => match failed.reason() {
+                FailureReason::QueueFull
+                | FailureReason::Stopped
+                | FailureReason::LoadFailed
+                | FailureReason::ServiceUnreachable
+                | FailureReason::ServiceLate => StatusCode::SERVICE_UNAVAILABLE,
+                FailureReason::ServiceRefused => StatusCode::BAD_GATEWAY,
+                FailureReason::UnknownModel => StatusCode::NOT_FOUND,
+                FailureReason::Chat | FailureReason::Tokenizer => StatusCode::BAD_REQUEST,
+                FailureReason::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            },
+        };
+        let retry_after_s = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
+        Self { retry_after_s, ..Self::new(status, error.to_string()) }
     }
 }
 

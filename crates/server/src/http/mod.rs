@@ -12,6 +12,7 @@ mod peers;
 mod probes;
 mod prompt;
 mod query;
+mod score;
 mod store;
 mod workers;
 
@@ -88,6 +89,9 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/workers", get(workers::list))
         .route("/query", post(query::by_tokens))
         .route("/query_by_hash", post(query::by_hashes))
+        .route("/score_completions", post(score::completions))
+        .route("/score_chat_completions", post(score::chat_completions))
+        .route("/predict", post(score::predict))
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .route("/digest", get(digest::digest))
@@ -111,7 +115,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 16] = [
+const COUNTED: [&str; 19] = [
     "/health",
     "/ready",
     "/metrics",
@@ -120,6 +124,9 @@ const COUNTED: [&str; 16] = [
     "/workers",
     "/query",
     "/query_by_hash",
+    "/score_completions",
+    "/score_chat_completions",
+    "/predict",
     "/explain",
     "/dump",
     "/digest",

@@ -30,7 +30,7 @@ impl<T: Prompted> FromRequest<Arc<Api>> for PromptBody<T> {
 }
 
 /// What the parser would make of the body. Whatever is unusual it reads itself, so that every error is its own.
-fn read<T: Prompted>(body: &[u8]) -> Result<T, ApiError> {
+pub(super) fn read<T: Prompted>(body: &[u8]) -> Result<T, ApiError> {
     let Some(cut) = Cut::of(body) else { return parse(body) };
     match serde_json::from_slice::<T>(&cut.rest) {
         Ok(mut read) => {

@@ -18,6 +18,19 @@ pub(crate) enum Keeper {
     Source(Arc<str>),
     /// A source of discovery of the service that it was taken over from.
     TakenOver,
+    /// The pod itself, by connecting to this service or to one that it was taken over from.
+    Pod,
+}
+
+impl Keeper {
+    /// Who keeps a rank here that has this source in the service that it is taken over from.
+    pub(crate) fn taken_over(source: Option<&str>) -> Self {
+        match source {
+            None => Self::Hand,
+            Some(POD) => Self::Pod,
+            Some(_) => Self::TakenOver,
+        }
+    }
 }
 
 /// A registered rank.
@@ -57,11 +70,17 @@ impl Keepers {
         self.ranks.lock().get(rank).map(|kept| kept.keeper.clone())
     }
 
+    /// How many ranks this keeper has.
+    pub(super) fn count(&self, keeper: &Keeper) -> usize {
+        self.ranks.lock().values().filter(|kept| kept.keeper == *keeper).count()
+    }
+
     /// The source that keeps a rank, if one does.
     pub(super) fn source(&self, rank: &RankId) -> Option<String> {
         match self.keeper(rank) {
             Some(Keeper::Source(source)) => Some(source.to_string()),
             Some(Keeper::TakenOver) => Some(TAKEN_OVER.to_owned()),
+            Some(Keeper::Pod) => Some(POD.to_owned()),
             Some(Keeper::Hand) | None => None,
         }
     }
@@ -69,6 +88,8 @@ impl Keepers {
 
 /// Shown as the source of ranks that another service had discovered.
 const TAKEN_OVER: &str = "peer";
+/// Shown as the source of ranks of pods that have registered themselves.
+const POD: &str = "pod";
 
 impl Indexer {
     /// Every rank that was registered, and who wants it.

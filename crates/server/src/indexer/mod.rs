@@ -5,19 +5,23 @@ mod explain;
 mod handover;
 mod keepers;
 mod memory;
+mod pods;
 mod registration;
 mod restore;
+mod score;
 mod shadow;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
+use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
+use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
 use parking_lot::Mutex;
 
@@ -25,9 +29,13 @@ pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
 use self::keepers::Keepers;
 pub(crate) use self::keepers::{Keeper, Kept};
+use self::pods::Pods;
+pub(crate) use self::pods::PodsGuard;
+pub use self::pods::{ListenError, PodOptions};
 pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
+pub use self::score::{PredictError, TokenPrompt};
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::answer::{Answer, QueryOptions};
@@ -36,9 +44,11 @@ use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Wri
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
+use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
 use crate::shared::{Models, Sharing};
+use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
@@ -47,6 +57,9 @@ pub struct IndexerOptions {
     pub design: Design,
     /// Threads that write to indexes; each model belongs to one of them.
     pub writer_threads: usize,
+    /// Threads that decode messages, each with a queue of its own; none stands for as many as there are processors,
+    /// up to 8.
+    pub decoder_threads: Option<usize>,
     /// Pairs of model and tenant that may be registered.
     pub models_max: usize,
     /// Ranks that may be registered.
@@ -61,6 +74,14 @@ pub struct IndexerOptions {
     pub store: Option<StoreOptions>,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
     pub use_window: Option<Duration>,
+    /// What a block is worth in scores, by tier.
+    pub tier_weights: TierWeights,
+    /// How long a prediction counts that names no time.
+    pub prediction_ttl: Duration,
+    /// Bounds of predictions.
+    pub prediction_limits: PredictionLimits,
+    /// Where tokenizers come from.
+    pub tokenization: TokenizationOptions,
 }
 
 impl Default for IndexerOptions {
@@ -68,6 +89,7 @@ impl Default for IndexerOptions {
         Self {
             design: Design::DEFAULT,
             writer_threads: 4,
+            decoder_threads: None,
             models_max: 1_024,
             listeners_max: 16_384,
             metric_names: MetricNames::Own,
@@ -75,6 +97,10 @@ impl Default for IndexerOptions {
             use_window: None,
             history_blocks_max: 16_384,
             memory_max: None,
+            tier_weights: TierWeights::default(),
+            prediction_ttl: Duration::from_secs(2),
+            prediction_limits: PredictionLimits::default(),
+            tokenization: TokenizationOptions::default(),
         }
     }
 }
@@ -110,10 +136,14 @@ pub struct Indexer {
     /// Where streams stood that are listened to no more.
     remembered: Mutex<Remembered>,
     sockets: Sockets,
+    /// Engines that connect to this service, if it waits for any.
+    pods: OnceLock<Pods>,
     decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
+    predictions: Predictions,
+    tokenization: Tokenization,
     departures: Departures,
     keepers: Keepers,
     /// Makes what is shared of ranks; none if nothing is.
@@ -144,13 +174,16 @@ impl Indexer {
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
-        let decoders = Arc::new(Decoders::start(&writers, &metrics)?);
+        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &metrics)?);
         Ok(Self {
+            predictions: Predictions::new(options.prediction_limits),
+            tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models,
             registering: Mutex::default(),
             remembered: Mutex::default(),
             sockets: Sockets::start(Arc::clone(&decoders))?,
+            pods: OnceLock::new(),
             decoders,
             writers,
             metrics,
@@ -166,6 +199,7 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
+        self.tokenization.stop();
         self.writers.stop_applying();
         self.sockets.stop();
         self.decoders.stop();
@@ -219,6 +253,21 @@ impl Indexer {
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
         Ok(model.answer([(locals, model.index.find(locals))]).select(options))
+    }
+
+    /// The tokens of a text or a chat, by the model's tokenizer and chat template.
+    ///
+    /// # Errors
+    ///
+    /// When the service has no tokenizers, and when the pool fails: too much waits, there is none for the model, or the prompt
+    /// cannot be rendered or tokenized.
+    pub async fn tokens(
+        &self,
+        model_name: &str,
+        prompt: Prompted,
+        options: PromptOptions,
+    ) -> Result<Vec<u32>, TokenizationError> {
+        self.tokenization.tokens(model_name, prompt, options).await
     }
 
     /// Every registered instance, by model and then by instance.
@@ -276,6 +325,8 @@ impl Indexer {
                 listeners,
                 decoders: self.decoders.queues(),
                 writers: self.writers.queues(),
+                predicted_blocks: self.predictions.count(),
+                tokenization: self.tokenization.statistics(),
                 store: self.store_report(),
             },
             format,

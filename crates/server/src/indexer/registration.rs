@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
@@ -31,7 +31,7 @@ pub struct Registration {
     pub instance: InstanceId,
     /// Its rank.
     pub dp_rank: DpRank,
-    /// Where it publishes: `tcp://host:port` or `ipc://path`.
+    /// Where it publishes: `tcp://host:port` or `ipc://path`; `bound` if it connects to this service.
     pub endpoint: String,
     /// Where it replays missed messages.
     pub replay_endpoint: Option<String>,
@@ -41,7 +41,7 @@ pub struct Registration {
     pub block_size: BlockSize,
     /// Adapter of its blocks that name none.
     pub lora_name: Option<String>,
-    /// Its kind, for people.
+    /// Its kind, which says how its messages are read; none reads what fits.
     pub engine: Option<&'static str>,
     /// What its removals mean.
     pub removed_copies: RemovedCopies,
@@ -121,6 +121,7 @@ impl Indexer {
     ///
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        self.give_way(&registration);
         self.register_from(registration, Start::AtOnce, Keeper::Hand)
     }
 
@@ -152,7 +153,10 @@ impl Indexer {
     /// Registers while nobody else does.
     fn listen(&self, registration: Registration, start: Start) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
-        check_endpoint(&endpoint)?;
+        let endpoint = self.resolve_endpoint(endpoint)?;
+        if !is_bound(&endpoint) {
+            check_endpoint(&endpoint)?;
+        }
         if let Some(replay) = &replay_endpoint {
             check_endpoint(replay)?;
         }
@@ -163,6 +167,9 @@ impl Indexer {
             engine: registration.engine,
             removed_copies: registration.removed_copies,
         };
+        if options.is_bound() {
+            self.check_one_tenant(&key, &instance, dp_rank)?;
+        }
         let model = self.model_for(&key, block_size)?;
         let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
         let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
@@ -178,11 +185,16 @@ impl Indexer {
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
         // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
-        let shared = listeners.values().find(|listener| listener.options == options).map(Arc::clone);
+        // Over the bound socket each has its own.
+        let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());
+        let shared = shared.map(Arc::clone);
         let is_shared = shared.is_some();
         let listener = shared.unwrap_or_else(|| {
-            let name =
-                StreamName { model: key.clone(), instance: instance.clone(), endpoint: options.endpoint.clone() };
+            let name = StreamName::new(key.clone(), instance.clone(), dp_rank, &options);
+            let decoder = match options.is_bound() {
+                true => self.decoders.of_pod(&instance),
+                false => self.decoders.assign(),
+            };
             Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
@@ -191,7 +203,7 @@ impl Indexer {
                 dp_rank,
                 options,
                 start: if is_from_dump { Start::Held } else { start },
-                decoder: self.decoders.assign(),
+                decoder,
                 remembered: self.remembered.lock().recall(&name),
                 state: ListenerState::default(),
             })
@@ -214,6 +226,9 @@ impl Indexer {
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
             }
             return Err(refused(&error));
+        }
+        if listener.options.is_bound() {
+            self.decoders.deliver(&listener, Delivery::Follow);
         }
         if is_from_dump && start == Start::AtOnce {
             self.release_held(&listener, dp_rank, Some(Position::UNKNOWN));
@@ -354,11 +369,8 @@ impl Indexer {
             let _ = muted.recv();
             self.release_held(listener, dp_rank, None);
         } else if let Some(position) = self.sockets.close(listener) {
-            let name = StreamName {
-                model: model.key.clone(),
-                instance: listener.instance.clone(),
-                endpoint: listener.options.endpoint.clone(),
-            };
+            let (model, instance) = (model.key.clone(), listener.instance.clone());
+            let name = StreamName::new(model, instance, listener.dp_rank, &listener.options);
             self.remembered.lock().keep(name, position);
         }
     }

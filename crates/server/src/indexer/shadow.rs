@@ -33,6 +33,11 @@ pub(crate) enum ShadowError {
     /// It is not registered, or not in this way any more.
     #[error("instance {0} has been registered otherwise meanwhile")]
     Changed(InstanceId),
+    /// Its engine has one connection to this service.
+    #[error(
+        "instance {0} connects to this service and cannot be listened to a second time: unregister and register it"
+    )]
+    Bound(InstanceId),
     /// Its engine cannot be listened to a second time.
     #[error("{0}")]
     Listen(#[from] RegistrationError),
@@ -46,6 +51,9 @@ impl Shadow {
         let model = model.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
         let replaced = model.instances.read().get(instance).map(|found| found.listeners.clone());
         let replaced = replaced.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
+        if replaced.values().any(|listener| listener.options.is_bound()) {
+            return Err(ShadowError::Bound(instance.clone()));
+        }
         let mut shadow = Self {
             indexer: Arc::clone(indexer),
             worker: WorkerId(indexer.new_id()),

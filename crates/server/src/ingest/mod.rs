@@ -6,13 +6,17 @@
 //!     ▲                                  │
 //!     └───── requests for what is missed ┘
 //! ```
+//!
+//! Engines that connect instead of being dialled come in over one bound socket: [`pods`].
 
 mod change;
 mod decoders;
 mod hold;
 mod intake;
 mod listener;
+mod message;
 mod place;
+mod pods;
 mod queue;
 mod sockets;
 mod writer;
@@ -22,5 +26,6 @@ pub use hold::{Position, Released};
 pub use listener::{Connection, ListenerReport, Trust};
 pub(crate) use listener::{Listener, ListenerOptions, ListenerState};
 pub(crate) use place::{Detail, Place, ReadAt, Unsaid, UnsaidOfBlocks};
-pub(crate) use sockets::{ConnectError, Sockets};
+pub(crate) use pods::{Arrival, Refusal, bound_endpoint, is_bound};
+pub(crate) use sockets::{BindError, BoundOptions, ConnectError, Sockets};
 pub(crate) use writer::Writers;

@@ -7,7 +7,7 @@ use crate::metrics::QueueState;
 
 /// What waits in a queue. Relaxed throughout: the figures bound memory, nothing is read through them.
 #[derive(Default)]
-pub(super) struct Queued {
+pub(crate) struct Queued {
     messages: AtomicUsize,
     bytes: AtomicUsize,
 }

@@ -12,6 +12,12 @@ use super::{Metrics, registered, resolved};
 pub(crate) enum Bound {
     /// Messages or bytes that wait to be decoded.
     Queue,
+    /// Messages or bytes of one pod that wait to be decoded.
+    PodQueue,
+    /// Pods that wait to be registered, and their messages.
+    Arrivals,
+    /// Pods that have registered themselves.
+    Pods,
     /// Changes that wait for a writer.
     WriterQueue,
     /// Live messages that wait for earlier ones.
@@ -40,13 +46,18 @@ pub(crate) enum Bound {
     Listeners,
     /// Blocks whose recent uses are counted.
     RecentUses,
+    /// Blocks that pods are predicted to hold.
+    PredictedBlocks,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 20] = [
         Self::Queue,
+        Self::PodQueue,
+        Self::Arrivals,
+        Self::Pods,
         Self::WriterQueue,
         Self::WaitingMessages,
         Self::RanksPerListener,
@@ -61,12 +72,16 @@ impl Bound {
         Self::Models,
         Self::Listeners,
         Self::RecentUses,
+        Self::PredictedBlocks,
         Self::DiscoveryTargets,
     ];
 
     const fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
+            Self::PodQueue => "pod_queue",
+            Self::Arrivals => "arrivals",
+            Self::Pods => "pods",
             Self::WriterQueue => "writer_queue",
             Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",
@@ -81,6 +96,7 @@ impl Bound {
             Self::Models => "models",
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
+            Self::PredictedBlocks => "predicted_blocks",
             Self::DiscoveryTargets => "discovery_targets",
         }
     }

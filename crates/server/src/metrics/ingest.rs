@@ -62,6 +62,8 @@ pub(super) struct IngestMetrics {
     lost_messages: Counter,
     replays: Family<Outcome, Counter>,
     listener_restarts: Counter,
+    pods_registered: Counter,
+    pods_left: Counter,
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: Family<Reason, Counter>,
@@ -96,6 +98,8 @@ impl IngestMetrics {
             replayed_messages: counter("replayed_messages", "Messages that engines sent again"),
             lost_messages: counter("lost_messages", "Missed messages that could not be had any more"),
             listener_restarts: counter("listener_restarts", "Listeners that failed and started anew"),
+            pods_registered: counter("pods_registered", "Ranks of pods that were registered because they connected"),
+            pods_left: counter("pods_left", "Ranks of such pods that were taken out because they were gone"),
             replays,
             events: resolved(&events, KINDS, |kind| Kind { kind }),
             blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
@@ -139,6 +143,16 @@ impl Metrics {
     /// A listener failed and started anew.
     pub(crate) fn listener_restart(&self) {
         self.ingest.listener_restarts.inc();
+    }
+
+    /// A pod's rank was registered because it connected.
+    pub(crate) fn pod_registered(&self) {
+        self.ingest.pods_registered.inc();
+    }
+
+    /// Such a rank was taken out because it was gone.
+    pub(crate) fn pod_left(&self) {
+        self.ingest.pods_left.inc();
     }
 
     pub(crate) fn restart(&self) {

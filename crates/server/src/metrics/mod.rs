@@ -12,8 +12,11 @@ mod ingest;
 mod peers;
 mod process;
 mod requests;
+mod rpc;
+mod scores;
 mod state;
 mod store;
+mod tokenization;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode_registry;
@@ -33,6 +36,9 @@ use self::ingest::IngestMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;
 use self::requests::RequestMetrics;
+use self::rpc::RpcMetrics;
+use self::scores::ScoreMetrics;
+use self::tokenization::TokenizationMetrics;
 
 const PREFIX: &str = "flash_indexer";
 /// Prefix of the names by which an earlier indexer's dashboards know the same figures.
@@ -48,6 +54,9 @@ pub(crate) struct Metrics {
     requests: RequestMetrics,
     ingest: IngestMetrics,
     peers: PeerMetrics,
+    scores: ScoreMetrics,
+    tokenization: TokenizationMetrics,
+    rpc: RpcMetrics,
     discovery: DiscoveryMetrics,
     bounds: BoundMetrics,
 }
@@ -74,9 +83,24 @@ impl Metrics {
         let requests = RequestMetrics::register(&mut registry, compat.as_mut());
         let ingest = IngestMetrics::register(&mut registry);
         let peers = PeerMetrics::register(&mut registry);
+        let scores = ScoreMetrics::register(&mut registry);
+        let tokenization = TokenizationMetrics::register(&mut registry);
+        let rpc = RpcMetrics::register(&mut registry);
         let discovery = DiscoveryMetrics::register(&mut registry);
         let bounds = BoundMetrics::register(&mut registry);
-        Self { registry, compat, process: Process::new(), requests, ingest, peers, discovery, bounds }
+        Self {
+            registry,
+            compat,
+            process: Process::new(),
+            requests,
+            ingest,
+            peers,
+            scores,
+            tokenization,
+            rpc,
+            discovery,
+            bounds,
+        }
     }
 
     /// The text of all metrics. Linear in the number of models.

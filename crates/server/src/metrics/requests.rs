@@ -11,7 +11,7 @@ use super::histogram::Histogram;
 use super::{Metrics, registered};
 
 /// From a query of a small index on one machine to a dump's first byte, in seconds.
-const DURATIONS: [f64; 17] = [
+pub(super) const DURATIONS: [f64; 17] = [
     50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0,
 ];
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
+use flash_indexer_prompt::tokenize::PoolStatistics;
 use flash_indexer_redis::StoreReport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -27,6 +28,9 @@ pub(crate) struct State {
     pub(crate) decoders: Vec<QueueState>,
     /// By writer, how many lots of changes wait for it.
     pub(crate) writers: Vec<usize>,
+    pub(crate) predicted_blocks: usize,
+    /// Of the tokenization pool, if there is one.
+    pub(crate) tokenization: Option<PoolStatistics>,
     /// The shared index, if there is one.
     pub(crate) store: Option<StoreReport>,
 }
@@ -133,6 +137,12 @@ impl Collector for State {
         let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
         families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
 
+        let help = "Blocks that pods are predicted to hold and that the index does not have yet";
+        families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
+        if let Some(pool) = &self.tokenization {
+            super::tokenization::encode(pool, &mut families)?;
+        }
+
         if let Some(report) = &self.store {
             super::store::encode(report, &mut families)?;
         }
@@ -209,7 +219,7 @@ impl Families<'_> {
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
     }
 
-    fn add<L: EncodeLabelSet, M: EncodeMetric>(
+    pub(super) fn add<L: EncodeLabelSet, M: EncodeMetric>(
         &mut self,
         name: &str,
         help: &str,

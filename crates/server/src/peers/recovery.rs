@@ -209,12 +209,7 @@ fn registration(record: &RankRecord) -> Option<(Registration, Keeper)> {
         engine: engine.engine.map(EngineKind::name),
         removed_copies: engine.removal.into(),
     };
-    Some((registration, keeper(engine.source.as_deref())))
-}
-
-/// Who wants a rank here that a source wants there, or somebody by hand.
-fn keeper(source: Option<&str>) -> Keeper {
-    source.map_or(Keeper::Hand, |_| Keeper::TakenOver)
+    Some((registration, Keeper::taken_over(engine.source.as_deref())))
 }
 
 /// What a peer's instance is registered with. Other indexers do not say enough of theirs: those are known from the
@@ -236,7 +231,7 @@ fn registrations(worker: &PeerWorker) -> Vec<(Registration, Keeper)> {
             engine: listener.engine.map(EngineKind::name),
             removed_copies: listener.removal.into(),
         };
-        Some((registration, keeper(listener.source.as_deref())))
+        Some((registration, Keeper::taken_over(listener.source.as_deref())))
     });
     listeners.collect()
 }

@@ -7,6 +7,7 @@ pub(crate) mod fake_cluster;
 pub(crate) mod fake_dns;
 pub(crate) mod fake_peer;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
@@ -23,7 +24,7 @@ pub(crate) const BLOCK_TOKENS: u32 = 4;
 
 /// A service on a free port, stopped on drop.
 pub(crate) struct Service {
-    runtime: tokio::runtime::Runtime,
+    runtime: Option<tokio::runtime::Runtime>,
     server: Option<Server>,
     agent: ureq::Agent,
 }
@@ -37,7 +38,27 @@ impl Service {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let server = runtime.block_on(Server::start(ServerOptions { port: 0, ..options })).expect("a server");
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
-        Self { runtime, server: Some(server), agent: config.into() }
+        Self { runtime: Some(runtime), server: Some(server), agent: config.into() }
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it runs until it is stopped")
+    }
+
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.as_ref().expect("it runs until it is stopped").block_on(future)
+    }
+
+    /// Stops the service; what clients still wait for can be waited for with its runtime.
+    pub(crate) fn stop(mut self) -> tokio::runtime::Runtime {
+        let (server, runtime) = (self.server.take(), self.runtime.take());
+        let (server, runtime) = server.zip(runtime).expect("it was not stopped yet");
+        runtime.block_on(server.stop());
+        runtime
+    }
+
+    pub(crate) fn grpc_address(&self) -> SocketAddr {
+        self.server().grpc_address().expect("it was asked for")
     }
 
     /// One that has recovered, as far as these say from whom.
@@ -54,7 +75,7 @@ impl Service {
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.server.as_ref().expect("it runs until dropped").address())
+        format!("http://{}{path}", self.server().address())
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
@@ -101,7 +122,7 @@ impl Service {
     }
 
     pub(crate) fn indexer(&self) -> &Indexer {
-        self.server.as_ref().expect("it runs until dropped").indexer()
+        self.server().indexer()
     }
 
     /// Matched device tokens of instance `instance`, rank `rank`.
@@ -127,8 +148,8 @@ fn read(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> (u16
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            self.runtime.block_on(server.stop());
+        if let Some((server, runtime)) = self.server.take().zip(self.runtime.take()) {
+            runtime.block_on(server.stop());
         }
     }
 }

@@ -5,7 +5,7 @@ use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 
 use super::Unusable;
-use crate::event::{BlockStored, CacheGroup};
+use crate::event::{BlockStored, CacheGroup, FULL_ATTENTION};
 
 /// The cache groups of one rank, learned from its stores.
 ///
@@ -134,12 +134,10 @@ impl Groups {
 
     fn role_of(&self, idx: u32, kind: &str, window: Option<u32>, block_size: BlockSize) -> GroupRole {
         match (kind, window) {
-            ("full_attention" | "mla_attention" | "sink_full_attention", _) => {
-                match self.indexed.is_none_or(|indexed| indexed == idx) {
-                    true => GroupRole::Indexed,
-                    false => GroupRole::Further(Reach::Whole),
-                }
-            }
+            (kind, _) if FULL_ATTENTION.contains(&kind) => match self.indexed.is_none_or(|indexed| indexed == idx) {
+                true => GroupRole::Indexed,
+                false => GroupRole::Further(Reach::Whole),
+            },
             ("sliding_window" | "sliding_window_mla", Some(tokens)) => {
                 GroupRole::Further(Reach::sliding_window(tokens, block_size))
             }

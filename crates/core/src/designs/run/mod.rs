@@ -36,7 +36,7 @@ use self::touches::Touches;
 use self::writer::{Bounded, Writer};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
-    Tier, WorkerId, WorkerRank,
+    Tier, WorkerId, WorkerRank, tiers,
 };
 
 /// Bounds of a [`RunIndex`].
@@ -273,6 +273,9 @@ impl RunIndex {
     }
 }
 
+/// Matches whose tiers are looked at while the writer waits.
+const MATCHES_AT_A_TURN: usize = 64;
+
 thread_local! {
     /// Memory that a thread's queries use again.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
@@ -297,6 +300,16 @@ impl SharedIndex for RunIndex {
             });
             self.note_use(scratch);
             found.0
+        })
+    }
+
+    /// Waits for the writer if a match goes further in slower tiers; a few matches at a time, so that the writer
+    /// does not wait long either.
+    fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
+        let in_device: Option<Vec<_>> = found.iter().map(tiers::in_device).collect();
+        in_device.unwrap_or_else(|| {
+            let turns = found.chunks(MATCHES_AT_A_TURN);
+            turns.flat_map(|found| self.writer.lock().fastest_tiers(query, found)).collect()
         })
     }
 

@@ -337,6 +337,7 @@ proptest! {
                     Keeper::Hand => Who::Hand,
                     Keeper::Source(_) => Who::Source,
                     Keeper::TakenOver => Who::TakenOver,
+                    Keeper::Pod => panic!("no pod connects here"),
                 });
                 prop_assert_eq!(who, expected.map(|(_, who)| who));
             }

@@ -5,7 +5,7 @@ use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorO
 use rustc_hash::FxHashMap;
 use tracing::warn;
 
-use super::{Intake, Message};
+use super::{Intake, Message, SeenBlockSize};
 use crate::ingest::change::Change;
 use crate::ingest::listener::Listener;
 use crate::metrics::Bound;
@@ -23,7 +23,7 @@ impl Intake {
         let mut stamped = None;
         match &message.outline {
             Ok(outline) => {
-                let batch = outline.batch(&message.payload);
+                let batch = outline.batch(&message.payload, self.adapter);
                 stamped = Some(batch.timestamp);
                 self.apply(sequence, batch);
             }
@@ -96,6 +96,9 @@ impl Intake {
             Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
+        if matches!(event, EngineEvent::Stored(_)) {
+            self.block_size = SeenBlockSize::Settled;
+        }
         listener.model.windows.note(translator.window());
         listener.model.spaces.note(translator.space());
         let understands_all = !translator.ignores_groups() && !translator.lacks_content();
@@ -123,6 +126,9 @@ impl Intake {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     warn!(endpoint = %self.listener.options.endpoint, "{unusable}");
                 }
+            }
+            &Unusable::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {
+                self.block_size = SeenBlockSize::Other(actual);
             }
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
         }

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{
-    Action, BatchError, BatchOutline, Forgotten, LiveMessage, Note, Replay, ReplayReply, Stream, StreamLimits,
-    StreamOptions, StreamPosition, StreamTrust, Translator,
+    Action, EngineAdapter, Forgotten, Note, Replay, ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition,
+    StreamTrust, Translator,
 };
 use rustc_hash::FxHashMap;
 use tracing::{info, warn};
@@ -17,7 +17,10 @@ use tracing::{info, warn};
 use super::change::Change;
 use super::hold::Position;
 use super::listener::{Connection, Listener, Trust};
+use super::message::{Live, Message};
 use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
+use super::pods::Heard;
+use crate::engine::EngineKind;
 use crate::metrics::{Bound, Metrics};
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
@@ -33,31 +36,22 @@ fn is_unplaced(position: Position) -> bool {
     position.cursor.is_none() && position.trust == Trust::Degraded
 }
 
-/// A payload that was looked over once.
-#[derive(Debug)]
-struct Message {
-    payload: Vec<u8>,
-    outline: Result<BatchOutline, BatchError>,
-}
-
-impl Message {
-    /// The message whose last frame is its payload.
-    fn of(mut frames: Vec<Vec<u8>>) -> Self {
-        let payload = frames.pop().unwrap_or_default();
-        Self { outline: BatchOutline::of(&payload), payload }
-    }
-}
-
-impl AsRef<[u8]> for Message {
-    fn as_ref(&self) -> &[u8] {
-        &self.payload
-    }
+/// Whether the engine still has blocks of the size that it was registered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SeenBlockSize {
+    /// Nothing has happened that could change it.
+    Settled,
+    /// The engine has started again, and has stored nothing since.
+    Open,
+    /// The first store of this life has blocks of another size.
+    Other(u32),
 }
 
 /// What decoding knows of one listener between its messages.
 pub(super) struct Intake {
     listener: Arc<Listener>,
     metrics: Arc<Metrics>,
+    adapter: EngineAdapter,
     stream: Stream<Message>,
     translators: FxHashMap<DpRank, Translator>,
     /// Every rank that the index may hold something of through this stream.
@@ -77,6 +71,7 @@ pub(super) struct Intake {
     /// What is to follow the next statement about the whole stream.
     after_trust: Vec<Change>,
     hybrid_reported: bool,
+    block_size: SeenBlockSize,
     changes: Vec<Change>,
     /// Bytes of the messages that `changes` came of.
     changed_bytes: usize,
@@ -98,6 +93,7 @@ impl Intake {
     fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
         let options = StreamOptions { replay, start: listener.start, limits: StreamLimits::default() };
         Self {
+            adapter: EngineKind::adapter(listener.options.engine.and_then(EngineKind::named)),
             listener,
             metrics,
             stream: Stream::new(options),
@@ -111,6 +107,7 @@ impl Intake {
             awaited: None,
             after_trust: Vec::new(),
             hybrid_reported: false,
+            block_size: SeenBlockSize::Settled,
             changes: Vec::new(),
             changed_bytes: 0,
         }
@@ -153,6 +150,13 @@ impl Intake {
     pub(super) fn changes(&mut self) -> Vec<Change> {
         self.changed_bytes = 0;
         std::mem::take(&mut self.changes)
+    }
+
+    /// The size of the engine's blocks, once, if it came back with another one.
+    pub(super) fn take_outgrown(&mut self) -> Option<u32> {
+        let SeenBlockSize::Other(tokens) = self.block_size else { return None };
+        self.block_size = SeenBlockSize::Settled;
+        Some(tokens)
     }
 
     pub(super) fn changed_bytes(&self) -> usize {
@@ -238,16 +242,35 @@ impl Intake {
         #[cfg(test)]
         tests::fail_on_purpose(&frames);
         self.metrics.message();
-        let sequence = match LiveMessage::from_frames(&frames) {
-            Ok(message) => message.sequence,
-            Err(error) => return self.reject(error.reason(), error.to_string()),
-        };
-        let message = Message::of(frames);
-        if let Err(error) = &message.outline {
-            // Its number is not believed: if it was the engine's, the next one shows a gap.
-            return self.reject(error.reason(), error.to_string());
+        match Live::of(frames) {
+            Ok(live) => self.take_in(live, now),
+            Err(error) => self.reject(error.reason(), error.to_string()),
         }
-        self.stream.live(sequence, message, now);
+    }
+
+    /// Takes in a live message from the bound socket, where only messages show whether a connection stands.
+    pub(super) fn hear(&mut self, heard: Heard, live: Live, now: Instant) {
+        match heard {
+            Heard::Again => {}
+            Heard::Anew => {
+                if self.listener.connection() == Connection::Connected {
+                    self.disconnected();
+                }
+                self.listener.set_connection(Connection::Connected);
+                self.connected(now);
+            }
+            Heard::Twice => {
+                let why = "two engines publish under the pod's name: only the one that connected last is followed";
+                self.reject("duplicate_pod", why.to_owned());
+                return self.changes.push(Change::DegradeRank(self.listener.dp_rank, why.to_owned()));
+            }
+        }
+        self.take_in(live, now);
+    }
+
+    /// Takes in a live message that was looked over already.
+    fn take_in(&mut self, live: Live, now: Instant) {
+        self.stream.live(live.sequence, live.message, now);
         self.execute();
     }
 
@@ -365,6 +388,7 @@ impl Intake {
                     info!(%endpoint, ?why, "what the engine has told is forgotten");
                     if why == Forgotten::Restarted {
                         self.metrics.restart();
+                        self.block_size = SeenBlockSize::Open;
                     }
                     self.forget_ranks();
                 }

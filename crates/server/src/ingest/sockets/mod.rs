@@ -1,5 +1,6 @@
 //! Sockets to engines: a few threads, each with many. The only module of this crate that knows ZeroMQ.
 
+mod bound;
 mod replay;
 mod resolver;
 mod subscription;
@@ -12,10 +13,12 @@ use flash_indexer_wire::StreamPosition;
 use parking_lot::Mutex;
 use tracing::warn;
 
+use self::bound::BoundThread;
+pub(crate) use self::bound::{BindError, BoundOptions};
 use self::resolver::Resolver;
 pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
-use super::decoders::Decoders;
+use super::decoders::{Decoders, Delivery};
 use super::listener::Listener;
 
 /// Listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
@@ -48,17 +51,31 @@ pub(crate) enum ConnectError {
 /// All subscriptions.
 pub(crate) struct Sockets {
     threads: Mutex<Vec<SocketThread>>,
+    bound: Mutex<Option<BoundThread>>,
     resolver: Resolver,
     decoders: Arc<Decoders>,
 }
 
 impl Sockets {
     pub(crate) fn start(decoders: Arc<Decoders>) -> std::io::Result<Self> {
-        Ok(Self { threads: Mutex::new(Vec::new()), resolver: Resolver::start()?, decoders })
+        let (threads, bound) = (Mutex::default(), Mutex::default());
+        Ok(Self { threads, bound, resolver: Resolver::start()?, decoders })
     }
 
-    /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever.
+    /// Binds a socket that engines connect to; the addresses that they can use, with their real ports.
+    pub(crate) fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
+        let thread = BoundThread::start(options, Arc::clone(&self.decoders))?;
+        let endpoints = thread.endpoints.clone();
+        *self.bound.lock() = Some(thread);
+        Ok(endpoints)
+    }
+
+    /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever. For a pod whose messages
+    /// come over the bound socket, missed ones can be asked for from then on.
     pub(crate) fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+        if listener.options.needs_no_socket() {
+            return Ok(());
+        }
         let mut threads = self.threads.lock();
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
@@ -80,7 +97,9 @@ impl Sockets {
     /// forgotten; returns when that is done, with where the stream stood.
     pub(crate) fn close(&self, listener: &Arc<Listener>) -> Option<StreamPosition> {
         let (done, finished) = bounded(1);
-        {
+        if listener.options.needs_no_socket() {
+            self.decoders.deliver(listener, Delivery::Retire(done));
+        } else {
             let mut threads = self.threads.lock();
             let thread = threads.iter_mut().find(|thread| thread.listeners.contains(&listener.id))?;
             thread.listeners.retain(|&id| id != listener.id);
@@ -92,6 +111,9 @@ impl Sockets {
 
     /// Closes every socket and ends the threads.
     pub(crate) fn stop(&self) {
+        if self.bound.lock().take().is_some_and(|bound| bound.thread.join().is_err()) {
+            warn!("the bound socket's thread had panicked");
+        }
         let mut threads = self.threads.lock();
         for thread in threads.iter() {
             // A thread that has ended already needs no telling.

@@ -236,6 +236,9 @@ impl SocketLoop {
     }
 
     fn subscribe(&mut self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+        if listener.options.is_bound() {
+            return Ok(());
+        }
         let endpoint = listener.options.endpoint.clone();
         self.opened += 1;
         let subscription = Subscription::open(&self.context, self.opened, listener).map_err(|source| match source {

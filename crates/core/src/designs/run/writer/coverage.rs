@@ -142,6 +142,19 @@ impl Coverage {
         self.0[home].as_from_start().filter(|_| only_home)
     }
 
+    /// How many of the first blocks, all of which some tier holds, have each tier as the fastest.
+    pub(super) fn fastest(&self, blocks: u16) -> PerTier<u32> {
+        let mut counts = PerTier::default();
+        let mut left: Vec<Range<u16>> = std::iter::once(0..blocks).collect();
+        for (tier, intervals) in self.0.iter() {
+            let parts: Vec<_> = left.into_iter().flat_map(|range| intervals.parts(range)).collect();
+            let (here, slower): (Vec<_>, Vec<_>) = parts.into_iter().partition(|&(_, covered)| covered == Covered::Yes);
+            counts[tier] = here.iter().map(|(part, _)| part.len() as u32).sum();
+            left = slower.into_iter().map(|(part, _)| part).collect();
+        }
+        counts
+    }
+
     /// How far the blocks go from the start when `slowest` and faster tiers are used together.
     pub(super) fn reach(&self, slowest: Tier) -> u16 {
         let mut reach = 0;

@@ -76,7 +76,7 @@ impl Writer {
         let mut compared = 0;
         for _ in 0..LOOKED_AT_MAX {
             let random = self.random();
-            let run = self.run_at((u128::from(random) * touched as u128 >> 64) as usize);
+            let run = self.run_at(((u128::from(random) * touched as u128) >> 64) as usize);
             if !self.may_go(run) {
                 continue;
             }

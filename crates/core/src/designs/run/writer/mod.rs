@@ -18,6 +18,7 @@ mod remove;
 mod runs;
 mod segment;
 mod store;
+mod tiers;
 mod trim;
 mod value;
 mod waiting;

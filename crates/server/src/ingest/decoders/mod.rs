@@ -1,5 +1,7 @@
 //! Decoders: threads that each follow some listeners' streams and make changes of their messages.
 
+mod pods;
+
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{StreamPosition, StreamTrust};
 use parking_lot::Mutex;
@@ -17,6 +19,7 @@ use tracing::{error, warn};
 use super::intake::Intake;
 use super::listener::Listener;
 use super::place::{Detail, Read, ReadAt, Unsaid};
+use super::pods::{Arrival, ConnectionId, Pod, PodMessage, PodName, PodStreams, Refusal};
 use super::queue::Queued;
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
@@ -29,10 +32,13 @@ const QUEUED_BYTES_MAX: usize = 256 << 20;
 const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Changes are handed to the writer when they come of so many bytes, or when there is nothing more at hand.
 const LOT_BYTES: usize = 1 << 20;
-const THREADS_MAX: usize = 8;
+/// Decoders that are started where nobody says how many.
+const THREADS_BY_DEFAULT_MAX: usize = 8;
+/// Pods that may wait to be registered.
+const ARRIVALS_MAX: usize = 1 << 10;
 
 /// A message as it came from a socket.
-pub(super) type Frames = Vec<Vec<u8>>;
+pub(in crate::ingest) type Frames = Vec<Vec<u8>>;
 
 /// What a decoder is told of a listener, in order.
 pub(crate) enum Delivery {
@@ -42,6 +48,8 @@ pub(crate) enum Delivery {
     Replayed { attempt: u32, messages: Vec<Frames> },
     /// The request for missed messages could not be made.
     ReplayFailed { attempt: u32, why: String },
+    /// The messages of its pod, which come over the bound socket, are its own from now on.
+    Follow,
     /// The connection stands.
     Connected,
     /// The connection was lost: what comes next need not follow what came last.
@@ -76,11 +84,26 @@ impl Delivery {
 }
 
 enum Work {
-    Delivery { listener: Arc<Listener>, delivery: Delivery, at: Instant },
+    Delivery {
+        listener: Arc<Listener>,
+        delivery: Delivery,
+        at: Instant,
+    },
+    /// Messages of a pod, from the bound socket.
+    Pod {
+        pod: Arc<Pod>,
+        messages: Vec<PodMessage>,
+        at: Instant,
+    },
+    /// A connection to the bound socket is lost.
+    Lost(ConnectionId),
+    /// A pod's rank is not followed.
+    Refused(PodName, DpRank, Refusal),
     Stop,
 }
 
-/// A fixed number of decoders; each listener belongs to one.
+/// A fixed number of decoders; each listener belongs to one: those that dial their engine in turn, those of pods that
+/// come over the bound socket by the pod's name.
 ///
 /// Delivering never waits: a socket that is not read for long is not read by ZeroMQ either, which
 /// then takes a silent heartbeat for a dead engine. What finds its queue full is dropped and
@@ -88,6 +111,7 @@ enum Work {
 pub(crate) struct Decoders {
     queues: Vec<Queue>,
     assigned: AtomicUsize,
+    arrivals: Receiver<Arrival>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -99,8 +123,11 @@ struct Queue {
 }
 
 impl Decoders {
-    pub(crate) fn start(writers: &Arc<Writers>, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
-        let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    /// Starts so many, or as many as there are processors, up to a bound.
+    pub(crate) fn start(count: Option<usize>, writers: &Arc<Writers>, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
+        let count = count.unwrap_or_else(processors).max(1);
+        let (arrived, arrivals) = bounded(ARRIVALS_MAX);
         let mut queues = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
@@ -110,6 +137,8 @@ impl Decoders {
                 work,
                 queued: Arc::clone(&queued),
                 intakes: FxHashMap::default(),
+                pods: PodStreams::default(),
+                arrived: arrived.clone(),
                 wakes: BTreeSet::new(),
                 waiting_bytes: 0,
                 writers: Arc::clone(writers),
@@ -120,7 +149,8 @@ impl Decoders {
             queues.push(Queue { sender, queued });
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
-        Ok(Self { queues, assigned: AtomicUsize::new(0), threads: Mutex::new(threads), writers, metrics })
+        let (assigned, threads) = (AtomicUsize::new(0), Mutex::new(threads));
+        Ok(Self { queues, assigned, arrivals, threads, writers, metrics })
     }
 
     /// The decoder of the next listener: each in turn.
@@ -174,6 +204,9 @@ struct Decoder {
     work: Receiver<Work>,
     queued: Arc<Queued>,
     intakes: FxHashMap<u64, Intake>,
+    pods: PodStreams,
+    /// Where pods go that want to be registered.
+    arrived: Sender<Arrival>,
     /// When which listener's stream wants to know the time.
     wakes: BTreeSet<(Instant, u64)>,
     /// Bytes that wait in all streams.
@@ -198,6 +231,23 @@ impl Decoder {
                         self.take(&listener, delivery);
                     }
                     at
+                }
+                Ok(Work::Pod { pod, messages, at }) => {
+                    let (messages_count, bytes) = pods::size(&messages);
+                    self.queued.take(messages_count, bytes);
+                    pod.queued.take(messages_count, bytes);
+                    if !self.writers.are_stopping() {
+                        self.take_messages(&pod, messages);
+                    }
+                    at
+                }
+                Ok(Work::Lost(connection)) => {
+                    self.lose(connection);
+                    Instant::now()
+                }
+                Ok(Work::Refused(name, dp_rank, refusal)) => {
+                    self.refuse(&name, dp_rank, &refusal);
+                    Instant::now()
                 }
                 Err(RecvTimeoutError::Timeout) => Instant::now(),
                 Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -228,6 +278,7 @@ impl Decoder {
             Delivery::ReplayFailed { attempt, why } => {
                 self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
             }
+            Delivery::Follow => self.follow(listener, now),
             Delivery::Connected => self.with_intake(listener, |intake, _| intake.connected(now)),
             Delivery::Disconnected => self.with_intake(listener, |intake, _| intake.disconnected()),
             Delivery::Release(done) => {
@@ -256,6 +307,7 @@ impl Decoder {
                 let mut position = None;
                 self.with_intake(listener, |intake, _| position = Some(intake.retire()));
                 self.drop_intake(listener.id);
+                self.pods.dismiss(listener);
                 let position = position.unwrap_or(START);
                 self.when_written(listener, move || done.send(position));
             }
@@ -263,12 +315,12 @@ impl Decoder {
     }
 
     /// Takes messages in, also those after one that a listener has failed on.
-    fn each(&mut self, listener: &Arc<Listener>, messages: Vec<Frames>, take: impl Fn(&mut Intake, Frames)) {
+    fn each<M>(&mut self, listener: &Arc<Listener>, messages: Vec<M>, take: impl Fn(&mut Intake, M)) {
         let mut messages = messages.into_iter();
         while messages.len() > 0 {
             self.with_intake(listener, |intake, out| {
-                for frames in messages.by_ref() {
-                    take(intake, frames);
+                for message in messages.by_ref() {
+                    take(intake, message);
                     out.write_lot(intake);
                 }
             });

@@ -1,0 +1,56 @@
+//! How `serve` takes in engines that connect to it.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use clap::Args;
+use flash_indexer_server::{ModelKey, PodOptions};
+
+/// Engines that connect to the service instead of being dialled.
+#[derive(Args)]
+pub(crate) struct PodArguments {
+    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. Whoever reaches them is
+    /// believed: mind who can.
+    #[arg(long, env = "FLASH_INDEXER_LISTEN_EVENTS", value_delimiter = ',', value_name = "ADDRESS")]
+    listen_events: Vec<String>,
+
+    /// Messages from such engines whose topic begins otherwise are not received; topics are kv@<pod>@<model>.
+    #[arg(long, env = "FLASH_INDEXER_TOPIC_PREFIX", default_value = PodOptions::TOPIC_PREFIX, requires = "listen_events")]
+    topic_prefix: String,
+
+    /// Tenant of pods that register themselves.
+    #[arg(long, env = "FLASH_INDEXER_POD_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT, requires = "listen_events")]
+    pod_tenant_id: String,
+
+    /// Models whose pods may register themselves, separated by commas; * stands for any text [default: all].
+    #[arg(
+        long,
+        env = "FLASH_INDEXER_POD_MODELS",
+        value_delimiter = ',',
+        value_name = "PATTERN",
+        requires = "listen_events"
+    )]
+    pod_models: Vec<String>,
+
+    /// Ranks of pods that may register themselves; 0 leaves it to POST /register.
+    #[arg(long, env = "FLASH_INDEXER_PODS_MAX", default_value_t = PodOptions::PODS_MAX, requires = "listen_events")]
+    pods_max: usize,
+
+    /// A pod that has registered itself is taken out when its connection is gone for so many seconds; 0 for never.
+    #[arg(long, env = "FLASH_INDEXER_POD_TIMEOUT_S", default_value_t = PodOptions::TIMEOUT.as_secs(), value_name = "SECONDS", requires = "listen_events")]
+    pod_timeout_s: u64,
+}
+
+impl PodArguments {
+    /// What was asked for; none where no engine is waited for.
+    pub(crate) fn options(&self) -> Option<PodOptions> {
+        (!self.listen_events.is_empty()).then(|| PodOptions {
+            endpoints: self.listen_events.clone(),
+            topic_prefix: self.topic_prefix.clone(),
+            tenant_id: self.pod_tenant_id.clone(),
+            models: self.pod_models.clone(),
+            pods_max: self.pods_max,
+            timeout: NonZeroU64::new(self.pod_timeout_s).map(|seconds| Duration::from_secs(seconds.get())),
+        })
+    }
+}

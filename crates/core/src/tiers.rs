@@ -1,0 +1,49 @@
+//! Where the blocks of a match lie.
+
+use rustc_hash::FxHashMap;
+
+use crate::{HeldBlock, LocalHash, PerTier, RankMatch, SequenceHash, Tier};
+
+/// For each of some matches of a query, how many of its blocks have each tier as the fastest one that holds them, given
+/// what ranks hold. Linear in what they hold, except for matches that lie in device memory as a whole.
+pub(crate) fn fastest_tiers(
+    query: &[LocalHash],
+    found: &[RankMatch],
+    held: impl Fn(&RankMatch) -> Vec<HeldBlock>,
+) -> Vec<PerTier<u32>> {
+    let tiers = |found: &RankMatch| in_device(found).unwrap_or_else(|| of_held(&held(found), matched(query, found)));
+    found.iter().map(tiers).collect()
+}
+
+/// The blocks of a query that a match is about.
+pub(crate) fn matched<'q>(query: &'q [LocalHash], found: &RankMatch) -> &'q [LocalHash] {
+    &query[..query.len().min(found.longest() as usize)]
+}
+
+/// The answer for a match that goes no further in any tier than in device memory.
+pub(crate) fn in_device(found: &RankMatch) -> Option<PerTier<u32>> {
+    let device = found.blocks[Tier::Device];
+    (device == found.longest()).then(|| {
+        let mut tiers = PerTier::default();
+        tiers[Tier::Device] = device;
+        tiers
+    })
+}
+
+/// The answer for a rank that holds these blocks. Where it has several names for one prefix, the fastest counts.
+pub(crate) fn of_held(held: &[HeldBlock], matched: &[LocalHash]) -> PerTier<u32> {
+    let mut following: FxHashMap<(Option<SequenceHash>, LocalHash), Vec<&HeldBlock>> = FxHashMap::default();
+    for block in held {
+        following.entry((block.parent, block.local)).or_default().push(block);
+    }
+    let mut tiers = PerTier::default();
+    let mut reached: Vec<Option<SequenceHash>> = vec![None];
+    for &local in matched {
+        let blocks: Vec<&HeldBlock> =
+            reached.iter().filter_map(|&parent| following.get(&(parent, local))).flatten().copied().collect();
+        let Some(tier) = blocks.iter().filter_map(|block| block.fastest_tier()).min() else { break };
+        tiers[tier] += 1;
+        reached = blocks.iter().map(|block| Some(block.sequence)).collect();
+    }
+    tiers
+}

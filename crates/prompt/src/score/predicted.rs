@@ -1,0 +1,148 @@
+//! Predicted entries: what a pod will hold because a prompt was sent to it, until its events say so.
+//!
+//! Between the moment at which a router has chosen a pod and the moment at which the pod's events arrive, equal prompts
+//! would see a pod that holds nothing and scatter. So the router says what it chose, and the prompt's blocks count for that
+//! pod until the index has them or a time has passed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flash_indexer_core::{SequenceHash, WorkerId};
+use rustc_hash::FxHashMap;
+
+/// Bounds of [`PredictedBlocks`].
+#[derive(Debug, Clone, Copy)]
+pub struct PredictionLimits {
+    /// Blocks that may be remembered; beyond that those are forgotten that would end soonest.
+    pub blocks_max: usize,
+}
+
+impl Default for PredictionLimits {
+    /// A million blocks: some 60 MB.
+    fn default() -> Self {
+        Self { blocks_max: 1 << 20 }
+    }
+}
+
+/// What recording a prediction did, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Predicted {
+    /// Counting for the pod from now on.
+    pub blocks: usize,
+    /// Forgotten before their time to make room, or not taken in because the prediction alone is too large.
+    pub forgotten: u64,
+}
+
+/// Blocks that pods are predicted to hold. Blocks are named by our own sequence hashes, which stand for all that is before
+/// them, adapter and salt included. Times are since any one moment.
+///
+/// A block costs a few tens of nanoseconds to predict and to look up, whatever else is remembered.
+#[derive(Debug)]
+pub struct PredictedBlocks {
+    limits: PredictionLimits,
+    /// Until when each block counts.
+    blocks: FxHashMap<Entry, Duration>,
+    /// Entries by when they are looked at again. A block that was predicted anew is in more than one place, and counts
+    /// as often for the bound.
+    agenda: BTreeMap<Turn, Vec<Entry>>,
+    listed: usize,
+}
+
+type Entry = (WorkerId, SequenceHash);
+
+/// A stretch of time: entries that end within one are looked at together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn(u64);
+
+/// Length of a [`Turn`], in milliseconds.
+const TURN_MS: u64 = 64;
+
+impl Turn {
+    fn of(moment: Duration) -> Self {
+        Self(u64::try_from(moment.as_millis()).unwrap_or(u64::MAX) / TURN_MS)
+    }
+}
+
+impl PredictedBlocks {
+    /// Nothing is predicted.
+    #[must_use]
+    pub fn new(limits: PredictionLimits) -> Self {
+        Self { limits, blocks: FxHashMap::default(), agenda: BTreeMap::new(), listed: 0 }
+    }
+
+    /// The worker is going to hold these blocks, and they count until `now + ttl`; those that counted for longer still do.
+    pub fn predict(&mut self, worker: WorkerId, blocks: &[SequenceHash], ttl: Duration, now: Duration) -> Predicted {
+        self.expire(now);
+        let taken = &blocks[..blocks.len().min(self.limits.blocks_max)];
+        let mut forgotten = (blocks.len() - taken.len()) as u64;
+        while self.listed + taken.len() > self.limits.blocks_max
+            && let Some((turn, entries)) = self.agenda.pop_first()
+        {
+            forgotten += self.end_turn(turn, &entries);
+        }
+        let end = now.saturating_add(ttl);
+        let turn = Turn::of(end);
+        let entries = self.agenda.entry(turn).or_default();
+        for &block in taken {
+            let known = self.blocks.entry((worker, block)).or_default();
+            // Listed in this turn or a later one already, unless it is new.
+            let is_listed = *known > Duration::ZERO && Turn::of(*known) >= turn;
+            *known = end.max(*known);
+            if !is_listed {
+                entries.push((worker, block));
+                self.listed += 1;
+            }
+        }
+        Predicted { blocks: taken.len(), forgotten }
+    }
+
+    /// How many of these blocks, one after the other, count for the worker.
+    #[must_use]
+    pub fn following(&self, worker: WorkerId, blocks: &[SequenceHash], now: Duration) -> usize {
+        let counts = |block: &&SequenceHash| self.blocks.get(&(worker, **block)).is_some_and(|&end| now < end);
+        blocks.iter().take_while(counts).count()
+    }
+
+    /// The index knows that the worker holds the prefix that these blocks make up, so from now on it alone tells whether it
+    /// does. Looks from the last block back to the first that is not predicted: what is before was confirmed earlier.
+    pub fn confirm(&mut self, worker: WorkerId, prefix: &[SequenceHash], now: Duration) {
+        for &block in prefix.iter().rev() {
+            if self.blocks.remove(&(worker, block)).is_none_or(|end| end <= now) {
+                break;
+            }
+        }
+    }
+
+    /// Forgets what no longer counts. [`PredictedBlocks::predict`] does it as well.
+    pub fn expire(&mut self, now: Duration) {
+        let current = Turn::of(now);
+        while let Some(first) = self.agenda.first_entry().filter(|first| *first.key() < current) {
+            let (turn, entries) = first.remove_entry();
+            self.end_turn(turn, &entries);
+        }
+    }
+
+    /// Blocks that are remembered, some of which may have ended a moment ago.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether nothing is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Forgets the entries of a turn that are not to end in a later one, and says how many.
+    fn end_turn(&mut self, turn: Turn, entries: &[Entry]) -> u64 {
+        self.listed -= entries.len();
+        let before = self.blocks.len();
+        for entry in entries {
+            if self.blocks.get(entry).is_some_and(|&end| Turn::of(end) <= turn) {
+                self.blocks.remove(entry);
+            }
+        }
+        (before - self.blocks.len()) as u64
+    }
+}

@@ -1,0 +1,72 @@
+//! `indexer.v1.IndexerService`: scores of pods.
+
+use std::num::NonZeroUsize;
+use std::time::Instant;
+
+use flash_indexer_prompt::chat::ChatRequest;
+use flash_indexer_prompt::score::PodFilter;
+use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
+use tonic::{Request, Response, Status};
+
+use super::Shared;
+use super::proto::indexer_service_server::IndexerService;
+use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
+use super::router_service::{given, model_key};
+use crate::indexer::TokenPrompt;
+use crate::score::ScoreOptions;
+
+pub(super) struct Scores(pub(super) Shared);
+
+#[tonic::async_trait]
+impl IndexerService for Scores {
+    async fn get_pod_scores(
+        &self,
+        request: Request<GetPodScoresRequest>,
+    ) -> Result<Response<GetPodScoresResponse>, Status> {
+        let start = Instant::now();
+        let answer = self.scores(request.into_inner()).await;
+        self.0.answered("GetPodScores", start, answer)
+    }
+}
+
+impl Scores {
+    async fn scores(&self, request: GetPodScoresRequest) -> Result<GetPodScoresResponse, Status> {
+        let indexer = &self.0.indexer;
+        let key = model_key(&request.model_name, &request.tenant_id)?;
+        let forms = [!request.token_ids.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
+        if forms.iter().filter(|given| **given).count() > 1 {
+            let message = "token_ids, prompt and chat_json are forms of one thing: give one of them";
+            return Err(Status::invalid_argument(message));
+        }
+        let tokenize = async |prompt| {
+            indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await.map_err(Status::from)
+        };
+        let tokens = match forms {
+            [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
+            [_, _, true] => {
+                let chat: ChatRequest = serde_json::from_str(&request.chat_json)
+                    .map_err(|error| Status::invalid_argument(format!("chat_json is not a chat: {error}")))?;
+                tokenize(Prompt::Chat(Box::new(chat))).await?
+            }
+            _ => request.token_ids,
+        };
+        let prompt = TokenPrompt {
+            tokens: &tokens,
+            lora_name: given(&request.lora_name),
+            cache_salt: given(&request.cache_salt),
+        };
+        let options = ScoreOptions {
+            pods: PodFilter::of(request.pod_identifiers),
+            top_k: NonZeroUsize::new(request.top_k as usize),
+        };
+        let scores = indexer.score(&key, prompt, &options)?;
+        let pods = scores.pods.into_iter().map(|pod| PodScore {
+            pod: pod.pod.to_string(),
+            score: pod.score,
+            held_blocks: pod.held_blocks,
+            predicted_blocks: pod.predicted_blocks,
+            trust: pod.trust.as_str().to_owned(),
+        });
+        Ok(GetPodScoresResponse { scores: pods.collect(), prompt_blocks: scores.blocks as u32 })
+    }
+}

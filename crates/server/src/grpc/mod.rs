@@ -1,0 +1,132 @@
+//! gRPC beside HTTP: the same answers for clients that speak it, on a port of its own.
+//!
+//! `proto/` at the root of the repository has the services.
+
+mod indexer_service;
+mod router_service;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tracing::warn;
+
+use self::indexer_service::Scores;
+use self::proto::indexer_service_server::IndexerServiceServer;
+use self::proto::router_service_server::RouterServiceServer;
+use self::router_service::Router;
+use crate::connections::{BoundedListener, Incoming};
+use crate::indexer::Indexer;
+use crate::peers::RecoveryStatus;
+
+/// Streams, that is requests, that one connection may have open; clients wait with further ones.
+const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
+/// A connection that does not answer a ping that is sent when nothing moves for so long is closed.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Messages and servers, generated from `proto/`.
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/server/indexer.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/server/flash_indexer.v1.rs"));
+
+    /// What reflection tells.
+    pub(super) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+}
+
+/// What the services share.
+#[derive(Clone)]
+struct Shared {
+    indexer: Arc<Indexer>,
+    /// Becomes true when the server stops: streams end then.
+    stopping: watch::Receiver<bool>,
+}
+
+/// A running gRPC server.
+#[derive(Debug)]
+pub(crate) struct GrpcServer {
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+}
+
+impl GrpcServer {
+    /// Serves until it is stopped or dropped. Health is `NOT_SERVING` until recovery has finished.
+    ///
+    /// # Errors
+    ///
+    /// When the services cannot be described.
+    pub(crate) fn start(
+        listener: BoundedListener,
+        indexer: Arc<Indexer>,
+        message_bytes_max: usize,
+        recovery: Arc<RecoveryStatus>,
+    ) -> Result<Self, tonic_reflection::server::Error> {
+        let describe = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let (reflection, older_reflection) = (describe().build_v1()?, describe().build_v1alpha()?);
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let (stop, stopping) = watch::channel(false);
+        let shared = Shared { indexer, stopping: stopping.clone() };
+        let scores = IndexerServiceServer::new(Scores(shared.clone())).max_decoding_message_size(message_bytes_max);
+        let router = RouterServiceServer::new(Router(shared)).max_decoding_message_size(message_bytes_max);
+        let routes = Server::builder()
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_DEADLINE))
+            .add_service(reflection)
+            .add_service(older_reflection)
+            .add_service(health)
+            .add_service(scores)
+            .add_service(router);
+        let serving = tokio::spawn(async move {
+            let reporting = tokio::spawn(report_health(reporter, recovery, stopping.clone()));
+            let stopped = until_true(stopping);
+            if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
+                warn!("gRPC has ended: {error}");
+            }
+            reporting.abort();
+        });
+        Ok(Self { stop, serving })
+    }
+
+    /// Takes no more requests, and gives those that run some time to finish.
+    pub(crate) async fn stop(self, drain: Duration) {
+        let Self { stop, mut serving } = self;
+        stop.send_replace(true);
+        if tokio::time::timeout(drain, &mut serving).await.is_err() {
+            warn!("gRPC requests were still running after {drain:?}: they are cut off");
+            serving.abort();
+        }
+    }
+}
+
+/// Waits for the server to stop; a dropped one stops as well.
+async fn until_true(mut stopping: watch::Receiver<bool>) {
+    // An error says that the sender is gone.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+async fn report_health(reporter: HealthReporter, recovery: Arc<RecoveryStatus>, stopping: watch::Receiver<bool>) {
+    let services = ["", proto::indexer_service_server::SERVICE_NAME, proto::router_service_server::SERVICE_NAME];
+    let report = async |status: ServingStatus| {
+        for service in services {
+            reporter.set_service_status(service, status).await;
+        }
+    };
+    report(ServingStatus::NotServing).await;
+    // A dump that could not be read stops the program; peers that could not help do not.
+    if recovery.end().await.is_ok() {
+        report(ServingStatus::Serving).await;
+        until_true(stopping).await;
+        report(ServingStatus::NotServing).await;
+    }
+}

@@ -1,0 +1,191 @@
+//! Scores: what each pod's cache is worth to a prompt, and where routers say that they sent it.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use flash_indexer_prompt::chat::ChatRequest;
+use flash_indexer_prompt::score::PodFilter;
+use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::extract::{self, parse};
+use super::fields::Scope;
+use super::prompt::{self, Prompted};
+use crate::indexer::TokenPrompt;
+use crate::ingest::Trust;
+use crate::instance::{InstanceId, ModelKey};
+use crate::score::{PodScore, ScoreOptions};
+
+/// A prompt in any form.
+#[derive(Deserialize)]
+struct PromptFields {
+    token_ids: Option<Vec<u32>>,
+    prompt: Option<PromptField>,
+    /// Only whether there are any: a chat is read from the whole body.
+    messages: Option<IgnoredAny>,
+    #[serde(flatten)]
+    scope: Scope,
+    lora_name: Option<String>,
+    cache_salt: Option<String>,
+    /// Only so many tokens of the end; none or less means all.
+    truncate_prompt_tokens: Option<i64>,
+}
+
+/// A prompt as OpenAI's clients send it: a text, or tokens.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "prompt must be a text or a list of token ids")]
+enum PromptField {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
+struct ScoreBody {
+    #[serde(flatten)]
+    prompt: PromptFields,
+    #[serde(alias = "pod_identifiers")]
+    pods: Option<Vec<InstanceId>>,
+    top_k: Option<NonZeroUsize>,
+    detail: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
+struct PredictBody {
+    #[serde(flatten)]
+    prompt: PromptFields,
+    pod: InstanceId,
+    ttl_ms: Option<u64>,
+}
+
+impl Prompted for ScoreBody {
+    fn token_ids(&mut self) -> &mut Vec<u32> {
+        self.prompt.token_ids.get_or_insert_default()
+    }
+}
+
+impl Prompted for PredictBody {
+    fn token_ids(&mut self) -> &mut Vec<u32> {
+        self.prompt.token_ids.get_or_insert_default()
+    }
+}
+
+/// A prompt that has become tokens, and whose it is.
+pub(crate) struct Tokens {
+    key: ModelKey,
+    tokens: Vec<u32>,
+    lora_name: Option<String>,
+    cache_salt: Option<String>,
+}
+
+impl Tokens {
+    fn as_prompt(&self) -> TokenPrompt<'_> {
+        let (lora_name, cache_salt) = (self.lora_name.as_deref(), self.cache_salt.as_deref());
+        TokenPrompt { tokens: &self.tokens, lora_name, cache_salt }
+    }
+}
+
+impl PromptFields {
+    /// The tokens, of a chat if that is what is wanted; `body` is where these fields are from.
+    async fn tokens(self, api: &Api, body: &[u8]) -> Result<Tokens, ApiError> {
+        let key = self.scope.key()?;
+        let prompts = [self.token_ids.is_some(), self.prompt.is_some(), self.messages.is_some()];
+        if prompts.iter().filter(|given| **given).count() > 1 {
+            return Err(ApiError::bad_request(
+                "token_ids, prompt and messages are forms of one thing: give one of them",
+            ));
+        }
+        let keep_last =
+            self.truncate_prompt_tokens.and_then(|kept| usize::try_from(kept).ok()).filter(|&kept| kept > 0);
+        let options = PromptOptions { keep_last, ..PromptOptions::default() };
+        let tokenize = async |prompt| api.indexer.tokens(&key.model_name, prompt, options).await;
+        let tokens = match (self.token_ids, self.prompt) {
+            (Some(mut tokens), _) | (None, Some(PromptField::Tokens(mut tokens))) => {
+                let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
+                tokens.drain(..cut);
+                tokens
+            }
+            (None, Some(PromptField::Text(text))) => tokenize(Prompt::Text(text)).await?,
+            (None, None) => tokenize(Prompt::Chat(Box::new(parse::<ChatRequest>(body)?))).await?,
+        };
+        Ok(Tokens { key, tokens, lora_name: self.lora_name, cache_salt: self.cache_salt })
+    }
+}
+
+pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<Json<PodScores>, ApiError> {
+    let body = extract::bytes(request, &api).await?;
+    let asked: ScoreBody = prompt::read(&body)?;
+    if asked.prompt.token_ids.is_none() && asked.prompt.prompt.is_none() {
+        return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
+    }
+    score(&api, asked, &body).await
+}
+
+pub(super) async fn chat_completions(
+    State(api): State<Arc<Api>>,
+    request: Request,
+) -> Result<Json<PodScores>, ApiError> {
+    let body = extract::bytes(request, &api).await?;
+    let asked: ScoreBody = parse(&body)?;
+    if asked.prompt.messages.is_none() {
+        return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
+    }
+    score(&api, asked, &body).await
+}
+
+async fn score(api: &Api, asked: ScoreBody, body: &[u8]) -> Result<Json<PodScores>, ApiError> {
+    let pods = asked.pods.unwrap_or_default();
+    let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
+    let options = ScoreOptions { pods, top_k: asked.top_k };
+    let tokens = asked.prompt.tokens(api, body).await?;
+    let scores = api.indexer.score(&tokens.key, tokens.as_prompt(), &options)?;
+    let entry = match asked.detail {
+        Some(true) => PodEntry::detailed,
+        Some(false) | None => PodEntry::plain,
+    };
+    Ok(Json(scores.pods.into_iter().map(|pod| (pod.pod.as_key().to_owned(), entry(&pod))).collect()))
+}
+
+/// Scores by pod.
+type PodScores = BTreeMap<String, PodEntry>;
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum PodEntry {
+    Score(f64),
+    Detail { score: f64, held_blocks: u32, predicted_blocks: u32, trust: Trust },
+}
+
+impl PodEntry {
+    fn plain(pod: &PodScore) -> Self {
+        Self::Score(pod.score)
+    }
+
+    fn detailed(pod: &PodScore) -> Self {
+        let PodScore { score, held_blocks, predicted_blocks, trust, .. } = *pod;
+        Self::Detail { score, held_blocks, predicted_blocks, trust }
+    }
+}
+
+pub(super) async fn predict(State(api): State<Arc<Api>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let body = extract::bytes(request, &api).await?;
+    let asked: PredictBody = prompt::read(&body)?;
+    let fields = &asked.prompt;
+    if fields.token_ids.is_none() && fields.prompt.is_none() && fields.messages.is_none() {
+        let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
+        return Err(ApiError::unprocessable(missing));
+    }
+    let (pod, ttl) = (asked.pod, asked.ttl_ms.map(Duration::from_millis));
+    let tokens = asked.prompt.tokens(&api, &body).await?;
+    let predicted = api.indexer.predict(&tokens.key, tokens.as_prompt(), &pod, ttl)?;
+    Ok(Json(json!({ "status": "ok", "blocks": predicted.blocks })))
+}

@@ -1,0 +1,231 @@
+//! What comes over the bound socket: messages of pods, sorted to their listeners.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::Receiver;
+use flash_indexer_core::DpRank;
+use flash_indexer_wire::Start;
+
+use super::{Decoder, Decoders, QUEUE_FULL, QUEUED_BYTES_MAX, QUEUED_MESSAGES_MAX, Work};
+use crate::ingest::listener::{Connection, Listener};
+use crate::ingest::message::Live;
+use crate::ingest::pods::{
+    Arrival, ConnectionId, Followed, Pod, PodMessage, PodName, Refusal, Refused, Taken, queue_of,
+};
+use crate::instance::InstanceId;
+use crate::metrics::Bound;
+
+/// Of what may wait for one decoder, so much may be of one pod: a flood of one leaves room for the others.
+const POD_SHARE: usize = 4;
+
+/// Messages and their bytes.
+pub(super) fn size(messages: &[PodMessage]) -> (usize, usize) {
+    let bytes = messages.iter().flat_map(|message| &message.frames).map(Vec::len).sum();
+    (messages.len(), bytes)
+}
+
+impl Decoders {
+    /// The decoder of a pod: every service with as many decoders chooses the same.
+    pub(crate) fn of_pod(&self, instance: &InstanceId) -> usize {
+        queue_of(instance, self.queues.len())
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Pods that want to be registered.
+    pub(crate) fn arrivals(&self) -> Receiver<Arrival> {
+        self.arrivals.clone()
+    }
+
+    /// Hands messages of a pod to its decoder.
+    pub(in crate::ingest) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
+        let queue = &self.queues[pod.decoder];
+        let (count, bytes) = size(&messages);
+        let reached = match pod.queued.add(count, bytes, QUEUED_MESSAGES_MAX / POD_SHARE, QUEUED_BYTES_MAX / POD_SHARE)
+        {
+            false => Some(Bound::PodQueue),
+            true if !queue.queued.add(count, bytes, QUEUED_MESSAGES_MAX, QUEUED_BYTES_MAX) => {
+                pod.queued.take(count, bytes);
+                Some(Bound::Queue)
+            }
+            true => None,
+        };
+        if let Some(bound) = reached {
+            (0..count).for_each(|_| self.metrics.rejected(QUEUE_FULL));
+            return self.metrics.bound(bound);
+        }
+        // It fails only when the decoder has ended, and with it everything.
+        let _ = queue.sender.send(Work::Pod { pod: Arc::clone(pod), messages, at: Instant::now() });
+    }
+
+    /// A connection to the bound socket is lost: whoever was heard over it need not be the same when it is heard
+    /// again.
+    pub(in crate::ingest) fn lose(&self, connection: ConnectionId) {
+        for queue in &self.queues {
+            // It fails only when the decoder has ended, and with it everything.
+            let _ = queue.sender.send(Work::Lost(connection));
+        }
+    }
+
+    /// A pod's rank is not followed.
+    pub(crate) fn refuse(&self, arrival: Arrival, refusal: Refusal) {
+        let queue = &self.queues[self.of_pod(&arrival.name.instance)];
+        // It fails only when the decoder has ended, and with it everything.
+        let _ = queue.sender.send(Work::Refused(arrival.name, arrival.dp_rank, refusal));
+    }
+
+    /// A message from the bound socket is nobody's.
+    pub(in crate::ingest) fn reject(&self, reason: &'static str) {
+        self.metrics.message();
+        self.metrics.rejected(reason);
+    }
+}
+
+impl Decoder {
+    /// Takes messages of a pod in. Those of one rank that follow each other are taken in together.
+    pub(super) fn take_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
+        let now = Instant::now();
+        let mut together: Vec<Followed> = Vec::new();
+        for PodMessage { connection, frames } in messages {
+            self.metrics.message();
+            let live = match Live::of(frames) {
+                Ok(live) => live,
+                Err(error) => {
+                    // Whose it is beyond the pod cannot be known.
+                    self.metrics.rejected(error.reason());
+                    continue;
+                }
+            };
+            match self.pods.take(&pod.name, live.dp_rank(), connection, live, now) {
+                Taken::Followed(message) => {
+                    if together.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
+                        self.take_together(std::mem::take(&mut together), now);
+                    }
+                    together.push(message);
+                }
+                Taken::Waits(arrival) => self.announce(arrival),
+                Taken::Dropped(reason) => self.metrics.rejected(reason),
+                Taken::NoRoom => {
+                    self.metrics.rejected(QUEUE_FULL);
+                    self.metrics.bound(Bound::Arrivals);
+                }
+            }
+        }
+        self.take_together(together, now);
+    }
+
+    /// Takes messages of one listener in.
+    fn take_together(&mut self, messages: Vec<Followed>, now: Instant) {
+        let Some(listener) = messages.first().map(|first| Arc::clone(&first.listener)) else { return };
+        self.each(&listener, messages, |intake, message| intake.hear(message.heard, message.live, now));
+        self.look_at_block_size(&listener);
+    }
+
+    /// A pod that came by itself, and comes back with blocks of another size, is registered anew.
+    fn look_at_block_size(&mut self, listener: &Arc<Listener>) {
+        let outgrown = self.intakes.get_mut(&listener.id).and_then(super::Intake::take_outgrown);
+        if let Some(block_size) = outgrown {
+            let (name, dp_rank) = (listener.pod_name(), listener.dp_rank);
+            self.announce(Some(Arrival { name, dp_rank, block_size: Some(block_size), refused_before: None }));
+        }
+    }
+
+    /// Has a pod registered.
+    fn announce(&mut self, arrival: Option<Arrival>) {
+        let Some(arrival) = arrival else { return };
+        if let Err(error) = self.arrived.try_send(arrival) {
+            self.metrics.bound(Bound::Arrivals);
+            let Arrival { name, dp_rank, .. } = error.into_inner();
+            let why = "too many pods want to be registered at a time".to_owned();
+            self.refuse(&name, dp_rank, &Refusal::Refused { reason: "too_many_arrivals", why });
+        }
+    }
+
+    /// The messages of a listener's pod are its own from now on.
+    pub(super) fn follow(&mut self, listener: &Arc<Listener>, now: Instant) {
+        let waiting = self.pods.follow(listener);
+        if waiting.is_empty() && listener.start == Start::AtOnce && listener.options.replay_endpoint.is_some() {
+            // What it has published until now need not wait for its next message.
+            self.with_intake(listener, |intake, _| intake.connected(now));
+        }
+        self.each(listener, waiting, |intake, (heard, live)| intake.hear(heard, live, now));
+    }
+
+    pub(super) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal) {
+        match self.pods.refuse(name, dp_rank, refusal, Instant::now()) {
+            Refused::Asks(arrival) => self.announce(Some(arrival)),
+            Refused::Dropped(messages) => {
+                if let Refusal::Refused { reason, .. } = refusal {
+                    (0..messages).for_each(|_| self.metrics.rejected(reason));
+                }
+            }
+        }
+    }
+
+    pub(super) fn lose(&mut self, connection: ConnectionId) {
+        for listener in self.pods.lost(connection) {
+            listener.set_connection(Connection::Disconnected);
+            self.with_intake(&listener, |intake, _| intake.disconnected());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use crossbeam_channel::{bounded, unbounded};
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::ingest::decoders::Queue;
+    use crate::ingest::queue::Queued;
+    use crate::ingest::writer::Writers;
+    use crate::metrics::{MetricNames, Metrics};
+
+    fn pod(name: &str) -> Arc<Pod> {
+        let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };
+        Arc::new(Pod { name, decoder: 0, queued: Queued::default() })
+    }
+
+    fn lot(messages: usize) -> Vec<PodMessage> {
+        let message = || PodMessage { connection: ConnectionId(1), frames: vec![vec![0; 100]] };
+        std::iter::repeat_with(message).take(messages).collect()
+    }
+
+    #[test]
+    fn a_flood_of_one_pod_leaves_room_for_the_others() {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let writers = Arc::new(Writers::start(1, &metrics).expect("a thread"));
+        let (sender, work) = unbounded();
+        let queued = Arc::new(Queued::default());
+        // Nobody decodes.
+        let decoders = Decoders {
+            queues: vec![Queue { sender, queued: Arc::clone(&queued) }],
+            assigned: AtomicUsize::new(0),
+            arrivals: bounded(1).1,
+            threads: Mutex::default(),
+            writers,
+            metrics,
+        };
+        let (flood, others) = (pod("flood"), ["a", "b", "c"].map(pod));
+        for _ in 0..QUEUED_MESSAGES_MAX / 100 {
+            decoders.deliver_to_pod(&flood, lot(100));
+        }
+        for _ in 0..100 {
+            others.iter().for_each(|other| decoders.deliver_to_pod(other, lot(100)));
+        }
+        let mut waiting = [0, 0];
+        for work in work.try_iter() {
+            let Work::Pod { pod, messages, .. } = work else { panic!("only messages were delivered") };
+            waiting[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len();
+        }
+        assert_eq!(waiting[0], 3 * 100 * 100, "no other pod has lost any");
+        assert!(waiting[1] <= QUEUED_MESSAGES_MAX / POD_SHARE && waiting[1] > 0);
+        assert_eq!(queued.state().messages, waiting[0] + waiting[1]);
+    }
+}

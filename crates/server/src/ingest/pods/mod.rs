@@ -1,0 +1,22 @@
+//! Pods whose engines connect to this service: one bound socket carries the messages of all of them, and each
+//! message's topic says whose it is.
+//!
+//! ```text
+//!  engines ──▶ bound socket ──by pod──▶ decoders ──a pod that nobody knows──▶ arrivals ──▶ registration
+//!              (topics: whose)          (streams: which listener)                              │
+//!                                             ▲────────────── its listener, or why not ────────┘
+//! ```
+//!
+//! A pod's messages all go to the decoder that the FNV-1a hash of its name chooses, so they stay in order. Its ranks
+//! publish each for itself, so each has a stream and a listener of its own, as if it were dialled.
+
+mod arrival;
+mod name;
+mod streams;
+mod topics;
+
+pub(crate) use self::arrival::{Arrival, Refusal};
+pub(super) use self::name::queue_of;
+pub(crate) use self::name::{PodName, bound_endpoint, is_bound};
+pub(super) use self::streams::{Followed, Heard, PodStreams, Refused, Taken};
+pub(super) use self::topics::{ConnectionId, Pod, PodMessage, Topics};

@@ -1,0 +1,140 @@
+//! Which pod a message is of.
+
+use std::fmt;
+
+use flash_indexer_wire::EngineAdapter;
+
+use crate::ingest::{Listener, ListenerOptions};
+use crate::instance::InstanceId;
+
+/// Longest topic that is looked at, in bytes.
+const TOPIC_BYTES_MAX: usize = 1 << 11;
+
+/// A pod and the model that it serves.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PodName {
+    pub(crate) instance: InstanceId,
+    pub(crate) model_name: String,
+}
+
+/// A topic does not say whose messages are under it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Nameless {
+    #[error("the topic {topic:?} names no model: give the engine the topic kv@<pod>@<model>")]
+    NoModel { topic: String },
+    #[error("a topic of {bytes} bytes is no name: give the engine the topic kv@<pod>@<model>")]
+    NoName { bytes: usize },
+}
+
+impl Nameless {
+    /// A short name for counting.
+    pub(crate) const fn reason(&self) -> &'static str {
+        match self {
+            Self::NoModel { .. } => "topic_without_model",
+            Self::NoName { .. } => "bad_topic",
+        }
+    }
+}
+
+impl PodName {
+    pub(crate) fn of_topic(topic: &[u8]) -> Result<Self, Nameless> {
+        let no_name = || Nameless::NoName { bytes: topic.len() };
+        if is_too_long(topic) {
+            return Err(no_name());
+        }
+        // Engines agree on topics, and whose it is is not known before.
+        let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
+        let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
+        let model_name = names.model.ok_or_else(|| Nameless::NoModel { topic: shown() })?;
+        let instance = InstanceId::parse(names.pod).map_err(|_| no_name())?;
+        Ok(Self { instance, model_name: model_name.to_owned() })
+    }
+}
+
+/// Whether a topic is too long to be remembered.
+pub(crate) const fn is_too_long(topic: &[u8]) -> bool {
+    topic.len() > TOPIC_BYTES_MAX
+}
+
+/// What stands for an address where a pod's messages come over the bound socket; an address may follow, for people.
+const BOUND: &str = "bound";
+
+/// Whether an endpoint says that messages come over the bound socket.
+pub(crate) fn is_bound(endpoint: &str) -> bool {
+    endpoint.strip_prefix(BOUND).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+/// What is shown as the endpoint of a pod whose messages come over these addresses.
+pub(crate) fn bound_endpoint(addresses: &[String]) -> String {
+    format!("{BOUND}:{}", addresses.join(","))
+}
+
+impl ListenerOptions {
+    /// Whether the messages come over the bound socket.
+    pub(crate) fn is_bound(&self) -> bool {
+        is_bound(&self.endpoint)
+    }
+
+    /// Whether there is nothing that a socket of its own would be for.
+    pub(crate) fn needs_no_socket(&self) -> bool {
+        self.is_bound() && self.replay_endpoint.is_none()
+    }
+}
+
+impl Listener {
+    /// The pod whose messages it follows, if they come over the bound socket.
+    pub(crate) fn pod_name(&self) -> PodName {
+        PodName { instance: self.instance.clone(), model_name: self.model.key.model_name.clone() }
+    }
+}
+
+/// Longest topic that an error repeats, in characters.
+const TOPIC_CHARS_MAX: usize = 64;
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pod {} of model {:?}", self.instance, self.model_name)
+    }
+}
+
+/// Which of so many queues a pod's messages go to: FNV-1a of its name.
+pub(crate) fn queue_of(instance: &InstanceId, queues: usize) -> usize {
+    let hash = fnv_1a(instance.as_key().as_bytes());
+    (hash % queues.max(1) as u64) as usize
+}
+
+/// FNV-1a with 64 bits.
+fn fnv_1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_chosen_by_fnv_1a() {
+        // The function's published test values.
+        for (text, hash) in
+            [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
+        {
+            assert_eq!(fnv_1a(text.as_bytes()), hash);
+        }
+        let pods = (0..1_000).map(|number| InstanceId::parse(&format!("vllm-{number}")).expect("a name"));
+        let mut counts = [0; 8];
+        pods.for_each(|pod| counts[queue_of(&pod, 8)] += 1);
+        assert!(counts.iter().all(|&count| count > 80), "{counts:?}");
+    }
+
+    #[test]
+    fn topics_that_name_nobody_are_told_apart() {
+        let reason =
+            |topic: &[u8]| PodName::of_topic(topic).map(|name| name.to_string()).map_err(|error| error.reason());
+        assert_eq!(reason(b"kv@7@org/m"), Ok("pod 7 of model \"org/m\"".to_owned()));
+        assert_eq!(reason(b"kv-events"), Err("topic_without_model"));
+        assert_eq!(reason(b"kv@pod@org/m@rev"), Err("topic_without_model"));
+        assert_eq!(reason(b"kv@\xff@m"), Err("bad_topic"));
+        assert_eq!(reason(format!("kv@{}@m", "p".repeat(257)).as_bytes()), Err("bad_topic"));
+        assert_eq!(reason(format!("kv@p@{}", "m".repeat(TOPIC_BYTES_MAX)).as_bytes()), Err("bad_topic"));
+    }
+}

@@ -1,0 +1,245 @@
+//! A decoder's side: which listener follows a pod's rank, and what waits until one does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flash_indexer_core::DpRank;
+use rustc_hash::FxHashMap;
+
+use super::{Arrival, ConnectionId, PodName, Refusal};
+use crate::ingest::listener::{Connection, Listener};
+use crate::ingest::message::Live;
+
+/// Ranks of pods that are remembered by one decoder without being followed.
+const STRANGERS_MAX: usize = 1 << 14;
+/// Messages of one rank that wait for its registration.
+const ARRIVING_MESSAGES_MAX: usize = 1 << 12;
+/// Bytes of messages that wait for registrations in one decoder.
+const ARRIVING_BYTES_MAX: usize = 64 << 20;
+/// A pod that was refused is looked at again after so long.
+const REFUSED_FOR: Duration = Duration::from_secs(2);
+
+/// The pods of one decoder.
+#[derive(Default)]
+pub(crate) struct PodStreams {
+    streams: FxHashMap<PodName, BTreeMap<DpRank, Stream>>,
+    /// How many of them are not followed.
+    strangers: usize,
+    swept: Option<Instant>,
+    arriving_bytes: usize,
+}
+
+/// One rank of a pod.
+struct Stream {
+    state: State,
+    /// Where it was heard last.
+    connection: Option<ConnectionId>,
+}
+
+enum State {
+    Followed(Arc<Listener>),
+    /// Its registration is asked for, or wants to know how large its blocks are.
+    Arriving {
+        asked: bool,
+        waiting: VecDeque<(ConnectionId, Live)>,
+    },
+    Refused {
+        until: Instant,
+        reason: &'static str,
+    },
+    /// It was unregistered: it stays away as long as its connection lasts.
+    Dismissed,
+}
+
+/// What a message finds out about the connection that it came over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// As the last one.
+    Again,
+    /// Over another connection than the last one, or the first one.
+    Anew,
+    /// Over an older connection than the last one, which lasts: two engines go by one name.
+    Twice,
+}
+
+/// A message that is somebody's.
+pub(crate) struct Followed {
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) heard: Heard,
+    pub(crate) live: Live,
+}
+
+/// What becomes of a message.
+pub(crate) enum Taken {
+    Followed(Followed),
+    /// It waits; if this is there, the registration is to be asked for.
+    Waits(Option<Arrival>),
+    /// It is dropped, for this reason.
+    Dropped(&'static str),
+    /// It is dropped, because there are too many pods or messages that wait for a registration.
+    NoRoom,
+}
+
+/// What follows from a refusal.
+pub(crate) enum Refused {
+    /// What has come meanwhile says more: the registration is to be asked for again.
+    Asks(Arrival),
+    /// So many messages are dropped.
+    Dropped(usize),
+}
+
+impl PodStreams {
+    /// Takes a message in.
+    pub(crate) fn take(
+        &mut self,
+        name: &PodName,
+        dp_rank: DpRank,
+        connection: ConnectionId,
+        live: Live,
+        now: Instant,
+    ) -> Taken {
+        let known = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
+        let Some(stream) = known else { return self.arrive(name, dp_rank, connection, live, now) };
+        match &mut stream.state {
+            State::Followed(listener) => {
+                let heard = match stream.connection {
+                    Some(last) if last == connection => Heard::Again,
+                    Some(last) if connection < last && listener.connection() == Connection::Connected => Heard::Twice,
+                    _ => Heard::Anew,
+                };
+                if heard != Heard::Twice {
+                    stream.connection = Some(connection);
+                }
+                Taken::Followed(Followed { listener: Arc::clone(listener), heard, live })
+            }
+            State::Arriving { asked, waiting } => {
+                let bytes = live.message.payload.len();
+                if waiting.len() >= ARRIVING_MESSAGES_MAX || self.arriving_bytes + bytes > ARRIVING_BYTES_MAX {
+                    return Taken::NoRoom;
+                }
+                let block_size = live.block_size();
+                self.arriving_bytes += bytes;
+                waiting.push_back((connection, live));
+                let asks = !*asked && block_size.is_some();
+                *asked |= asks;
+                let arrival = || Arrival { name: name.clone(), dp_rank, block_size, refused_before: None };
+                Taken::Waits(asks.then(arrival))
+            }
+            State::Refused { until, reason } if now < *until => Taken::Dropped(reason),
+            State::Dismissed if stream.connection.is_some_and(|last| connection <= last) => {
+                Taken::Dropped("unregistered")
+            }
+            State::Refused { .. } | State::Dismissed => self.arrive(name, dp_rank, connection, live, now),
+        }
+    }
+
+    /// A message of a rank that nobody knows, or that may be looked at again.
+    fn arrive(&mut self, name: &PodName, dp_rank: DpRank, connection: ConnectionId, live: Live, now: Instant) -> Taken {
+        let known = self.streams.get(name).and_then(|ranks| ranks.get(&dp_rank));
+        let refused_before = match known.map(|stream| &stream.state) {
+            Some(State::Refused { reason, .. }) => Some(*reason),
+            _ => None,
+        };
+        let is_new = known.is_none();
+        if is_new && self.strangers >= STRANGERS_MAX {
+            self.sweep(now);
+        }
+        let bytes = live.message.payload.len();
+        if (is_new && self.strangers >= STRANGERS_MAX) || self.arriving_bytes + bytes > ARRIVING_BYTES_MAX {
+            return Taken::NoRoom;
+        }
+        let block_size = live.block_size();
+        self.arriving_bytes += bytes;
+        self.strangers += usize::from(is_new);
+        let state = State::Arriving { asked: true, waiting: VecDeque::from([(connection, live)]) };
+        let ranks = self.streams.entry(name.clone()).or_default();
+        ranks.insert(dp_rank, Stream { state, connection: None });
+        Taken::Waits(Some(Arrival { name: name.clone(), dp_rank, block_size, refused_before }))
+    }
+
+    /// Forgets those that were refused or unregistered, at most once in a while.
+    fn sweep(&mut self, now: Instant) {
+        if self.swept.is_some_and(|swept| now < swept + REFUSED_FOR) {
+            return;
+        }
+        self.swept = Some(now);
+        for ranks in self.streams.values_mut() {
+            ranks.retain(|_, stream| match stream.state {
+                State::Refused { until, .. } => now < until,
+                State::Dismissed => false,
+                State::Followed(_) | State::Arriving { .. } => true,
+            });
+        }
+        self.streams.retain(|_, ranks| !ranks.is_empty());
+        let states = self.streams.values().flat_map(BTreeMap::values);
+        self.strangers = states.filter(|stream| !matches!(stream.state, State::Followed(_))).count();
+    }
+
+    /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out.
+    pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> Vec<(Heard, Live)> {
+        let stream = Stream { state: State::Followed(Arc::clone(listener)), connection: None };
+        let ranks = self.streams.entry(listener.pod_name()).or_default();
+        let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
+        if before.as_ref().is_some_and(|state| !matches!(state, State::Followed(_))) {
+            self.strangers -= 1;
+        }
+        let Some(State::Arriving { waiting, .. }) = before else { return Vec::new() };
+        self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
+        let mut last = None;
+        let heard = waiting.into_iter().map(|(connection, live)| {
+            let heard = if last.replace(connection) == Some(connection) { Heard::Again } else { Heard::Anew };
+            (heard, live)
+        });
+        let heard = heard.collect();
+        if let Some(stream) = self.streams.get_mut(&listener.pod_name()).and_then(|it| it.get_mut(&listener.dp_rank)) {
+            stream.connection = last;
+        }
+        heard
+    }
+
+    /// A rank is not followed, for a time. What is to be asked again, or else how many of its messages are dropped.
+    pub(crate) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal, now: Instant) -> Refused {
+        let stream = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
+        let Some(state) = stream.map(|stream| &mut stream.state) else { return Refused::Dropped(0) };
+        match (state, refusal) {
+            // It was registered meanwhile.
+            (State::Followed(_), _) => Refused::Dropped(0),
+            (State::Arriving { asked, waiting }, Refusal::BlockSizeUnknown) => {
+                let block_size = waiting.iter().find_map(|(_, live)| live.block_size());
+                *asked = block_size.is_some();
+                let arrival = || Arrival { name: name.clone(), dp_rank, block_size, refused_before: None };
+                asked.then(arrival).map_or(Refused::Dropped(0), Refused::Asks)
+            }
+            (State::Refused { .. } | State::Dismissed, Refusal::BlockSizeUnknown) => Refused::Dropped(0),
+            (state, Refusal::Refused { reason, .. }) => {
+                let refused = State::Refused { until: now + REFUSED_FOR, reason };
+                let State::Arriving { waiting, .. } = std::mem::replace(state, refused) else {
+                    return Refused::Dropped(0);
+                };
+                self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
+                Refused::Dropped(waiting.len())
+            }
+        }
+    }
+
+    /// A listener is no more: its rank is ignored as long as its connection lasts.
+    pub(crate) fn dismiss(&mut self, listener: &Arc<Listener>) {
+        let ranks = self.streams.get_mut(&listener.pod_name());
+        let Some(stream) = ranks.and_then(|ranks| ranks.get_mut(&listener.dp_rank)) else { return };
+        if matches!(&stream.state, State::Followed(followed) if Arc::ptr_eq(followed, listener)) {
+            stream.state = State::Dismissed;
+            self.strangers += 1;
+        }
+    }
+
+    /// A connection is lost: who was heard over it.
+    pub(crate) fn lost(&self, connection: ConnectionId) -> Vec<Arc<Listener>> {
+        let streams = self.streams.values().flat_map(BTreeMap::values);
+        let heard = streams.filter_map(|stream| match &stream.state {
+            State::Followed(listener) if stream.connection == Some(connection) => Some(Arc::clone(listener)),
+            _ => None,
+        });
+        heard.collect()
+    }
+}

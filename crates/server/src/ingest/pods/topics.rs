@@ -1,0 +1,103 @@
+//! The bound socket's side: whose a message is, by its topic.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::PodName;
+use super::name::{Nameless, is_too_long, queue_of};
+use crate::ingest::decoders::Frames;
+use crate::ingest::queue::Queued;
+
+/// Topics that are remembered. When there are more all are forgotten, and found again as messages come.
+const TOPICS_MAX: usize = 1 << 15;
+
+/// A connection that an engine has made, numbered in the order in which they were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+/// A pod as the bound socket knows it.
+pub(crate) struct Pod {
+    pub(crate) name: PodName,
+    /// Which decoder its messages go to.
+    pub(crate) decoder: usize,
+    /// What of its messages waits there.
+    pub(crate) queued: Queued,
+}
+
+/// A message of a pod.
+#[derive(Debug)]
+pub(crate) struct PodMessage {
+    pub(crate) connection: ConnectionId,
+    pub(crate) frames: Frames,
+}
+
+/// What one topic stands for, and its messages that were not handed on yet.
+struct Topic {
+    pod: Result<Arc<Pod>, Nameless>,
+    lot: Vec<PodMessage>,
+}
+
+/// Sorts messages by pod.
+pub(crate) struct Topics {
+    decoders: usize,
+    known: FxHashMap<Vec<u8>, usize>,
+    topics: Vec<Topic>,
+    /// Topics with messages that were not handed on yet.
+    waiting: Vec<usize>,
+}
+
+impl Topics {
+    pub(crate) fn new(decoders: usize) -> Self {
+        Self { decoders, known: FxHashMap::default(), topics: Vec::new(), waiting: Vec::new() }
+    }
+
+    /// Puts a message to those of its pod.
+    ///
+    /// # Errors
+    ///
+    /// When its topic names none.
+    pub(crate) fn sort(&mut self, message: PodMessage) -> Result<(), Nameless> {
+        let topic: &[u8] = message.frames.first().map_or(&[], Vec::as_slice);
+        if is_too_long(topic) {
+            return PodName::of_topic(topic).map(drop);
+        }
+        let at = match self.known.get(topic) {
+            Some(&at) => at,
+            None => self.learn(topic.to_vec()),
+        };
+        let topic = &mut self.topics[at];
+        if let Err(nameless) = &topic.pod {
+            return Err(nameless.clone());
+        }
+        if topic.lot.is_empty() {
+            self.waiting.push(at);
+        }
+        topic.lot.push(message);
+        Ok(())
+    }
+
+    fn learn(&mut self, topic: Vec<u8>) -> usize {
+        if self.topics.len() >= TOPICS_MAX && self.waiting.is_empty() {
+            self.known.clear();
+            self.topics.clear();
+        }
+        let pod = PodName::of_topic(&topic).map(|name| {
+            let decoder = queue_of(&name.instance, self.decoders);
+            Arc::new(Pod { name, decoder, queued: Queued::default() })
+        });
+        self.topics.push(Topic { pod, lot: Vec::new() });
+        self.known.insert(topic, self.topics.len() - 1);
+        self.topics.len() - 1
+    }
+
+    /// Hands on what was sorted, a lot for each pod.
+    pub(crate) fn hand_on(&mut self, mut hand_on: impl FnMut(&Arc<Pod>, Vec<PodMessage>)) {
+        for at in self.waiting.drain(..) {
+            let topic = &mut self.topics[at];
+            if let Ok(pod) = &topic.pod {
+                hand_on(pod, std::mem::take(&mut topic.lot));
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! gRPC calls.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::histogram::Histogram;
+use super::requests::DURATIONS;
+use super::{Metrics, registered};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Method {
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MethodAndCode {
+    method: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct RpcMetrics {
+    calls: Family<MethodAndCode, Counter>,
+    durations: Family<Method, Histogram, fn() -> Histogram>,
+}
+
+impl RpcMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let help = "gRPC requests answered, by method and status code; of a stream, each of its requests";
+        let calls = registered(registry, "grpc_requests", help, Family::default());
+        let durations: Family<Method, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(&DURATIONS));
+        let help = "From a gRPC request to its answer";
+        registry.register_with_unit("grpc_request_duration", help, Unit::Seconds, durations.clone());
+        Self { calls, durations }
+    }
+}
+
+impl Metrics {
+    /// A gRPC request was answered.
+    pub(crate) fn rpc_answered(&self, method: &'static str, code: &'static str, took: Duration) {
+        self.rpc.calls.get_or_create(&MethodAndCode { method, code }).inc();
+        self.rpc.durations.get_or_create(&Method { method }).observe(took.as_secs_f64());
+    }
+}
