@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use flash_indexer_core::WorkerRank;
+use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_core::groups::RankEvent;
 use parking_lot::Mutex;
 use tracing::warn;
