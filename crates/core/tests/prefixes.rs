@@ -61,6 +61,9 @@ impl Told {
     }
 }
 
+/// What was told up to a moment, and how deep the query went then.
+type View = (BTreeMap<SequenceHash, Tier>, PerTier<u32>);
+
 fn answers(ranks: &BTreeMap<WorkerRank, Told>, of: impl Fn(&Told) -> PerTier<u32>) -> MatchScores {
     let ranks = ranks.iter().map(|(&rank, told)| RankMatch { rank, blocks: of(told) });
     MatchScores { ranks: ranks.filter(|found| found.longest() > 0).collect() }
@@ -114,7 +117,7 @@ proptest! {
         query in support::path(),
         moments in vec(any::<prop::sample::Index>(), 7),
     ) {
-        let mut views: BTreeMap<WorkerRank, Vec<(BTreeMap<SequenceHash, Tier>, PerTier<u32>)>> = BTreeMap::new();
+        let mut views: BTreeMap<WorkerRank, Vec<View>> = BTreeMap::new();
         let mut ranks = BTreeMap::<WorkerRank, Told>::new();
         for step in &steps {
             let Step::Event(rank, event) = step else { continue };

@@ -175,7 +175,7 @@ pub fn redis_cluster(program: &PathBuf, masters: usize) -> Vec<RedisNode> {
         assert_eq!(met, "OK");
     }
     for (node, _) in &nodes {
-        let _ = wait_for("a cluster", PATIENCE, || {
+        wait_for("a cluster", PATIENCE, || {
             let info = node.command(&["CLUSTER", "INFO"]);
             (info.contains("cluster_state:ok") && info.contains("cluster_slots_assigned:16384")).then_some(())
         });
@@ -214,7 +214,7 @@ impl RedisWithSentinel {
         ] {
             assert_eq!(sentinel.command(command), "OK", "{command:?}");
         }
-        let _ = wait_for("a replica that the sentinel knows", PATIENCE, || {
+        wait_for("a replica that the sentinel knows", PATIENCE, || {
             let is_linked = replica.command(&["INFO", "replication"]).contains("master_link_status:up");
             let is_known = sentinel.command(&["SENTINEL", "REPLICAS", "fleet"]).contains(&replica.port.to_string());
             (is_linked && is_known).then_some(())

@@ -122,7 +122,7 @@ impl ClusterLink {
         if let Some(node) = nodes.get(address) {
             return Some(Arc::clone(&node.link));
         }
-        let link = Arc::new(NodeLink::new(Dialler::Node(self.settings.client(&address.0, address.1).ok()?)));
+        let link = Arc::new(NodeLink::new(Dialler::Node(Box::new(self.settings.client(&address.0, address.1).ok()?))));
         let keeping = tokio::spawn(Arc::clone(&link).keep());
         nodes.insert(address.clone(), Node { link: Arc::clone(&link), keeping });
         Some(link)

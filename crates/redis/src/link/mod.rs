@@ -69,7 +69,9 @@ impl Link {
         Ok(match &url.topology {
             Topology::Single => {
                 let (host, port) = url.nodes.first().expect("an address has a node at least");
-                Self::Node(Arc::new(NodeLink::new(Dialler::Node(settings.client(host, *port).map_err(unusable)?))))
+                Self::Node(Arc::new(NodeLink::new(Dialler::Node(Box::new(
+                    settings.client(host, *port).map_err(unusable)?,
+                )))))
             }
             Topology::Sentinel { master } => {
                 let sentinels = settings.sentinels(&url.nodes, master).map_err(unusable)?;

@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Who finds the node.
 pub(super) enum Dialler {
     /// It has an address.
-    Node(Client),
+    Node(Box<Client>),
     /// Sentinels know it.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
 }

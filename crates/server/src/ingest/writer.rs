@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{SharedIndex, WorkerRank};
 use parking_lot::Mutex;
 use tracing::warn;
 
