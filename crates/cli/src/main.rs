@@ -16,6 +16,7 @@ mod replay;
 mod serve;
 mod simulate;
 mod stop;
+mod store;
 mod trace;
 
 use std::io::IsTerminal;

@@ -24,6 +24,7 @@ use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
 use crate::pods::PodArguments;
 use crate::stop;
+use crate::store::StoreArguments;
 
 /// Run the service: listen to engines, answer queries over HTTP.
 #[derive(Args)]
@@ -37,6 +38,7 @@ use crate::stop;
   flash-indexer serve --discovery-file engines.json --block-size 16 --model-name llama-3-8b
   flash-indexer serve --discovery-dns vllm.default.svc.cluster.local:5557 --discovery-replay-port 6557 --block-size 16
   flash-indexer serve --discovery-kubernetes app=vllm --block-size 16
+  flash-indexer serve --redis rediss://indexer@cache:6379 --redis-ca ca.pem
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
@@ -154,6 +156,9 @@ pub(crate) struct ServeArguments {
     pods: PodArguments,
 
     #[command(flatten)]
+    store: StoreArguments,
+
+    #[command(flatten)]
     demo: DemoArguments,
 
     #[command(flatten)]
@@ -236,6 +241,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
             history_blocks_max: arguments.history_blocks_max,
             memory_max: arguments.memory_max()?,
+            store: arguments.store.options()?,
             use_window: match arguments.frequency_window_s {
                 0 => None,
                 seconds => Some(Duration::from_secs(seconds.into())),

@@ -29,6 +29,7 @@ pub mod designs;
 pub mod groups;
 pub mod hashing;
 pub mod oracle;
+pub mod prefixes;
 
 mod event;
 mod held;

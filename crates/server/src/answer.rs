@@ -1,5 +1,6 @@
 //! Answers to queries, in tokens and in the users' names.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, PerTier, Tier};
@@ -48,11 +49,42 @@ pub struct Answer {
     /// For each leading block that any rank holds in any tier, how many queries have reached it lately,
     /// without this one; empty where that is not counted.
     pub frequencies: Vec<u32>,
+    /// What the shared index had to say.
+    pub store: StoreAnswer,
+}
+
+/// Whether the ranks of other replicas are in an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StoreAnswer {
+    /// There is no shared index.
+    #[default]
+    None,
+    /// They are.
+    Asked,
+    /// They are not: the store did not answer in time.
+    Unavailable,
 }
 
 impl Answer {
-    /// The answer to a query with these options, from the parts of all ranks.
-    pub(crate) fn of(mut ranks: Vec<RankAnswer>, options: QueryOptions) -> Self {
+    /// Takes in what others say of their ranks. Of a rank that both know, the part that is to be trusted more counts;
+    /// this replica's own if both are.
+    pub(crate) fn merge(&mut self, others: impl IntoIterator<Item = RankAnswer>) {
+        let mut own: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
+        for (at, rank) in self.ranks.iter().enumerate() {
+            own.insert((rank.instance.clone(), rank.dp_rank), at);
+        }
+        for other in others {
+            match own.get(&(other.instance.clone(), other.dp_rank)) {
+                None => self.ranks.push(other),
+                Some(&at) if other.trust < self.ranks[at].trust => self.ranks[at] = other,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// What these options leave of it, in order.
+    pub(crate) fn select(mut self, options: QueryOptions) -> Self {
+        let ranks = &mut self.ranks;
         if let Some(min_score) = options.min_score {
             ranks.retain(|rank| rank.tokens[Tier::Device] >= min_score);
         }
@@ -63,6 +95,6 @@ impl Answer {
             ranks.truncate(top_k.get());
         }
         ranks.sort_by(by_name);
-        Self { ranks, frequencies: Vec::new() }
+        self
     }
 }

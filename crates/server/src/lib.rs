@@ -28,9 +28,10 @@ mod recent_uses;
 mod remembered;
 mod score;
 mod server;
+mod shared;
 mod tokenization;
 
-pub use answer::{Answer, QueryOptions, RankAnswer};
+pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};
 pub use discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,

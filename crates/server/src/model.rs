@@ -5,30 +5,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flash_indexer_core::groups::GroupedIndex;
+use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
 use flash_indexer_core::{
-    DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId, WorkerRank,
+    Applied, BlockEvent, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
+    WorkerRank,
 };
 use parking_lot::RwLock;
 
-use crate::answer::{Answer, QueryOptions, RankAnswer};
+use crate::answer::{Answer, RankAnswer};
 use crate::explain::{History, SeenSpaces};
 use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
+use crate::shared::SharedRanks;
 
 /// An index and the instances registered for it.
 ///
-/// The writer of the model is the only one that changes `index`; what a query may see of an event that
-/// is being applied is up to its design.
+/// The writer of the model is the only one that changes `index`, and `shared` with it; what a query may see of an
+/// event that is being applied is up to its design.
 pub(crate) struct Model {
     pub(crate) key: ModelKey,
     pub(crate) block_size: BlockSize,
     /// Adapter of queries that name none: the one that every registration names.
     pub(crate) lora_name: RwLock<Option<String>>,
+    /// To be read; changed by the methods of the model.
     pub(crate) index: GroupedIndex,
+    /// The same for the store, if there is one.
+    pub(crate) shared: Option<SharedRanks>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
     pub(crate) counts: ModelCounts,
@@ -77,6 +82,41 @@ impl Instance {
 }
 
 impl Model {
+    /// Applies one event of a rank and says what it changed.
+    pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
+        let applied = self.index.apply_event(rank, event);
+        if let Some(shared) = &self.shared {
+            shared.apply(rank, event);
+        }
+        applied
+    }
+
+    /// Applies one event of a rank's indexed group.
+    pub(crate) fn apply_indexed(&self, rank: WorkerRank, event: BlockEvent) -> Applied {
+        self.apply(rank, &RankEvent::Indexed(event))
+    }
+
+    /// Applies one event of a rank's further groups.
+    pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> Applied {
+        self.apply(rank, &RankEvent::Further(change))
+    }
+
+    /// Forgets everything that a rank holds.
+    pub(crate) fn clear_rank(&self, rank: WorkerRank) {
+        self.index.clear_rank(rank);
+        if let Some(shared) = &self.shared {
+            shared.clear(rank);
+        }
+    }
+
+    /// Forgets every rank of a worker.
+    pub(crate) fn remove_worker(&self, worker: WorkerId) {
+        self.index.remove_worker(worker);
+        if let Some(shared) = &self.shared {
+            shared.remove_worker(worker);
+        }
+    }
+
     /// Where content of this adapter and salt is hashed: without an adapter, that of all registrations.
     pub(crate) fn hash_space(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashSpace {
         match lora_name {
@@ -167,11 +207,7 @@ impl Model {
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
-    pub(crate) fn answer<'q>(
-        &self,
-        found: impl IntoIterator<Item = (&'q [LocalHash], MatchScores)>,
-        options: QueryOptions,
-    ) -> Answer {
+    pub(crate) fn answer<'q>(&self, found: impl IntoIterator<Item = (&'q [LocalHash], MatchScores)>) -> Answer {
         let found: Vec<(&[LocalHash], MatchScores)> = found.into_iter().collect();
         let reached = deepest(found.iter().map(|(query, scores)| (*query, scores)));
         self.counts.query(reached.asked, reached.found.len());
@@ -185,7 +221,8 @@ impl Model {
                 *deepest = blocks.max(*deepest);
             }
         }
-        Answer { frequencies: self.count_uses(reached.found), ..Answer::of(self.name_ranks(&ranks), options) }
+        let frequencies = self.count_uses(reached.found);
+        Answer { ranks: self.name_ranks(&ranks), frequencies, ..Answer::default() }
     }
 
     /// A query was asked in these forms.

@@ -239,6 +239,7 @@ impl Server {
             let _ = stopped.await;
         }
         let indexer = self.indexer;
+        indexer.stop_sharing().await;
         if tokio::task::spawn_blocking(move || indexer.stop()).await.is_err() {
             warn!("stopping the index threads failed");
         }

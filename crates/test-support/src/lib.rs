@@ -1,9 +1,13 @@
 //! What the tests of several crates share: where recorded data lies, and waiting without sleeping
 //! for luck.
 
+mod redis;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+pub use self::redis::{RedisNode, RedisWithSentinel, redis_cluster, redis_server};
 
 /// Folder of recorded streams and vectors: `FLASH_SHARED`, or `../shared` beside the repository.
 ///

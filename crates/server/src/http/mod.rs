@@ -13,6 +13,7 @@ mod probes;
 mod prompt;
 mod query;
 mod score;
+mod store;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -94,6 +95,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .route("/digest", get(digest::digest))
+        .route("/store", get(store::show))
         .route("/peers", get(peers::list))
         .route("/discovery", get(discovery::list))
         .route("/register_peer", post(peers::register))
@@ -113,7 +115,7 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 /// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 18] = [
+const COUNTED: [&str; 19] = [
     "/health",
     "/ready",
     "/metrics",
@@ -128,6 +130,7 @@ const COUNTED: [&str; 18] = [
     "/explain",
     "/dump",
     "/digest",
+    "/store",
     "/peers",
     "/discovery",
     "/register_peer",

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::Api;
 use super::blocking;
 use super::error::ApiError;
+use super::store;
 use crate::indexer::RankId;
 use crate::metrics::TextFormat;
 use crate::peers::RecoveryState;
@@ -39,7 +40,12 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
         }
         api.was_ready.store(true, Ordering::Relaxed);
     }
-    Ok(Json(json!({ "status": "ready" })))
+    let mut ready = json!({ "status": "ready" });
+    // Answers without the shared index are right, and know less.
+    if let Some(report) = api.indexer.store_report() {
+        ready["store"] = json!(store::status(&report));
+    }
+    Ok(Json(ready))
 }
 
 /// In the classic text format, or in OpenMetrics' for whoever accepts it.

@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::extract::Body;
 use super::fields::Scope;
 use super::prompt::{PromptBody, Prompted};
-use crate::answer::{Answer, QueryOptions};
+use crate::answer::{Answer, QueryOptions, StoreAnswer};
 use crate::hashes;
 use crate::ingest::Trust;
 
@@ -43,7 +43,7 @@ pub(super) async fn by_tokens(
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
     let (lora, salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
-    let answer = api.indexer.query_tokens(&key, &query.token_ids, lora, salt, options)?;
+    let answer = api.indexer.query_tokens_everywhere(&key, &query.token_ids, lora, salt, options).await?;
     Ok(Json(QueryResponse::of(&answer)))
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn by_hashes(
 ) -> Result<Json<QueryResponse>, ApiError> {
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
-    let answer = api.indexer.query_hashes(&key, &query.block_hashes, options)?;
+    let answer = api.indexer.query_hashes_everywhere(&key, &query.block_hashes, options).await?;
     Ok(Json(QueryResponse::of(&answer)))
 }
 
@@ -77,6 +77,8 @@ pub(super) struct QueryResponse {
     frequencies: Vec<u32>,
     tree_sizes: BTreeMap<String, ByRank<usize>>,
     instances: BTreeMap<String, InstanceScores>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -93,7 +95,12 @@ struct InstanceScores {
 
 impl QueryResponse {
     fn of(answer: &Answer) -> Self {
-        let mut response = Self { frequencies: answer.frequencies.clone(), ..Self::default() };
+        let store = match answer.store {
+            StoreAnswer::None => None,
+            StoreAnswer::Asked => Some("ok"),
+            StoreAnswer::Unavailable => Some("unavailable"),
+        };
+        let mut response = Self { frequencies: answer.frequencies.clone(), store, ..Self::default() };
         for rank in &answer.ranks {
             let (key, tokens) = (rank.instance.as_key(), rank.tokens);
             let device = tokens[Tier::Device];

@@ -1,5 +1,6 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod everywhere;
 mod explain;
 mod handover;
 mod keepers;
@@ -21,7 +22,8 @@ use flash_indexer_core::hashing::{BlockSize, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
-use parking_lot::{Mutex, RwLock};
+use flash_indexer_redis::{RankMaker, StoreOptions};
+use parking_lot::Mutex;
 
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
@@ -45,6 +47,7 @@ use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
+use crate::shared::{Models, Sharing};
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
@@ -67,6 +70,8 @@ pub struct IndexerOptions {
     pub memory_max: Option<usize>,
     /// What the metrics are called.
     pub metric_names: MetricNames,
+    /// The index that is shared with other replicas, if there is one.
+    pub store: Option<StoreOptions>,
     /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
     pub use_window: Option<Duration>,
     /// What a block is worth in scores, by tier.
@@ -88,6 +93,7 @@ impl Default for IndexerOptions {
             models_max: 1_024,
             listeners_max: 16_384,
             metric_names: MetricNames::Own,
+            store: None,
             use_window: None,
             history_blocks_max: 16_384,
             memory_max: None,
@@ -124,7 +130,7 @@ pub(crate) struct InstanceReport {
 /// which its writer applied them. Registering and unregistering are complete when the call returns.
 pub struct Indexer {
     options: IndexerOptions,
-    models: RwLock<BTreeMap<ModelKey, Arc<Model>>>,
+    models: Arc<Models>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
     /// Where streams stood that are listened to no more.
@@ -140,6 +146,9 @@ pub struct Indexer {
     tokenization: Tokenization,
     departures: Departures,
     keepers: Keepers,
+    /// Makes what is shared of ranks; none if nothing is.
+    rank_maker: Option<RankMaker>,
+    sharing: Option<Sharing>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -155,8 +164,13 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// When its threads cannot be started.
+    /// When its threads cannot be started, or the address of the store cannot be used. With a store it must be called
+    /// in a runtime.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
+        let models: Arc<Models> = Arc::default();
+        let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
+        let sharing = options.store.clone().zip(rank_maker.as_ref());
+        let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models)).transpose()?;
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
@@ -165,7 +179,7 @@ impl Indexer {
             predictions: Predictions::new(options.prediction_limits),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
-            models: RwLock::default(),
+            models,
             registering: Mutex::default(),
             remembered: Mutex::default(),
             sockets: Sockets::start(Arc::clone(&decoders))?,
@@ -176,6 +190,8 @@ impl Indexer {
             uses,
             departures: Departures::default(),
             keepers: Keepers::default(),
+            rank_maker,
+            sharing,
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -203,7 +219,7 @@ impl Indexer {
         self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
     }
 
-    /// What the fleet holds of a prompt.
+    /// What this replica's ranks hold of a prompt.
     ///
     /// # Errors
     ///
@@ -221,10 +237,10 @@ impl Indexer {
         let windows = model.windows.in_use();
         let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
         let found = queries.iter().map(|query| (query.as_slice(), model.find_prompt(query, tokens.len())));
-        Ok(model.answer(found, options))
+        Ok(model.answer(found).select(options))
     }
 
-    /// What the fleet holds of a prompt given as local hashes of its blocks.
+    /// What this replica's ranks hold of a prompt given as local hashes of its blocks.
     ///
     /// # Errors
     ///
@@ -236,7 +252,7 @@ impl Indexer {
         options: QueryOptions,
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
-        Ok(model.answer([(locals, model.index.find(locals))], options))
+        Ok(model.answer([(locals, model.index.find(locals))]).select(options))
     }
 
     /// The tokens of a text or a chat, by the model's tokenizer and chat template.
@@ -311,6 +327,7 @@ impl Indexer {
                 writers: self.writers.queues(),
                 predicted_blocks: self.predictions.count(),
                 tokenization: self.tokenization.statistics(),
+                store: self.store_report(),
             },
             format,
         )

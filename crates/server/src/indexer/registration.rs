@@ -22,6 +22,7 @@ use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
 use crate::remembered::StreamName;
+use crate::shared::SharedRanks;
 
 /// A rank of an engine that asks to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -265,6 +266,7 @@ impl Indexer {
             block_size,
             lora_name: RwLock::default(),
             index: GroupedIndex::new(index),
+            shared: self.rank_maker.clone().map(SharedRanks::new),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
@@ -343,7 +345,7 @@ impl Indexer {
             && !model.instances.read().contains_key(instance)
         {
             // Ranks that nobody listened to, too.
-            model.index.remove_worker(listener.worker);
+            model.remove_worker(listener.worker);
         }
         model.update_lora_name();
         if model.instances.read().is_empty() {
@@ -383,7 +385,7 @@ fn forget_dumped(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) 
     ranks.retain(|rank| rank.worker == worker);
     let is_meant = |rank: &&WorkerRank| dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank);
     let forgotten: Vec<_> = ranks.iter().filter(is_meant).collect();
-    forgotten.iter().for_each(|rank| model.index.clear_rank(**rank));
+    forgotten.iter().for_each(|rank| model.clear_rank(**rank));
     if dp_rank.is_none() || forgotten.len() == ranks.len() {
         instances.remove(instance);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::{BlockSize, Salt};
-use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_wire::{Age, CONTENTS_MAX};
 
 use super::handover::listener;
@@ -83,7 +83,7 @@ impl Restored {
         match told {
             Told::Blocks(stored) => {
                 self.learn(stored.salt, stored.remembered, stored.parent, &stored.blocks);
-                model.index.apply(rank, &BlockEvent::from(stored));
+                model.apply_indexed(rank, BlockEvent::from(stored));
             }
             Told::Names(stored) => self.take_names(model, rank, stored),
             Told::Gone(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
@@ -103,7 +103,7 @@ impl Restored {
     }
 
     fn take_names(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
-        let refused = model.index.apply_group(rank, &GroupChange::from(stored)).refused;
+        let refused = model.apply_group(rank, GroupChange::from(stored)).refused;
         if refused > 0 {
             model.metrics.bounded(Bound::CacheGroups, refused);
             self.refused += refused;
@@ -235,7 +235,7 @@ impl Drop for Restore {
         let places = std::mem::take(&mut self.places).into_values();
         for place in places.flat_map(BTreeMap::into_values).flat_map(BTreeMap::into_values) {
             if let Place::Taken(taken) = place {
-                taken.model.index.clear_rank(taken.rank);
+                taken.model.clear_rank(taken.rank);
             }
         }
         for (key, instance) in self.added.drain(..) {
@@ -277,7 +277,7 @@ impl Indexer {
             (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
             (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
             // It was unregistered meanwhile.
-            (None, Some(taken)) => taken.model.index.clear_rank(taken.rank),
+            (None, Some(taken)) => taken.model.clear_rank(taken.rank),
             (None, None) => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flash_indexer_core::{DpRank, SharedIndex, WorkerId, WorkerRank};
+use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 
 use super::registration::refused;
@@ -184,7 +184,7 @@ impl Drop for Shadow {
         }
         for listener in closed.into_values() {
             self.indexer.sockets.close(&listener);
-            self.model.index.remove_worker(listener.worker);
+            self.model.remove_worker(listener.worker);
         }
     }
 }

@@ -133,7 +133,7 @@ impl Writer {
         match change {
             Change::Event(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
-                let applied = listener.model.index.apply_event(rank, &event);
+                let applied = listener.model.apply(rank, &event);
                 self.metrics.applied(&event, &applied);
                 let (bound, why) = match &event {
                     RankEvent::Indexed(event) => {
@@ -159,7 +159,7 @@ impl Writer {
             Change::DegradeAll(why) => listener.degrade_all(why),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
-                listener.model.index.clear_rank(rank);
+                listener.model.clear_rank(rank);
                 listener.model.history.forgotten(rank, now);
             }
             Change::TakenIn { sequence, stamped } => {

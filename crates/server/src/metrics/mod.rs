@@ -15,6 +15,7 @@ mod requests;
 mod rpc;
 mod scores;
 mod state;
+mod store;
 mod tokenization;
 
 use prometheus_client::encoding::EncodeLabelSet;

@@ -5,6 +5,7 @@ use std::fmt;
 
 use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
 use flash_indexer_prompt::tokenize::PoolStatistics;
+use flash_indexer_redis::StoreReport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -30,6 +31,8 @@ pub(crate) struct State {
     pub(crate) predicted_blocks: usize,
     /// Of the tokenization pool, if there is one.
     pub(crate) tokenization: Option<PoolStatistics>,
+    /// The shared index, if there is one.
+    pub(crate) store: Option<StoreReport>,
 }
 
 /// What a registered rank is counted under.
@@ -140,6 +143,9 @@ impl Collector for State {
             super::tokenization::encode(pool, &mut families)?;
         }
 
+        if let Some(report) = &self.store {
+            super::store::encode(report, &mut families)?;
+        }
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
     }

@@ -71,7 +71,7 @@ impl<P: Clone> Lookup<P> {
         self.entries.is_empty()
     }
 
-    pub(in crate::designs) fn size(&self) -> RankSize {
+    pub(crate) fn size(&self) -> RankSize {
         self.size
     }
 

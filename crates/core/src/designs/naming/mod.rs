@@ -38,16 +38,16 @@ impl Default for NamingLimits {
 pub(crate) struct Tiers(pub(super) u8);
 
 impl Tiers {
-    pub(super) fn insert(&mut self, tier: Tier) {
+    pub(crate) fn insert(&mut self, tier: Tier) {
         self.0 |= 1 << tier as u8;
     }
 
-    pub(super) fn remove(&mut self, tier: Tier) {
+    pub(crate) fn remove(&mut self, tier: Tier) {
         self.0 &= !(1 << tier as u8);
     }
 
     /// Number of the fastest tier in the set; of a tier that does not exist if the set is empty.
-    pub(super) fn fastest(self) -> usize {
+    pub(crate) fn fastest(self) -> usize {
         self.0.trailing_zeros() as usize
     }
 

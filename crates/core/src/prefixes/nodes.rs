@@ -1,0 +1,215 @@
+//! A rank's places as a tree, each with what must be used to have everything up to it.
+
+use rustc_hash::FxHashMap;
+
+use super::Prefix;
+use crate::designs::{Lookup, Placement, Tiers};
+use crate::hashing::next_sequence_hash;
+use crate::{LocalHash, SequenceHash, Tier};
+
+/// Number of a node; none is what the first block of a sequence follows.
+pub(super) type NodeId = Option<u32>;
+
+/// A tier by number; one that does not exist where the prefix is not held.
+type Level = usize;
+const NOT_HELD: Level = Tier::ALL.len();
+
+/// The place of one name. Nodes that follow the same one are linked to each other.
+#[derive(Debug)]
+struct Node {
+    prefix: Prefix,
+    name: SequenceHash,
+    parent: NodeId,
+    child: NodeId,
+    next: NodeId,
+    previous: NodeId,
+    tiers: Tiers,
+    level: u8,
+}
+
+/// The nodes at one prefix: nearly always one; more where the rank has several names for it.
+#[derive(Debug)]
+enum Named {
+    One(u32),
+    Twins(Vec<u32>),
+}
+
+impl Named {
+    fn as_slice(&self) -> &[u32] {
+        match self {
+            Self::One(node) => std::slice::from_ref(node),
+            Self::Twins(nodes) => nodes,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    by_prefix: FxHashMap<SequenceHash, Named>,
+}
+
+impl Nodes {
+    /// The nodes to be changed by a writer, with somebody to tell.
+    pub(super) fn changing<'a, F: FnMut(Prefix)>(&'a mut self, changed: &'a mut F) -> Changing<'a, F> {
+        Changing { nodes: self, changed }
+    }
+
+    pub(super) fn slowest_tier(&self, prefix: SequenceHash) -> Option<Tier> {
+        let levels = self.by_prefix.get(&prefix)?.as_slice().iter().map(|&at| self.level(Some(at)));
+        Tier::ALL.get(levels.min()?).copied()
+    }
+
+    pub(super) fn held(&self) -> impl Iterator<Item = Prefix> {
+        let held = |named: &&Named| named.as_slice().iter().any(|&at| self.level(Some(at)) < NOT_HELD);
+        self.by_prefix.values().filter(held).map(|named| self.node(named.as_slice()[0]).prefix)
+    }
+
+    fn node(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
+    }
+
+    fn node_mut(&mut self, at: u32) -> &mut Node {
+        &mut self.nodes[at as usize]
+    }
+
+    fn level(&self, at: NodeId) -> Level {
+        at.map_or(0, |at| self.node(at).level.into())
+    }
+
+    /// What must be used to have everything up to the node, given that its parent's level is right.
+    fn level_of(&self, at: u32) -> u8 {
+        let node = self.node(at);
+        // At most the number of tiers.
+        node.tiers.fastest().min(NOT_HELD).max(self.level(node.parent)) as u8
+    }
+
+    fn children(&self, at: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.node(at).child, |&child| self.node(child).next)
+    }
+
+    fn add(&mut self, node: Node) -> u32 {
+        let (parent, hash) = (node.parent, node.prefix.hash);
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.nodes[at as usize] = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                u32::try_from(self.nodes.len() - 1).expect("a rank has fewer than four billion blocks")
+            }
+        };
+        if let Some(parent) = parent {
+            let next = self.node_mut(parent).child.replace(at);
+            self.node_mut(at).next = next;
+            if let Some(next) = next {
+                self.node_mut(next).previous = Some(at);
+            }
+        }
+        match self.by_prefix.get_mut(&hash) {
+            None => drop(self.by_prefix.insert(hash, Named::One(at))),
+            Some(Named::Twins(twins)) => twins.push(at),
+            Some(named) => {
+                let Named::One(twin) = *named else { return at };
+                *named = Named::Twins(vec![twin, at]);
+            }
+        }
+        at
+    }
+
+    /// Takes out a node that nothing follows.
+    fn remove(&mut self, at: u32) {
+        let &Node { parent, next, previous, prefix, .. } = self.node(at);
+        match (previous, parent) {
+            (Some(previous), _) => self.node_mut(previous).next = next,
+            (None, Some(parent)) => self.node_mut(parent).child = next,
+            (None, None) => {}
+        }
+        if let Some(next) = next {
+            self.node_mut(next).previous = previous;
+        }
+        match self.by_prefix.get_mut(&prefix.hash) {
+            Some(Named::Twins(twins)) if twins.len() > 1 => twins.retain(|&twin| twin != at),
+            _ => drop(self.by_prefix.remove(&prefix.hash)),
+        }
+        self.free.push(at);
+    }
+}
+
+/// Nodes, and somebody who wants to know what becomes of prefixes.
+pub(super) struct Changing<'a, F> {
+    nodes: &'a mut Nodes,
+    changed: &'a mut F,
+}
+
+impl<F: FnMut(Prefix)> Changing<'_, F> {
+    /// Brings the level of a node up to date, and of what follows as far as it matters there.
+    fn update(&mut self, at: u32) {
+        let mut pending = vec![at];
+        while let Some(at) = pending.pop() {
+            let level = self.nodes.level_of(at);
+            if std::mem::replace(&mut self.nodes.node_mut(at).level, level) != level {
+                (self.changed)(self.nodes.node(at).prefix);
+                pending.extend(self.nodes.children(at));
+            }
+        }
+    }
+}
+
+impl<F: FnMut(Prefix)> Placement for Changing<'_, F> {
+    type Place = NodeId;
+
+    fn root(&self) -> NodeId {
+        None
+    }
+
+    fn join(&mut self, &above: &NodeId, local: LocalHash, name: SequenceHash, tiers: Tiers) -> NodeId {
+        let above_prefix = above.map(|above| self.nodes.node(above).prefix);
+        let prefix = Prefix {
+            first: above_prefix.map_or(local, |above| above.first),
+            hash: next_sequence_hash(above_prefix.map(|above| above.hash), local),
+        };
+        let level = NOT_HELD as u8;
+        let node = Node { prefix, name, parent: above, child: None, next: None, previous: None, tiers, level };
+        let at = self.nodes.add(node);
+        self.update(at);
+        Some(at)
+    }
+
+    fn hold(&mut self, &place: &NodeId, tier: Tier) {
+        if let Some(at) = place {
+            self.nodes.node_mut(at).tiers.insert(tier);
+            self.update(at);
+        }
+    }
+
+    fn release(&mut self, &place: &NodeId, tier: Tier) {
+        if let Some(at) = place {
+            self.nodes.node_mut(at).tiers.remove(tier);
+            self.update(at);
+        }
+    }
+
+    fn leave(&mut self, &place: &NodeId) {
+        if let Some(at) = place {
+            let node = self.nodes.node(at);
+            if usize::from(node.level) < NOT_HELD {
+                (self.changed)(node.prefix);
+            }
+            self.nodes.remove(at);
+        }
+    }
+
+    fn below(&self, &place: &NodeId, _: SequenceHash, _: &Lookup<NodeId>) -> Vec<(NodeId, SequenceHash)> {
+        let Some(at) = place else { return Vec::new() };
+        let mut below: Vec<u32> = self.nodes.children(at).collect();
+        let mut visited = 0;
+        while let Some(&at) = below.get(visited) {
+            below.extend(self.nodes.children(at));
+            visited += 1;
+        }
+        below.into_iter().map(|at| (Some(at), self.nodes.node(at).name)).collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! A rank's prefixes, looked up one by one, give the answers of the oracle after every step of any stream.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::prefixes::{HeldPrefixes, Prefix};
+use flash_indexer_core::{
+    Applied, BlockEvent, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, SequenceHash, Tier, WorkerRank,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use support::Step;
+
+/// One rank's prefixes, and a copy that is kept up to date by nothing but what is told to have changed.
+#[derive(Default)]
+struct Told {
+    prefixes: HeldPrefixes,
+    copy: BTreeMap<SequenceHash, Tier>,
+}
+
+impl Told {
+    fn apply(&mut self, event: &BlockEvent) -> Applied {
+        let mut changed = Vec::new();
+        let applied = self.prefixes.apply(event, &mut |prefix: Prefix| changed.push(prefix.hash));
+        if *event == BlockEvent::Cleared {
+            self.copy.clear();
+        }
+        for hash in changed {
+            match self.prefixes.slowest_tier(hash) {
+                Some(tier) => self.copy.insert(hash, tier),
+                None => self.copy.remove(&hash),
+            };
+        }
+        applied
+    }
+
+    /// What a walk from block to block finds in the copy.
+    fn walk(&self, query: &[LocalHash]) -> PerTier<u32> {
+        let mut depths = PerTier::default();
+        for tier in Tier::ALL {
+            let held = |hash: &SequenceHash| self.copy.get(hash).is_some_and(|&slowest| slowest <= tier);
+            depths[tier] = sequence_hashes(query).take_while(held).count() as u32;
+        }
+        depths
+    }
+
+    /// What one held prefix says of all that come before it.
+    fn farthest(&self, query: &[LocalHash]) -> PerTier<u32> {
+        let mut depths = PerTier::default();
+        for (at, hash) in sequence_hashes(query).enumerate() {
+            for tier in Tier::ALL {
+                if self.copy.get(&hash).is_some_and(|&slowest| slowest <= tier) {
+                    depths[tier] = at as u32 + 1;
+                }
+            }
+        }
+        depths
+    }
+}
+
+/// What was told up to a moment, and how deep the query went then.
+type View = (BTreeMap<SequenceHash, Tier>, PerTier<u32>);
+
+fn answers(ranks: &BTreeMap<WorkerRank, Told>, of: impl Fn(&Told) -> PerTier<u32>) -> MatchScores {
+    let ranks = ranks.iter().map(|(&rank, told)| RankMatch { rank, blocks: of(told) });
+    MatchScores { ranks: ranks.filter(|found| found.longest() > 0).collect() }
+}
+
+fn check(steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
+    let (mut ranks, mut oracle) = (BTreeMap::<WorkerRank, Told>::new(), Oracle::default());
+    for step in steps {
+        match step {
+            Step::Event(rank, event) => {
+                let applied = ranks.entry(*rank).or_default().apply(event);
+                prop_assert_eq!(Applied { waiting: 0, ..applied }, oracle.apply(*rank, event));
+            }
+            Step::ClearRank(rank) => {
+                ranks.remove(rank);
+                oracle.clear_rank(*rank);
+            }
+            Step::RemoveWorker(worker) => {
+                ranks.retain(|rank, _| rank.worker != *worker);
+                oracle.remove_worker(*worker);
+            }
+        }
+        for query in queries {
+            let expected = oracle.find(query).sorted();
+            prop_assert_eq!(&answers(&ranks, |told| told.walk(query)), &expected, "{:?}", query);
+            prop_assert_eq!(&answers(&ranks, |told| told.farthest(query)), &expected, "closed under prefixes");
+        }
+        for (rank, told) in &ranks {
+            let mut all: Vec<SequenceHash> = told.prefixes.iter().map(|prefix| prefix.hash).collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, told.copy.keys().copied().collect::<Vec<_>>());
+            prop_assert_eq!(told.prefixes.blocks(), oracle.size(*rank).blocks);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(support::cases(3000))]
+
+    #[test]
+    fn prefixes_give_the_answers_of_the_oracle(steps in support::stream(40), queries in vec(support::path(), 12)) {
+        check(&steps, &queries)?;
+    }
+
+    /// Whoever sees each prefix as it was at a moment of its own finds, in each tier, no more than was right at one
+    /// of the moments.
+    #[test]
+    fn a_torn_view_says_no_more_than_was_true_at_some_moment(
+        steps in support::stream(40),
+        query in support::path(),
+        moments in vec(any::<prop::sample::Index>(), 7),
+    ) {
+        let mut views: BTreeMap<WorkerRank, Vec<View>> = BTreeMap::new();
+        let mut ranks = BTreeMap::<WorkerRank, Told>::new();
+        for step in &steps {
+            let Step::Event(rank, event) = step else { continue };
+            let told = ranks.entry(*rank).or_default();
+            told.apply(event);
+            views.entry(*rank).or_default().push((told.copy.clone(), told.walk(&query)));
+        }
+        for views in views.values() {
+            for tier in Tier::ALL {
+                let seen = |at: usize, hash: SequenceHash| {
+                    let (view, _) = moments[at].get(views);
+                    view.get(&hash).is_some_and(|&slowest| slowest <= tier)
+                };
+                let prefixes = sequence_hashes(&query).enumerate();
+                let deepest = prefixes.filter(|&(at, hash)| seen(at, hash)).map(|(at, _)| at as u32 + 1).max();
+                prop_assert!(views.iter().any(|(_, depths)| depths[tier] >= deepest.unwrap_or(0)));
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The list of holders, as the store had it a moment ago.
+
+use redis::Value;
+use rustc_hash::FxHashMap;
+
+use crate::holder::{HolderId, PublisherId, Scope};
+use crate::link::LinkError;
+
+/// One holder in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Where its blocks belong.
+    pub scope: Scope,
+    /// What its publisher says it is.
+    pub description: Vec<u8>,
+    /// What its publisher says of how it fares; changes often.
+    pub state: Vec<u8>,
+    /// Who publishes it.
+    pub publisher: PublisherId,
+}
+
+/// Everybody whose publisher is believed.
+#[derive(Debug, Clone, Default)]
+pub struct Directory {
+    pub(crate) version: Vec<u8>,
+    holders: FxHashMap<HolderId, Listed>,
+}
+
+/// A description in the store has its scope in front.
+pub(crate) fn with_scope(scope: Scope, description: &[u8]) -> Vec<u8> {
+    [&scope.number().to_be_bytes(), description].concat()
+}
+
+impl Directory {
+    /// One holder.
+    #[must_use]
+    pub fn get(&self, holder: HolderId) -> Option<&Listed> {
+        self.holders.get(&holder)
+    }
+
+    /// All holders, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (HolderId, &Listed)> {
+        self.holders.iter().map(|(&id, listed)| (id, listed))
+    }
+
+    /// The list after this one, from the store's answer.
+    pub(crate) fn next(&self, answer: Value) -> Result<Self, LinkError> {
+        let strange = LinkError::Strange("the list of holders");
+        let Value::Array(parts) = answer else { return Err(strange) };
+        let mut parts = parts.into_iter();
+        let (Some(Value::BulkString(version)), Some(states)) = (parts.next(), parts.next()) else {
+            return Err(strange);
+        };
+        let states = by_holder(states)?;
+        let mut next = match (parts.next(), parts.next()) {
+            (Some(publishers), Some(descriptions)) => {
+                let publishers = by_holder(publishers)?;
+                let listed = by_holder(descriptions)?.into_iter().filter_map(|(id, description)| {
+                    let (scope, description) = description.split_first_chunk()?;
+                    let publisher = u64::from_be_bytes(publishers.get(&id)?.as_slice().try_into().ok()?);
+                    let listed = Listed {
+                        scope: Scope::from_number(u64::from_be_bytes(*scope)),
+                        description: description.to_vec(),
+                        state: Vec::new(),
+                        publisher: PublisherId(publisher),
+                    };
+                    Some((id, listed))
+                });
+                Self { version, holders: listed.collect() }
+            }
+            _ => self.clone(),
+        };
+        for (id, state) in states {
+            if let Some(listed) = next.holders.get_mut(&id) {
+                listed.state = state;
+            }
+        }
+        Ok(next)
+    }
+}
+
+/// Pairs of a flat list, or of a map.
+fn by_holder(answer: Value) -> Result<FxHashMap<HolderId, Vec<u8>>, LinkError> {
+    let strange = || LinkError::Strange("a table of holders");
+    let flat: Vec<Value> = match answer {
+        Value::Array(flat) => flat,
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
+        _ => return Err(strange()),
+    };
+    let mut table = FxHashMap::default();
+    let mut flat = flat.into_iter();
+    while let Some(key) = flat.next() {
+        let (Value::BulkString(key), Some(Value::BulkString(value))) = (key, flat.next()) else {
+            return Err(strange());
+        };
+        let key = key.as_slice().try_into().map_err(|_| strange())?;
+        table.insert(HolderId(u64::from_be_bytes(key)), value);
+    }
+    Ok(table)
+}

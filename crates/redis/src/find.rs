@@ -1,0 +1,94 @@
+//! What the store's answer to a query says.
+
+use flash_indexer_core::{PerTier, Tier};
+use redis::Value;
+use rustc_hash::FxHashMap;
+
+use crate::holder::HolderId;
+use crate::link::LinkError;
+
+/// How much of a query's prefix one holder has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The holder.
+    pub holder: HolderId,
+    /// Leading blocks held when a tier and the faster ones are used together.
+    pub blocks: PerTier<u32>,
+}
+
+/// The store could not be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FindError {
+    /// It did not answer, or not in time.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+/// Bytes of one entry: a life, and the number of a tier.
+const ENTRY_BYTES: usize = 9;
+
+type Life = [u8; 8];
+
+/// Blocks that have the same entries.
+struct Stretch {
+    /// Number of the last one.
+    last: u32,
+    entries: FxHashMap<Life, u8>,
+}
+
+/// Reads the answer of `find.lua` for a query of so many blocks.
+pub(crate) fn read(answer: Value, blocks: u32) -> Result<Vec<Found>, LinkError> {
+    let strange = LinkError::Strange("an answer to a query");
+    let Value::Array(parts) = answer else { return Err(strange) };
+    if parts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Ok([Value::BulkString(lives), Value::Array(holders), Value::Array(changes), Value::Array(entries)]) =
+        <[Value; 4]>::try_from(parts)
+    else {
+        return Err(strange);
+    };
+    let stretches = stretches(changes, entries, blocks).ok_or(strange)?;
+    let mut found: FxHashMap<HolderId, PerTier<u32>> = FxHashMap::default();
+    for (life, holder) in lives.as_chunks().0.iter().zip(holders) {
+        let Value::BulkString(holder) = holder else { continue };
+        let Ok(holder) = holder.as_slice().try_into() else { continue };
+        let depths = depths(*life, &stretches);
+        // Two replicas may publish one rank for a moment: what both say is so.
+        let agreed = found.entry(HolderId(u64::from_be_bytes(holder))).or_insert(depths);
+        agreed.0.iter_mut().zip(depths.0).for_each(|(agreed, depth)| *agreed = depth.min(*agreed));
+    }
+    let found = found.into_iter().map(|(holder, blocks)| Found { holder, blocks });
+    Ok(found.filter(|found| found.blocks[Tier::External] > 0).collect())
+}
+
+fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Stretch>> {
+    let starts = changes.iter().map(|start| match start {
+        Value::Int(start) => u32::try_from(*start).ok(),
+        _ => None,
+    });
+    let starts: Vec<u32> = starts.collect::<Option<_>>()?;
+    let ends = starts.iter().skip(1).map(|next| next - 1).chain([blocks]);
+    let stretches = ends.zip(entries).map_while(|(last, entries)| match entries {
+        Value::BulkString(entries) => {
+            let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter();
+            let entries = entries.map(|[life @ .., tier]| (*life, *tier)).collect();
+            Some(Stretch { last, entries })
+        }
+        // Nothing from here on.
+        _ => None,
+    });
+    Some(stretches.collect())
+}
+
+/// How deep a life goes, tier by tier.
+fn depths(life: Life, stretches: &[Stretch]) -> PerTier<u32> {
+    let mut depths = PerTier::default();
+    for tier in Tier::ALL {
+        let held = stretches
+            .iter()
+            .take_while(|stretch| stretch.entries.get(&life).is_some_and(|&slowest| slowest <= tier as u8));
+        depths[tier] = held.last().map_or(0, |stretch| stretch.last);
+    }
+    depths
+}

@@ -1,0 +1,96 @@
+//! What keys are called.
+//!
+//! ```text
+//!  {fi:12}:BBBBBBBB    entries of one block: 9 bytes each, a life and the slowest tier
+//!  {fi:12}.lives       life → holder, session, whether all of it is written
+//!  {fi:12}.sessions    session → number of its last batch, valid until
+//!  {fi:list}.alive, .publishers, .descriptions, .states, .version
+//! ```
+//!
+//! `12` is the bucket: all prefixes with the same first block are in one, so that a cluster has all that a query
+//! may need on one node.
+
+use std::str::FromStr;
+
+use flash_indexer_core::LocalHash;
+use flash_indexer_core::SequenceHash;
+
+use crate::holder::Scope;
+
+/// Beginning of every key, so that several fleets can share one store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace(String);
+
+/// A namespace that keys cannot begin with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be a namespace of keys: give 1 to 64 letters, digits, '-', '_', '.' or ':'")]
+pub struct NamespaceError(String);
+
+const NAMESPACE_BYTES_MAX: usize = 64;
+
+impl FromStr for Namespace {
+    type Err = NamespaceError;
+
+    fn from_str(name: &str) -> Result<Self, NamespaceError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        match (1..=NAMESPACE_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain) {
+            true => Ok(Self(name.to_owned())),
+            false => Err(NamespaceError(name.to_owned())),
+        }
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self("fi".to_owned())
+    }
+}
+
+/// Part of the keys that lies on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Bucket(pub(crate) u16);
+
+/// How keys are called and spread.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    namespace: Namespace,
+    buckets: u16,
+}
+
+impl Keys {
+    pub(crate) fn new(namespace: Namespace, buckets: u16) -> Self {
+        Self { namespace, buckets: buckets.max(1) }
+    }
+
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
+        (0..self.buckets).map(Bucket)
+    }
+
+    /// Where everything that begins with this block is.
+    pub(crate) fn bucket_of(&self, scope: Scope, first: LocalHash) -> Bucket {
+        // Local hashes may come from outside and be anything.
+        let mixed = (first.0 ^ scope.number()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Bucket(((mixed * u64::from(self.buckets)) >> 32) as u16)
+    }
+
+    /// Beginning of the block keys of a bucket.
+    pub(crate) fn blocks(&self, bucket: Bucket) -> String {
+        format!("{{{}:{}}}:", self.namespace.0, bucket.0)
+    }
+
+    /// The end of a block's key.
+    pub(crate) fn block(scope: Scope, prefix: SequenceHash) -> [u8; 8] {
+        (prefix.0 ^ scope.number()).to_be_bytes()
+    }
+
+    /// Lives and sessions of a bucket.
+    pub(crate) fn bucket_tables(&self, bucket: Bucket) -> [String; 2] {
+        ["lives", "sessions"].map(|table| format!("{{{}:{}}}.{table}", self.namespace.0, bucket.0))
+    }
+
+    /// The list of holders.
+    pub(crate) fn list(&self) -> [String; 5] {
+        ["alive", "publishers", "descriptions", "states", "version"]
+            .map(|table| format!("{{{}:list}}.{table}", self.namespace.0))
+    }
+}

@@ -1,0 +1,186 @@
+//! Connections to the store.
+
+mod cluster;
+mod node;
+mod slots;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode, Value,
+};
+
+use self::cluster::ClusterLink;
+use self::node::{Dialler, NodeLink};
+use crate::script::Call;
+use crate::url::{StoreUrl, Topology};
+
+/// Who one is to the store, and whom one trusts to be it.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// Name of the user, if it is not in the address.
+    pub user: Option<String>,
+    /// The password, if it is not in the address.
+    pub password: Option<String>,
+    /// Certificates of authorities in PEM, instead of the system's.
+    pub authorities: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// The store did not do as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// There is no connection.
+    #[error("the store is not reachable: {0}")]
+    Away(String),
+    /// No answer in time.
+    #[error("the store did not answer within {0:?}")]
+    Late(Duration),
+    /// The node does not have it any more.
+    #[error("the store has moved what was asked for: {0}")]
+    Moved(String),
+    /// It answered with an error.
+    #[error("the store refused: {0}")]
+    Refused(String),
+    /// It answered something that is no answer.
+    #[error("the store answered what cannot be understood: {0}")]
+    Strange(&'static str),
+}
+
+/// The way to the store, used by many at once.
+pub(crate) enum Link {
+    /// To the node that has everything.
+    Node(Arc<NodeLink>),
+    /// To the nodes that have it together.
+    Cluster(Arc<ClusterLink>),
+}
+
+impl Link {
+    pub(crate) fn new(url: &StoreUrl, credentials: &Credentials) -> Result<Self, LinkError> {
+        let unusable = |error: redis::RedisError| LinkError::Refused(error.to_string());
+        let settings = Settings::of(url, credentials);
+        Ok(match &url.topology {
+            Topology::Single => {
+                let (host, port) = url.nodes.first().expect("an address has a node at least");
+                Self::Node(Arc::new(NodeLink::new(Dialler::Node(Box::new(
+                    settings.client(host, *port).map_err(unusable)?,
+                )))))
+            }
+            Topology::Sentinel { master } => {
+                let sentinels = settings.sentinels(&url.nodes, master).map_err(unusable)?;
+                Self::Node(Arc::new(NodeLink::new(Dialler::Sentinel(Box::new(tokio::sync::Mutex::new(sentinels))))))
+            }
+            Topology::Cluster => Self::Cluster(Arc::new(ClusterLink::new(settings, url.nodes.clone()))),
+        })
+    }
+
+    /// Keeps connections; to be run as a task of its own.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        match &*self {
+            Self::Node(node) => Arc::clone(node).keep().await,
+            Self::Cluster(cluster) => Arc::clone(cluster).keep().await,
+        }
+    }
+
+    /// Whether everything can be asked and written to.
+    pub(crate) fn is_connected(&self) -> bool {
+        match self {
+            Self::Node(node) => node.is_connected(),
+            Self::Cluster(cluster) => cluster.is_connected(),
+        }
+    }
+
+    /// Whether something can.
+    pub(crate) fn is_usable(&self) -> bool {
+        match self {
+            Self::Node(node) => node.is_connected(),
+            Self::Cluster(cluster) => cluster.is_usable(),
+        }
+    }
+
+    pub(crate) fn last_error(&self) -> String {
+        match self {
+            Self::Node(node) => node.last_error(),
+            Self::Cluster(cluster) => cluster.last_error(),
+        }
+    }
+
+    /// Runs a script and returns its answer.
+    pub(crate) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
+        match self {
+            Self::Node(node) => node.call(call, deadline).await,
+            Self::Cluster(cluster) => cluster.call(call, deadline).await,
+        }
+    }
+}
+
+/// How nodes are spoken to.
+struct Settings {
+    is_encrypted: bool,
+    user: Option<String>,
+    password: Option<String>,
+    authorities: Option<Vec<u8>>,
+    database: i64,
+}
+
+impl Settings {
+    fn of(url: &StoreUrl, credentials: &Credentials) -> Self {
+        Self {
+            is_encrypted: url.is_encrypted,
+            user: url.user.clone().or_else(|| credentials.user.clone()),
+            password: url.password.clone().or_else(|| credentials.password.clone()),
+            authorities: credentials.authorities.clone(),
+            database: url.database,
+        }
+    }
+
+    fn certificates(&self) -> TlsCertificates {
+        TlsCertificates { client_tls: None, root_cert: self.authorities.clone() }
+    }
+
+    fn address(&self, host: &str, port: u16) -> ConnectionAddr {
+        match self.is_encrypted {
+            false => ConnectionAddr::Tcp(host.to_owned(), port),
+            true => ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None },
+        }
+    }
+
+    fn client(&self, host: &str, port: u16) -> RedisResult<Client> {
+        let mut settings = RedisConnectionInfo::default().set_db(self.database);
+        if let Some(user) = &self.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            settings = settings.set_password(password);
+        }
+        let info = self.address(host, port).into_connection_info()?.set_redis_settings(settings);
+        if self.is_encrypted { Client::build_with_tls(info, self.certificates()) } else { Client::open(info) }
+    }
+
+    fn sentinels(&self, nodes: &[(String, u16)], master: &str) -> RedisResult<SentinelClient> {
+        let addresses = nodes.iter().map(|(host, port)| self.address(host, *port));
+        let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?
+            .set_client_to_redis_db(self.database);
+        if let Some(user) = &self.user {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = &self.password {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        if self.is_encrypted {
+            builder = builder
+                .set_client_to_redis_tls_mode(TlsMode::Secure)
+                .set_client_to_redis_certificates(self.certificates())
+                .set_client_to_sentinel_tls_mode(TlsMode::Secure)
+                .set_client_to_sentinel_certificates(self.certificates());
+        }
+        builder.build()
+    }
+}

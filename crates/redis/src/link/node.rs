@@ -1,0 +1,173 @@
+//! The connection to one node: made in the background, made anew when it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::sentinel::SentinelClient;
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::sync::Notify;
+use tracing::{info, warn};
+
+use super::LinkError;
+use crate::script::Call;
+
+/// Longest wait for a new connection.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// Waits between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Who finds the node.
+pub(super) enum Dialler {
+    /// It has an address.
+    Node(Box<Client>),
+    /// Sentinels know it.
+    Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
+}
+
+struct State {
+    connection: Option<MultiplexedConnection>,
+    /// Counts connections, so that nobody gives up one that he has not used.
+    number: u64,
+    last_error: String,
+}
+
+/// One connection, used by many at once.
+pub(crate) struct NodeLink {
+    dialler: Dialler,
+    state: Mutex<State>,
+    lost: Notify,
+}
+
+impl NodeLink {
+    pub(super) fn new(dialler: Dialler) -> Self {
+        let state = State { connection: None, number: 0, last_error: "not connected yet".to_owned() };
+        Self { dialler, state: Mutex::new(state), lost: Notify::new() }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.state.lock().connection.is_some()
+    }
+
+    pub(super) fn last_error(&self) -> String {
+        self.state.lock().last_error.clone()
+    }
+
+    /// Keeps a connection; to be run as a task of its own.
+    pub(super) async fn keep(self: Arc<Self>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if self.is_connected() {
+                self.lost.notified().await;
+                continue;
+            }
+            let dialled = tokio::time::timeout(CONNECT_DEADLINE, self.dial()).await;
+            match dialled.map_err(|_| LinkError::Late(CONNECT_DEADLINE).to_string()) {
+                Ok(Ok(connection)) => {
+                    let mut state = self.state.lock();
+                    info!("connected to the store");
+                    state.connection = Some(connection);
+                    state.number += 1;
+                    pause = FIRST_PAUSE;
+                }
+                Ok(Err(error)) => self.failed_to_dial(error.to_string()),
+                Err(error) => self.failed_to_dial(error),
+            }
+            if !self.is_connected() {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    fn failed_to_dial(&self, error: String) {
+        let mut state = self.state.lock();
+        if state.last_error != error {
+            warn!("failed to connect to the store: {error}");
+            state.last_error = error;
+        }
+    }
+
+    async fn dial(&self) -> RedisResult<MultiplexedConnection> {
+        // Whoever asks has a deadline of his own.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let mut connection = match &self.dialler {
+            Dialler::Node(node) => node.get_multiplexed_async_connection_with_config(&config).await?,
+            Dialler::Sentinel(sentinels) => sentinels.lock().await.get_async_connection_with_config(&config).await?,
+        };
+        // A node that stands still accepts connections as well.
+        answer(&mut connection, &redis::cmd("PING")).await?;
+        Ok(connection)
+    }
+
+    /// Runs a script and returns its answer.
+    pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
+        self.ask(deadline, async |connection| match answer(connection, &call.by_digest()).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                answer(connection, &call.by_source()).await
+            }
+            answered => answered,
+        })
+        .await
+    }
+
+    /// The answer to a command.
+    pub(super) async fn command(&self, command: &Cmd, deadline: Duration) -> Result<Value, LinkError> {
+        self.ask(deadline, async |connection| answer(connection, command).await).await
+    }
+
+    async fn ask(
+        &self,
+        deadline: Duration,
+        asking: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
+    ) -> Result<Value, LinkError> {
+        let (mut connection, number) = {
+            let state = self.state.lock();
+            match &state.connection {
+                Some(connection) => (connection.clone(), state.number),
+                None => return Err(LinkError::Away(state.last_error.clone())),
+            }
+        };
+        match tokio::time::timeout(deadline, asking(&mut connection)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {
+                Err(LinkError::Moved(error.to_string()))
+            }
+            Ok(Err(error)) => {
+                if is_lost(&error) {
+                    self.give_up(number, &error.to_string());
+                }
+                Err(LinkError::Refused(error.to_string()))
+            }
+            Err(_) => {
+                let error = LinkError::Late(deadline);
+                self.give_up(number, &error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    fn give_up(&self, number: u64, error: &str) {
+        let mut state = self.state.lock();
+        if state.number == number && state.connection.take().is_some() {
+            warn!("lost the connection to the store: {error}");
+            error.clone_into(&mut state.last_error);
+            drop(state);
+            self.lost.notify_one();
+        }
+    }
+}
+
+async fn answer(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
+    connection.req_packed_command(command).await?.extract_error()
+}
+
+/// Whether another connection may do better.
+fn is_lost(error: &RedisError) -> bool {
+    let is_elsewhere = matches!(
+        error.kind(),
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading)
+    );
+    is_elsewhere || error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+}

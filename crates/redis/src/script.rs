@@ -1,0 +1,80 @@
+//! What runs inside the store.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+/// A script, called by its digest.
+pub(crate) struct Script {
+    source: &'static str,
+    digest: LazyLock<String>,
+}
+
+macro_rules! scripts {
+    ($($(#[$about:meta])* $name:ident = $file:literal;)*) => {
+        $($(#[$about])* pub(crate) static $name: Script = {
+            const SOURCE: &str = include_str!(concat!("scripts/", $file));
+            Script { source: SOURCE, digest: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()) }
+        };)*
+    };
+}
+
+scripts! {
+    /// What lives hold of a prompt.
+    FIND = "find.lua";
+    /// One batch of a session.
+    WRITE = "write.lua";
+    /// A publisher lives.
+    RENEW = "renew.lua";
+    /// A publisher publishes holders no longer.
+    RELEASE = "release.lua";
+    /// The list of holders.
+    LIST = "list.lua";
+}
+
+/// One call of a script.
+pub(crate) struct Call {
+    script: &'static Script,
+    keys: Vec<String>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Script {
+    pub(crate) fn on(&'static self, keys: impl Into<Vec<String>>) -> Call {
+        Call { script: self, keys: keys.into(), arguments: Vec::new() }
+    }
+}
+
+impl Call {
+    pub(crate) fn argument(mut self, argument: impl Into<Vec<u8>>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(crate) fn number(self, number: u64) -> Self {
+        self.argument(number.to_string())
+    }
+
+    pub(crate) fn first_key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
+    /// The command for a node that has the script.
+    pub(crate) fn by_digest(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.digest)
+    }
+
+    /// The command for a node that does not have it, which then has.
+    pub(crate) fn by_source(&self) -> Cmd {
+        self.command("EVAL", self.script.source)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len()).arg(&self.keys);
+        for argument in &self.arguments {
+            command.arg(argument.as_slice());
+        }
+        command
+    }
+}

@@ -1,0 +1,73 @@
+-- Which lives hold how much of a prompt, in one call.
+-- KEYS: lives, sessions. ARGV: beginning of block keys, the keys' ends (8 bytes for each block of the prompt).
+-- Answers {}, or { lives of the first block (8 bytes each), holder for each life or nil,
+--   block numbers where entries change, entries from there on or nil }.
+local beginning, ends = ARGV[1], ARGV[2]
+local blocks = #ends / 8
+local seen = {}
+local function entries(block)
+  local found = seen[block]
+  if found == nil then
+    found = redis.call('GET', beginning .. string.sub(ends, block * 8 - 7, block * 8))
+    seen[block] = found
+  end
+  return found
+end
+
+-- A prompt that nobody knows ends here.
+if blocks == 0 or not entries(1) then return {} end
+
+-- Steps that double, until nothing is held.
+local probed, block = { 1 }, 1
+while block < blocks and entries(block) do
+  block = math.min(block * 2, blocks)
+  entries(block)
+  probed[#probed + 1] = block
+end
+
+-- What is the same at two blocks is the same in between: a held prefix holds all shorter ones.
+local function between(low, high)
+  if high - low < 2 or seen[low] == seen[high] then return end
+  local middle = math.floor((low + high) / 2)
+  entries(middle)
+  between(low, middle)
+  between(middle, high)
+end
+for i = 2, #probed do between(probed[i - 1], probed[i]) end
+
+local changes, from, last = {}, {}, nil
+local visited = {}
+for at in pairs(seen) do visited[#visited + 1] = at end
+table.sort(visited)
+for _, at in ipairs(visited) do
+  if seen[at] ~= last then
+    last = seen[at]
+    changes[#changes + 1] = at
+    from[#from + 1] = last
+  end
+  if not last then break end
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local is_valid = {}
+local sessions = redis.call('HGETALL', KEYS[2])
+for i = 1, #sessions, 2 do
+  local valid_until = string.match(sessions[i + 1], '^%d+ (%d+)$')
+  is_valid[sessions[i]] = valid_until ~= nil and tonumber(valid_until) > now
+end
+
+local lives, holders = {}, {}
+for at = 1, #seen[1], 9 do lives[#lives + 1] = string.sub(seen[1], at, at + 7) end
+for start = 1, #lives, 4000 do
+  local told = redis.call('HMGET', KEYS[1], unpack(lives, start, math.min(start + 3999, #lives)))
+  for i, life in ipairs(told) do
+    -- Holder, session, whether all of it is written.
+    if life and string.byte(life, 17) == 1 and is_valid[string.sub(life, 9, 16)] then
+      holders[start + i - 1] = string.sub(life, 1, 8)
+    else
+      holders[start + i - 1] = false
+    end
+  end
+end
+return { table.concat(lives), holders, changes, from }

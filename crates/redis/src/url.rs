@@ -1,0 +1,202 @@
+//! Where the store is.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What kind of store it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topology {
+    /// One node.
+    Single,
+    /// A Redis or Valkey Cluster; the nodes are those to start from.
+    Cluster,
+    /// One of several nodes, which sentinels know.
+    Sentinel {
+        /// What the sentinels call it.
+        master: String,
+    },
+}
+
+/// Address of a store, as users write it:
+///
+/// * `redis://[user:password@]host[:port][/database]`
+/// * `redis+cluster://[user:password@]host[:port],host[:port],…`
+/// * `redis+sentinel://[user:password@]host[:port],host[:port],…/master[/database]`, with the addresses of sentinels
+///
+/// `rediss` instead of `redis` uses TLS; `valkey` and `valkeys` are the same. Shown without the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl {
+    pub(crate) topology: Topology,
+    pub(crate) is_encrypted: bool,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) nodes: Vec<(String, u16)>,
+    pub(crate) database: i64,
+}
+
+/// An address that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what}: give redis://host:port, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master, with rediss for TLS and user:password@ before the hosts"
+)]
+pub struct StoreUrlError {
+    what: String,
+}
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+impl FromStr for StoreUrl {
+    type Err = StoreUrlError;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+        let bad = |what: String| Err(StoreUrlError { what });
+        // The text is not repeated in errors: there may be a password in it.
+        let Some((scheme, rest)) = text.split_once("://") else { return bad("the address has no scheme".to_owned()) };
+        let (kind, form) = scheme.split_once('+').map_or((scheme, None), |(kind, form)| (kind, Some(form)));
+        let is_encrypted = match kind {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return bad(format!("the scheme {scheme:?} is not known")),
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
+        let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
+            None => (None, None),
+            Some((user, password)) => (decoded(user)?, decoded(password)?),
+        };
+        let mut path = path.split('/').filter(|part| !part.is_empty());
+        let topology = match form {
+            None => Topology::Single,
+            Some("cluster") => Topology::Cluster,
+            Some("sentinel") => match path.next() {
+                Some(master) => Topology::Sentinel { master: master.to_owned() },
+                None => return bad("the name that the sentinels know is missing after the hosts".to_owned()),
+            },
+            Some(other) => return bad(format!("{other:?} is neither cluster nor sentinel")),
+        };
+        let database = match path.next() {
+            None => 0,
+            Some(_) if topology == Topology::Cluster => return bad("a cluster has no databases".to_owned()),
+            Some(number) => match number.parse() {
+                Ok(number) => number,
+                Err(_) => return bad(format!("the database {number:?} is not a number")),
+            },
+        };
+        let port = if matches!(topology, Topology::Sentinel { .. }) { SENTINEL_PORT } else { REDIS_PORT };
+        let nodes = hosts.split(',').map(|host| node(host, port)).collect::<Result<Vec<_>, _>>()?;
+        if topology == Topology::Single && nodes.len() > 1 {
+            return bad("several hosts need redis+cluster or redis+sentinel".to_owned());
+        }
+        Ok(Self { topology, is_encrypted, user, password, nodes, database })
+    }
+}
+
+fn node(text: &str, default_port: u16) -> Result<(String, u16), StoreUrlError> {
+    // Addresses of version 6 are in brackets.
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Some(default_port), |port| port.parse().ok().filter(|&port| port > 0));
+    match port {
+        Some(port) if !host.is_empty() => Ok((host.to_owned(), port)),
+        _ => Err(StoreUrlError { what: format!("{text:?} is not a host with a port") }),
+    }
+}
+
+/// A part of the address with its `%41` put back; none if it is empty.
+fn decoded(text: &str) -> Result<Option<String>, StoreUrlError> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let escaped = match first {
+            b'%' => match more.get(..2).and_then(|two| str::from_utf8(two).ok()) {
+                Some(two) => Some(u8::from_str_radix(two, 16).map_err(|_| bad_escape())?),
+                None => return Err(bad_escape()),
+            },
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &more[2..] } else { more };
+    }
+    let text = String::from_utf8(bytes).map_err(|_| bad_escape())?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn bad_escape() -> StoreUrlError {
+    StoreUrlError { what: "a % in the user or password is not followed by two hexadecimal digits".to_owned() }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_encrypted { "rediss" } else { "redis" };
+        let form = match self.topology {
+            Topology::Single => "",
+            Topology::Cluster => "+cluster",
+            Topology::Sentinel { .. } => "+sentinel",
+        };
+        write!(f, "{kind}{form}://")?;
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        for (at, (host, port)) in self.nodes.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+            write!(f, "{comma}{open}{host}{close}:{port}")?;
+        }
+        if let Topology::Sentinel { master } = &self.topology {
+            write!(f, "/{master}")?;
+        }
+        if self.database > 0 {
+            write!(f, "/{}", self.database)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        text.parse::<StoreUrl>().map_or_else(|error| format!("error: {error}"), |url| url.to_string())
+    }
+
+    #[test]
+    fn addresses_are_read_and_shown_without_passwords() {
+        assert_eq!(shown("redis://cache"), "redis://cache:6379");
+        assert_eq!(shown("rediss://indexer:s%40cret@cache:7000/2"), "rediss://indexer@cache:7000/2");
+        assert_eq!(shown("valkey+cluster://a:1,[::1]:2,c"), "redis+cluster://a:1,[::1]:2,c:6379");
+        assert_eq!(shown("redis+sentinel://:secret@a,b:2/main"), "redis+sentinel://a:26379,b:2/main");
+        let url: StoreUrl = "redis://indexer:s%40cr%3Aet@cache".parse().expect("an address");
+        assert_eq!(url.password.as_deref(), Some("s@cr:et"));
+        assert!(!format!("{url:?}").contains("cr:et"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_password() {
+        for (text, why) in [
+            ("cache:6379", "no scheme"),
+            ("http://secret@cache", "\"http\" is not known"),
+            ("redis+ring://a", "neither cluster nor sentinel"),
+            ("redis+sentinel://a:1", "the name that the sentinels know"),
+            ("redis://a,b", "several hosts"),
+            ("redis://a:x", "not a host with a port"),
+            ("redis://", "not a host with a port"),
+            ("redis://:secret%4@a", "hexadecimal"),
+            ("redis+cluster://a/1", "no databases"),
+            ("redis://a/one", "not a number"),
+        ] {
+            let error = text.parse::<StoreUrl>().expect_err(text).to_string();
+            assert!(error.contains(why), "{text}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

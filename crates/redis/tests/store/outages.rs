@@ -1,0 +1,204 @@
+//! What is answered while something is gone, and after it is back.
+
+use std::time::Duration;
+
+use flash_indexer_core::{BlockEvent, Tier};
+use flash_indexer_redis::StoreOptions;
+use flash_indexer_test_support::{RedisNode, RedisWithSentinel, redis_cluster, redis_server, wait_for};
+
+use crate::publishing::{path, rank, removed, stored};
+use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options, single_url};
+
+#[test]
+fn ranks_of_a_replica_that_was_killed_go_after_their_time() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let long = path(1, 10);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 10);
+    a.die();
+    b.wait_until("its rank is gone", &long, |depths| depths.is_empty());
+    wait_for("the list without it", PATIENCE, || b.store.directory().get(holder(rank(1))).is_none().then_some(()));
+}
+
+#[test]
+fn a_store_that_comes_back_empty_is_filled_again() {
+    let Some(redis) = redis_server() else { return };
+    let mut node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let long = path(1, 5_000);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 5_000);
+    node.kill();
+    wait_for("it is noticed", PATIENCE, || b.find(&long).is_none().then_some(()));
+    a.apply(rank(1), &removed(&long, 4_000));
+    node.restart();
+    b.wait_for_depth(&long, rank(1), 4_000);
+    assert!(a.store.report().published.rewrites > 0);
+}
+
+#[test]
+fn a_store_that_is_set_back_says_nothing_that_was_so_before() {
+    let Some(redis) = redis_server() else { return };
+    let mut node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let long = path(1, 100);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 100);
+    assert_eq!(node.command(&["SAVE"]), "OK");
+    a.apply(rank(1), &removed(&long, 10));
+    b.wait_for_depth(&long, rank(1), 10);
+    node.kill();
+    node.restart();
+    // What the file has is as it was when it was confirmed; the replica finds at once that it is not what it wrote.
+    b.wait_for_depth(&long, rank(1), 10);
+    assert!(a.store.report().published.rewrites > 0, "it was written anew, and not taken for what it was");
+    for _ in 0..100 {
+        assert_eq!(device_depth(&b.find(&long).expect("an answer"), rank(1)), 10);
+    }
+}
+
+#[test]
+fn an_old_copy_of_a_store_without_its_publisher_says_nothing() {
+    let Some(redis) = redis_server() else { return };
+    let mut node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let long = path(1, 100);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 100);
+    assert_eq!(node.command(&["SAVE"]), "OK");
+    a.die();
+    b.wait_until("its rank is gone", &long, |depths| depths.is_empty());
+    node.kill();
+    node.restart();
+    for _ in 0..100 {
+        let found = wait_for("an answer", PATIENCE, || b.find(&long));
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn changes_during_an_outage_are_written_when_it_ends() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let (long, more) = (path(1, 100), path(2, 50));
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 100);
+    node.signal("STOP");
+    a.apply(rank(1), &removed(&long, 20));
+    a.apply(rank(1), &stored(&more, Tier::Device));
+    wait_for("it is noticed", PATIENCE, || (!a.store.report().is_connected).then_some(()));
+    a.apply(rank(1), &removed(&more, 10));
+    node.signal("CONT");
+    b.wait_for_depth(&long, rank(1), 20);
+    b.wait_for_depth(&more, rank(1), 10);
+}
+
+#[test]
+fn more_changes_than_may_wait_write_the_rank_anew() {
+    let Some(redis) = redis_server() else { return };
+    let mut node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let (long, many) = (path(1, 10), path(2, flash_indexer_redis::WAITING_CHANGES_MAX as u64 + 10));
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 10);
+    node.kill();
+    wait_for("it is noticed", PATIENCE, || (!a.store.report().is_connected).then_some(()));
+    a.apply(rank(1), &stored(&many, Tier::Device));
+    a.apply(rank(1), &removed(&many, 1_000));
+    a.apply(rank(1), &removed(&long, 4));
+    wait_for("it is counted", PATIENCE, || (a.store.report().published.overflows > 0).then_some(()));
+    assert_eq!(a.store.report().published.waiting_changes, 0, "nothing piles up");
+    node.restart();
+    b.wait_for_depth(&long, rank(1), 4);
+    b.wait_for_depth(&many, rank(1), 1_000);
+}
+
+#[test]
+fn a_replica_that_stood_still_does_not_write_into_the_life_of_another() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+    let long = path(1, 100);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    a.wait_for_depth(&long, rank(1), 100);
+    b.apply(rank(1), &stored(&long, Tier::Device));
+    let publisher = |replica: &Replica| replica.store.directory().get(holder(rank(1))).map(|listed| listed.publisher);
+    wait_for("the list", PATIENCE, || (publisher(&b) == Some(a.store.publisher())).then_some(()));
+
+    let standing = a.stand_still();
+    // It has much to write when it goes on.
+    a.apply(rank(1), &removed(&long, 90));
+    wait_for("the other one publishes", PATIENCE, || (publisher(&b) == Some(b.store.publisher())).then_some(()));
+    b.apply(rank(1), &BlockEvent::Cleared);
+    b.apply(rank(1), &stored(&long[..3], Tier::Device));
+    b.wait_for_depth(&long, rank(1), 3);
+    drop(standing);
+    wait_for("it learns that it is not its turn", PATIENCE, || {
+        assert_eq!(device_depth(&b.find(&long).expect("an answer"), rank(1)), 3);
+        (a.store.report().published.published_ranks == 0).then_some(())
+    });
+    a.wait_for_depth(&long, rank(1), 3);
+}
+
+#[test]
+fn a_node_of_a_cluster_takes_only_its_part_along() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes = redis_cluster(&redis, 3);
+    // Prefixes are on different nodes: those of the dead one cannot be asked for.
+    let options = StoreOptions { deadline: Duration::from_millis(1_000), ..options(&cluster_url(&nodes)) };
+    let [a, b] = [Replica::start(options.clone()), Replica::start(options)];
+    let paths: Vec<_> = (0..30).map(|start| path(start * 7_919, 8)).collect();
+    for path in &paths {
+        a.apply(rank(1), &stored(path, Tier::Device));
+    }
+    for path in &paths {
+        b.wait_for_depth(path, rank(1), 8);
+    }
+    nodes[2].kill();
+    let (mut answered, mut unanswered) = (0, 0);
+    for path in &paths {
+        match b.find(path) {
+            None => unanswered += 1,
+            Some(depths) => {
+                assert!(device_depth(&depths, rank(1)) <= 8);
+                answered += 1;
+            }
+        }
+    }
+    assert!(answered > 0 && unanswered > 0, "{answered} answered, {unanswered} not");
+    for path in &paths {
+        a.apply(rank(1), &removed(path, 5));
+    }
+    nodes[2].restart();
+    for path in &paths {
+        b.wait_for_depth(path, rank(1), 5);
+    }
+}
+
+#[test]
+fn a_failover_that_loses_writes_is_repaired() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes = RedisWithSentinel::start(&redis);
+    let url = format!("redis+sentinel://127.0.0.1:{}/fleet", nodes.sentinel.port());
+    let [a, b] = [(); 2].map(|()| Replica::start(options(&url)));
+    let long = path(1, 100);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 100);
+    wait_for("the replica has it", PATIENCE, || {
+        let info = nodes.replica.command(&["INFO", "keyspace"]);
+        info.contains("keys=1").then_some(())
+    });
+    // The replica hears no more, and the master goes on for a while.
+    nodes.replica.signal("STOP");
+    assert_eq!(nodes.master.command(&["CLIENT", "KILL", "TYPE", "replica"]), "1");
+    a.apply(rank(1), &removed(&long, 10));
+    b.wait_for_depth(&long, rank(1), 10);
+    nodes.master.kill();
+    nodes.replica.signal("CONT");
+    wait_for("a new master", PATIENCE, || nodes.replica.command(&["ROLE"]).starts_with("master").then_some(()));
+    b.wait_for_depth(&long, rank(1), 10);
+    assert!(a.store.report().published.rewrites > 0, "the new master was not what the old one had been");
+}

@@ -1,0 +1,129 @@
+//! A fleet that is told by several replicas, and what each of them finds in the store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{BlockEvent, LocalHash, PerTier, Tier, WorkerRank};
+use flash_indexer_redis::{Holder, HolderId, OwnRank, RankMaker, Ranks, Scope, SharedRank, Store, StoreOptions};
+use flash_indexer_test_support::{RedisNode, wait_for};
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Depths by holder.
+pub(crate) type Depths = BTreeMap<HolderId, PerTier<u32>>;
+
+#[derive(Default)]
+struct Told(Mutex<BTreeMap<WorkerRank, OwnRank>>);
+
+impl Ranks for Told {
+    fn ranks(&self) -> Vec<OwnRank> {
+        self.0.lock().values().cloned().collect()
+    }
+}
+
+/// A replica that listens to some ranks.
+pub(crate) struct Replica {
+    pub(crate) store: Store,
+    maker: RankMaker,
+    told: Arc<Told>,
+    runtime: Runtime,
+}
+
+pub(crate) fn scope() -> Scope {
+    Scope::of(&["a model", "a tenant", "64"])
+}
+
+pub(crate) fn holder(rank: WorkerRank) -> HolderId {
+    HolderId::of(scope(), &[&rank.worker.0.to_string(), &rank.dp_rank.0.to_string()])
+}
+
+pub(crate) fn options(url: &str) -> StoreOptions {
+    StoreOptions {
+        time_to_live: Duration::from_millis(1_500),
+        deadline: Duration::from_secs(5),
+        ..StoreOptions::at(url.parse().expect("an address"))
+    }
+}
+
+pub(crate) fn single_url(node: &RedisNode) -> String {
+    format!("redis://127.0.0.1:{}", node.port())
+}
+
+pub(crate) fn cluster_url(nodes: &[RedisNode]) -> String {
+    let hosts: Vec<String> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    format!("redis+cluster://{}", hosts.join(","))
+}
+
+impl Replica {
+    pub(crate) fn start(options: StoreOptions) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let (maker, told) = (RankMaker::default(), Arc::new(Told::default()));
+        let store = Store::start(options, &maker, Arc::clone(&told) as Arc<dyn Ranks>, runtime.handle());
+        Self { store: store.expect("a store"), maker, told, runtime }
+    }
+
+    /// Listens to a rank.
+    pub(crate) fn register(&self, rank: WorkerRank) -> Arc<SharedRank> {
+        let shared = self.maker.rank();
+        let holder = Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() };
+        self.told.0.lock().insert(rank, OwnRank { holder, state: b"fine".to_vec(), rank: Arc::clone(&shared) });
+        shared
+    }
+
+    pub(crate) fn unregister(&self, rank: WorkerRank) {
+        self.told.0.lock().remove(&rank);
+    }
+
+    pub(crate) fn apply(&self, rank: WorkerRank, event: &BlockEvent) {
+        let shared = self.told.0.lock().get(&rank).map(|own| Arc::clone(&own.rank));
+        let shared = shared.unwrap_or_else(|| self.register(rank));
+        shared.apply(&RankEvent::Indexed(event.clone()));
+    }
+
+    /// What the store says; nothing if it cannot be asked.
+    pub(crate) fn find(&self, query: &[LocalHash]) -> Option<Depths> {
+        let found = self.runtime.block_on(self.store.find(scope(), query)).ok()?;
+        Some(found.into_iter().map(|found| (found.holder, found.blocks)).collect())
+    }
+
+    /// Waits until the store says this of a query.
+    pub(crate) fn wait_until(&self, what: &str, query: &[LocalHash], condition: impl Fn(&Depths) -> bool) -> Depths {
+        wait_for(what, PATIENCE, || self.find(query).filter(&condition))
+    }
+
+    /// Waits until one holder has so many blocks in device memory.
+    pub(crate) fn wait_for_depth(&self, query: &[LocalHash], rank: WorkerRank, depth: u32) {
+        let what = format!("depth {depth} of {rank:?}");
+        self.wait_until(&what, query, |depths| device_depth(depths, rank) == depth);
+    }
+
+    pub(crate) fn stop(self) {
+        self.runtime.block_on(self.store.stop());
+    }
+
+    /// Does nothing by itself, as a process that is stopped, until what is returned is dropped.
+    pub(crate) fn stand_still(&self) -> Sender<()> {
+        let (go_on, gone) = channel::<()>();
+        // The only thread of the runtime waits here.
+        self.runtime.spawn(async move {
+            // That the other end is dropped is what is waited for.
+            let _ = gone.recv();
+        });
+        go_on
+    }
+
+    /// Ends as a process does that is killed: nothing is told to anybody.
+    pub(crate) fn die(self) {
+        self.runtime.shutdown_background();
+    }
+}
+
+pub(crate) fn device_depth(depths: &Depths, rank: WorkerRank) -> u32 {
+    depths.get(&holder(rank)).map_or(0, |blocks| blocks[Tier::Device])
+}

@@ -1,0 +1,81 @@
+//! The index that is shared with other replicas.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use flash_indexer_redis::StoreReport;
+use serde::Serialize;
+
+use super::Api;
+use super::error::ApiError;
+use crate::ingest::Trust;
+use crate::instance::InstanceId;
+
+#[derive(Serialize)]
+pub(super) struct StoreState {
+    url: String,
+    status: &'static str,
+    last_error: Option<String>,
+    publisher: String,
+    published_ranks: usize,
+    unfinished_ranks: usize,
+    waiting_changes: usize,
+    ranks: Vec<SharedRankState>,
+}
+
+#[derive(Serialize)]
+struct SharedRankState {
+    instance_id: InstanceId,
+    dp_rank: u32,
+    model_name: String,
+    tenant_id: String,
+    block_size: u32,
+    trust: Trust,
+    blocks: usize,
+    publisher: String,
+}
+
+/// What the store is called in answers.
+pub(super) fn status(report: &StoreReport) -> &'static str {
+    if report.is_connected { "ok" } else { "unavailable" }
+}
+
+pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>, ApiError> {
+    let (Some(report), Some(fleet)) = (api.indexer.store_report(), api.indexer.fleet()) else {
+        return Err(ApiError::not_found("no index is shared: start the service with --redis to share one"));
+    };
+    let mut ranks = Vec::new();
+    for (key, model) in fleet.models() {
+        for rank in model.ranks.values() {
+            ranks.push(SharedRankState {
+                instance_id: rank.instance.clone(),
+                dp_rank: rank.dp_rank.0,
+                model_name: key.model_name.clone(),
+                tenant_id: key.tenant_id.clone(),
+                block_size: model.block_size.tokens(),
+                trust: rank.trust,
+                blocks: rank.blocks,
+                publisher: rank.publisher.to_string(),
+            });
+        }
+    }
+    ranks.sort_by(|a, b| {
+        (&a.model_name, &a.tenant_id, &a.instance_id, a.dp_rank).cmp(&(
+            &b.model_name,
+            &b.tenant_id,
+            &b.instance_id,
+            b.dp_rank,
+        ))
+    });
+    Ok(Json(StoreState {
+        status: status(&report),
+        url: report.url,
+        last_error: Some(report.last_error).filter(|error| !error.is_empty()),
+        publisher: report.publisher.to_string(),
+        published_ranks: report.published.published_ranks,
+        unfinished_ranks: report.published.unfinished_ranks,
+        waiting_changes: report.published.waiting_changes,
+        ranks,
+    }))
+}

@@ -1,0 +1,37 @@
+//! The index that is shared with other replicas.
+
+use std::fmt;
+
+use flash_indexer_redis::{PublisherReport, StoreReport};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::state::Families;
+
+pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::Result {
+    let gauge = |value: usize| ConstGauge::new(value as i64);
+    let PublisherReport {
+        published_ranks,
+        unfinished_ranks,
+        waiting_changes,
+        written,
+        batches,
+        failed_batches,
+        rewrites,
+        overflows,
+    } = report.published;
+    let help = "Whether the shared index can be asked and written to";
+    families.one("store_connected", help, &gauge(report.is_connected.into()))?;
+    families.one("store_published_ranks", "Ranks that this replica publishes", &gauge(published_ranks))?;
+    let help = "Of those, the ones that are not written as a whole yet";
+    families.one("store_unfinished_ranks", help, &gauge(unfinished_ranks))?;
+    let help = "Changes that wait to be written to the shared index";
+    families.one("store_waiting_changes", help, &gauge(waiting_changes))?;
+    families.one("store_written_changes", "Changes written to the shared index", &ConstCounter::new(written))?;
+    families.one("store_batches", "Batches written to the shared index", &ConstCounter::new(batches))?;
+    families.one("store_failed_batches", "Batches that failed", &ConstCounter::new(failed_batches))?;
+    let help = "Times that a part of the shared index was not as it was left and was written anew";
+    families.one("store_rewrites", help, &ConstCounter::new(rewrites))?;
+    let help = "Times that too many changes of a rank waited, so that it was written anew";
+    families.one("store_overflows", help, &ConstCounter::new(overflows))
+}

@@ -1,0 +1,103 @@
+//! One index shared by many replicas: what this one publishes of its ranks, and what it finds of others'.
+
+mod elsewhere;
+mod own;
+mod ranks;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use flash_indexer_core::{LocalHash, PerTier};
+use flash_indexer_redis::{Directory, FindError, RankMaker, Store, StoreOptions, StoreReport};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::elsewhere::{Fleet, FleetModel, FleetRank};
+use self::own::OwnRanks;
+pub(crate) use self::ranks::SharedRanks;
+use crate::dump::Window;
+use crate::ingest::Trust;
+use crate::instance::{InstanceId, ModelKey};
+use crate::model::Model;
+
+/// Models with their indexes, by name.
+pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;
+
+/// What replicas tell each other about a rank once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Description {
+    pub(super) model_name: String,
+    pub(super) tenant_id: String,
+    pub(super) block_size: u32,
+    pub(super) instance_id: InstanceId,
+    pub(super) dp_rank: u32,
+    /// Adapter of queries that name none.
+    pub(super) lora_name: Option<String>,
+    /// Token windows that the model's engines use.
+    pub(super) windows: Vec<Window>,
+}
+
+/// What they tell about it again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Fares {
+    pub(super) trust: Trust,
+    pub(super) blocks: usize,
+}
+
+/// A replica's part in the shared index.
+pub(crate) struct Sharing {
+    store: Store,
+    fleet: ArcSwap<(Arc<Directory>, Arc<Fleet>)>,
+}
+
+impl Sharing {
+    /// Connects in the background. Needs a runtime.
+    pub(crate) fn start(options: StoreOptions, maker: &RankMaker, models: &Arc<Models>) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
+        let own = Arc::new(OwnRanks { models: Arc::clone(models) });
+        let store = Store::start(options, maker, own, &runtime).map_err(std::io::Error::other)?;
+        Ok(Self { store, fleet: ArcSwap::default() })
+    }
+
+    /// Everybody who is listed, also those of this replica.
+    pub(crate) fn fleet(&self) -> Arc<Fleet> {
+        let (directory, known) = (self.store.directory(), self.fleet.load_full());
+        if Arc::ptr_eq(&known.0, &directory) {
+            return Arc::clone(&known.1);
+        }
+        let fleet = Arc::new(Fleet::of(&directory, self.store.publisher()));
+        self.fleet.store(Arc::new((directory, Arc::clone(&fleet))));
+        fleet
+    }
+
+    /// What ranks of others hold of a prompt, in blocks; of several forms of it the deepest match counts.
+    pub(crate) async fn find<'f>(
+        &self,
+        model: &'f FleetModel,
+        forms: &[Vec<LocalHash>],
+    ) -> Result<Vec<(&'f FleetRank, PerTier<u32>)>, FindError> {
+        let mut depths: BTreeMap<_, PerTier<u32>> = BTreeMap::new();
+        for form in forms {
+            for found in self.store.find(model.scope, form).await? {
+                let deepest = depths.entry(found.holder).or_default();
+                deepest.0.iter_mut().zip(found.blocks.0).for_each(|(deepest, blocks)| *deepest = blocks.max(*deepest));
+            }
+        }
+        let ranks = model.ranks.iter().filter(|(_, rank)| !rank.is_own);
+        Ok(ranks.map(|(holder, rank)| (rank, depths.get(holder).copied().unwrap_or_default())).collect())
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.store.is_connected()
+    }
+
+    pub(crate) fn report(&self) -> StoreReport {
+        self.store.report()
+    }
+
+    /// Lets others publish this replica's ranks at once.
+    pub(crate) async fn stop(&self) {
+        self.store.stop().await;
+    }
+}

@@ -1,0 +1,48 @@
+//! A model's ranks as they are shared, beside its index.
+
+use std::sync::Arc;
+
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::{WorkerId, WorkerRank};
+use flash_indexer_redis::{RankMaker, SharedRank};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+/// Each rank that was told something, or was looked at. Fed by the model's writer with what the index is fed with.
+pub(crate) struct SharedRanks {
+    maker: RankMaker,
+    ranks: RwLock<FxHashMap<WorkerRank, Arc<SharedRank>>>,
+}
+
+impl SharedRanks {
+    pub(crate) fn new(maker: RankMaker) -> Self {
+        Self { maker, ranks: RwLock::default() }
+    }
+
+    pub(crate) fn of(&self, rank: WorkerRank) -> Arc<SharedRank> {
+        if let Some(known) = self.ranks.read().get(&rank) {
+            return Arc::clone(known);
+        }
+        Arc::clone(self.ranks.write().entry(rank).or_insert_with(|| self.maker.rank()))
+    }
+
+    pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) {
+        self.of(rank).apply(event);
+    }
+
+    pub(crate) fn clear(&self, rank: WorkerRank) {
+        if let Some(cleared) = self.ranks.write().remove(&rank) {
+            // Whoever publishes it may still do so for a moment.
+            cleared.clear();
+        }
+    }
+
+    pub(crate) fn remove_worker(&self, worker: WorkerId) {
+        self.ranks.write().retain(|rank, shared| {
+            if rank.worker == worker {
+                shared.clear();
+            }
+            rank.worker != worker
+        });
+    }
+}

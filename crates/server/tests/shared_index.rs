@@ -1,0 +1,102 @@
+//! Replicas that share an index through Redis: each answers for the engines of all, and says when it cannot.
+
+mod support;
+
+use std::time::Duration;
+
+use flash_indexer_redis::StoreOptions;
+use flash_indexer_server::{IndexerOptions, ServerOptions};
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use serde_json::{Value, json};
+use support::{Engine, PATIENCE, Service, removed, stored, tokens};
+
+fn replica(node: &RedisNode) -> Service {
+    let url = format!("redis://127.0.0.1:{}", node.port());
+    let store = StoreOptions {
+        time_to_live: Duration::from_millis(1_500),
+        deadline: Duration::from_secs(5),
+        ..StoreOptions::at(url.parse().expect("an address"))
+    };
+    let indexer = IndexerOptions { store: Some(store), ..IndexerOptions::default() };
+    Service::start_with(ServerOptions { indexer, ..ServerOptions::default() })
+}
+
+fn query(prompt: &[u64]) -> Value {
+    json!({ "model_name": "m", "token_ids": tokens(prompt) })
+}
+
+/// Waits until the answer has these scores and this to say about the store.
+fn wait_for_scores(service: &Service, prompt: &[u64], scores: &Value, store: &str) -> Value {
+    wait_for(&format!("scores {scores}"), PATIENCE, || {
+        let (_, answer) = service.post("/query", &query(prompt));
+        (answer["scores"] == *scores && answer["store"] == store).then_some(answer)
+    })
+}
+
+#[test]
+fn each_replica_answers_for_the_engines_of_all() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    let [a, b] = [replica(&node), replica(&node)];
+    let one = Engine::registered(&a, json!("one"), 0, &json!({}));
+    let two = Engine::registered(&b, json!(2), 1, &json!({}));
+    one.say(&a, 0, &[stored(None, &[1, 2, 3])]);
+    two.say(&b, 0, &[stored(None, &[1, 2])]);
+    // A third one listens to nobody.
+    let c = replica(&node);
+    let scores = json!({ "one": { "0": 12 }, "2": { "1": 8 } });
+    let answers = [&a, &b, &c].map(|service| wait_for_scores(service, &[1, 2, 3, 4], &scores, "ok"));
+    for answer in &answers {
+        assert_eq!(answer["instances"]["one"]["trust"], "exact", "{answer}");
+        assert_eq!(answer["frequencies"], json!([]));
+    }
+    wait_for("sizes of ranks elsewhere, a moment later", PATIENCE, || {
+        let (_, answer) = c.post("/query", &query(&[1, 2, 3, 4]));
+        (answer["tree_sizes"] == json!({ "one": { "0": 3 }, "2": { "1": 2 } })).then_some(())
+    });
+    one.say(&a, 1, &[removed(&[3])]);
+    wait_for_scores(&c, &[1, 2, 3], &json!({ "one": { "0": 8 }, "2": { "1": 8 } }), "ok");
+    let best = json!({ "model_name": "m", "token_ids": tokens(&[1, 2, 3]), "top_k": 1 });
+    assert_eq!(c.query(&best)["scores"], json!({ "2": { "1": 8 } }), "of two that have as much, the first by name");
+    let hashes = json!({ "model_name": "m", "block_hashes": [1, 2] });
+    assert_eq!(c.post("/query_by_hash", &hashes).1["scores"], json!({ "one": { "0": 0 }, "2": { "1": 0 } }));
+    assert_eq!(c.post("/query", &json!({ "model_name": "other", "token_ids": [] })).0, 404);
+
+    let (_, state) = c.get("/store");
+    assert_eq!((&state["status"], &state["published_ranks"]), (&json!("ok"), &json!(0)), "{state}");
+    let listed: Vec<_> = state["ranks"].as_array().expect("a list").iter().map(|rank| &rank["instance_id"]).collect();
+    assert_eq!(listed, [&json!(2), &json!("one")]);
+    assert_eq!(Service::start().get("/store").0, 404);
+
+    // A replica that is stopped takes its ranks along; one that is unregistered goes everywhere.
+    drop(b);
+    wait_for_scores(&c, &[1, 2, 3], &json!({ "one": { "0": 8 } }), "ok");
+    assert_eq!(a.post("/unregister", &json!({ "instance_id": "one", "model_name": "m" })).0, 200);
+    wait_for("nobody has the model", PATIENCE, || (c.post("/query", &query(&[1])).0 == 404).then_some(()));
+}
+
+#[test]
+fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
+    let Some(redis) = redis_server() else { return };
+    let mut node = RedisNode::start(&redis, &[]);
+    let [a, b] = [replica(&node), replica(&node)];
+    let one = Engine::registered(&a, json!("one"), 0, &json!({}));
+    let two = Engine::registered(&b, json!("two"), 0, &json!({}));
+    one.say(&a, 0, &[stored(None, &[1, 2, 3])]);
+    two.say(&b, 0, &[stored(None, &[1, 2])]);
+    let both = json!({ "one": { "0": 12 }, "two": { "0": 8 } });
+    wait_for_scores(&a, &[1, 2, 3], &both, "ok");
+    assert_eq!(a.get("/ready"), (200, json!({ "status": "ready", "store": "ok" })));
+    assert_eq!(a.metrics().value("flash_indexer_store_connected", &[]), 1.0);
+    node.kill();
+    wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 } }), "unavailable");
+    wait_for_scores(&b, &[1, 2, 3], &json!({ "two": { "0": 8 } }), "unavailable");
+    wait_for("it is shown", PATIENCE, || {
+        (a.get("/ready") == (200, json!({ "status": "ready", "store": "unavailable" }))).then_some(())
+    });
+    assert_eq!(a.metrics().value("flash_indexer_store_connected", &[]), 0.0);
+    // What happens meanwhile is told when it is back.
+    two.say(&b, 1, &[stored(Some(2), &[3])]);
+    node.restart();
+    wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 }, "two": { "0": 12 } }), "ok");
+}

@@ -1,0 +1,257 @@
+//! Redis servers of a test's own: one, a cluster, or one with a replica and a sentinel, on free ports of loopback.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::wait_for;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where `redis-server` is, if tests that need it are to run.
+///
+/// It is looked for by the name in `FLASH_REDIS_SERVER`, or `redis-server`. Where it is not installed, the tests that
+/// need it are left out and say so; with `CI=true` they fail.
+///
+/// # Panics
+///
+/// With `CI=true` when it is not installed.
+#[must_use]
+pub fn redis_server() -> Option<PathBuf> {
+    let name = std::env::var_os("FLASH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+    let found = Command::new(&name).arg("--version").stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some(name.into());
+    }
+    let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+    assert!(!is_ci, "{} is not installed: scripts/prepare installs it", name.display());
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let note = format!("LEFT OUT: {test} needs redis-server, which is not installed\n");
+    std::io::stderr().write_all(note.as_bytes()).expect("standard error takes text");
+    None
+}
+
+/// One running server; killed on drop.
+#[derive(Debug)]
+pub struct RedisNode {
+    program: PathBuf,
+    arguments: Vec<String>,
+    port: u16,
+    directory: TempDir,
+    child: Child,
+}
+
+impl RedisNode {
+    /// A server that keeps nothing on disk unless it is told to.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn start(program: &PathBuf, more: &[&str]) -> Self {
+        let port = free_port();
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut arguments: Vec<String> = Vec::new();
+        if !more.contains(&"--sentinel") {
+            let path = directory.path().display().to_string();
+            arguments.extend(["--dir", &path, "--save", "", "--appendonly", "no"].map(str::to_owned));
+        } else {
+            let config = directory.path().join("sentinel.conf");
+            std::fs::write(&config, format!("port {port}\ndir {}\n", directory.path().display())).expect("a file");
+            arguments.push(config.display().to_string());
+        }
+        arguments.extend(["--port", &port.to_string(), "--bind", "127.0.0.1"].map(str::to_owned));
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        let child = spawn(program, &arguments);
+        let node = Self { program: program.clone(), arguments, port, directory, child };
+        node.wait_until_up();
+        node
+    }
+
+    /// Its port on loopback.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it keeps its files.
+    #[must_use]
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// What it answers to a command, as text; lists are lines.
+    ///
+    /// # Panics
+    ///
+    /// When it does not answer.
+    #[must_use]
+    pub fn command(&self, parts: &[&str]) -> String {
+        self.try_command(parts).unwrap_or_else(|error| panic!("{parts:?}: {error}"))
+    }
+
+    /// The same, where it need not answer.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn try_command(&self, parts: &[&str]) -> std::io::Result<String> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut request = format!("*{}\r\n", parts.len());
+        for part in parts {
+            request.push_str(&format!("${}\r\n{part}\r\n", part.len()));
+        }
+        (&stream).write_all(request.as_bytes())?;
+        read_answer(&mut BufReader::new(stream))
+    }
+
+    /// Ends it as the kernel does for want of memory.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be ended.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Starts it again after [`RedisNode::kill`], on the same port and directory.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.program, &self.arguments);
+        self.wait_until_up();
+    }
+
+    /// Stops or continues it with a signal: `STOP`, `CONT`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no program `kill`.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    fn wait_until_up(&self) {
+        let is_up = || self.try_command(&["PING"]).ok().filter(|answer| answer == "PONG" || answer.contains("NOAUTH"));
+        let _ = wait_for("a redis server", PATIENCE, is_up);
+    }
+}
+
+impl Drop for RedisNode {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Masters that share the slots.
+///
+/// # Panics
+///
+/// When they do not become a cluster.
+#[must_use]
+pub fn redis_cluster(program: &PathBuf, masters: usize) -> Vec<RedisNode> {
+    let start = |_| {
+        let bus = free_port().to_string();
+        let more = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "2000"];
+        (RedisNode::start(program, &[&more[..], &["--cluster-require-full-coverage", "no"]].concat()), bus)
+    };
+    let nodes: Vec<_> = (0..masters).map(start).collect();
+    for (at, (node, bus)) in nodes.iter().enumerate() {
+        let slot = |at: usize| (at * 16_384 / masters).to_string();
+        let last = (at + 1) * 16_384 / masters - 1;
+        assert_eq!(node.command(&["CLUSTER", "ADDSLOTSRANGE", &slot(at), &last.to_string()]), "OK");
+        let met = nodes[0].0.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port.to_string(), bus]);
+        assert_eq!(met, "OK");
+    }
+    for (node, _) in &nodes {
+        wait_for("a cluster", PATIENCE, || {
+            let info = node.command(&["CLUSTER", "INFO"]);
+            (info.contains("cluster_state:ok") && info.contains("cluster_slots_assigned:16384")).then_some(())
+        });
+    }
+    nodes.into_iter().map(|(node, _)| node).collect()
+}
+
+/// A master, its replica, and a sentinel that makes the replica the master soon after it is gone. The sentinel calls
+/// them `fleet`.
+#[derive(Debug)]
+pub struct RedisWithSentinel {
+    /// The master at the start.
+    pub master: RedisNode,
+    /// Its replica.
+    pub replica: RedisNode,
+    /// Who watches them.
+    pub sentinel: RedisNode,
+}
+
+impl RedisWithSentinel {
+    /// Starts all three and waits until they know each other.
+    ///
+    /// # Panics
+    ///
+    /// When they do not.
+    #[must_use]
+    pub fn start(program: &PathBuf) -> Self {
+        let master = RedisNode::start(program, &["--repl-diskless-sync-delay", "0"]);
+        let master_port = master.port.to_string();
+        let replica = RedisNode::start(program, &["--replicaof", "127.0.0.1", &master_port]);
+        let sentinel = RedisNode::start(program, &["--sentinel"]);
+        for command in [
+            &["SENTINEL", "MONITOR", "fleet", "127.0.0.1", &master_port, "1"][..],
+            &["SENTINEL", "SET", "fleet", "down-after-milliseconds", "1000"],
+            &["SENTINEL", "SET", "fleet", "failover-timeout", "5000"],
+        ] {
+            assert_eq!(sentinel.command(command), "OK", "{command:?}");
+        }
+        wait_for("a replica that the sentinel knows", PATIENCE, || {
+            let is_linked = replica.command(&["INFO", "replication"]).contains("master_link_status:up");
+            let is_known = sentinel.command(&["SENTINEL", "REPLICAS", "fleet"]).contains(&replica.port.to_string());
+            (is_linked && is_known).then_some(())
+        });
+        Self { master, replica, sentinel }
+    }
+}
+
+fn spawn(program: &PathBuf, arguments: &[String]) -> Child {
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()))
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+fn read_answer(stream: &mut impl BufRead) -> std::io::Result<String> {
+    let mut line = String::new();
+    if stream.read_line(&mut line)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    let line = line.trim_end();
+    let (kind, rest) = line.split_at(1);
+    let length = rest.parse::<i64>().unwrap_or(-1);
+    match kind {
+        "$" if length >= 0 => {
+            let mut text = vec![0; length as usize + 2];
+            stream.read_exact(&mut text)?;
+            Ok(String::from_utf8_lossy(&text[..length as usize]).into_owned())
+        }
+        "*" if length >= 0 => {
+            let parts: std::io::Result<Vec<String>> = (0..length).map(|_| read_answer(stream)).collect();
+            Ok(parts?.join("\n"))
+        }
+        _ => Ok(rest.to_owned()),
+    }
+}
