@@ -5,6 +5,7 @@ mod markdown;
 mod memory;
 mod peers;
 mod plots;
+mod prompt;
 mod results;
 mod service;
 
@@ -46,6 +47,8 @@ enum Part {
     Memory(MemoryArguments),
     /// The whole service over real sockets: writes service.json.
     Service(ServiceArguments),
+    /// From a chat to scored pods, step by step: writes prompt.json.
+    Prompt(PromptArguments),
     /// Write BENCHMARKS.md from what the other parts have written.
     Report(ReportArguments),
     /// Measures for another process, which says what on standard input.
@@ -137,6 +140,21 @@ struct ServiceArguments {
 }
 
 #[derive(Args)]
+struct PromptArguments {
+    /// A directory of models, of which the first is used.
+    #[arg(long, value_name = "FOLDER")]
+    tokenizers: PathBuf,
+
+    /// Folder for what is written.
+    #[arg(long, value_name = "FOLDER")]
+    results: PathBuf,
+
+    /// Rounds; figures are medians over them.
+    #[arg(long, default_value_t = 51)]
+    repeats: usize,
+}
+
+#[derive(Args)]
 struct ReportArguments {
     /// Folder of what the other parts have written.
     #[arg(long, value_name = "FOLDER")]
@@ -171,6 +189,10 @@ fn main() -> Result<()> {
         Part::Service(arguments) => {
             let report = service::measure(&arguments.program, arguments.repeats)?;
             Results::new(&arguments.results).write_service(&report)
+        }
+        Part::Prompt(arguments) => {
+            let report = prompt::measure(&arguments.tokenizers, arguments.repeats)?;
+            Results::new(&arguments.results).write_prompt(&report)
         }
         Part::Report(arguments) => markdown::write(&Results::new(&arguments.results), &arguments.to),
         Part::Child => {

@@ -8,6 +8,7 @@ use flash_indexer_bench::{MeasureReport, Report, short};
 
 use crate::goals::GOALS;
 use crate::memory::MemoryReport;
+use crate::prompt::PromptReport;
 use crate::results::{Results, SweepLine};
 use crate::service::{BLOCK_TOKENS, CONNECTIONS, ENGINES, PROMPT_TOKENS, ServiceReport};
 
@@ -28,8 +29,8 @@ answers for all and keeps the deepest. Answers are compared in every run; where 
 
 const MADE_BY: &str = "\
 Made by `bench/run`, do not edit. The parts are `bench/run measures --repeats N --contenders \"a;b\"`, `bench/run sweep`,
-`bench/run density`, `bench/run memory`, `bench/run service` and `bench/run report`. The designs nested-map, actor and inverted were left out of the measures, to
-keep the run short; they are in the sweep. Medians of interleaved rounds:
+`bench/run density`, `bench/run memory`, `bench/run service`, `bench/run prompt` and `bench/run report`. The designs
+nested-map, actor and inverted were left out of the measures, to keep the run short; they are in the sweep. Medians of interleaved rounds:
 ";
 
 /// Why goals are missed, as far as it is known.
@@ -110,6 +111,9 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
     }
     if let Some(report) = results.service()? {
         service(&mut text, &report)?;
+    }
+    if let Some(report) = results.prompt()? {
+        prompt(&mut text, &report)?;
     }
     if results.density_plot().is_file() {
         writeln!(text, "\n## Density of events\n\nBlocks stored (green) and removed (amber) over time.\n")?;
@@ -206,6 +210,26 @@ fn service(text: &mut String, report: &ServiceReport) -> Result<()> {
         row(text, std::iter::once(offered).chain(figures.map(|figure| format!("{figure:.0}"))))
     })?;
     Ok(write!(text, "\n{SERVICE_REASONS}")?)
+}
+
+/// The prompt side, each part a table.
+fn prompt(text: &mut String, report: &PromptReport) -> Result<()> {
+    text.push_str(
+        "\n## From a chat to scored pods\n\n`bench/run prompt`, in one process. *Published* is what the authors of llm-d's indexer \
+         have measured\non machines of theirs (Apple M1 and M3 Pro): it stands beside, and is no ratio.\n\n",
+    );
+    for (name, value) in &report.setting {
+        writeln!(text, "* {name}: {value}")?;
+    }
+    for part in &report.parts {
+        writeln!(text, "\n### {}\n\n{}\n", part.title, part.about)?;
+        row(text, ["", "median µs", "published"])?;
+        row(text, ["---", "---:", "---"])?;
+        for line in &part.lines {
+            row(text, [&line.what, &short(line.median_us), line.published.as_deref().unwrap_or("")])?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the service's time goes, by its profile.

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::MemoryReport;
+use crate::prompt::PromptReport;
 use crate::service::ServiceReport;
 
 /// The folder of results.
@@ -82,6 +83,14 @@ impl Results {
 
     pub(crate) fn memory(&self) -> Result<Option<MemoryReport>> {
         self.read("memory.json")
+    }
+
+    pub(crate) fn write_prompt(&self, report: &PromptReport) -> Result<()> {
+        self.write("prompt.json", report)
+    }
+
+    pub(crate) fn prompt(&self) -> Result<Option<PromptReport>> {
+        self.read("prompt.json")
     }
 
     fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
