@@ -48,7 +48,7 @@ Why, as far as it is known:
 * **Fan-out**: the ends of all holders are copied and compared with the processor's widest vectors; an answer for 7,000 no
   longer fits the first cache. With 1,000 workers most of the time is the way there, as with 64: an edge and a header for each
   run, each from memory.
-* **Memory**: about 33 bytes a distinct block, of which 8 are its local hash, 10 its name and the way from it to its run, and
+* **Memory**: about 33 bytes a distinct block, of which 8 are its local hash, 11 its name and the way from it to its run, and
   12 its directory slot at 55% load. At 7,000 workers a block of this play has 1.5 holders, so that little is shared, and
   names, slots and local hashes are what they are with fewer workers.
 * **Mixed replay**: most of its time is ingest. **Query p99** and **top 8**: as far as they go beyond the median, queries of thousands
