@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits};
@@ -36,13 +37,41 @@ fn bound(index: &RunIndex) -> MemoryBound {
     index.memory_bound().expect("the index is bounded")
 }
 
-/// Tells another index what was forgotten, as its ranks would tell of removals.
-fn remove_forgotten(from: &dyn SharedIndex, forgotten: &Forgotten) {
-    for (rank, blocks) in forgotten.lock().drain(..) {
-        for tier in Tier::ALL {
-            let event = BlockEvent::Removed { tier, blocks: blocks.clone(), copies: RemovedCopies::All };
-            from.apply(rank, &event);
-        }
+/// Applies an event to the index, and to the oracle together with removals where the index forgot.
+///
+/// What is forgotten to make room for an event that tells of it again is stored anew: of that the removal comes first.
+fn apply_to_both(
+    index: &RunIndex,
+    oracle: &dyn SharedIndex,
+    forgotten: &Forgotten,
+    rank: WorkerRank,
+    event: &BlockEvent,
+) {
+    index.apply(rank, event);
+    let forgotten = std::mem::take(&mut *forgotten.lock());
+    let stored: HashSet<SequenceHash> = match event {
+        BlockEvent::Stored { blocks, .. } => blocks.iter().map(|block| block.sequence).collect(),
+        _ => HashSet::new(),
+    };
+    let held: HashSet<SequenceHash> = match forgotten.iter().any(|(of, _)| *of == rank) {
+        true => index.held(rank).into_iter().map(|block| block.sequence).collect(),
+        false => HashSet::new(),
+    };
+    let is_stored_anew =
+        |of: WorkerRank, name: &SequenceHash| of == rank && stored.contains(name) && held.contains(name);
+    for (of, names) in &forgotten {
+        remove(oracle, *of, names.iter().filter(|name| is_stored_anew(*of, name)));
+    }
+    oracle.apply(rank, event);
+    for (of, names) in &forgotten {
+        remove(oracle, *of, names.iter().filter(|name| !is_stored_anew(*of, name)));
+    }
+}
+
+fn remove<'a>(from: &dyn SharedIndex, rank: WorkerRank, names: impl Iterator<Item = &'a SequenceHash>) {
+    let blocks: Vec<SequenceHash> = names.copied().collect();
+    for tier in Tier::ALL {
+        from.apply(rank, &BlockEvent::Removed { tier, blocks: blocks.clone(), copies: RemovedCopies::All });
     }
 }
 
@@ -152,9 +181,7 @@ proptest! {
         for (number, change) in changes.iter().enumerate() {
             match (event(change), change) {
                 (Some((rank, event)), _) => {
-                    index.apply(rank, &event);
-                    oracle.apply(rank, &event);
-                    remove_forgotten(&oracle, &forgotten);
+                    apply_to_both(&index, &oracle, &forgotten, rank, &event);
                 }
                 (None, Change::Ask { prompt }) => drop(index.find(&prompt.locals())),
                 (None, _) => {}
@@ -248,16 +275,19 @@ fn a_bound_can_change() {
     let oracle = Locked::<Oracle>::default();
     let tell = |families: std::ops::Range<u64>| {
         for family in families {
-            store(&index, family % WORKERS, alone(family));
-            store(&oracle, family % WORKERS, alone(family));
-            remove_forgotten(&oracle, &forgotten);
+            let worker = family % WORKERS;
+            let change = Change::Store { worker, prompt: alone(family), from: 0, tier: Tier::Device, copies: 1 };
+            let (rank, event) = event(&change).expect("an event");
+            apply_to_both(&index, &oracle, &forgotten, rank, &event);
         }
     };
     let queries: Vec<_> = (0..FAMILIES).step_by(7).map(|family| alone(family).locals()).collect();
     tell(0..2_000);
     assert!(bound(&index).bytes > 7 * INDEX_BYTES_MIN);
     index.set_memory_max(3 * INDEX_BYTES_MIN, 2 * INDEX_BYTES_MIN);
-    remove_forgotten(&oracle, &forgotten);
+    for (rank, names) in forgotten.lock().drain(..) {
+        remove(&oracle, rank, names.iter());
+    }
     assert!(bound(&index).bytes <= 3 * INDEX_BYTES_MIN, "{:?}", bound(&index));
     assert!(index.sizes().iter().map(|(_, size)| size.blocks).sum::<usize>() > 2_000, "the best of it is kept");
     check_equal(&index, &oracle, &queries).expect("they are equal");
