@@ -55,8 +55,12 @@ pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
         let bytes_max = ((bytes_needed as f64 * share) as usize).max(INDEX_BYTES_MIN);
         eprintln!("memory: {} MiB at most", bytes_max >> 20);
         let index = RunIndex::bounded(RunLimits::default(), bytes_max)?;
-        let lost_percent = KnownHits::of_index(play, &index).lost_percent();
+        let hits = KnownHits::of_index(play, &index);
         let bytes_highest = index.memory_bound().map(|bound| bound.bytes_highest);
+        if hits.too_high > 0 || bytes_highest.is_none_or(|highest| highest > bytes_max) {
+            bail!("an index of {bytes_max} bytes took {bytes_highest:?} and claimed too much {} times", hits.too_high);
+        }
+        let lost_percent = hits.lost_percent();
         run.points.push(MemoryPoint { bytes_max, bytes_highest, lost_percent });
         let keys_max = (bytes_max as f64 / TWO_LEVEL_LRU_BLOCK_BYTES) as usize;
         let lost_percent = two_level_lru_hits(play, workers, keys_max).lost_percent();

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
+use super::{names, series};
 use crate::memory::MemoryReport;
 
 const SIZE: (u32, u32) = (900, 560);
@@ -31,23 +32,10 @@ fn draw(report: &MemoryReport, to: &Path) -> Result<(), Box<dyn std::error::Erro
     let needed = mebibytes(report.bytes_needed);
     chart.draw_series(LineSeries::new([(needed, 0.0), (needed, report.hit_percent)], BLACK.mix(0.3)))?;
     for (number, line) in report.lines.iter().enumerate() {
-        let colour = Palette99::pick(number).to_rgba();
-        let points: Vec<(f64, f64)> =
-            line.points.iter().map(|point| (mebibytes(point.bytes_max), point.lost_percent)).collect();
-        chart
-            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
-            .label(line.name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-        chart.draw_series(PointSeries::of_element(points, 3, colour.filled(), &|at, size, style| {
-            Circle::new(at, size, style)
-        }))?;
+        let points = line.points.iter().map(|point| (mebibytes(point.bytes_max), point.lost_percent));
+        series(&mut chart, number, &line.name, points.collect())?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    names(&mut chart, SeriesLabelPosition::UpperRight)?;
     area.present()?;
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
+use super::{names, series};
 use crate::results::SweepLine;
 
 const SIZE: (u32, u32) = (900, 640);
@@ -36,23 +37,10 @@ fn draw(lines: &[SweepLine], to: &Path) -> Result<(), Box<dyn std::error::Error>
         .draw()?;
     chart.draw_series(LineSeries::new([(least, least), (most, most)], BLACK.mix(0.3)))?;
     for (number, line) in lines.iter().enumerate() {
-        let colour = Palette99::pick(number).to_rgba();
-        let points: Vec<(f64, f64)> =
-            line.points.iter().map(|point| (point.offered / 1e6, point.achieved / 1e6)).collect();
-        chart
-            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
-            .label(line.contender.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-        chart.draw_series(PointSeries::of_element(points, 3, colour.filled(), &|at, size, style| {
-            Circle::new(at, size, style)
-        }))?;
+        let points = line.points.iter().map(|point| (point.offered / 1e6, point.achieved / 1e6));
+        series(&mut chart, number, &line.contender, points.collect())?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    names(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
     Ok(())
 }
