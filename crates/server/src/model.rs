@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
+use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{
     Applied, BlockEvent, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
     WorkerRank,
@@ -123,6 +123,11 @@ impl Model {
             Some(name) => HashSpace::new(Some(name), cache_salt),
             None => HashSpace::new(self.lora_name.read().as_deref(), cache_salt),
         }
+    }
+
+    /// A prompt's blocks, for each token window that the model's engines use.
+    pub(crate) fn forms(&self, space: HashSpace, tokens: &[u32]) -> impl Iterator<Item = Vec<LocalHash>> {
+        self.windows.in_use().map(move |window| local_hashes(space, tokens, self.block_size, window))
     }
 
     /// How far a rank of a registered instance can be believed, and what went wrong last.

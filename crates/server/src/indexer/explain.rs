@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use flash_indexer_core::hashing::{HashSpace, local_hashes};
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
 use flash_indexer_wire::ContentSpace;
 
@@ -63,7 +62,7 @@ impl Indexer {
         };
         let (mut blocks, mut ranks) = (0, Vec::new());
         if let Some(model) = &model {
-            let forms = model.forms(&question.prompt);
+            let forms = model.queries_of(&question.prompt);
             blocks = forms.iter().map(Vec::len).max().unwrap_or(0);
             ranks = model.explain(&question.prompt, forms, is_asked);
         }
@@ -85,18 +84,14 @@ impl Indexer {
 
 impl Model {
     /// The prompt as the model's engines may have hashed it.
-    fn forms(&self, prompt: &Prompt) -> Vec<Vec<LocalHash>> {
+    fn queries_of(&self, prompt: &Prompt) -> Vec<Vec<LocalHash>> {
         match prompt {
             Prompt::Hashes(hashes) => vec![hashes.clone()],
             Prompt::Tokens { tokens, lora_name, cache_salt } => {
                 let space = self.hash_space(lora_name.as_deref(), cache_salt.as_deref());
-                self.forms_in(space, tokens).collect()
+                self.forms(space, tokens).collect()
             }
         }
-    }
-
-    fn forms_in(&self, space: HashSpace, tokens: &[u32]) -> impl Iterator<Item = Vec<LocalHash>> {
-        self.windows.in_use().map(move |window| local_hashes(space, tokens, self.block_size, window))
     }
 
     fn explain(
@@ -141,7 +136,7 @@ impl Model {
         let plain = ContentSpace::default();
         let others = self.spaces.list().into_iter().chain([plain]).filter(|space| space.hash_space() != own);
         for space in others {
-            let found = self.forms_in(space.hash_space(), tokens).flat_map(|query| self.index.find(&query).ranks);
+            let found = self.forms(space.hash_space(), tokens).flat_map(|query| self.index.find(&query).ranks);
             for found in found {
                 let blocks = found.longest() as usize;
                 if deepest.get(&found.rank).is_none_or(|known| known.blocks < blocks) {

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::hashing::{BlockSize, local_hashes};
+use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
@@ -234,8 +234,7 @@ impl Indexer {
     ) -> Result<Answer, QueryError> {
         let model = self.model(key)?;
         let space = model.hash_space(lora_name, cache_salt);
-        let windows = model.windows.in_use();
-        let queries: Vec<_> = windows.map(|window| local_hashes(space, tokens, model.block_size, window)).collect();
+        let queries: Vec<_> = model.forms(space, tokens).collect();
         let found = queries.iter().map(|query| (query.as_slice(), model.find_prompt(query, tokens.len())));
         Ok(model.answer(found).select(options))
     }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use flash_indexer_core::hashing::{local_hashes, sequence_hashes};
+use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, MatchScores, SequenceHash};
 use flash_indexer_prompt::score::Predicted;
 
 use super::{Indexer, QueryError};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
-use crate::model::Model;
 use crate::score::{ScoreOptions, Scores, Scoring};
 
 /// Tokens of a prompt and what they were computed with.
@@ -58,8 +57,9 @@ impl Indexer {
     /// When nobody is registered for the model and tenant.
     pub fn score(&self, key: &ModelKey, prompt: TokenPrompt<'_>, options: &ScoreOptions) -> Result<Scores, QueryError> {
         let model = self.model(key)?;
-        let queries: Vec<(Vec<LocalHash>, MatchScores)> = forms(&model, prompt)
-            .into_iter()
+        let space = model.hash_space(prompt.lora_name, prompt.cache_salt);
+        let queries: Vec<(Vec<LocalHash>, MatchScores)> = model
+            .forms(space, prompt.tokens)
             .map(|query| {
                 let found = model.find_prompt(&query, prompt.tokens.len());
                 (query, found)
@@ -91,7 +91,8 @@ impl Indexer {
         let worker = model.instances.read().get(pod).map(|instance| instance.worker);
         let worker = worker.ok_or_else(|| PredictError::UnknownPod { pod: pod.clone(), key: key.clone() })?;
         let mut all = Predicted::default();
-        for query in forms(&model, prompt) {
+        let space = model.hash_space(prompt.lora_name, prompt.cache_salt);
+        for query in model.forms(space, prompt.tokens) {
             let prefixes: Vec<SequenceHash> = sequence_hashes(&query).collect();
             let predicted = self.predictions.predict(worker, &prefixes, ttl);
             all.blocks = predicted.blocks.max(all.blocks);
@@ -101,10 +102,4 @@ impl Indexer {
         self.metrics.bounded(Bound::PredictedBlocks, all.forgotten);
         Ok(all)
     }
-}
-
-/// A prompt's blocks, for each token window that the model's engines use.
-fn forms(model: &Model, prompt: TokenPrompt<'_>) -> Vec<Vec<LocalHash>> {
-    let space = model.hash_space(prompt.lora_name, prompt.cache_salt);
-    model.windows.in_use().map(|window| local_hashes(space, prompt.tokens, model.block_size, window)).collect()
 }
