@@ -227,8 +227,9 @@ fn checking() -> Service {
 }
 
 fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
-    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
-    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+    let name = format!("flash_indexer_{name}_total");
+    let counted = || service.metrics().value(&name, &[("outcome", outcome)]);
+    wait_for(&format!("{name} {outcome}"), PATIENCE, || (counted() > 0.0).then_some(()));
 }
 
 #[test]
@@ -295,8 +296,9 @@ fn busy_replicas_are_compared_at_one_message() {
         wait_for_metric(&second, "peer_checks", "equal");
         drop(stops);
     });
-    let metrics = second.get_text("/metrics");
-    assert!(!metrics.contains("dispute") && !metrics.contains("drift"), "{metrics}");
+    for outcome in ["dispute", "drift"] {
+        assert_eq!(second.metrics().value("flash_indexer_peer_checks_total", &[("outcome", outcome)]), 0.0);
+    }
 }
 
 #[test]
@@ -343,5 +345,6 @@ fn a_digest_is_of_one_message() {
     assert_eq!(digest("&at_sequence=0").0, 409, "it has passed");
     assert_eq!(digest("&at_sequence=1").1["holds"]["blocks"], json!(1));
     assert_eq!(digest("&dp_rank=7").0, 404);
-    assert_eq!(service.get("/digest?model_name=m").0, 400);
+    let (status, answer) = service.get("/digest?model_name=m");
+    assert_eq!((status, &answer["error"]), (400, &json!("the query string does not fit: missing field `instance_id`")));
 }
