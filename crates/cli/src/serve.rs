@@ -1,12 +1,13 @@
 //! `flash-indexer serve`: the service.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
@@ -89,7 +90,7 @@ pub(crate) struct ServeArguments {
     block_size: Option<u32>,
 
     /// Model of --workers, and of discovered engines for which none is named.
-    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default")]
+    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     model_name: String,
 
     /// Tenant of --workers, and of discovered engines for which none is named.
@@ -109,12 +110,12 @@ pub(crate) struct ServeArguments {
     load: Option<PathBuf>,
 
     /// Largest body of a request, in bytes.
-    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value_t = 8 << 20)]
-    body_bytes_max: usize,
+    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608")]
+    body_bytes_max: NonZeroUsize,
 
     /// Connections that may be open at a time; further ones wait.
-    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value_t = 4_096)]
-    connections_max: usize,
+    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096")]
+    connections_max: NonZeroUsize,
 
     /// Count how many queries of the last so many seconds reached each block, for the frequencies in
     /// answers; 0 counts nothing.
@@ -217,6 +218,16 @@ impl TokenizationArguments {
         let service = self.tokenizer_service.clone().map(|address| TokenizerServiceOptions { address, deadline });
         TokenizationOptions { named: self.tokenizers.clone(), directory: self.tokenizer_dir.clone(), service, pool }
     }
+
+    /// Says at once what every prompt would say later. They may still come: they are looked for with each prompt.
+    fn warn_of_missing_paths(&self) {
+        if let Some(directory) = self.tokenizer_dir.as_ref().filter(|directory| !directory.is_dir()) {
+            warn!("--tokenizer-dir: there is no directory {}, so no tokenizer is found there", directory.display());
+        }
+        for (model, path) in self.tokenizers.iter().filter(|(_, path)| !path.exists()) {
+            warn!("--tokenizer: there is nothing at {}, so {model} has no tokenizer there", path.display());
+        }
+    }
 }
 
 /// One of `--tokenizer`.
@@ -233,8 +244,8 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         host: arguments.host.clone(),
         port: arguments.port,
         grpc_port: arguments.grpc_port,
-        body_bytes_max: arguments.body_bytes_max,
-        connections_max: arguments.connections_max,
+        body_bytes_max: arguments.body_bytes_max.get(),
+        connections_max: arguments.connections_max.get(),
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
@@ -269,6 +280,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         ..ServerOptions::default()
     };
     raise_open_files_limit();
+    arguments.tokenization.warn_of_missing_paths();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
         let mut stopped = pin!(stop::signal()?);

@@ -21,6 +21,7 @@ use self::probe::{Observed, Stream, instance_name};
 use self::report::{Report, Subject};
 use crate::client::{IndexerClient, Worker};
 use crate::simulate::progress;
+use crate::told;
 
 /// Engines that are looked at at a time.
 const PROBES_MAX: usize = 16;
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> ExitCode {
             ExitCode::from(u8::from(worst == Some(Verdict::Problem)))
         }
         Err(error) => {
-            eprintln!("flash-indexer: {error:#}");
+            eprintln!("flash-indexer: {}", told(&error));
             ExitCode::from(NOT_CHECKED)
         }
     }
@@ -92,7 +93,8 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     let workers = client.all_workers()?;
     let streams = streams_of(&workers, arguments);
     if streams.is_empty() {
-        bail!("no such engine is registered with {}: see GET /workers, and POST /register", arguments.url);
+        let such = if arguments.instance.is_some() || arguments.model_name.is_some() { "such " } else { "" };
+        bail!("no {such}engine is registered with {}: see GET /workers, and POST /register", arguments.url);
     }
     let mut findings = vec![service::readiness(ready)];
     findings.extend(service::peers(&client, &workers));
