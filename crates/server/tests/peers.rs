@@ -262,6 +262,29 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     wait_for_metric(&late, "peer_checks", "equal");
 }
 
+#[test]
+fn a_replica_that_is_sure_leaves_one_that_is_not_to_mend_itself() {
+    let (whole, late) = (checking(), Service::start());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    engine.say(&whole, 0, &[stored(None, &[1, 2, 3])]);
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    let mut last = 0;
+    wait_for("a message without those before it", PATIENCE, || {
+        last += 1;
+        engine.say(&whole, last, &[stored(Some(2), &[9])]);
+        (late.listener(&json!(1), 0)["trust"] == json!("degraded")).then_some(())
+    });
+    engine.wait(&late, "the last message", |listener| listener["last_seq"] == json!(last));
+    assert_eq!(whole.post("/register_peer", &json!({ "url": late.url("") })).0, 201);
+    wait_for_metric(&whole, "peer_checks", "not_compared");
+    let checks = |outcome| whole.metrics().value("flash_indexer_peer_checks_total", &[("outcome", outcome)]);
+    assert_eq!((checks("drift"), checks("worse"), checks("dispute")), (0.0, 0.0, 0.0));
+    assert_eq!(whole.listener(&json!(1), 0)["trust"], json!("exact"));
+}
+
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
