@@ -217,3 +217,22 @@ fn what_alerts_look_at_is_there_from_the_start() {
         }
     }
 }
+
+#[test]
+fn every_metric_is_documented() {
+    let indexer = IndexerOptions { memory_max: Some(64 << 20), ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
+    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"));
+    let operations = operations.expect("the documentation");
+    let is_documented = |name: &str| {
+        let names = ["", "_total", "_info"].map(|ending| format!("`{name}{ending}`"));
+        names.iter().any(|name| operations.contains(name))
+    };
+    let metrics = service.metrics();
+    let own = metrics.families.iter().filter_map(|family| family.name.strip_prefix("flash_indexer_"));
+    let undocumented: Vec<&str> = own.filter(|name| !is_documented(name)).collect();
+    assert_eq!(undocumented, Vec::<&str>::new());
+}
