@@ -283,9 +283,8 @@ fn redis(text: &mut String, report: &RedisReport) -> Result<()> {
 
 /// Where a query of the store spends its time, as far as it is known.
 const REDIS_REASONS: &str = "\
-A prompt that nobody holds costs the way there and back; the rest grows with the ranks in the answer, and less with the prompt.
-What the slowest hundredth waits for is not the script: of some 15,000 calls Redis' own log had two above 0.8 ms. Two threads
-of the replica and one of Redis share the cores.";
+A prompt that nobody holds costs the way there and back: 53 to 115 µs from run to run, as two threads of the replica and one
+of Redis wake each other on the cores that they share. The rest grows with the ranks in the answer, and less with the prompt.";
 
 /// Where the service's time goes, by its profile.
 const SERVICE_REASONS: &str = "\
