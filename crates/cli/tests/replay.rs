@@ -5,6 +5,7 @@ mod support;
 use std::fmt::Write;
 use std::path::Path;
 
+use flash_indexer_bench::Measure;
 use flash_indexer_test_support::shared_dir;
 use support::{run, say, text};
 
@@ -117,7 +118,7 @@ fn a_small_bench_prints_a_table_of_each_measure_and_writes_it_down() {
         assert!(!report.contains("answers differ"), "{report}");
         let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
         let measures = results["measures"].as_array().expect("measures");
-        assert_eq!(measures.len(), 12);
+        assert_eq!(measures.len(), Measure::ALL.len());
         for measure in measures {
             let name = measure["measure"].as_str().expect("a name");
             assert!(report.contains(&format!("\n{name}: ")), "{name} is printed");
