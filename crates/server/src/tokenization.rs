@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, PromptOptions,
-    ServiceAddress, TokenizeError, TokenizerPool, TokenizerService, TokenizerSource,
+    ServiceAddress, Ticket, TokenizeError, Tokenized, TokenizerPool, TokenizerService, TokenizerSource,
 };
 use tokio::sync::oneshot;
 
@@ -90,11 +90,12 @@ impl Tokenization {
             // Who asked may have gone.
             let _ = sender.send(result);
         });
+        let waiting = Waiting { pool, metrics: &self.metrics, kind, ticket: submitted.as_ref().ok().copied() };
         let result = match submitted {
-            Ok(()) => done.await.unwrap_or(Err(TokenizeError::Stopped)),
+            Ok(_) => done.await.unwrap_or(Err(TokenizeError::Stopped)),
             Err(refused) => Err(refused),
         };
-        self.metrics.tokenized(kind, result.as_ref());
+        waiting.end(result.as_ref());
         Ok(result?.ids)
     }
 
@@ -106,6 +107,30 @@ impl Tokenization {
     pub(crate) fn stop(&self) {
         if let Some(pool) = &self.pool {
             pool.stop();
+        }
+    }
+}
+
+/// A prompt whose tokens are waited for. Dropped before its end, nobody waits any more: then it does not stay in the queue.
+struct Waiting<'a> {
+    pool: &'a TokenizerPool,
+    metrics: &'a Metrics,
+    kind: &'static str,
+    ticket: Option<Ticket>,
+}
+
+impl Waiting<'_> {
+    fn end(mut self, result: Result<&Tokenized, &TokenizeError>) {
+        self.ticket = None;
+        self.metrics.tokenized(self.kind, result);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.pool.withdraw(ticket);
+            self.metrics.tokenized(self.kind, Err(&TokenizeError::Withdrawn));
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use futures_core::Stream;
 use tonic::{Response, Status, Streaming};
@@ -57,33 +56,25 @@ impl Stream for Answers {
                 return Poll::Ready(over.map(|failed| failed.map(|_| QueryResponse::default())));
             }
         };
-        let start = Instant::now();
+        let answering = self.shared.answering("QueryStream");
         if !self.shared.indexer.is_shared() {
             let answer = self.shared.query_here(&request);
-            return Poll::Ready(Some(Ok(self.shared.in_stream(start, &request, answer))));
+            return Poll::Ready(Some(Ok(in_stream(&request, answering.with(answer)))));
         }
         let shared = self.shared.clone();
         self.waiting = Some(Box::pin(async move {
             let answer = shared.query(&request).await;
-            shared.in_stream(start, &request, answer)
+            in_stream(&request, answering.with(answer))
         }));
         self.poll_waiting(context).map(|answer| answer.map(Ok))
     }
 }
 
-impl Shared {
-    /// Counts an answer in a stream, where a failure is an answer as well.
-    fn in_stream(
-        &self,
-        start: Instant,
-        request: &QueryRequest,
-        answer: Result<QueryResponse, Status>,
-    ) -> QueryResponse {
-        let answer = self.answered("QueryStream", start, answer);
-        answer.map(Response::into_inner).unwrap_or_else(|status| QueryResponse {
-            request_id: request.request_id,
-            error: Some(Error { code: status.code().into(), message: status.message().to_owned() }),
-            ..QueryResponse::default()
-        })
-    }
+/// A failure is an answer as well in a stream.
+fn in_stream(request: &QueryRequest, answer: Result<Response<QueryResponse>, Status>) -> QueryResponse {
+    answer.map(Response::into_inner).unwrap_or_else(|status| QueryResponse {
+        request_id: request.request_id,
+        error: Some(Error { code: status.code().into(), message: status.message().to_owned() }),
+        ..QueryResponse::default()
+    })
 }

@@ -1,7 +1,6 @@
 //! `indexer.v1.IndexerService`: scores of pods.
 
 use std::num::NonZeroUsize;
-use std::time::Instant;
 
 use flash_indexer_prompt::chat::ChatRequest;
 use flash_indexer_prompt::score::PodFilter;
@@ -23,9 +22,8 @@ impl IndexerService for Scores {
         &self,
         request: Request<GetPodScoresRequest>,
     ) -> Result<Response<GetPodScoresResponse>, Status> {
-        let start = Instant::now();
-        let answer = self.scores(request.into_inner()).await;
-        self.0.answered("GetPodScores", start, answer)
+        let answering = self.0.answering("GetPodScores");
+        answering.with(self.scores(request.into_inner()).await)
     }
 }
 

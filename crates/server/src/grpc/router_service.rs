@@ -1,7 +1,7 @@
 //! `flash_indexer.v1.RouterService`: queries by tokens or hashes, one by one or in a stream.
 
 use std::num::NonZeroUsize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flash_indexer_core::{LocalHash, Tier};
 use tonic::{Request, Response, Status, Streaming};
@@ -19,8 +19,8 @@ pub(super) struct Router(pub(super) Shared);
 #[tonic::async_trait]
 impl RouterService for Router {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
-        let start = Instant::now();
-        self.0.answered("Query", start, self.0.query(&request.into_inner()).await)
+        let answering = self.0.answering("Query");
+        answering.with(self.0.query(&request.into_inner()).await)
     }
 
     type QueryStreamStream = Answers;
@@ -30,8 +30,8 @@ impl RouterService for Router {
     }
 
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
-        let start = Instant::now();
-        self.0.answered("Predict", start, self.0.predict(&request.into_inner()))
+        let answering = self.0.answering("Predict");
+        answering.with(self.0.predict(&request.into_inner()))
     }
 }
 
