@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "hub")]
+use flash_indexer_prompt::tokenize::{Hub, HubOptions};
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, PromptOptions,
     ServiceAddress, Ticket, TokenizeError, Tokenized, TokenizerPool, TokenizerService, TokenizerSource,
@@ -20,6 +22,9 @@ pub struct TokenizationOptions {
     pub named: Vec<(String, PathBuf)>,
     /// A directory of models.
     pub directory: Option<PathBuf>,
+    /// The Hugging Face hub.
+    #[cfg(feature = "hub")]
+    pub hub: Option<HubOptions>,
     /// A tokenizer service.
     pub service: Option<TokenizerServiceOptions>,
     /// Threads, queue and cache.
@@ -62,6 +67,10 @@ impl Tokenization {
         }
         if let Some(directory) = &options.directory {
             sources.push(Box::new(ModelDirectory::new(directory.clone(), ModelDirectoryOptions::default())));
+        }
+        #[cfg(feature = "hub")]
+        if let Some(hub) = &options.hub {
+            sources.push(Box::new(Hub::new(hub.clone())?));
         }
         if let Some(service) = &options.service {
             sources.push(Box::new(TokenizerService::new(&service.address, service.deadline)?));
