@@ -44,8 +44,7 @@ pub(crate) struct TracePlay {
 
 impl TracePlay {
     pub(crate) fn workload(&self, trace: &MooncakeTrace, scenario: Scenario) -> Workload {
-        let prompts = trace.prompts().take(self.requests);
-        Workload::play(prompts, &scenario.options(&self.fleet), scenario.passes())
+        scenario.play(trace, self.requests, &self.fleet)
     }
 }
 

@@ -31,7 +31,10 @@ fn engines_of_a_file_come_and_go_while_it_runs() {
         "m",
     ]);
     assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
-    let workers = get(&serve, "/workers");
+    // It listens a moment before it says so.
+    let workers = wait_for("the engine", PATIENCE, || {
+        Some(get(&serve, "/workers")).filter(|workers| workers.as_array().is_some_and(|workers| !workers.is_empty()))
+    });
     assert_eq!([&workers[0]["instance_id"], &workers[0]["model_name"]], ["a", "m"]);
 
     std::fs::write(path, "[{]").expect("it can be written");

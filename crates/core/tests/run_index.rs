@@ -121,4 +121,37 @@ proptest! {
         }
         prop_assert!(index.ranks().is_empty());
     }
+
+    /// Chains that get longer and lose their ends in steps of every size: what is known of stretches of a run must be of
+    /// the blocks that are there now.
+    #[test]
+    fn long_chains_grow_and_lose_their_ends(steps in vec((0..400usize, 1..300usize), 1..8), cuts in vec(0.0..1.0f64, 3)) {
+        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let (mut chain, mut queries) = (Vec::new(), Vec::new());
+        for (step, &(lost, new)) in (1..).zip(&steps) {
+            let names_before = names(1, &chain);
+            let kept = chain.len() - lost.min(chain.len());
+            if kept < chain.len() {
+                let blocks = names_before[kept..].iter().rev().copied().collect();
+                let event = BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All };
+                prop_assert_eq!(index.apply(rank(1), &event), oracle.apply(rank(1), &event));
+            }
+            chain.truncate(kept);
+            chain.extend((0..new as u64).map(|at| LocalHash(step << 32 | at)));
+            let names = names(1, &chain);
+            let blocks = (kept..chain.len()).map(|at| Block { sequence: names[at], local: chain[at] }).collect();
+            let parent = kept.checked_sub(1).map(|at| names[at]);
+            let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
+            prop_assert_eq!(index.apply(rank(1), &event), oracle.apply(rank(1), &event));
+            queries.push(chain.clone());
+            for cut in &cuts {
+                // Another block somewhere.
+                let mut query = chain.clone();
+                let at = (query.len() as f64 * cut) as usize;
+                query[at] = LocalHash(u64::MAX);
+                queries.push(query);
+            }
+            check_equal(&index, &oracle, &queries)?;
+        }
+    }
 }

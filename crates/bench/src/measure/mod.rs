@@ -8,6 +8,7 @@ mod query;
 
 use std::fmt;
 
+use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,8 @@ pub enum Measure {
     Memory,
     /// Memory of the same blocks spread over 7,000 workers.
     MemoryWide,
+    /// Memory of 7,000 workers that hold the same prompts.
+    MemorySame,
     /// Queries that 1,000 workers match.
     FanOut,
     /// Queries that 7,000 workers match.
@@ -46,8 +49,10 @@ pub enum Measure {
 
 /// Workers of [`Measure::FanOut`] and [`Measure::Clear`].
 const MANY: usize = 1_000;
-/// Workers of [`Measure::FanOutWide`] and [`Measure::MemoryWide`].
+/// Workers of [`Measure::FanOutWide`], [`Measure::MemoryWide`] and [`Measure::MemorySame`].
 const VERY_MANY: usize = 7_000;
+/// Prompts that all workers of [`Measure::MemorySame`] hold: the first of the trace.
+const SAME_PROMPTS: usize = 8;
 const HOLES_PERCENT: f64 = 2.0;
 
 /// The fleet that a measure needs.
@@ -57,11 +62,13 @@ pub(crate) enum Scenario {
     PrivateSeeds,
     Holes,
     Workers(usize),
+    /// So many, each of which serves the same prompts.
+    SameOnEach(usize),
 }
 
 impl Scenario {
     /// The fleet's options, made from those of the ordinary fleet.
-    pub(crate) fn options(self, ordinary: &FleetOptions) -> FleetOptions {
+    fn options(self, ordinary: &FleetOptions) -> FleetOptions {
         let ordinary = ordinary.clone();
         match self {
             Self::Fleet => ordinary,
@@ -70,13 +77,21 @@ impl Scenario {
                 let holes = HoleShare::percent(HOLES_PERCENT).expect("two of a hundred is a share");
                 FleetOptions { holes, ..ordinary }
             }
-            Self::Workers(workers) => FleetOptions { workers, ..ordinary },
+            Self::Workers(workers) | Self::SameOnEach(workers) => FleetOptions { workers, ..ordinary },
         }
     }
 
-    /// How often the trace is played.
-    pub(crate) fn passes(self) -> usize {
-        if self == Self::Fleet { 2 } else { 1 }
+    /// Plays what this fleet serves of the first `requests` of a trace.
+    pub(crate) fn play(self, trace: &MooncakeTrace, requests: usize, ordinary: &FleetOptions) -> Workload {
+        let options = self.options(ordinary);
+        match self {
+            Self::SameOnEach(workers) => {
+                let prompts = trace.prompts().take(SAME_PROMPTS.min(requests));
+                Workload::play(prompts.flat_map(|prompt| std::iter::repeat_n(prompt, workers)), &options, 1)
+            }
+            Self::Fleet => Workload::play(trace.prompts().take(requests), &options, 2),
+            _ => Workload::play(trace.prompts().take(requests), &options, 1),
+        }
     }
 }
 
@@ -90,7 +105,7 @@ pub(crate) struct Sample {
 
 impl Measure {
     /// Every measure, in an order that lets one fleet serve several of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Ingest,
         Self::IngestTwoThreads,
         Self::Query,
@@ -103,6 +118,7 @@ impl Measure {
         Self::Clear,
         Self::FanOutWide,
         Self::MemoryWide,
+        Self::MemorySame,
     ];
 
     /// Its name on command lines and in files.
@@ -116,6 +132,7 @@ impl Measure {
             Self::Mixed => "mixed",
             Self::Memory => "memory",
             Self::MemoryWide => "memory-7000",
+            Self::MemorySame => "memory-7000-same",
             Self::FanOut => "fan-out-1000",
             Self::FanOutWide => "fan-out-7000",
             Self::PrivateSeeds => "private-seeds",
@@ -144,6 +161,9 @@ impl Measure {
             Self::Memory | Self::MemoryWide => {
                 "Growth of the resident size of a fresh process while an empty index takes in all events; pages of 4 KiB."
             }
+            Self::MemorySame => {
+                "The same of 7,000 workers each of which holds the first eight prompts of the trace: as popular as prompts can be."
+            }
             Self::FanOut | Self::FanOutWide => "The trace spread over many workers, all of which match every query.",
             Self::PrivateSeeds => "As ingest, with a hash seed of its own for each worker.",
             Self::Holes => "As ingest and query, with 2% of stored blocks removed from the middle of their sequence.",
@@ -161,7 +181,7 @@ impl Measure {
                 &["mean ns", "p50 ns", "p99 ns", "max ns", "p99 / own quiet p99", "writer ns/stored block"]
             }
             Self::Mixed => &["M ops/s, 1 + 1", "M ops/s, 2 x both", "M ops/s, better"],
-            Self::Memory | Self::MemoryWide => &["B/unique block", "B/held block", "MiB"],
+            Self::Memory | Self::MemoryWide | Self::MemorySame => &["B/unique block", "B/held block", "MiB"],
             Self::FanOut | Self::FanOutWide => {
                 &["full mean ns", "full p50 ns", "full p99 ns", "top-8 mean ns", "top-8 p50 ns", "top-8 p99 ns"]
             }
@@ -182,12 +202,13 @@ impl Measure {
             Self::Holes => Scenario::Holes,
             Self::FanOut | Self::Clear => Scenario::Workers(MANY),
             Self::FanOutWide | Self::MemoryWide => Scenario::Workers(VERY_MANY),
+            Self::MemorySame => Scenario::SameOnEach(VERY_MANY),
         }
     }
 
     /// Whether it needs a process of its own.
     pub(crate) const fn is_memory(self) -> bool {
-        matches!(self, Self::Memory | Self::MemoryWide)
+        matches!(self, Self::Memory | Self::MemoryWide | Self::MemorySame)
     }
 
     /// Measures one contender once; nothing if it cannot do what is measured.
@@ -203,7 +224,7 @@ impl Measure {
             Self::Holes => Some(query::with_ingest(contender, workload, clock)),
             Self::FanOut | Self::FanOutWide => Some(fan_out::full_and_top(contender, workload, clock)),
             Self::Clear => Some(clear::one_worker(contender, workload)),
-            Self::Memory | Self::MemoryWide => None,
+            Self::Memory | Self::MemoryWide | Self::MemorySame => None,
         }
     }
 }

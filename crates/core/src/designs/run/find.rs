@@ -4,15 +4,15 @@
 //! other, and at last looks whether any of these runs has changed its version meanwhile; if so it
 //! starts again. It takes no lock and writes nothing that others see.
 
-use std::ops::Range;
-
 use super::branching;
 use super::matches::{Scratch, Step};
 use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
 use super::published::edges::edge_hash;
-use super::published::layout::{Info, Place, RunId};
+use super::published::fingerprint::fingerprint_of;
+use super::published::layout::{Info, Place, RunId, SECTION_BLOCKS};
 use super::published::prefetch::prefetch;
 use super::published::{Published, Run};
+use super::widest::widest;
 use crate::LocalHash;
 
 /// The writer changed something that the query has used.
@@ -85,8 +85,14 @@ pub(super) fn walk(
     let mut way = Way::Single;
     let mut parent = Place::ROOT;
     let mut base = 0;
-    while let Some((run, version, info)) = child(published, generation, parent, &query[base..])? {
+    let mut likely = None;
+    while let Some((run, version, info)) = child(published, generation, (parent, likely), &query[base..])? {
         let record = published.run(run);
+        likely = record.child();
+        if let Some((_, child)) = likely {
+            // On its way from memory while this run is compared.
+            prefetch_start(published.run(child).record);
+        }
         let matched = match_length(record, info, &query[base..]);
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
             way = Way::Branching;
@@ -102,17 +108,18 @@ pub(super) fn walk(
     Ok(way)
 }
 
-/// The run that follows `parent` with the query's first block, with its version from before it was looked at.
+/// The run that follows `parent` with the query's first block, with its version from before it was looked at. `likely` may
+/// be one that hangs from that run at some offset.
 #[inline]
 fn child(
     published: &Published,
     generation: u32,
-    parent: Place,
+    (parent, likely): (Place, Option<(u16, RunId)>),
     query: &[LocalHash],
 ) -> Result<Option<(RunId, u64, Info)>, Changed> {
     let mut found = Ok(None);
     let Some(&local) = query.first() else { return found };
-    published.edges.search(generation, edge_hash(parent, local), |run| {
+    let mut take = |run| {
         let record = published.run(run);
         let Some(version) = record.version() else {
             found = Err(Changed);
@@ -124,34 +131,73 @@ fn child(
             return true;
         }
         false
-    });
+    };
+    let is_taken = likely.is_some_and(|(offset, run)| offset == parent.offset && take(run));
+    if !is_taken {
+        published.edges.search(generation, edge_hash(parent, local), take);
+    }
     found
 }
 
 /// Blocks that are compared at a time: a cache line of the column.
-const STRIDE: usize = 8;
-/// Lines of a column that match before further ones are asked for: most matches end in the first few.
-const LINES_ALONE: usize = 3;
-/// Lines of a column that are on their way from memory while one is compared.
-const LINES_AHEAD: usize = 12;
-
-/// Asks for lines of a column.
-#[inline]
-fn prefetch_lines(column: &[AtomicU64], lines: Range<usize>) {
-    for line in lines {
-        match column.get(line * STRIDE) {
-            Some(first) => prefetch(first),
-            None => break,
-        }
-    }
-}
+const STRIDE: usize = if cfg!(loom) { 1 } else { 8 };
+/// Blocks that are compared before anything further is asked for: most matches end among them.
+const NEAR_BLOCKS: usize = if cfg!(loom) { 1 } else { 3 * STRIDE };
 
 /// Leading blocks of `query` that the run has.
 #[inline]
 pub(super) fn match_length(run: Run<'_>, info: Info, query: &[LocalHash]) -> usize {
-    let locals = run.locals();
-    let count = query.len().min(info.len()).min(locals.len());
-    mismatch(&locals[..count], &query[..count])
+    let column = run.locals();
+    let count = query.len().min(info.len()).min(column.len());
+    let (column, query) = (&column[..count], &query[..count]);
+    let near_end = count.min(NEAR_BLOCKS);
+    let near = mismatch(&column[..near_end], &query[..near_end]);
+    if near < NEAR_BLOCKS {
+        return near;
+    }
+    match_beyond(run, column, query)
+}
+
+/// The same once the first [`NEAR_BLOCKS`] are known to be equal, of a column that is as long as the query.
+#[inline(never)]
+fn match_beyond(run: Run<'_>, column: &[AtomicU64], query: &[LocalHash]) -> usize {
+    let fingerprints = run.fingerprints();
+    let sections = fingerprints.len().min(query.len() / SECTION_BLOCKS);
+    let mut start = NEAR_BLOCKS.max(sections * SECTION_BLOCKS);
+    let mut end = column.len();
+    prefetch_blocks(&column[start..end]);
+    if sections > 0 {
+        prefetch(&fingerprints[0]);
+        let same = equal_sections(&fingerprints[..sections], query);
+        if same < sections {
+            // The end is in the next one.
+            start = NEAR_BLOCKS.max(same * SECTION_BLOCKS);
+            end = (same + 1) * SECTION_BLOCKS;
+            prefetch_blocks(&column[start..end]);
+        }
+    }
+    start + mismatch(&column[start..end], &query[start..end])
+}
+
+/// The header and the blocks that are compared first.
+#[inline]
+fn prefetch_start(record: &[AtomicU64]) {
+    record.iter().step_by(STRIDE).take(1 + NEAR_BLOCKS / STRIDE).for_each(prefetch);
+}
+
+#[inline]
+fn prefetch_blocks(column: &[AtomicU64]) {
+    column.iter().step_by(STRIDE).for_each(prefetch);
+}
+
+/// Leading sections of the query that have these fingerprints.
+fn equal_sections(fingerprints: &[AtomicU64], query: &[LocalHash]) -> usize {
+    widest(|| {
+        let (sections, _) = query.as_chunks();
+        let mut sections = sections.iter().zip(fingerprints);
+        let different = sections.position(|(section, expected)| fingerprint_of(section) != expected.load(Relaxed));
+        different.unwrap_or(fingerprints.len())
+    })
 }
 
 /// Index of the first difference of two slices of the same length, which is the length when there is
@@ -170,12 +216,6 @@ fn mismatch(column: &[AtomicU64], query: &[LocalHash]) -> usize {
             return equal + different.trailing_zeros() as usize;
         }
         equal += STRIDE;
-        // Only what goes on for a while is worth the bandwidth.
-        let line = equal / STRIDE;
-        if line >= LINES_ALONE {
-            let from = if line == LINES_ALONE { line + 1 } else { line + LINES_AHEAD };
-            prefetch_lines(column, from..line + LINES_AHEAD + 1);
-        }
     }
     let same = column_rest.iter().zip(query_rest).take_while(|(column, query)| column.load(Relaxed) == query.0);
     equal + same.count()

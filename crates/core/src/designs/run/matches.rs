@@ -1,9 +1,9 @@
 //! The answer of the run index in its own form, and the memory that finding it needs.
 
+use super::published::atomics::Relaxed;
 use super::published::holdings::{Holder, Holdings};
 use super::published::layout::RunId;
-
-use super::published::atomics::Relaxed;
+use super::widest::widest;
 
 /// Depths by holder, in memory that is used again from query to query.
 ///
@@ -135,20 +135,6 @@ impl Depths {
     pub(super) fn as_slice(&self) -> &[u32] {
         &self.by_holder
     }
-}
-
-/// Runs `work` compiled for the widest vectors that this processor has.
-#[inline]
-fn widest(work: impl FnOnce()) {
-    struct Work<F>(F);
-    impl<F: FnOnce()> pulp::NullaryFnOnce for Work<F> {
-        type Output = ();
-        #[inline(always)]
-        fn call(self) {
-            (self.0)();
-        }
-    }
-    pulp::Arch::new().dispatch(Work(work));
 }
 
 /// Ends are copied out of the shared words a stretch at a time, so that the arithmetic on them is

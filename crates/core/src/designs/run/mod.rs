@@ -15,6 +15,7 @@ mod models;
 mod published;
 mod top;
 mod touches;
+mod widest;
 mod writer;
 
 use std::cell::RefCell;

@@ -37,6 +37,15 @@ fn a_tail_is_replaced_by_another_rank() {
 }
 
 #[test]
+fn a_section_is_replaced() {
+    // Sections have two blocks here: fingerprints tell of "ab" and "cd" what "xy" makes untrue.
+    Model::new("abcdef", &[stores(1, "", "abcdef")], &[evicts(1, "abcdef", 4), stores(1, "ab", "xyef")]).check();
+    Model::new("abxyef", &[stores(1, "", "abcdef")], &[evicts(1, "abcdef", 4), stores(1, "ab", "xyef")]).check();
+    // And block by block.
+    Model::new("abxyz", &[stores(1, "", "abx")], &[stores(1, "abx", "y"), stores(1, "abxy", "z")]).check();
+}
+
+#[test]
 fn a_record_is_used_again() {
     // The rank itself stays, so that the run is all that changes.
     let before = [stores(1, "", "z"), stores(1, "", "ab")];

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use super::arena::{Arena, Numbers};
 use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
-use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE};
+use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE, RunId};
 
 /// Entries that the header has room for.
 pub(crate) const INLINE_ENTRIES: usize = if cfg!(loom) { 2 } else { (HEADER_WORDS - INLINE) * 2 };
@@ -47,9 +47,29 @@ impl Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form(pub(crate) u64);
 
+/// Bits of a count of entries.
+const ENTRIES_BITS: u32 = 20;
+
 impl Form {
     /// In the header, none so far.
     pub(crate) const EMPTY: Self = Self(0);
+
+    /// A run that hangs from this one, and the offset at which it does. As long as holdings are in the header there
+    /// is room to name one.
+    #[inline]
+    pub(crate) fn child(self) -> Option<(u16, RunId)> {
+        let child = (self.0 & 3 == 0 && self.0 >> 32 != 0).then_some(RunId((self.0 >> 32) as u32));
+        child.map(|child| ((self.0 >> 22) as u16 & 1023, child))
+    }
+
+    /// The same with this child, if there is room.
+    pub(crate) fn with_child(self, child: Option<(u16, RunId)>) -> Self {
+        if self.0 & 3 != 0 {
+            return self;
+        }
+        let (offset, run) = child.unwrap_or((0, RunId::NONE));
+        Self(self.0 & ((1 << 22) - 1) | u64::from(offset) << 22 | u64::from(run.0) << 32)
+    }
 
     fn list(extent: Extent, entries: usize) -> Self {
         Self(1 | (entries as u64) << 2 | u64::from(extent.0) << 32)
@@ -60,11 +80,11 @@ impl Form {
     }
 
     fn entries(self) -> usize {
-        (self.0 >> 2) as usize & ((1 << 24) - 1)
+        (self.0 >> 2) as usize & ((1 << ENTRIES_BITS) - 1)
     }
 
     fn with_entries(self, entries: usize) -> Self {
-        Self(self.0 & !(((1 << 24) - 1) << 2) | (entries as u64) << 2)
+        Self(self.0 & !(((1 << ENTRIES_BITS) - 1) << 2) | (entries as u64) << 2)
     }
 
     pub(crate) fn extent(self) -> Option<Extent> {

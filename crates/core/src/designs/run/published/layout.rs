@@ -4,15 +4,17 @@
 //!  word 0   version: even and stable, or odd while the writer changes what a reader could not
 //!           otherwise take for whole
 //!  word 1   info:     parent run (32) | parent offset (10) | length (10) | flags (12)
-//!  word 2   holdings: form (2) | entries (24) | – (6) | location of a list or a dense array (32)
+//!  word 2   holdings: form (2) | entries (20) | – (10) | location of a list or a dense array (32);
+//!           in place:  form (2) | entries (20) | offset (10) and name (32) of a run that hangs from this one
 //!  word 3…7 up to ten holdings in place: holder (22) | end (10), two to a word
 //!  word 8…  local hashes, as many as the run's size class has room for
+//!  then     in the larger classes, fingerprints of sections of local hashes, from a line of their own on
 //! ```
 //!
 //! Header and column are one allocation: from an edge to a comparison of blocks it is one step, and
 //! the lines that come next are known to the processor before they are asked for.
 
-use super::arena::Arena;
+use super::arena::{Arena, LINE_WORDS};
 use super::atomics::AtomicU64;
 
 pub(crate) const VERSION: usize = 0;
@@ -25,6 +27,10 @@ pub(crate) const HEADER_WORDS: usize = 8;
 pub(crate) const CAPACITIES: [u16; 12] = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 /// Blocks of the longest run. Ends of holdings have ten bits.
 pub(crate) const RUN_BLOCKS_MAX: usize = 512;
+/// Blocks that have one fingerprint.
+pub(crate) const SECTION_BLOCKS: usize = if cfg!(loom) { 2 } else { 64 };
+/// Runs with room for fewer sections have no fingerprints: they would take as long to compare as the blocks.
+const SECTIONS_MIN: usize = 3;
 /// Holders have 22 bits.
 pub(crate) const HOLDERS_MAX: u32 = 1 << 22;
 
@@ -54,6 +60,17 @@ impl RunId {
     pub(crate) fn capacity(self) -> usize {
         CAPACITIES[self.class()].into()
     }
+}
+
+/// Sections of a run of this class that have fingerprints: all that it has room for, or none.
+pub(crate) fn sections(class: usize) -> usize {
+    let sections = usize::from(CAPACITIES[class]) / SECTION_BLOCKS;
+    if sections < SECTIONS_MIN { 0 } else { sections }
+}
+
+/// Words of a run of this class: whole cache lines.
+pub(crate) fn record_words(class: usize) -> usize {
+    HEADER_WORDS + usize::from(CAPACITIES[class]) + sections(class).next_multiple_of(LINE_WORDS)
 }
 
 /// The smallest class with room for so many blocks, or the largest.
@@ -114,10 +131,10 @@ pub(crate) struct RunArena {
 
 impl RunArena {
     pub(crate) fn new() -> Self {
-        Self { classes: CAPACITIES.map(|capacity| Arena::new(HEADER_WORDS + usize::from(capacity))) }
+        Self { classes: std::array::from_fn(|class| Arena::new(record_words(class))) }
     }
 
-    /// Header and column of a run.
+    /// Header, column and fingerprints of a run.
     #[inline]
     pub(crate) fn record(&self, run: RunId) -> &[AtomicU64] {
         self.classes[run.class()].record(run.number())

@@ -4,6 +4,7 @@
 pub(super) mod arena;
 pub(super) mod atomics;
 pub(super) mod edges;
+pub(super) mod fingerprint;
 pub(super) mod holdings;
 pub(super) mod layout;
 #[cfg(loom)]
@@ -12,11 +13,10 @@ pub(super) mod modelled;
 pub(super) mod prefetch;
 pub(super) mod ranks;
 
-use arena::LINE_WORDS;
 use atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
 use edges::Edges;
-use holdings::{Holdings, ListArena};
-use layout::{INFO, Info, RunArena, RunId, VERSION};
+use holdings::{Form, Holdings, ListArena};
+use layout::{HEADER_WORDS, HOLDINGS, INFO, Info, RunArena, RunId, VERSION, sections};
 use ranks::RankTable;
 
 /// The whole published side of an index.
@@ -37,13 +37,14 @@ impl Published {
 
     #[inline]
     pub(super) fn run(&self, run: RunId) -> Run<'_> {
-        Run { record: self.runs.record(run), lists: &self.lists }
+        Run { id: run, record: self.runs.record(run), lists: &self.lists }
     }
 }
 
 /// One run's record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run<'a> {
+    id: RunId,
     pub(super) record: &'a [AtomicU64],
     lists: &'a ListArena,
 }
@@ -68,9 +69,24 @@ impl<'a> Run<'a> {
         Info(self.record[INFO].load(Acquire))
     }
 
+    /// As many as there is room for.
     #[inline]
     pub(super) fn locals(self) -> &'a [AtomicU64] {
-        &self.record[LINE_WORDS..]
+        &self.record[HEADER_WORDS..HEADER_WORDS + self.id.capacity()]
+    }
+
+    /// Of every section that there is room for; good for those that are complete. None in small runs.
+    #[inline]
+    pub(super) fn fingerprints(self) -> &'a [AtomicU64] {
+        let start = HEADER_WORDS + self.id.capacity();
+        &self.record[start..start + sections(self.id.class())]
+    }
+
+    /// One of the runs that hang from this one, and the offset at which it does; there may be more, and it may
+    /// have been another run's name since.
+    #[inline]
+    pub(super) fn child(self) -> Option<(u16, RunId)> {
+        Form(self.record[HOLDINGS].load(Acquire)).child()
     }
 
     #[inline]

@@ -8,8 +8,12 @@ use super::runs::DomainId;
 use super::segment::Hash;
 use crate::designs::run::published::atomics::{Relaxed, Release};
 use crate::designs::run::published::edges::edge_hash;
+use crate::designs::run::published::fingerprint::fingerprint_of;
 use crate::designs::run::published::holdings::Form;
-use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RUN_BLOCKS_MAX, RunId, class_for};
+use crate::designs::run::published::layout::{
+    HOLDINGS, INFO, Info, Place, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for,
+};
+use crate::designs::run::widest::widest;
 use crate::{Block, LocalHash, SequenceHash};
 
 /// A named block and the line that its name stands in.
@@ -246,11 +250,19 @@ impl Writer {
         depth
     }
 
-    /// Writes blocks and names behind the end of a run, where no reader looks yet.
+    /// Writes blocks, names and the fingerprints of sections that become complete behind the end of a run, where no
+    /// reader looks yet.
     fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
         let (count, last) = self.push_names(domain, run, blocks);
-        for (local, block) in self.published.run(run).locals()[start..].iter().zip(&blocks[..count]) {
+        let run = self.published.run(run);
+        for (local, block) in run.locals()[start..].iter().zip(&blocks[..count]) {
             local.store(block.local.0, Relaxed);
+        }
+        let sections = run.locals().as_chunks::<SECTION_BLOCKS>().0.iter().zip(run.fingerprints());
+        let complete = start / SECTION_BLOCKS..(start + count) / SECTION_BLOCKS;
+        for (section, fingerprint) in sections.skip(complete.start).take(complete.len()) {
+            let section = std::array::from_fn(|at| LocalHash(section[at].load(Relaxed)));
+            fingerprint.store(widest(|| fingerprint_of(&section)), Relaxed);
         }
         (count, last)
     }
@@ -293,5 +305,18 @@ impl Writer {
         });
         let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
+        self.show_child(parent.run);
+    }
+
+    /// Lets readers see which run was hung from this one last.
+    pub(super) fn show_child(&self, run: RunId) {
+        if run != RunId::NONE {
+            let form = &self.published.run(run).record[HOLDINGS];
+            let before = Form(form.load(Relaxed));
+            let after = before.with_child(self.runs.latest_child(run));
+            if after != before {
+                form.store(after.0, Release);
+            }
+        }
     }
 }

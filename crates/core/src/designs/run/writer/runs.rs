@@ -7,7 +7,7 @@ use super::chunked::{CHUNK, Chunked};
 use super::coverage::Coverage;
 use super::names::Column;
 use crate::designs::run::published::arena::Numbers;
-use crate::designs::run::published::layout::{CAPACITIES, HEADER_WORDS, Place, RunArena, RunId};
+use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId, record_words};
 use crate::designs::run::published::ranks::RankSlot;
 
 /// A hash domain: ranks whose engines call the same prefix the same.
@@ -203,6 +203,12 @@ impl Runs {
         self.get_mut(parent.run).children -= 1;
     }
 
+    /// The run that was hung from this one last, with the offset from which it does.
+    pub(super) fn latest_child(&self, run: RunId) -> Option<(u16, RunId)> {
+        let child = self.get(run).first_child;
+        (child != RunId::NONE).then(|| (self.get(child).parent.offset, child))
+    }
+
     /// The runs that hang from a run, with the offsets from which they do.
     pub(super) fn children(&self, run: RunId) -> impl Iterator<Item = (RunId, u16)> {
         let first = self.get(run).first_child;
@@ -265,7 +271,7 @@ impl Runs {
     }
 }
 
-/// Header and column of one run.
+/// Header, column and fingerprints of one run.
 fn record_bytes(class: usize) -> usize {
-    (usize::from(CAPACITIES[class]) + HEADER_WORDS) * size_of::<u64>()
+    record_words(class) * size_of::<u64>()
 }

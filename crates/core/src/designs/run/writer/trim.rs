@@ -133,6 +133,7 @@ impl Writer {
             self.extents.give_back(extent);
         }
         self.runs.unlink(run);
+        self.show_child(parent.run);
         self.runs.give_back(run);
     }
 }
