@@ -38,22 +38,24 @@ const REASONS: &str = "\
 Why, as far as it is known:
 
 * **Ingest**: what is left is memory. A block that nobody has told of takes a line of the directory from far away, and one
-  more when it goes; filling an index from nothing adds the pages that the system has to clear. Blocks that some rank of the
+  more when it goes: half of the time is these two, asked for sixteen names ahead, and of that half most is spent in finding out where the
+  pages are (the machine is a virtual one: two tables are walked; huge pages made no difference). Blocks that some rank of the
   domain has already cost a comparison.
-* **One writer against two event threads of dynamo**: a fifth of its time would be some 10 ns a block, which is what one line from
+* **One writer against two event threads of dynamo**: a fifth of its time would be some 10 to 15 ns a block, which is what one line from
   memory costs here when sixteen are asked for at once; a new block takes two, and one more when it goes.
 * **Private hash seeds**: each worker's names are written for themselves, 20 bytes a block that a shared seed saves.
-* **Query p99**: the longest prompts compare kilobytes of local hashes that are not in the cache, as every exact index must.
-  The median is two misses: an edge and a run's header.
+* **Queries**: the median is two misses: an edge and a run's header. The slowest hundredth are conversations of ten turns and
+  more, each turn a run and a miss, and prompts of more than a thousand blocks.
 * **Fan-out**: the ends of all holders are copied and compared with the processor's widest vectors; an answer for 7,000 no
   longer fits the first cache. With 1,000 workers most of the time is the way there, as with 64: an edge and a header for each
   run, each from memory.
 * **Memory**: about 33 bytes a distinct block, of which 8 are its local hash, 11 its name and the way from it to its run, and
-  12 its directory slot at 55% load. At 7,000 workers a block of this play has 1.5 holders, so that little is shared, and
-  names, slots and local hashes are what they are with fewer workers.
-* **Mixed replay**: most of its time is ingest. **Query p99** and **top 8**: as far as they go beyond the median, queries of thousands
-  of blocks; the ratio to others moves by a quarter from run to run with what the processor's caches are left by the neighbours.
-* **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes.
+  12 its directory slot at 55% load. With the trace spread over 7,000 workers a block has 1.5 holders: a tenth of ChainIndex's
+  bytes would be less than a name, a slot and a local hash. What many hold costs two bytes and less for each of them.
+* **Mixed replay**: most of its time is ingest. All ratios move by a tenth, and now and then by a quarter, from run to run with what the
+  neighbours leave of the processor's caches.
+* **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes, and cuts a
+  removal in two, with a search for each: some 15 ns a stored block. Without any hole the same events take nearly a tenth.
 * **Clear** is out of sight at once and paid for later: eight runs with each of the events that follow.
 ";
 
