@@ -3,10 +3,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::find::{Changed, match_length};
+use super::find::{Changed, as_child, match_length};
 use super::matches::Depths;
 use super::published::Published;
-use super::published::atomics::{Acquire, Relaxed, fence};
+use super::published::atomics::{Acquire, fence};
 use super::published::edges::edge_hash;
 use super::published::holdings::Holder;
 use super::published::layout::{Info, Place, RunId};
@@ -77,16 +77,14 @@ fn follow(
     }
     let mut result = Ok(());
     published.edges.search(generation, edge_hash(parent, local), |run| {
-        let record = published.run(run);
-        let Some(version) = record.version() else {
-            result = Err(Changed);
-            return true;
-        };
-        let info = record.info();
-        if info.len() > 0 && info.parent() == parent && record.locals()[0].load(Relaxed) == local.0 {
-            branches.push(Branch { run, version, info, base, complete: complete.clone() });
+        match as_child(published.run(run), parent, local) {
+            Ok(None) => {}
+            Ok(Some((version, info))) => {
+                branches.push(Branch { run, version, info, base, complete: complete.clone() });
+            }
+            Err(changed) => result = Err(changed),
         }
-        false
+        result.is_err()
     });
     result
 }

@@ -117,26 +117,28 @@ fn child(
     (parent, likely): (Place, Option<(u16, RunId)>),
     query: &[LocalHash],
 ) -> Result<Option<(RunId, u64, Info)>, Changed> {
-    let mut found = Ok(None);
-    let Some(&local) = query.first() else { return found };
-    let mut take = |run| {
-        let record = published.run(run);
-        let Some(version) = record.version() else {
-            found = Err(Changed);
-            return true;
-        };
-        let info = record.info();
-        if info.len() > 0 && info.parent() == parent && record.locals()[0].load(Relaxed) == local.0 {
-            found = Ok(Some((run, version, info)));
-            return true;
-        }
-        false
-    };
-    let is_taken = likely.is_some_and(|(offset, run)| offset == parent.offset && take(run));
-    if !is_taken {
-        published.edges.search(generation, edge_hash(parent, local), take);
+    let Some(&local) = query.first() else { return Ok(None) };
+    if let Some((_, run)) = likely.filter(|&(offset, _)| offset == parent.offset)
+        && let Some((version, info)) = as_child(published.run(run), parent, local)?
+    {
+        return Ok(Some((run, version, info)));
     }
+    let mut found = Ok(None);
+    published.edges.search(generation, edge_hash(parent, local), |run| {
+        found =
+            as_child(published.run(run), parent, local).map(|child| child.map(|(version, info)| (run, version, info)));
+        !matches!(found, Ok(None))
+    });
     found
+}
+
+/// Version and info of a run, if it is a child of this parent that starts with this block.
+#[inline(always)]
+pub(super) fn as_child(run: Run<'_>, parent: Place, local: LocalHash) -> Result<Option<(u64, Info)>, Changed> {
+    let version = run.version().ok_or(Changed)?;
+    let info = run.info();
+    let is_child = info.len() > 0 && info.parent() == parent && run.locals()[0].load(Relaxed) == local.0;
+    Ok(is_child.then_some((version, info)))
 }
 
 /// Blocks that are compared at a time: a cache line of the column.
@@ -159,7 +161,7 @@ pub(super) fn match_length(run: Run<'_>, info: Info, query: &[LocalHash]) -> usi
 }
 
 /// The same once the first [`NEAR_BLOCKS`] are known to be equal, of a column that is as long as the query.
-#[inline(never)]
+#[inline]
 fn match_beyond(run: Run<'_>, column: &[AtomicU64], query: &[LocalHash]) -> usize {
     let fingerprints = run.fingerprints();
     let sections = fingerprints.len().min(query.len() / SECTION_BLOCKS);
