@@ -6,6 +6,7 @@ mod memory;
 mod peers;
 mod plots;
 mod prompt;
+mod redis;
 mod results;
 mod service;
 
@@ -49,6 +50,8 @@ enum Part {
     Service(ServiceArguments),
     /// From a chat to scored pods, step by step: writes prompt.json.
     Prompt(PromptArguments),
+    /// The index shared through a Redis server of its own, beside the one in memory: writes redis.json.
+    Redis(RedisArguments),
     /// Write BENCHMARKS.md from what the other parts have written.
     Report(ReportArguments),
     /// Measures for another process, which says what on standard input.
@@ -155,6 +158,20 @@ struct PromptArguments {
 }
 
 #[derive(Args)]
+struct RedisArguments {
+    #[command(flatten)]
+    places: Places,
+
+    /// Requests of the trace [default: all].
+    #[arg(long)]
+    requests: Option<usize>,
+
+    /// Rounds of queries.
+    #[arg(long, default_value_t = 11)]
+    repeats: usize,
+}
+
+#[derive(Args)]
 struct ReportArguments {
     /// Folder of what the other parts have written.
     #[arg(long, value_name = "FOLDER")]
@@ -194,10 +211,12 @@ fn main() -> Result<()> {
             let report = prompt::measure(&arguments.tokenizers, arguments.repeats)?;
             Results::new(&arguments.results).write_prompt(&report)
         }
+        Part::Redis(arguments) => shared_through_redis(&arguments),
         Part::Report(arguments) => markdown::write(&Results::new(&arguments.results), &arguments.to),
         Part::Child => {
             let contenders = contenders(&[])?;
-            let contenders: Vec<&dyn Contender> = contenders.iter().map(|contender| &**contender).collect();
+            let mut contenders: Vec<&dyn Contender> = contenders.iter().map(|contender| &**contender).collect();
+            contenders.push(&redis::SharedRanks);
             Ok(serve_child(&contenders)?)
         }
     }
@@ -228,11 +247,7 @@ fn measures(arguments: &MeasuresArguments) -> Result<()> {
         requests: arguments.requests.unwrap_or(usize::MAX),
         fleet: FleetOptions::default(),
         baseline: baseline.name().to_owned(),
-        processes: Processes::Own(Child {
-            program: std::env::current_exe()
-                .context("failed to find this program, to measure in processes of their own")?,
-            arguments: vec!["child".into()],
-        }),
+        processes: Processes::Own(child()?),
     };
     let mut report = flash_indexer_bench::run(&contenders, &arguments.places.trace, &options, &mut Log::default())?;
     report.setting.push(("allocator".to_owned(), "mimalloc, for every index".to_owned()));
@@ -289,6 +304,19 @@ fn memory(arguments: &MemoryArguments) -> Result<()> {
     let results = arguments.places.results();
     results.write_memory(&report)?;
     plots::memory(&report, &results.memory_plot())
+}
+
+fn shared_through_redis(arguments: &RedisArguments) -> Result<()> {
+    let Places { trace, .. } = &arguments.places;
+    let report = redis::measure(trace, arguments.requests.unwrap_or(usize::MAX), arguments.repeats, child()?)?;
+    arguments.places.results().write_redis(&report)
+}
+
+/// This program as one that measures for another process.
+fn child() -> Result<Child> {
+    let program =
+        std::env::current_exe().context("failed to find this program, to measure in processes of their own")?;
+    Ok(Child { program, arguments: vec!["child".into()] })
 }
 
 impl Places {

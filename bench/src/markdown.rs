@@ -9,6 +9,7 @@ use flash_indexer_bench::{MeasureReport, Report, short};
 use crate::goals::GOALS;
 use crate::memory::MemoryReport;
 use crate::prompt::PromptReport;
+use crate::redis::{LONG_PROMPT_BLOCKS, PUBLISHED_ADD, PUBLISHED_LOOKUP, RedisReport};
 use crate::results::{Results, SweepLine};
 use crate::service::{BLOCK_TOKENS, CONNECTIONS, ENGINES, PROMPT_TOKENS, ServiceReport};
 
@@ -29,7 +30,7 @@ answers for all and keeps the deepest. Answers are compared in every run; where 
 
 const MADE_BY: &str = "\
 Made by `bench/run`, do not edit. The parts are `bench/run measures --repeats N --contenders \"a;b\"`, `bench/run sweep`,
-`bench/run density`, `bench/run memory`, `bench/run service`, `bench/run prompt` and `bench/run report`. The designs
+`bench/run density`, `bench/run memory`, `bench/run service`, `bench/run prompt`, `bench/run redis` and `bench/run report`. The designs
 nested-map, actor and inverted were left out of the measures, to keep the run short; they are in the sweep. Medians of interleaved rounds:
 ";
 
@@ -116,6 +117,9 @@ pub(crate) fn write(results: &Results, to: &Path) -> Result<()> {
     }
     if let Some(report) = results.prompt()? {
         prompt(&mut text, &report)?;
+    }
+    if let Some(report) = results.redis()? {
+        redis(&mut text, &report)?;
     }
     if results.density_plot().is_file() {
         writeln!(text, "\n## Density of events\n\nBlocks stored (green) and removed (amber) over time.\n")?;
@@ -233,6 +237,56 @@ fn prompt(text: &mut String, report: &PromptReport) -> Result<()> {
     }
     Ok(())
 }
+
+/// The index in Redis beside the one in memory.
+fn redis(text: &mut String, report: &RedisReport) -> Result<()> {
+    text.push_str(
+        "\n## Shared through Redis\n\n`bench/run redis`: the trace's blocks, written by one replica into a Redis server of \
+         its own on loopback, and asked of\nit, of the run index in memory and of the two-level LRU in turn; each answer is \
+         compared. There is no HTTP around it. A\nquery of the store hashes the prompt's prefixes, is one call of a script, \
+         and reads its answer.\n\n",
+    );
+    for (name, value) in &report.setting {
+        writeln!(text, "* {name}: {value}")?;
+    }
+    text.push('\n');
+    row(
+        text,
+        ["prompt", "ranks in the answer", "Redis p50 µs", "p99", "memory p50 µs", "p99", "two-level LRU p50 µs", "p99"],
+    )?;
+    row(text, ["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:"])?;
+    for line in &report.queries {
+        let pairs = [line.store, line.memory, line.two_level].map(|pair| [pair.p50_us, pair.p99_us]);
+        let figures = std::iter::once(line.holders).chain(pairs.into_iter().flatten()).map(short);
+        row(text, std::iter::once(line.what.clone()).chain(figures))?;
+    }
+    text.push('\n');
+    row(text, ["one replica writes", "changes", "changes/s"])?;
+    row(text, ["---", "---:", "---:"])?;
+    for line in &report.publishing {
+        row(text, [line.what.clone(), line.rate.changes.to_string(), short(line.rate.changes_per_second)])?;
+    }
+    text.push('\n');
+    row(text, ["memory", "bytes per distinct block", "per held block", "MiB"])?;
+    row(text, ["---", "---:", "---:", "---:"])?;
+    for line in &report.memory {
+        let per = |blocks: u64| short(line.bytes as f64 / blocks.max(1) as f64);
+        let mebibytes = short(line.bytes as f64 / f64::from(1 << 20));
+        row(text, [line.what.clone(), per(line.distinct_blocks), per(line.held_blocks), mebibytes])?;
+    }
+    Ok(writeln!(
+        text,
+        "\n{LONG_PROMPT_BLOCKS} blocks that one rank stores with one event are written after {} ms (median). *Published* by the authors of \
+         llm-d's\nindexer, of machines of theirs and so many keys: adding {PUBLISHED_ADD}; looking\nup, in memory, \
+         {PUBLISHED_LOOKUP}. It stands beside, and is no ratio.\n\n{REDIS_REASONS}",
+        short(report.long_prompt_us / 1e3)
+    )?)
+}
+
+/// Where a query of the store spends its time, as far as it is known.
+const REDIS_REASONS: &str = "\
+A prompt that nobody holds costs the way there and back: 53 to 115 µs from run to run, as two threads of the replica and one
+of Redis wake each other on the cores that they share. The rest grows with the ranks in the answer, and less with the prompt.";
 
 /// Where the service's time goes, by its profile.
 const SERVICE_REASONS: &str = "\

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::MemoryReport;
 use crate::prompt::PromptReport;
+use crate::redis::RedisReport;
 use crate::service::ServiceReport;
 
 /// The folder of results.
@@ -91,6 +92,14 @@ impl Results {
 
     pub(crate) fn prompt(&self) -> Result<Option<PromptReport>> {
         self.read("prompt.json")
+    }
+
+    pub(crate) fn write_redis(&self, report: &RedisReport) -> Result<()> {
+        self.write("redis.json", report)
+    }
+
+    pub(crate) fn redis(&self) -> Result<Option<RedisReport>> {
+        self.read("redis.json")
     }
 
     fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {

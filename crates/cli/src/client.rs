@@ -149,6 +149,37 @@ pub(crate) struct Listener {
     pub(crate) last_error: Option<String>,
 }
 
+/// A source of discovery, as far as this program uses it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct DiscoverySource {
+    pub(crate) source: String,
+    pub(crate) state: String,
+    pub(crate) last_success_ms_ago: Option<u64>,
+    pub(crate) error: Option<String>,
+    pub(crate) problems: Vec<String>,
+    pub(crate) targets: Vec<DiscoveryTarget>,
+}
+
+/// A rank that a source names.
+#[derive(Debug, Deserialize)]
+pub(crate) struct DiscoveryTarget {
+    pub(crate) instance_id: Value,
+    pub(crate) endpoint: String,
+    pub(crate) state: String,
+    pub(crate) reason: Option<String>,
+}
+
+/// The parts of `/store` that this program uses.
+#[derive(Debug, Deserialize)]
+pub(crate) struct StoreState {
+    pub(crate) url: String,
+    pub(crate) status: String,
+    pub(crate) last_error: Option<String>,
+    pub(crate) published_ranks: usize,
+    pub(crate) unfinished_ranks: usize,
+    pub(crate) ranks: Vec<Value>,
+}
+
 /// A rank to be registered.
 #[derive(Debug, Serialize)]
 pub(crate) struct Registration<'a> {
@@ -215,11 +246,17 @@ impl IndexerClient {
 
     /// Other services that this one knows; none if it has no such list.
     pub(crate) fn peers(&self) -> Result<Vec<String>> {
-        let response = self.agent.get(format!("{}/peers", self.url)).call();
-        match &response {
-            Ok(response) if response.status() == StatusCode::NOT_FOUND => Ok(Vec::new()),
-            _ => self.read(response),
-        }
+        Ok(self.get_if_there("/peers")?.unwrap_or_default())
+    }
+
+    /// What names its engines; nothing if it has no such list.
+    pub(crate) fn discovery(&self) -> Result<Vec<DiscoverySource>> {
+        Ok(self.get_if_there("/discovery")?.unwrap_or_default())
+    }
+
+    /// The index that it shares with others, if it shares one.
+    pub(crate) fn store(&self) -> Result<Option<StoreState>> {
+        self.get_if_there("/store")
     }
 
     pub(crate) fn query_by_hash(&self, hashes: &[LocalHash], model_name: &str, tenant_id: &str) -> Result<Answer> {
@@ -230,6 +267,14 @@ impl IndexerClient {
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.read(self.agent.get(format!("{}{path}", self.url)).call())
+    }
+
+    fn get_if_there<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+        let response = self.agent.get(format!("{}{path}", self.url)).call();
+        match &response {
+            Ok(response) if response.status() == StatusCode::NOT_FOUND => Ok(None),
+            _ => self.read(response).map(Some),
+        }
     }
 
     /// The dump as lines while they come, compressed or not, of what fits.

@@ -9,7 +9,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, PublishedBatch, Publisher, PublisherOptions, SimulatedEngine};
-use flash_indexer_test_support::wait_for;
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use flash_indexer_wire::Encoding;
 use serde_json::{Value, json};
 use support::{PATIENCE, Serve, hybrid_service, run, text};
@@ -162,4 +162,61 @@ fn what_cannot_be_checked_is_no_verdict() {
     let output = doctor(&serve, &["--instance", "nobody"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("GET /workers"), "{}", text(&output.stderr));
+}
+
+/// Of the service the checks with this verdict, with what was seen and what to do.
+fn service_checks(output: &Output, verdict: &str) -> Vec<(String, String, String)> {
+    let shown = text(&output.stdout);
+    let reports: Value = serde_json::from_str(&shown).unwrap_or_else(|_| panic!("{shown}{}", text(&output.stderr)));
+    let findings = reports[0]["findings"].as_array().expect("findings").iter();
+    let findings = findings.filter(|finding| finding["verdict"] == json!(verdict));
+    let part = |finding: &Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+    findings.map(|finding| (part(finding, "check"), part(finding, "seen"), part(finding, "fix"))).collect()
+}
+
+#[test]
+fn sources_of_discovery_that_fail_are_named_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("engines.json");
+    let file = path.to_str().expect("a path of text");
+    std::fs::write(&path, "[]").expect("a file");
+    let serve = Serve::start(&["--discovery-file", file, "--block-size", "16"]);
+    serve.wait_until_ready();
+    let output = doctor(&serve, &[]);
+    assert_eq!(output.status.code(), Some(2), "nothing is wrong, and there is nothing to check");
+
+    std::fs::write(&path, "[{]").expect("a file");
+    wait_for("the failure", PATIENCE, || (serve.get("/discovery").1[0]["state"] == "failing").then_some(()));
+    let output = doctor(&serve, &["--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let problems = service_checks(&output, "problem");
+    let [(discovery, seen, fix), (engines, ..)] = &problems[..] else { panic!("{problems:?}") };
+    assert_eq!([discovery, engines], ["discovery", "engines"]);
+    assert!(seen.contains(file) && seen.contains("line 1") && fix.contains("mend the file"), "{problems:?}");
+}
+
+#[test]
+fn a_store_that_is_away_is_a_problem() {
+    let Some(redis) = redis_server() else { return };
+    let mut node = RedisNode::start(&redis, &[]);
+    let serve = Serve::start(&["--redis", &format!("redis://127.0.0.1:{}", node.port())]);
+    let engine = Engine::start();
+    engine.register(&serve, "a", BLOCK_SIZE, engine.publisher.replay_endpoint());
+    engine.wait_until_taken_in(&serve, "a");
+    let status = |status: &str| {
+        wait_for(status, PATIENCE, || {
+            let (_, store) = serve.get("/store");
+            (store["status"] == *status && store["unfinished_ranks"] == 0).then_some(())
+        });
+    };
+    status("ok");
+    let of_store = |checks: Vec<(String, String, String)>| checks.into_iter().find(|(check, ..)| check == "store");
+    let output = doctor(&serve, &["--json"]);
+    assert!(of_store(service_checks(&output, "ok")).is_some(), "{}", text(&output.stdout));
+
+    node.kill();
+    status("unavailable");
+    let output = doctor(&serve, &["--json"]);
+    let (_, seen, fix) = of_store(service_checks(&output, "problem")).expect("a problem");
+    assert!(seen.contains("unavailable") && fix.contains("--redis"), "{seen}: {fix}");
 }

@@ -5,7 +5,9 @@ mod support;
 use std::fmt::Write;
 use std::path::Path;
 
-use support::{run, text};
+use flash_indexer_bench::Measure;
+use flash_indexer_test_support::shared_dir;
+use support::{run, say, text};
 
 /// A trace of conversations that grow turn by turn over a shared start.
 fn write_trace(to: &Path, turns: u64) {
@@ -50,6 +52,11 @@ fn every_prediction_of_a_replay_is_what_the_cache_had() {
     });
 }
 
+/// The whole numbers of a line.
+fn figures(line: &str) -> Vec<usize> {
+    line.split(' ').filter_map(|word| word.parse().ok()).collect()
+}
+
 #[test]
 fn a_replay_within_a_bound_predicts_less_and_never_more() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -61,7 +68,8 @@ fn a_replay_within_a_bound_predicts_less_and_never_more() {
     assert!(output.status.success(), "{report}{}", text(&output.stderr));
     let line = |start: &str| report.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{report}"));
     assert!(line("predictions: ").ends_with(" 0 too high"), "{report}");
-    let figures = |line: &str| -> Vec<usize> { line.split(' ').filter_map(|word| word.parse().ok()).collect() };
+    let beside = line("beside an index without a bound: ");
+    assert!(beside.ends_with(" 0 too high; above the bound after 0 requests"), "{report}");
     let [most, highest, _] = figures(line("memory: "))[..] else { panic!("{report}") };
     assert!(most == 1 << 20 && highest <= most && highest > most / 2, "{report}");
     assert!(figures(line("forgotten: "))[0] > 10_000, "{report}");
@@ -76,6 +84,30 @@ fn a_replay_within_a_bound_predicts_less_and_never_more() {
 }
 
 #[test]
+fn a_tenth_of_the_memory_lasts_through_the_production_trace() {
+    let Some(shared) = shared_dir() else { return };
+    let trace = shared.join("data/mooncake/conversation_trace.jsonl");
+    let replay = |memory_max: &str| {
+        let usual = ["replay", trace.to_str().expect("a path of text"), "--verify", "--memory-max"];
+        let output = run(&[&usual[..], &[memory_max]].concat());
+        let report = text(&output.stdout);
+        assert!(output.status.success(), "{report}{}", text(&output.stderr));
+        let line = report.lines().find(|line| line.starts_with("memory: ")).expect("a line about memory");
+        let [bytes_max, highest, _] = figures(line)[..] else { panic!("{line}") };
+        (bytes_max, highest, report)
+    };
+    let (_, needed, whole) = replay("64GiB");
+    assert!(
+        whole.contains("predictions: 12031 equal, 0 different") && whole.contains("(100.00%), 0 too high"),
+        "{whole}"
+    );
+    let (bytes_max, highest, report) = replay(&(needed / 10).to_string());
+    say(&report);
+    assert!(highest <= bytes_max && highest > bytes_max / 2, "{report}");
+    assert!(report.contains("0 too high; above the bound after 0 requests"), "{report}");
+}
+
+#[test]
 fn a_small_bench_prints_a_table_of_each_measure_and_writes_it_down() {
     with_trace(|trace, folder| {
         let json = folder.join("results.json");
@@ -86,7 +118,7 @@ fn a_small_bench_prints_a_table_of_each_measure_and_writes_it_down() {
         assert!(!report.contains("answers differ"), "{report}");
         let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
         let measures = results["measures"].as_array().expect("measures");
-        assert_eq!(measures.len(), 12);
+        assert_eq!(measures.len(), Measure::ALL.len());
         for measure in measures {
             let name = measure["measure"].as_str().expect("a name");
             assert!(report.contains(&format!("\n{name}: ")), "{name} is printed");

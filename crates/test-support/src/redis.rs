@@ -1,5 +1,6 @@
 //! Redis servers of a test's own: one, a cluster, or one with a replica and a sentinel, on free ports of loopback.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -12,23 +13,33 @@ use crate::wait_for;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Where `redis-server` is, if it is installed: by the name in `FLASH_REDIS_SERVER`, or `redis-server`.
+#[must_use]
+pub fn find_redis_server() -> Option<PathBuf> {
+    let name = redis_server_name();
+    let found = Command::new(&name).arg("--version").stdout(Stdio::null()).status();
+    found.is_ok_and(|status| status.success()).then(|| name.into())
+}
+
+fn redis_server_name() -> OsString {
+    std::env::var_os("FLASH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
 /// Where `redis-server` is, if tests that need it are to run.
 ///
-/// It is looked for by the name in `FLASH_REDIS_SERVER`, or `redis-server`. Where it is not installed, the tests that
-/// need it are left out and say so; with `CI=true` they fail.
+/// Where [`find_redis_server`] finds none, the tests that need it are left out and say so; with `CI=true` they fail.
 ///
 /// # Panics
 ///
 /// With `CI=true` when it is not installed.
 #[must_use]
 pub fn redis_server() -> Option<PathBuf> {
-    let name = std::env::var_os("FLASH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-    let found = Command::new(&name).arg("--version").stdout(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Some(name.into());
+    let found = find_redis_server();
+    if found.is_some() {
+        return found;
     }
     let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
-    assert!(!is_ci, "{} is not installed: scripts/prepare installs it", name.display());
+    assert!(!is_ci, "{} is not installed: scripts/prepare installs it", redis_server_name().display());
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let note = format!("LEFT OUT: {test} needs redis-server, which is not installed\n");
     std::io::stderr().write_all(note.as_bytes()).expect("standard error takes text");

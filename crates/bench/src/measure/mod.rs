@@ -51,8 +51,8 @@ pub enum Measure {
 const MANY: usize = 1_000;
 /// Workers of [`Measure::FanOutWide`], [`Measure::MemoryWide`] and [`Measure::MemorySame`].
 const VERY_MANY: usize = 7_000;
-/// Prompts that all workers of [`Measure::MemorySame`] hold: the first of the trace.
-const SAME_PROMPTS: usize = 8;
+/// Requests for which there is one prompt that all workers of [`Measure::MemorySame`] hold: eight of a whole trace.
+const REQUESTS_PER_SAME_PROMPT: usize = 1_500;
 const HOLES_PERCENT: f64 = 2.0;
 
 /// The fleet that a measure needs.
@@ -86,7 +86,7 @@ impl Scenario {
         let options = self.options(ordinary);
         match self {
             Self::SameOnEach(workers) => {
-                let prompts = trace.prompts().take(SAME_PROMPTS.min(requests));
+                let prompts = trace.prompts().take((requests / REQUESTS_PER_SAME_PROMPT).max(1));
                 Workload::play(prompts.flat_map(|prompt| std::iter::repeat_n(prompt, workers)), &options, 1)
             }
             Self::Fleet => Workload::play(trace.prompts().take(requests), &options, 2),
@@ -162,7 +162,7 @@ impl Measure {
                 "Growth of the resident size of a fresh process while an empty index takes in all events; pages of 4 KiB."
             }
             Self::MemorySame => {
-                "The same of 7,000 workers each of which holds the first eight prompts of the trace: as popular as prompts can be."
+                "The same of 7,000 workers that all hold the same prompts, the first of the trace (one for 1,500 requests)."
             }
             Self::FanOut | Self::FanOutWide => "The trace spread over many workers, all of which match every query.",
             Self::PrivateSeeds => "As ingest, with a hash seed of its own for each worker.",

@@ -1,5 +1,6 @@
 //! `flash-indexer doctor`: is everything as it should be, from the engines to the answers?
 
+mod discovery;
 mod finding;
 mod heard;
 mod judge;
@@ -8,6 +9,7 @@ mod probe;
 mod report;
 mod service;
 mod sockets;
+mod store;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use self::finding::Verdict;
+use self::finding::{Finding, Verdict};
 use self::probe::{Observed, Stream, instance_name};
 use self::report::{Report, Subject};
 use crate::client::{IndexerClient, Worker};
@@ -29,7 +31,7 @@ const NOT_CHECKED: u8 = 2;
 
 /// Check a running service and its engines end to end, and say what to fix.
 ///
-/// It asks the service what is registered, connects to every engine itself, listens for a few seconds, asks each replay
+/// It asks the service what is registered, how its peers, discovery and shared store fare, connects to every engine itself, listens for a few seconds, asks each replay
 /// endpoint for all that it has, and compares: connections, sequence numbers, block sizes, block names recomputed
 /// from tokens, clocks, and whether the service finds the prefixes that the engine was heard to store. It changes
 /// nothing, and an idle engine is no fault.
@@ -91,11 +93,19 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     let ready = client.ready().map_err(|error| format!("{error:#}"));
     let workers = client.all_workers()?;
     let streams = streams_of(&workers, arguments);
-    if streams.is_empty() {
-        bail!("no such engine is registered with {}: see GET /workers, and POST /register", arguments.url);
-    }
     let mut findings = vec![service::readiness(ready)];
     findings.extend(service::peers(&client, &workers));
+    findings.extend(discovery::sources(&client));
+    findings.extend(store::store(&client));
+    if streams.is_empty() {
+        let none = format!("no such engine is registered with {}", arguments.url);
+        let fix = "see GET /workers, and POST /register";
+        // What keeps engines away may have been found.
+        if findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
+            bail!("{none}: {fix}");
+        }
+        findings.push(Finding::problem("engines", none, fix));
+    }
     let mut reports = vec![Report { subject: Subject::Service(arguments.url.clone()), findings }];
     reports.extend(observe_all(arguments, &streams).iter().map(|observed| Report {
         subject: Subject::Stream(Box::new(observed.stream.clone())),

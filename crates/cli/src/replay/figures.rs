@@ -69,7 +69,7 @@ impl Figures {
         let held = play.held_blocks();
         let per = |blocks: u64| short(bytes as f64 / blocks.max(1) as f64);
         println!(
-            "resident memory: {} bytes per unique block ({}), {} per held block ({})",
+            "resident memory: {bytes} bytes more, {} per unique block ({}), {} per held block ({})",
             per(held.distinct),
             held.distinct,
             per(held.held),

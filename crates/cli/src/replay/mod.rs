@@ -1,5 +1,6 @@
 //! `flash-indexer replay`: a trace through simulated caches into an index, without sockets or a service.
 
+mod bounded;
 mod figures;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use flash_indexer_core::{MatchScores, SharedIndex, Tier};
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 
+use self::bounded::Compared;
 use self::figures::Figures;
 use crate::byte_size::ByteSize;
 use crate::simulate::progress;
@@ -78,7 +80,8 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE")]
     memory_max: Option<ByteSize>,
 
-    /// Compare each answer for the worker that serves the request with what its cache has.
+    /// Compare each answer for the worker that serves the request with what its cache has. With --memory-max also play
+    /// everything once more, and compare each answer for all workers with that of an index without a bound.
     #[arg(long)]
     verify: bool,
 }
@@ -108,10 +111,15 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
     let replayed = replay(&*index, &play, || bar.inc(1));
     bar.finish_and_clear();
     replayed.figures.print(arguments.index, &play);
-    if arguments.verify {
-        replayed.check(arguments.memory_max)?;
+    match arguments.memory_max.filter(|_| arguments.verify) {
+        None if arguments.verify => replayed.check(),
+        None => Ok(()),
+        Some(ByteSize(bytes)) => {
+            replayed.check_forgetful()?;
+            let bounded = arguments.index.build_bounded(bytes).context("--memory-max")?;
+            Compared::of(&play, &*bounded, &*arguments.index.build()).check()
+        }
     }
-    Ok(())
 }
 
 impl ReplayArguments {
@@ -180,15 +188,22 @@ fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Optio
 }
 
 impl Replayed {
-    /// An index that forgets may predict too little.
-    fn check(&self, memory_max: Option<ByteSize>) -> Result<()> {
+    fn print(&self) {
         println!("predictions: {} equal, {} different, {} too high", self.equal, self.differences.len(), self.too_high);
-        if memory_max.is_some() {
-            return match self.too_high {
-                0 => Ok(()),
-                too_high => bail!("{too_high} predictions were higher than what the caches had"),
-            };
+    }
+
+    /// Of an index that forgets, which may predict too little.
+    fn check_forgetful(&self) -> Result<()> {
+        self.print();
+        match self.too_high {
+            0 => Ok(()),
+            too_high => bail!("{too_high} predictions were higher than what the caches had"),
         }
+    }
+
+    /// Of an index that knows everything.
+    fn check(&self) -> Result<()> {
+        self.print();
         for difference in self.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
             println!("  {difference}");
         }

@@ -32,7 +32,7 @@ pub struct Prefix {
 ///
 /// # Cost
 ///
-/// About 150 bytes a block. An event costs its blocks, and where a block is removed or comes back from which others
+/// About 300 bytes a block. An event costs its blocks, and where a block is removed or comes back from which others
 /// follow, those as well: engines let go of the ends first.
 #[derive(Debug, Default)]
 pub struct HeldPrefixes {
