@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, Tier};
-use flash_indexer_server::{Indexer, InstanceId, ModelKey, QueryOptions, Registration, Server};
+use flash_indexer_server::{Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, Server, TokenPrompt};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
 use flash_indexer_wire::Encoding;
@@ -184,7 +184,7 @@ fn serve_requests(
         }
         wait_until(&mut due, REQUEST_INTERVAL);
         let start = Instant::now();
-        let answer = indexer.query_tokens(&key, &request.prompt, None, None, QueryOptions::default())?;
+        let answer = indexer.query_here(&key, prompt(&request.prompt), QueryOptions::default())?;
         counted.query(start.elapsed());
         // Engines that match equally deep take turns.
         let turn = number % engines.len();
@@ -229,7 +229,7 @@ fn ask_queries(indexer: &Indexer, counted: &Counted, recent: &Mutex<VecDeque<Vec
             return;
         }
         wait_until(&mut due, QUERY_INTERVAL);
-        let prompt = {
+        let asked = {
             let recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
             if recent.is_empty() {
                 continue;
@@ -237,10 +237,14 @@ fn ask_queries(indexer: &Indexer, counted: &Counted, recent: &Mutex<VecDeque<Vec
             recent[number % recent.len()].clone()
         };
         let start = Instant::now();
-        if indexer.query_tokens(&key, &prompt, None, None, QueryOptions::default()).is_ok() {
+        if indexer.query_here(&key, prompt(&asked), QueryOptions::default()).is_ok() {
             counted.query(start.elapsed());
         }
     }
+}
+
+fn prompt(tokens: &[u32]) -> Query<'_> {
+    Query::Tokens(TokenPrompt { tokens, lora_name: None, cache_salt: None })
 }
 
 /// Sleeps until `due`, which moves on by `interval`; a late caller does not catch up.

@@ -9,6 +9,8 @@ mod discovery;
 mod doctor;
 mod dump;
 mod explain;
+#[cfg(feature = "hub")]
+mod hub;
 mod pods;
 mod prompt;
 mod query;
@@ -17,6 +19,7 @@ mod serve;
 mod simulate;
 mod stop;
 mod store;
+mod tokenization;
 mod trace;
 
 use std::io::IsTerminal;

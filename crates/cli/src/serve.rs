@@ -12,10 +12,8 @@ use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
-use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
 use flash_indexer_server::{
     IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
-    TokenizationOptions, TokenizerServiceOptions,
 };
 use tracing::{debug, info, warn};
 
@@ -26,6 +24,7 @@ use crate::discovery::{DiscoveryArguments, Engines};
 use crate::pods::PodArguments;
 use crate::stop;
 use crate::store::StoreArguments;
+use crate::tokenization::TokenizationArguments;
 
 /// Run the service: listen to engines, answer queries over HTTP.
 #[derive(Args)]
@@ -166,78 +165,6 @@ pub(crate) struct ServeArguments {
     discovery: DiscoveryArguments,
 }
 
-/// Where tokenizers come from, for prompts that are sent as text.
-#[derive(Args)]
-struct TokenizationArguments {
-    /// Directory of models with their tokenizer.json: a Hugging Face cache, or folders org/model. A model has the name of
-    /// its folders.
-    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_DIR", value_name = "DIRECTORY")]
-    tokenizer_dir: Option<PathBuf>,
-
-    /// The tokenizer.json of a model, or its folder; may be given several times. Comes before --tokenizer-dir.
-    #[arg(long = "tokenizer", env = "FLASH_INDEXER_TOKENIZERS", value_delimiter = ',', value_name = "MODEL=PATH", value_parser = named_path)]
-    tokenizers: Vec<(String, PathBuf)>,
-
-    /// Tokenizer service that is asked for models which are in neither: unix:/path/of/socket or tcp://host:port.
-    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_SERVICE", value_name = "ADDRESS")]
-    tokenizer_service: Option<ServiceAddress>,
-
-    /// How long that service may take, for making a model ready and for each prompt.
-    #[arg(
-        long,
-        env = "FLASH_INDEXER_TOKENIZER_SERVICE_TIMEOUT_MS",
-        default_value_t = 5_000,
-        value_name = "MILLISECONDS"
-    )]
-    tokenizer_service_timeout_ms: u64,
-
-    /// Threads that render chats and tokenize; 0 for one for each processor.
-    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
-    tokenizer_threads: u16,
-
-    /// Texts and chats that may wait for those threads; further ones are answered with 503.
-    #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_MAX", default_value_t = 1_024)]
-    tokenizer_queue_max: usize,
-
-    /// Tokenizers that are kept in memory.
-    #[arg(long, env = "FLASH_INDEXER_TOKENIZERS_LOADED_MAX", default_value_t = 16)]
-    tokenizers_loaded_max: usize,
-}
-
-impl TokenizationArguments {
-    fn options(&self) -> TokenizationOptions {
-        let mut pool = PoolOptions {
-            queued_prompts_max: self.tokenizer_queue_max,
-            loaded_models_max: self.tokenizers_loaded_max,
-            ..PoolOptions::default()
-        };
-        if self.tokenizer_threads > 0 {
-            pool.workers = self.tokenizer_threads.into();
-        }
-        let deadline = Duration::from_millis(self.tokenizer_service_timeout_ms);
-        let service = self.tokenizer_service.clone().map(|address| TokenizerServiceOptions { address, deadline });
-        TokenizationOptions { named: self.tokenizers.clone(), directory: self.tokenizer_dir.clone(), service, pool }
-    }
-
-    /// Says at once what every prompt would say later. They may still come: they are looked for with each prompt.
-    fn warn_of_missing_paths(&self) {
-        if let Some(directory) = self.tokenizer_dir.as_ref().filter(|directory| !directory.is_dir()) {
-            warn!("--tokenizer-dir: there is no directory {}, so no tokenizer is found there", directory.display());
-        }
-        for (model, path) in self.tokenizers.iter().filter(|(_, path)| !path.exists()) {
-            warn!("--tokenizer: there is nothing at {}, so {model} has no tokenizer there", path.display());
-        }
-    }
-}
-
-/// One of `--tokenizer`.
-fn named_path(text: &str) -> Result<(String, PathBuf), String> {
-    match text.split_once('=') {
-        Some((model, path)) if !model.is_empty() && !path.is_empty() => Ok((model.to_owned(), path.into())),
-        _ => Err("expected model=path, such as org/model=/models/org/model/tokenizer.json".to_owned()),
-    }
-}
-
 pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
     let registrations = arguments.workers.iter().map(|worker| arguments.registration(worker));
     let options = ServerOptions {
@@ -264,7 +191,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             tier_weights: arguments.tier_weights,
             prediction_ttl: Duration::from_millis(arguments.prediction_ttl_ms),
             prediction_limits: PredictionLimits { blocks_max: arguments.predicted_blocks_max },
-            tokenization: arguments.tokenization.options(),
+            tokenization: arguments.tokenization.options()?,
             ..IndexerOptions::default()
         },
         pods: arguments.pods.options(),

@@ -34,6 +34,12 @@ impl HolderId {
     pub fn of(scope: Scope, parts: &[&str]) -> Self {
         Self(xxh3_64(&[scope.0.to_be_bytes(), hash_of(parts).to_be_bytes()].concat()))
     }
+
+    /// The name as a number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
 }
 
 impl fmt::Display for HolderId {

@@ -65,10 +65,25 @@ pub enum StoreAnswer {
     Unavailable,
 }
 
+impl StoreAnswer {
+    /// What it is called; none where no index is shared.
+    #[must_use]
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Asked => Some("ok"),
+            Self::Unavailable => Some("unavailable"),
+        }
+    }
+}
+
 impl Answer {
-    /// Takes in what others say of their ranks. Of a rank that both know, the part that is to be trusted more counts;
-    /// this replica's own if both are.
+    /// Takes in ranks that count as others have published them, in place of what it says of the same ranks.
     pub(crate) fn merge(&mut self, others: impl IntoIterator<Item = RankAnswer>) {
+        let mut others = others.into_iter().peekable();
+        if others.peek().is_none() {
+            return;
+        }
         let mut own: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
         for (at, rank) in self.ranks.iter().enumerate() {
             own.insert((rank.instance.clone(), rank.dp_rank), at);
@@ -76,8 +91,7 @@ impl Answer {
         for other in others {
             match own.get(&(other.instance.clone(), other.dp_rank)) {
                 None => self.ranks.push(other),
-                Some(&at) if other.trust < self.ranks[at].trust => self.ranks[at] = other,
-                Some(_) => {}
+                Some(&at) => self.ranks[at] = other,
             }
         }
     }

@@ -27,6 +27,7 @@ mod predictions;
 mod recent_uses;
 mod remembered;
 mod score;
+mod search;
 mod server;
 mod shared;
 mod tokenization;
@@ -38,12 +39,13 @@ pub use discovery::{
 };
 pub use indexer::{
     Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
-    RegistrationError, TokenPrompt, Unregistered,
+    RegistrationError, Unregistered,
 };
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{PodScore, ScoreOptions, Scores};
+pub use search::{Query, TokenPrompt};
 pub use server::{Server, ServerOptions, StartError};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

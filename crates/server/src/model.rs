@@ -12,6 +12,7 @@ use flash_indexer_core::{
     WorkerRank,
 };
 use parking_lot::RwLock;
+use rustc_hash::FxHashSet;
 
 use crate::answer::{Answer, RankAnswer};
 use crate::explain::{History, SeenSpaces};
@@ -70,9 +71,10 @@ impl Instance {
         self.listeners.get(&dp_rank).map_or(Trust::Degraded, |listener| listener.trust(dp_rank))
     }
 
-    /// The same of the rank that can be believed least.
-    pub(crate) fn worst_trust(&self) -> Trust {
-        self.listeners.keys().map(|&dp_rank| self.trust(dp_rank)).max().unwrap_or(Trust::Degraded)
+    /// The same of the one that can be believed least among its ranks that are listened to and that count.
+    pub(crate) fn worst_trust(&self, counts: impl Fn(DpRank) -> bool) -> Option<Trust> {
+        let counted = self.listeners.keys().filter(|dp_rank| counts(**dp_rank));
+        counted.map(|&dp_rank| self.trust(dp_rank)).max()
     }
 
     /// What went wrong last with what feeds the rank.
@@ -140,6 +142,20 @@ impl Model {
         }
     }
 
+    /// What the index calls an instance, if it is registered.
+    pub(crate) fn worker(&self, instance: &InstanceId) -> Option<WorkerId> {
+        self.instances.read().get(instance).map(|instance| instance.worker)
+    }
+
+    /// How far a rank can be believed, if it is registered or holds something.
+    pub(crate) fn trust(&self, instance: &InstanceId, dp_rank: DpRank) -> Option<Trust> {
+        let instances = self.instances.read();
+        let instance = instances.get(instance)?;
+        let rank = WorkerRank { worker: instance.worker, dp_rank };
+        let is_known = instance.listeners.contains_key(&dp_rank) || self.index.size(rank).blocks > 0;
+        is_known.then(|| instance.trust(dp_rank))
+    }
+
     /// Every rank that is registered or that the index has seen of a registered instance, with its
     /// name.
     pub(crate) fn ranks(&self) -> Vec<(InstanceId, WorkerRank)> {
@@ -184,7 +200,12 @@ impl Model {
 
     /// Whether a rank holds more than its index has room for: then what it says is a lower bound.
     pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
-        self.index.memory_bound().is_some_and(|bound| bound.partial_ranks.contains(&rank))
+        self.partial_ranks().is_some_and(|ranks| ranks.contains(&rank))
+    }
+
+    /// All such ranks; none where memory is not bounded.
+    pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
+        self.index.memory_bound().map(|bound| bound.partial_ranks)
     }
 
     /// What metrics tell about the model.
@@ -212,29 +233,25 @@ impl Model {
     }
 
     /// The answer for every rank; of several queries the deepest match counts.
-    pub(crate) fn answer<'q>(&self, found: impl IntoIterator<Item = (&'q [LocalHash], MatchScores)>) -> Answer {
-        let found: Vec<(&[LocalHash], MatchScores)> = found.into_iter().collect();
-        let reached = deepest(found.iter().map(|(query, scores)| (*query, scores)));
-        self.counts.query(reached.asked, reached.found.len());
+    pub(crate) fn answer(&self, found: &[(&[LocalHash], MatchScores)]) -> Answer {
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
         for (rank, size) in self.index.sizes() {
             ranks.insert(rank, (PerTier::default(), size));
         }
-        for RankMatch { rank, blocks } in found.into_iter().flat_map(|(_, scores)| scores.ranks) {
+        for &RankMatch { rank, blocks } in found.iter().flat_map(|(_, scores)| &scores.ranks) {
             let (deepest, _) = ranks.entry(rank).or_default();
             for (deepest, blocks) in deepest.0.iter_mut().zip(blocks.0) {
                 *deepest = blocks.max(*deepest);
             }
         }
-        let frequencies = self.count_uses(reached.found);
-        Answer { ranks: self.name_ranks(&ranks), frequencies, ..Answer::default() }
+        Answer { ranks: self.name_ranks(&ranks), frequencies: self.note_query(found), ..Answer::default() }
     }
 
-    /// A query was asked in these forms.
-    pub(crate) fn note_query(&self, forms: &[(Vec<LocalHash>, MatchScores)]) {
-        let reached = deepest(forms.iter().map(|(query, found)| (query.as_slice(), found)));
+    /// A query was asked in these forms: counts it, and a use of each block, and says how many uses there were before.
+    pub(crate) fn note_query(&self, found: &[(&[LocalHash], MatchScores)]) -> Vec<u32> {
+        let reached = deepest(found.iter().map(|(query, scores)| (*query, scores)));
         self.counts.query(reached.asked, reached.found.len());
-        self.count_uses(reached.found);
+        self.count_uses(reached.found)
     }
 
     /// Counts a use of each block and says how many there were before.
@@ -248,8 +265,8 @@ impl Model {
     /// Puts names to what the index says; ranks without a registered instance are left out.
     fn name_ranks(&self, found: &BTreeMap<WorkerRank, (PerTier<u32>, RankSize)>) -> Vec<RankAnswer> {
         let block_tokens = u64::from(self.block_size.tokens());
-        let bound = self.index.memory_bound();
-        let is_partial = |rank: &WorkerRank| bound.as_ref().is_some_and(|bound| bound.partial_ranks.contains(rank));
+        let partial = self.partial_ranks();
+        let is_partial = |rank: &WorkerRank| partial.as_ref().is_some_and(|ranks| ranks.contains(rank));
         let mut answers = Vec::new();
         for (name, instance) in self.instances.read().iter() {
             let every_rank = |dp_rank| WorkerRank { worker: instance.worker, dp_rank };

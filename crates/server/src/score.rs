@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_core::{LocalHash, MatchScores, PerTier, RankMatch, SequenceHash, SharedIndex, Tier, WorkerId};
+use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank};
 use flash_indexer_prompt::score::{PodFilter, TierWeights};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::answer::StoreAnswer;
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
 use crate::model::Model;
 use crate::predictions::{Outlook, Predictions};
+use crate::search::{RankElsewhere, Search};
+use crate::shared::FleetRank;
 
 /// Which pods a score is wanted of.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +38,8 @@ pub struct PodScore {
     pub predicted_blocks: u32,
     /// How far the index can be believed about it: the worst of its ranks.
     pub trust: Trust,
+    /// Whether the index has had to forget some of what one of its ranks holds: then the score may be too low.
+    pub partial: bool,
 }
 
 /// The pods that hold something of a prompt, by name.
@@ -44,12 +49,22 @@ pub struct Scores {
     pub pods: Vec<PodScore>,
     /// Complete blocks of the prompt.
     pub blocks: usize,
+    /// What the shared index had to say.
+    pub store: StoreAnswer,
 }
 
 /// What scores are made with.
 pub(crate) struct Scoring<'a> {
     pub(crate) weights: TierWeights,
     pub(crate) predictions: &'a Predictions,
+}
+
+/// A pod that is asked about.
+struct Pod {
+    name: InstanceId,
+    /// The worst of its ranks; none if nobody listens to any.
+    trust: Option<Trust>,
+    is_partial: bool,
 }
 
 /// The best that a pod has to offer.
@@ -68,22 +83,37 @@ impl Best {
     }
 }
 
-impl Model {
-    /// What each pod's cache is worth to a prompt, given as queries in the forms that engines use.
-    pub(crate) fn score(
-        &self,
-        queries: &[(Vec<LocalHash>, MatchScores)],
-        options: &ScoreOptions,
-        scoring: &Scoring<'_>,
-    ) -> Scores {
-        let pods = self.pods(&options.pods);
+impl Scoring<'_> {
+    /// What each pod's cache is worth to a prompt.
+    pub(crate) fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
+        let elsewhere = Elsewhere::of(search);
+        let pods = elsewhere.pods(search.here.as_deref(), &options.pods);
         let mut best: FxHashMap<WorkerId, Best> = FxHashMap::default();
-        for (query, found) in queries {
-            self.score_query(query, found, &pods, scoring, &mut best);
+        let found = search.find_here();
+        if let Some(model) = &search.here {
+            model.note_query(&found);
         }
-        let pods = pods.into_iter().filter_map(|(worker, (pod, trust))| {
+        let is_asked = |rank: &WorkerRank| pods.contains_key(&rank.worker);
+        for (form, query) in search.forms.iter().enumerate() {
+            let found = found.get(form).into_iter().flat_map(|(_, found)| &found.ranks);
+            let counts = |found: &&RankMatch| is_asked(&found.rank) && !elsewhere.ranks.contains_key(&found.rank);
+            let found: Vec<RankMatch> = found.filter(counts).copied().collect();
+            let tiers = search.here.as_ref().map(|model| model.index.fastest_tiers(query, &found));
+            let here = found.iter().map(|found| found.rank.worker).zip(tiers.unwrap_or_default());
+            let others = elsewhere.ranks.iter().filter(|(rank, _)| is_asked(rank));
+            let others = others.map(|(rank, other)| (rank.worker, slowest_tiers(&other.blocks(form))));
+            self.score_form(query, here.chain(others), &pods, &mut best);
+        }
+        let pods = pods.into_iter().filter_map(|(worker, pod)| {
             let Best { score, held, predicted } = *best.get(&worker)?;
-            let score = PodScore { pod, score, held_blocks: held, predicted_blocks: predicted, trust };
+            let score = PodScore {
+                pod: pod.name,
+                score,
+                held_blocks: held,
+                predicted_blocks: predicted,
+                trust: pod.trust.unwrap_or(Trust::Degraded),
+                partial: pod.is_partial,
+            };
             (held + predicted > 0).then_some(score)
         });
         let mut pods: Vec<PodScore> = pods.collect();
@@ -93,42 +123,83 @@ impl Model {
             pods.truncate(top_k.get());
             pods.sort_by(|a, b| a.pod.cmp(&b.pod));
         }
-        let predicted = pods.iter().map(|pod| u64::from(pod.predicted_blocks)).sum();
-        self.metrics.scored(pods.len(), predicted);
-        Scores { pods, blocks: queries.iter().map(|(query, _)| query.len()).max().unwrap_or(0) }
+        let blocks = search.forms.iter().map(|form| form.len()).max().unwrap_or(0);
+        Scores { pods, blocks, store: search.store }
     }
 
-    /// Registered instances that are asked about.
-    fn pods(&self, filter: &PodFilter) -> BTreeMap<WorkerId, (InstanceId, Trust)> {
-        let instances = self.instances.read();
-        let asked = instances.iter().filter(|(name, _)| filter.admits(name.as_key()));
-        asked.map(|(name, instance)| (instance.worker, (name.clone(), instance.worst_trust()))).collect()
-    }
-
-    fn score_query(
+    /// Takes in what workers hold of one form of a prompt, by tier, and what is predicted to follow that.
+    fn score_form(
         &self,
         query: &[LocalHash],
-        found: &MatchScores,
-        pods: &BTreeMap<WorkerId, (InstanceId, Trust)>,
-        scoring: &Scoring<'_>,
+        held: impl Iterator<Item = (WorkerId, PerTier<u32>)>,
+        pods: &BTreeMap<WorkerId, Pod>,
         best: &mut FxHashMap<WorkerId, Best>,
     ) {
-        let is_asked = |found: &&RankMatch| pods.contains_key(&found.rank.worker);
-        let found: Vec<RankMatch> = found.ranks.iter().filter(is_asked).copied().collect();
-        let tiers = self.index.fastest_tiers(query, &found);
-        let mut ahead = Ahead::of(scoring.predictions.look(), query);
-        for (found, tiers) in found.iter().zip(&tiers) {
-            let worker = found.rank.worker;
-            let held = tiers.0.iter().sum();
-            best.entry(worker).or_default().improve(ahead.from(worker, held, tiers, scoring.weights));
+        let mut ahead = Ahead::of(self.predictions.look(), query);
+        for (worker, tiers) in held {
+            best.entry(worker).or_default().improve(ahead.from(worker, &tiers, self.weights));
         }
         if ahead.outlook.is_some() {
             for &worker in pods.keys() {
-                let nothing = ahead.from(worker, 0, &PerTier::default(), scoring.weights);
+                let nothing = ahead.from(worker, &PerTier::default(), self.weights);
                 best.entry(worker).or_default().improve(nothing);
             }
         }
     }
+}
+
+/// Ranks that count as other replicas have published them, by their names here.
+struct Elsewhere<'s> {
+    ranks: FxHashMap<WorkerRank, RankElsewhere<'s>>,
+}
+
+impl<'s> Elsewhere<'s> {
+    fn of(search: &'s Search<'_>) -> Self {
+        let ranks = search.elsewhere().into_iter().map(|elsewhere| {
+            let FleetRank { instance, dp_rank, worker, .. } = elsewhere.rank;
+            let here = search.here.as_ref().and_then(|model| model.worker(instance));
+            (WorkerRank { worker: here.unwrap_or(*worker), dp_rank: *dp_rank }, elsewhere)
+        });
+        Self { ranks: ranks.collect() }
+    }
+
+    /// Instances that are asked about, with what is to be said of all of their ranks.
+    fn pods(&self, here: Option<&Model>, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
+        let mut pods = here.map(|model| self.pods_here(model, filter)).unwrap_or_default();
+        for (rank, RankElsewhere { rank: listed, .. }) in &self.ranks {
+            if filter.admits(listed.instance.as_key()) {
+                let new = || Pod { name: listed.instance.clone(), trust: None, is_partial: false };
+                let pod = pods.entry(rank.worker).or_insert_with(new);
+                pod.trust = pod.trust.max(Some(listed.trust));
+            }
+        }
+        pods
+    }
+
+    fn pods_here(&self, model: &Model, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
+        let partial = model.partial_ranks();
+        let partial = partial.iter().flat_map(|ranks| ranks.iter()).filter(|rank| !self.ranks.contains_key(rank));
+        let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
+        let instances = model.instances.read();
+        let asked = instances.iter().filter(|(name, _)| filter.admits(name.as_key()));
+        let pods = asked.map(|(name, instance)| {
+            let counts = |dp_rank| !self.ranks.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
+            let trust = instance.worst_trust(counts);
+            (instance.worker, Pod { name: name.clone(), trust, is_partial: partial.contains(&instance.worker) })
+        });
+        pods.collect()
+    }
+}
+
+/// How many blocks count in each tier, of a prefix of which only is known how far it goes when a tier and the faster ones are
+/// used together. A block counts in the slowest tier that is needed for what is before it, if that is slower than its own:
+/// so a score is never too high, and exact where no block lies in a faster tier than one before it.
+fn slowest_tiers(depths: &PerTier<u32>) -> PerTier<u32> {
+    let mut tiers = *depths;
+    for tier in (1..tiers.0.len()).rev() {
+        tiers.0[tier] -= tiers.0[tier - 1];
+    }
+    tiers
 }
 
 /// What is predicted of a query's prefixes, if anything is.
@@ -143,8 +214,9 @@ impl<'a> Ahead<'a> {
         Self { outlook, prefixes }
     }
 
-    /// What a rank offers that holds so many blocks, with what is predicted to follow them.
-    fn from(&mut self, worker: WorkerId, held: u32, tiers: &PerTier<u32>, weights: TierWeights) -> Best {
+    /// What a rank offers that holds so many blocks in each tier, with what is predicted to follow them.
+    fn from(&mut self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> Best {
+        let held = tiers.0.iter().sum();
         let mut predicted = 0;
         if let Some(outlook) = &mut self.outlook {
             let (here, ahead) = self.prefixes.split_at(self.prefixes.len().min(held as usize));
@@ -154,5 +226,35 @@ impl<'a> Ahead<'a> {
         // What is computed or fetched for the prompt goes into device memory.
         let score = weights.score(tiers) + weights.of(Tier::Device) * f64::from(predicted);
         Best { score, held, predicted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn depths_never_tell_more_than_each_blocks_tier(
+            tiers in proptest::collection::vec(0..Tier::ALL.len(), 0..20),
+            mut weights in proptest::array::uniform4(0.0_f64..4.0),
+        ) {
+            weights.sort_by(|a, b| b.total_cmp(a));
+            let weights = TierWeights::new(PerTier(weights)).expect("they fall");
+            let (mut each, mut depths) = (PerTier::default(), PerTier::default());
+            for &tier in &tiers {
+                each.0[tier] += 1;
+            }
+            for slowest in Tier::ALL {
+                depths[slowest] = tiers.iter().take_while(|tier| **tier <= slowest as usize).count() as u32;
+            }
+            let (exact, told) = (weights.score(&each), weights.score(&slowest_tiers(&depths)));
+            prop_assert!(told <= exact + 1e-9, "{told} is more than {exact}");
+            if tiers.is_sorted() {
+                prop_assert_eq!(told, exact);
+            }
+        }
     }
 }

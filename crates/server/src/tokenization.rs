@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "hub")]
+use flash_indexer_prompt::tokenize::{Hub, HubOptions};
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, NamedPaths, PoolOptions, PoolStatistics, Prompt, PromptOptions,
-    ServiceAddress, TokenizeError, TokenizerPool, TokenizerService, TokenizerSource,
+    ServiceAddress, Ticket, TokenizeError, Tokenized, TokenizerPool, TokenizerService, TokenizerSource,
 };
 use tokio::sync::oneshot;
 
@@ -20,6 +22,9 @@ pub struct TokenizationOptions {
     pub named: Vec<(String, PathBuf)>,
     /// A directory of models.
     pub directory: Option<PathBuf>,
+    /// The Hugging Face hub.
+    #[cfg(feature = "hub")]
+    pub hub: Option<HubOptions>,
     /// A tokenizer service.
     pub service: Option<TokenizerServiceOptions>,
     /// Threads, queue and cache.
@@ -63,6 +68,10 @@ impl Tokenization {
         if let Some(directory) = &options.directory {
             sources.push(Box::new(ModelDirectory::new(directory.clone(), ModelDirectoryOptions::default())));
         }
+        #[cfg(feature = "hub")]
+        if let Some(hub) = &options.hub {
+            sources.push(Box::new(Hub::new(hub.clone())?));
+        }
         if let Some(service) = &options.service {
             sources.push(Box::new(TokenizerService::new(&service.address, service.deadline)?));
         }
@@ -90,11 +99,12 @@ impl Tokenization {
             // Who asked may have gone.
             let _ = sender.send(result);
         });
+        let waiting = Waiting { pool, metrics: &self.metrics, kind, ticket: submitted.as_ref().ok().copied() };
         let result = match submitted {
-            Ok(()) => done.await.unwrap_or(Err(TokenizeError::Stopped)),
+            Ok(_) => done.await.unwrap_or(Err(TokenizeError::Stopped)),
             Err(refused) => Err(refused),
         };
-        self.metrics.tokenized(kind, result.as_ref());
+        waiting.end(result.as_ref());
         Ok(result?.ids)
     }
 
@@ -106,6 +116,30 @@ impl Tokenization {
     pub(crate) fn stop(&self) {
         if let Some(pool) = &self.pool {
             pool.stop();
+        }
+    }
+}
+
+/// A prompt whose tokens are waited for. Dropped before its end, nobody waits any more: then it does not stay in the queue.
+struct Waiting<'a> {
+    pool: &'a TokenizerPool,
+    metrics: &'a Metrics,
+    kind: &'static str,
+    ticket: Option<Ticket>,
+}
+
+impl Waiting<'_> {
+    fn end(mut self, result: Result<&Tokenized, &TokenizeError>) {
+        self.ticket = None;
+        self.metrics.tokenized(self.kind, result);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.pool.withdraw(ticket);
+            self.metrics.tokenized(self.kind, Err(&TokenizeError::Withdrawn));
         }
     }
 }

@@ -21,11 +21,8 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
-mod proto {
-    include!(concat!(env!("OUT_DIR"), "/client/indexer.v1.rs"));
-    include!(concat!(env!("OUT_DIR"), "/client/flash_indexer.v1.rs"));
-}
+#[path = "support/proto.rs"]
+mod proto;
 
 use proto::indexer_service_client::IndexerServiceClient;
 use proto::router_service_client::RouterServiceClient;
@@ -33,11 +30,7 @@ use proto::{GetPodScoresRequest, PredictRequest, QueryRequest};
 
 fn service(body_bytes_max: usize) -> (Service, Channel) {
     let service = Service::start_with(ServerOptions { grpc_port: Some(0), body_bytes_max, ..ServerOptions::default() });
-    let channel = service.block_on(async {
-        let address = service.grpc_address();
-        let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
-        endpoint.timeout(PATIENCE).connect().await.expect("a connection")
-    });
+    let channel = service.channel();
     (service, channel)
 }
 

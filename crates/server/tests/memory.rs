@@ -51,6 +51,9 @@ fn it_forgets_within_its_bound_and_says_so() {
         (&instance["gpu"], &instance["partial"], &instance["trust"]),
         (&json!(2_048), &json!(true), &json!("exact"))
     );
+    let asked = json!({ "token_ids": tokens(&names(299)), "model_name": "m", "detail": true });
+    let (_, scores) = service.post("/score_completions", &asked);
+    assert_eq!(scores["pods"]["a"]["partial"], json!(true), "{scores}");
     // Ends of chains go, so all that is left is found as the beginning of some sequence.
     let left = answer["tree_sizes"]["a"]["0"].as_u64().expect("blocks");
     let matched = |at| query(&service, "m", at)["scores"]["a"]["0"].as_u64().expect("tokens") / u64::from(BLOCK_TOKENS);
@@ -77,6 +80,10 @@ fn it_forgets_within_its_bound_and_says_so() {
     engine.say(&service, 301, &[sequence_stored(301)]);
     let answer = query(&service, "m", 301);
     assert_eq!((&answer["instances"]["a"]["gpu"], &answer["instances"]["a"]["partial"]), (&json!(2_048), &Value::Null));
+    let asked = json!({ "token_ids": tokens(&names(301)), "model_name": "m", "detail": true });
+    let (_, scores) = service.post("/score_completions", &asked);
+    let whole = json!({ "score": 512.0, "held_blocks": 512, "predicted_blocks": 0, "trust": "exact" });
+    assert_eq!(scores, json!({ "pods": { "a": whole } }));
 }
 
 #[test]

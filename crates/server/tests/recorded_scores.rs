@@ -16,13 +16,11 @@ use flash_indexer_sim::{
 };
 use flash_indexer_test_support::shared_dir;
 use serde_json::{Value, json};
-use support::{Engine, PATIENCE, Service};
+use support::{Engine, Service};
 use tonic::transport::Channel;
 
-#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
-mod proto {
-    include!(concat!(env!("OUT_DIR"), "/client/indexer.v1.rs"));
-}
+#[path = "support/proto.rs"]
+mod proto;
 
 use proto::GetPodScoresRequest;
 use proto::indexer_service_client::IndexerServiceClient;
@@ -158,7 +156,7 @@ impl<'a> Played<'a> {
             body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
             let (status, mut answer) = self.service.post(path, &body);
             assert_eq!(status, 200, "{about}: {answer}");
-            answer[&pod].take()
+            answer["pods"][&pod].take()
         };
         let completion = ask("/score_completions", &json!({ "prompt": text_of(prompt) }));
         let held = completion["held_blocks"].as_u64().unwrap_or(0);
@@ -196,10 +194,7 @@ fn texts_and_chats_are_scored_as_recorded_engines_had_them() {
         TokenizationOptions { directory: Some(models.path().to_owned()), ..TokenizationOptions::default() };
     let indexer = IndexerOptions { tokenization, ..IndexerOptions::default() };
     let service = Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() });
-    let channel = service.block_on(async {
-        let endpoint = Channel::from_shared(format!("http://{}", service.grpc_address())).expect("an address");
-        endpoint.timeout(PATIENCE).connect().await.expect("a connection")
-    });
+    let channel = service.channel();
     let recordings: Vec<(String, Recording)> = recordings(&shared)
         .iter()
         .map(|path| {

@@ -13,16 +13,12 @@ use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions, T
 use flash_indexer_test_support::{shared_dir, wait_for};
 use flash_indexer_wire::{BlockStored, EngineEvent, TokenIds};
 use serde_json::{Value, json};
-use support::{Engine, PATIENCE, Service, removed, store, stored, tokens};
+use support::{Engine, PATIENCE, Service, removed, store, stored, to_host, tokens};
 
 fn score(service: &Service, body: &Value) -> Value {
     let (status, answer) = service.post("/score_completions", body);
     assert_eq!(status, 200, "{answer}");
     answer
-}
-
-fn to_host<'a>(hash: u64) -> EngineEvent<'a> {
-    EngineEvent::Stored(BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(None, &[hash]) })
 }
 
 #[test]
@@ -46,7 +42,10 @@ fn each_pod_is_scored_by_the_fastest_tier_of_each_block_of_its_prefix() {
     assert_eq!(ask(json!({ "top_k": 1 })), json!({ "1": 2.8 }));
     assert_eq!(ask(json!({ "truncate_prompt_tokens": 3 })), json!({}), "no complete block is left");
     let detail = |score, held| json!({ "score": score, "held_blocks": held, "predicted_blocks": 0, "trust": "exact" });
-    assert_eq!(ask(json!({ "detail": true })), json!({ "1": detail(2.8, 3), "pod-b": detail(1.0, 1) }));
+    let pods = json!({ "1": detail(2.8, 3), "pod-b": detail(1.0, 1) });
+    assert_eq!(ask(json!({ "detail": true })), json!({ "pods": pods }));
+    let whole = json!({ "model": "m", "token_ids": tokens(&[1]) });
+    assert_eq!(service.header("/score_completions", &whole, "flash-indexer-store"), None, "no index is shared");
     let as_prompt = json!({ "model": "m", "prompt": tokens(&[1, 2, 3, 4]) });
     assert_eq!(score(&service, &as_prompt), json!({ "1": 2.8, "pod-b": 1.0 }));
     assert_eq!(score(&service, &json!({ "model": "m", "token_ids": [] })), json!({}));
@@ -73,7 +72,7 @@ fn a_prediction_counts_in_scores_until_events_confirm_it_and_never_in_answers() 
     let _other = Engine::registered(&service, json!("pod-b"), 0, &json!({}));
     engine.say(&service, 0, &[stored(None, &[1])]);
     let asked = json!({ "model": "m", "token_ids": tokens(&[1, 2, 3]), "detail": true });
-    let pod = |name: &str| score(&service, &asked)[name].clone();
+    let pod = |name: &str| score(&service, &asked)["pods"][name].clone();
     let entry = |score: f64, held: u32, predicted: u32, trust: &str| json!({ "score": score, "held_blocks": held, "predicted_blocks": predicted, "trust": trust });
     let predict = |more: Value| {
         let mut body = json!({ "model": "m", "token_ids": tokens(&[1, 2, 3]), "ttl_ms": 600_000 });

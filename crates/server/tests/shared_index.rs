@@ -2,24 +2,9 @@
 
 mod support;
 
-use std::time::Duration;
-
-use flash_indexer_redis::StoreOptions;
-use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use serde_json::{Value, json};
-use support::{Engine, PATIENCE, Service, removed, stored, tokens};
-
-fn replica(node: &RedisNode) -> Service {
-    let url = format!("redis://127.0.0.1:{}", node.port());
-    let store = StoreOptions {
-        time_to_live: Duration::from_millis(1_500),
-        deadline: Duration::from_secs(5),
-        ..StoreOptions::at(url.parse().expect("an address"))
-    };
-    let indexer = IndexerOptions { store: Some(store), ..IndexerOptions::default() };
-    Service::start_with(ServerOptions { indexer, ..ServerOptions::default() })
-}
+use support::{Engine, PATIENCE, Service, removed, replica, stored, tokens};
 
 fn query(prompt: &[u64]) -> Value {
     json!({ "model_name": "m", "token_ids": tokens(prompt) })

@@ -1,12 +1,14 @@
 //! What the tests of several crates share: where recorded data lies, and waiting without sleeping
 //! for luck.
 
+mod hub;
 mod redis;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
 pub use self::redis::{RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_server};
 
 /// Folder of recorded streams and vectors: `FLASH_SHARED`, or `../shared` beside the repository.

@@ -24,6 +24,9 @@ pub enum TokenizeError {
     /// The pool has been stopped.
     #[error("tokenization is shutting down: ask another replica")]
     Stopped,
+    /// Whoever had asked did not wait for it.
+    #[error("the prompt was withdrawn: ask again")]
+    Withdrawn,
     /// The name is too long to be a model's.
     #[error("the model's name has {bytes} bytes: names have at most {MODEL_NAME_BYTES_MAX}")]
     ModelName {
@@ -60,6 +63,7 @@ impl TokenizeError {
         match self {
             Self::QueueFull { .. } => FailureReason::QueueFull,
             Self::Stopped => FailureReason::Stopped,
+            Self::Withdrawn => FailureReason::Withdrawn,
             Self::ModelName { .. } | Self::UnknownModel(_) => FailureReason::UnknownModel,
             Self::LoadFailed(_) | Self::BrokenChatTemplates(_) => FailureReason::LoadFailed,
             Self::Chat(_) => FailureReason::Chat,
@@ -85,6 +89,8 @@ pub enum FailureReason {
     QueueFull,
     /// The pool had been stopped.
     Stopped,
+    /// It was withdrawn before its turn.
+    Withdrawn,
     /// No place has the model.
     UnknownModel,
     /// The model's tokenizer, or its chat templates for a chat, could not be loaded.
@@ -105,9 +111,10 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::QueueFull,
         Self::Stopped,
+        Self::Withdrawn,
         Self::UnknownModel,
         Self::LoadFailed,
         Self::Chat,
@@ -124,6 +131,7 @@ impl FailureReason {
         match self {
             Self::QueueFull => "queue_full",
             Self::Stopped => "stopped",
+            Self::Withdrawn => "withdrawn",
             Self::UnknownModel => "unknown_model",
             Self::LoadFailed => "load_failed",
             Self::Chat => "chat",

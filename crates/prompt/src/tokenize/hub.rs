@@ -1,6 +1,7 @@
 //! The Hugging Face hub.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -29,6 +30,15 @@ pub struct HubOptions {
     pub token: Option<String>,
     /// How long a prompt waits for a download. The download goes on, so that a later prompt finds it.
     pub deadline: Duration,
+}
+
+impl fmt::Debug for HubOptions {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, cache, deadline, .. } = self;
+        let mut shown = f.debug_struct("HubOptions");
+        shown.field("endpoint", endpoint).field("cache", cache).field("deadline", deadline).finish_non_exhaustive()
+    }
 }
 
 impl HubOptions {

@@ -31,5 +31,6 @@ pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, T
 pub use models::MISSING_MODELS_MAX;
 pub use pool::{PoolOptions, TokenizerPool};
 pub use prompt::{Prompt, PromptOptions, SpecialTokens, Tokenized};
+pub use queue::Ticket;
 pub use service::{AddressError, SERVICE_MESSAGE_BYTES_MAX, ServiceAddress, ServiceError, TokenizerService};
 pub use source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, TokenizerSource};

@@ -13,7 +13,7 @@ use super::error::TokenizeError;
 use super::job::{Job, panic_message};
 use super::models::{Models, ModelsOptions};
 use super::prompt::{Prompt, PromptOptions, Tokenized};
-use super::queue::Queue;
+use super::queue::{Queue, Ticket};
 use super::source::TokenizerSource;
 
 /// A thread is replaced by a new one when so many tokenizers that it may have used were dropped: the `tokenizers`
@@ -124,7 +124,7 @@ impl TokenizerPool {
     }
 
     /// Queues a prompt that is tokenized as engines do, and returns at once. `on_done` is called exactly once, by a
-    /// worker, or by the thread that stops the pool; it should not take long.
+    /// worker, or by the thread that stops the pool or withdraws the prompt; it should not take long.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl TokenizerPool {
         model: &str,
         prompt: Prompt,
         on_done: impl FnOnce(Result<Tokenized, TokenizeError>) + Send + 'static,
-    ) -> Result<(), TokenizeError> {
+    ) -> Result<Ticket, TokenizeError> {
         self.submit_with(model, prompt, PromptOptions::default(), on_done)
     }
 
@@ -149,11 +149,18 @@ impl TokenizerPool {
         prompt: Prompt,
         options: PromptOptions,
         on_done: impl FnOnce(Result<Tokenized, TokenizeError>) + Send + 'static,
-    ) -> Result<(), TokenizeError> {
+    ) -> Result<Ticket, TokenizeError> {
         let bytes = prompt.bytes();
         let job =
             Job { model: model.to_owned(), prompt, options, on_done: Box::new(on_done), submitted: Instant::now() };
         self.shared.queue.push(job, bytes).inspect_err(|error| self.shared.counters.failed(error.reason()))
+    }
+
+    /// Nobody wants this prompt's tokens any more: fails it, unless a worker has begun it.
+    pub fn withdraw(&self, ticket: Ticket) {
+        if let Some(job) = self.shared.queue.withdraw(ticket) {
+            Job::finish(job.on_done, Err(TokenizeError::Withdrawn), &self.shared.counters);
+        }
     }
 
     /// What has been done so far.

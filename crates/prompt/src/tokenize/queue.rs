@@ -7,6 +7,10 @@ use parking_lot::{Condvar, Mutex};
 use super::error::TokenizeError;
 use super::job::Job;
 
+/// A prompt's place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
@@ -16,8 +20,10 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<(Job, usize)>,
+    /// In the order of their tickets, each with its bytes.
+    jobs: VecDeque<(Ticket, Job, usize)>,
     bytes: usize,
+    tickets: u64,
     is_closed: bool,
 }
 
@@ -27,7 +33,7 @@ impl Queue {
     }
 
     /// Appends a job of `bytes`. One that is larger than the whole queue is taken into an empty one.
-    pub(super) fn push(&self, job: Job, bytes: usize) -> Result<(), TokenizeError> {
+    pub(super) fn push(&self, job: Job, bytes: usize) -> Result<Ticket, TokenizeError> {
         let mut state = self.state.lock();
         if state.is_closed {
             return Err(TokenizeError::Stopped);
@@ -37,17 +43,28 @@ impl Queue {
             return Err(TokenizeError::QueueFull { prompts: waiting, bytes: state.bytes });
         }
         state.bytes += bytes;
-        state.jobs.push_back((job, bytes));
+        state.tickets += 1;
+        let ticket = Ticket(state.tickets);
+        state.jobs.push_back((ticket, job, bytes));
         drop(state);
         self.filled.notify_one();
-        Ok(())
+        Ok(ticket)
+    }
+
+    /// Takes a job out before its turn, if it still waits. Costs the length of the queue at most.
+    pub(super) fn withdraw(&self, ticket: Ticket) -> Option<Job> {
+        let mut state = self.state.lock();
+        let at = state.jobs.binary_search_by_key(&ticket, |(ticket, ..)| *ticket).ok()?;
+        let (_, job, bytes) = state.jobs.remove(at)?;
+        state.bytes -= bytes;
+        Some(job)
     }
 
     /// Waits for a job; `None` when the queue was closed.
     pub(super) fn pop(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {
-            if let Some((job, bytes)) = state.jobs.pop_front() {
+            if let Some((_, job, bytes)) = state.jobs.pop_front() {
                 state.bytes -= bytes;
                 return Some(job);
             }
@@ -66,7 +83,7 @@ impl Queue {
         let waiting = std::mem::take(&mut state.jobs);
         drop(state);
         self.filled.notify_all();
-        waiting.into_iter().map(|(job, _)| job).collect()
+        waiting.into_iter().map(|(_, job, _)| job).collect()
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -86,6 +86,29 @@ fn bytes_are_bounded_as_well_and_one_large_prompt_fits_an_empty_queue() {
 }
 
 #[test]
+fn a_prompt_that_nobody_waits_for_any_more_makes_room() {
+    let (sender, results) = channel();
+    let options = PoolOptions { queued_prompts_max: 3, ..forgetful() };
+    let pool = held_while(options, |pool| {
+        let submit = |name: &'static str| {
+            let sender = sender.clone();
+            let tell = move |result: Result<_, TokenizeError>| {
+                sender.send((name, result.map_err(|error| error.reason()).err())).expect("the test listens");
+            };
+            pool.submit("model", text(name), tell).expect("room")
+        };
+        let tickets = ["a", "bb", "ccc"].map(submit);
+        pool.withdraw(tickets[1]);
+        pool.withdraw(tickets[1]);
+        assert_eq!((pool.statistics().queued, pool.statistics().queued_bytes), (2, 4));
+        submit("d");
+    });
+    let told: Vec<_> = (0..4).map(|_| results.recv_timeout(DEADLINE).expect("each is told")).collect();
+    assert_eq!(told, [("bb", Some(FailureReason::Withdrawn)), ("a", None), ("ccc", None), ("d", None)]);
+    assert_eq!(pool.statistics().failed_for(FailureReason::Withdrawn), 1);
+}
+
+#[test]
 fn a_panic_fails_its_prompt_and_nothing_else() {
     let pool = pool_of(told(|text| {
         assert!(text != "bad", "a word that it cannot stand");

@@ -1,6 +1,5 @@
 //! Tiny tokenizers, on disk and made up.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,35 +9,10 @@ use flash_indexer_prompt::tokenize::{
     LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PoolOptions, Prompt, PromptOptions,
     TokenizeError, TokenizerPool, TokenizerSource,
 };
-use serde_json::{Value, json};
+pub(crate) use flash_indexer_test_support::{TINY_WORDS as WORDS, tiny_tokenizer};
+use serde_json::Value;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Words of the tiny vocabulary: the id of each is its place.
-pub(crate) const WORDS: [&str; 8] = ["<s>", "</s>", "<unk>", "one", "two", "three", "four", ":"];
-
-/// A tokenizer of [`WORDS`] that begins each sequence with `<s>`, as a file has it.
-pub(crate) fn tiny_tokenizer() -> Value {
-    let vocab: HashMap<&str, usize> = WORDS.iter().enumerate().map(|(id, word)| (*word, id)).collect();
-    let special = |id: usize| {
-        json!({"id": id, "content": WORDS[id], "special": true, "normalized": false, "single_word": false,
-               "lstrip": false, "rstrip": false})
-    };
-    json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [special(0), special(1), special(2)],
-        "normalizer": null,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
-        },
-        "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
-    })
-}
 
 /// Like [`tiny_tokenizer`], with another id for `one`.
 pub(crate) fn tiny_tokenizer_with_one(id: u32) -> Value {

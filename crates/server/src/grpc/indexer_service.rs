@@ -1,7 +1,6 @@
 //! `indexer.v1.IndexerService`: scores of pods.
 
 use std::num::NonZeroUsize;
-use std::time::Instant;
 
 use flash_indexer_prompt::chat::ChatRequest;
 use flash_indexer_prompt::score::PodFilter;
@@ -12,8 +11,8 @@ use super::Shared;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
-use crate::indexer::TokenPrompt;
 use crate::score::ScoreOptions;
+use crate::search::TokenPrompt;
 
 pub(super) struct Scores(pub(super) Shared);
 
@@ -23,9 +22,8 @@ impl IndexerService for Scores {
         &self,
         request: Request<GetPodScoresRequest>,
     ) -> Result<Response<GetPodScoresResponse>, Status> {
-        let start = Instant::now();
-        let answer = self.scores(request.into_inner()).await;
-        self.0.answered("GetPodScores", start, answer)
+        let answering = self.0.answering("GetPodScores");
+        answering.with(self.scores(request.into_inner()).await)
     }
 }
 
@@ -59,14 +57,16 @@ impl Scores {
             pods: PodFilter::of(request.pod_identifiers),
             top_k: NonZeroUsize::new(request.top_k as usize),
         };
-        let scores = indexer.score(&key, prompt, &options)?;
+        let scores = indexer.score(&key, prompt, &options).await?;
         let pods = scores.pods.into_iter().map(|pod| PodScore {
             pod: pod.pod.to_string(),
             score: pod.score,
             held_blocks: pod.held_blocks,
             predicted_blocks: pod.predicted_blocks,
             trust: pod.trust.as_str().to_owned(),
+            partial: pod.partial,
         });
-        Ok(GetPodScoresResponse { scores: pods.collect(), prompt_blocks: scores.blocks as u32 })
+        let store = scores.store.as_str().unwrap_or_default().to_owned();
+        Ok(GetPodScoresResponse { scores: pods.collect(), prompt_blocks: scores.blocks as u32, store })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `proto/` at the root of the repository has the services.
 
+mod answers;
 mod indexer_service;
 mod router_service;
 mod status;

@@ -1,104 +1,50 @@
 //! `flash_indexer.v1.RouterService`: queries by tokens or hashes, one by one or in a stream.
 
-use std::future::Future;
 use std::num::NonZeroUsize;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flash_indexer_core::{LocalHash, Tier};
-use futures_core::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::Shared;
+use super::answers::Answers;
 use super::proto::router_service_server::RouterService;
-use super::proto::{Error, PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
-use super::{Shared, until_true};
+use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use crate::answer::{Answer, QueryOptions, RankAnswer};
-use crate::indexer::TokenPrompt;
 use crate::instance::{InstanceId, ModelKey};
+use crate::search::{Query, TokenPrompt};
 
 pub(super) struct Router(pub(super) Shared);
 
 #[tonic::async_trait]
 impl RouterService for Router {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
-        let start = Instant::now();
-        self.0.answered("Query", start, self.0.query(&request.into_inner()))
+        let answering = self.0.answering("Query");
+        answering.with(self.0.query(&request.into_inner()).await)
     }
 
     type QueryStreamStream = Answers;
 
     async fn query_stream(&self, request: Request<Streaming<QueryRequest>>) -> Result<Response<Answers>, Status> {
-        let stopped = Box::pin(until_true(self.0.stopping.clone()));
-        Ok(Response::new(Answers { requests: request.into_inner(), shared: self.0.clone(), stopped, is_over: false }))
+        Ok(Response::new(Answers::to(request.into_inner(), &self.0)))
     }
 
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
-        let start = Instant::now();
-        self.0.answered("Predict", start, self.0.predict(&request.into_inner()))
-    }
-}
-
-/// Answers to a stream of requests: each is computed when the one before it was taken, so a client that does not read is
-/// not read from either.
-pub(super) struct Answers {
-    requests: Streaming<QueryRequest>,
-    shared: Shared,
-    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
-    is_over: bool,
-}
-
-impl Stream for Answers {
-    type Item = Result<QueryResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        if self.stopped.as_mut().poll(context).is_ready() {
-            self.is_over = true;
-            return Poll::Ready(Some(Err(Status::unavailable("the service is stopping: ask another replica"))));
-        }
-        let request = match Pin::new(&mut self.requests).poll_next(context) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Some(Ok(request))) => request,
-            Poll::Ready(over) => {
-                self.is_over = true;
-                return Poll::Ready(over.map(|failed| failed.map(|_| QueryResponse::default())));
-            }
-        };
-        let start = Instant::now();
-        let answer = self.shared.answered("QueryStream", start, self.shared.query(&request));
-        let answer = answer.map(Response::into_inner).unwrap_or_else(|status| QueryResponse {
-            request_id: request.request_id,
-            error: Some(Error { code: status.code().into(), message: status.message().to_owned() }),
-            ..QueryResponse::default()
-        });
-        Poll::Ready(Some(Ok(answer)))
+        let answering = self.0.answering("Predict");
+        answering.with(self.0.predict(&request.into_inner()))
     }
 }
 
 impl Shared {
-    fn query(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
-        let key = model_key(&request.model_name, &request.tenant_id)?;
-        let options = QueryOptions {
-            top_k: NonZeroUsize::new(request.top_k as usize),
-            min_score: (request.min_score > 0).then_some(request.min_score),
-        };
-        let (lora_name, cache_salt) = (given(&request.lora_name), given(&request.cache_salt));
-        let answer = if request.block_hashes.is_empty() {
-            self.indexer.query_tokens(&key, &request.token_ids, lora_name, cache_salt, options)?
-        } else if !request.token_ids.is_empty() {
-            let message = "token_ids and block_hashes are forms of one prompt: give one of them";
-            return Err(Status::invalid_argument(message));
-        } else if lora_name.is_some() || cache_salt.is_some() {
-            let message = "block_hashes have the adapter and the salt in them: leave out lora_name and cache_salt";
-            return Err(Status::invalid_argument(message));
-        } else {
-            let locals: Vec<LocalHash> = request.block_hashes.iter().copied().map(LocalHash).collect();
-            self.indexer.query_hashes(&key, &locals, options)?
-        };
-        Ok(response(answer, request))
+    pub(super) async fn query(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
+        let Asked { key, query, options } = Asked::of(request)?;
+        Ok(response(self.indexer.query(&key, query, options).await?, request))
+    }
+
+    /// The same of this replica's ranks alone, without waiting.
+    pub(super) fn query_here(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
+        let Asked { key, query, options } = Asked::of(request)?;
+        Ok(response(self.indexer.query_here(&key, query, options)?, request))
     }
 
     fn predict(&self, request: &PredictRequest) -> Result<PredictResponse, Status> {
@@ -112,6 +58,36 @@ impl Shared {
         };
         let predicted = self.indexer.predict(&key, prompt, &pod, ttl)?;
         Ok(PredictResponse { blocks: predicted.blocks as u32 })
+    }
+}
+
+/// What a request asks.
+struct Asked<'r> {
+    key: ModelKey,
+    query: Query<'r>,
+    options: QueryOptions,
+}
+
+impl<'r> Asked<'r> {
+    fn of(request: &'r QueryRequest) -> Result<Self, Status> {
+        let key = model_key(&request.model_name, &request.tenant_id)?;
+        let options = QueryOptions {
+            top_k: NonZeroUsize::new(request.top_k as usize),
+            min_score: (request.min_score > 0).then_some(request.min_score),
+        };
+        let (lora_name, cache_salt) = (given(&request.lora_name), given(&request.cache_salt));
+        let query = if request.block_hashes.is_empty() {
+            Query::Tokens(TokenPrompt { tokens: &request.token_ids, lora_name, cache_salt })
+        } else if !request.token_ids.is_empty() {
+            let message = "token_ids and block_hashes are forms of one prompt: give one of them";
+            return Err(Status::invalid_argument(message));
+        } else if lora_name.is_some() || cache_salt.is_some() {
+            let message = "block_hashes have the adapter and the salt in them: leave out lora_name and cache_salt";
+            return Err(Status::invalid_argument(message));
+        } else {
+            Query::Hashes(request.block_hashes.iter().copied().map(LocalHash).collect())
+        };
+        Ok(Self { key, query, options })
     }
 }
 
@@ -131,6 +107,7 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
         request_id: request.request_id,
         ranks: answer.ranks.into_iter().map(rank).collect(),
         frequencies: answer.frequencies,
+        store: answer.store.as_str().unwrap_or_default().to_owned(),
         error: None,
     }
 }

@@ -1,12 +1,13 @@
 //! The one place where failures become gRPC statuses.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_prompt::tokenize::FailureReason;
 use tonic::{Code, Response, Status};
 
 use super::Shared;
-use crate::indexer::{PredictError, QueryError};
+use crate::indexer::{Indexer, PredictError, QueryError};
 use crate::tokenization::TokenizationError;
 
 impl From<QueryError> for Status {
@@ -32,6 +33,7 @@ impl From<TokenizationError> for Status {
             TokenizationError::NotConfigured => Code::Unimplemented,
             TokenizationError::Failed(failed) => match failed.reason() {
                 FailureReason::QueueFull => Code::ResourceExhausted,
+                FailureReason::Withdrawn => Code::Cancelled,
                 FailureReason::Stopped
                 | FailureReason::LoadFailed
                 | FailureReason::ServiceUnreachable
@@ -45,17 +47,32 @@ impl From<TokenizationError> for Status {
     }
 }
 
+/// A request that is being answered. It is counted in any case: one that is dropped was given up, by its client or by its
+/// deadline.
+pub(super) struct Answering {
+    indexer: Arc<Indexer>,
+    method: &'static str,
+    start: Instant,
+    code: Code,
+}
+
 impl Shared {
-    /// Counts how a request was answered, and hands the answer on.
-    pub(super) fn answered<T>(
-        &self,
-        method: &'static str,
-        start: Instant,
-        answer: Result<T, Status>,
-    ) -> Result<Response<T>, Status> {
-        let code = answer.as_ref().map_or_else(|status| name(status.code()), |_| name(Code::Ok));
-        self.indexer.metrics().rpc_answered(method, code, start.elapsed());
+    pub(super) fn answering(&self, method: &'static str) -> Answering {
+        Answering { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }
+    }
+}
+
+impl Answering {
+    /// Hands the answer on.
+    pub(super) fn with<T>(mut self, answer: Result<T, Status>) -> Result<Response<T>, Status> {
+        self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         answer.map(Response::new)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.indexer.metrics().rpc_answered(self.method, name(self.code), self.start.elapsed());
     }
 }
 
@@ -63,6 +80,7 @@ impl Shared {
 const fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
+        Code::Cancelled => "cancelled",
         Code::InvalidArgument => "invalid_argument",
         Code::NotFound => "not_found",
         Code::ResourceExhausted => "resource_exhausted",

@@ -107,6 +107,7 @@ impl From<TokenizationError> for ApiError {
             TokenizationError::Failed(failed) => match failed.reason() {
                 FailureReason::QueueFull
                 | FailureReason::Stopped
+                | FailureReason::Withdrawn
                 | FailureReason::LoadFailed
                 | FailureReason::ServiceUnreachable
                 | FailureReason::ServiceLate => StatusCode::SERVICE_UNAVAILABLE,

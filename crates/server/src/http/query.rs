@@ -14,9 +14,10 @@ use super::error::ApiError;
 use super::extract::Body;
 use super::fields::Scope;
 use super::prompt::{PromptBody, Prompted};
-use crate::answer::{Answer, QueryOptions, StoreAnswer};
+use crate::answer::{Answer, QueryOptions};
 use crate::hashes;
 use crate::ingest::Trust;
+use crate::search::{Query, TokenPrompt};
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
@@ -42,8 +43,9 @@ pub(super) async fn by_tokens(
 ) -> Result<Json<QueryResponse>, ApiError> {
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
-    let (lora, salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
-    let answer = api.indexer.query_tokens_everywhere(&key, &query.token_ids, lora, salt, options).await?;
+    let (lora_name, cache_salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
+    let asked = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
+    let answer = api.indexer.query(&key, asked, options).await?;
     Ok(Json(QueryResponse::of(&answer)))
 }
 
@@ -64,7 +66,7 @@ pub(super) async fn by_hashes(
 ) -> Result<Json<QueryResponse>, ApiError> {
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
-    let answer = api.indexer.query_hashes_everywhere(&key, &query.block_hashes, options).await?;
+    let answer = api.indexer.query(&key, Query::Hashes(query.block_hashes.into()), options).await?;
     Ok(Json(QueryResponse::of(&answer)))
 }
 
@@ -95,12 +97,8 @@ struct InstanceScores {
 
 impl QueryResponse {
     fn of(answer: &Answer) -> Self {
-        let store = match answer.store {
-            StoreAnswer::None => None,
-            StoreAnswer::Asked => Some("ok"),
-            StoreAnswer::Unavailable => Some("unavailable"),
-        };
-        let mut response = Self { frequencies: answer.frequencies.clone(), store, ..Self::default() };
+        let (frequencies, store) = (answer.frequencies.clone(), answer.store.as_str());
+        let mut response = Self { frequencies, store, ..Self::default() };
         for rank in &answer.ranks {
             let (key, tokens) = (rank.instance.as_key(), rank.tokens);
             let device = tokens[Tier::Device];

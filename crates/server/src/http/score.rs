@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use flash_indexer_prompt::chat::ChatRequest;
 use flash_indexer_prompt::score::PodFilter;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
@@ -19,10 +21,10 @@ use super::error::ApiError;
 use super::extract::{self, parse};
 use super::fields::Scope;
 use super::prompt::{self, Prompted};
-use crate::indexer::TokenPrompt;
 use crate::ingest::Trust;
 use crate::instance::{InstanceId, ModelKey};
 use crate::score::{PodScore, ScoreOptions};
+use crate::search::TokenPrompt;
 
 /// A prompt in any form.
 #[derive(Deserialize)]
@@ -121,7 +123,7 @@ impl PromptFields {
     }
 }
 
-pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<Json<PodScores>, ApiError> {
+pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
     let body = extract::bytes(request, &api).await?;
     let asked: ScoreBody = prompt::read(&body)?;
     if asked.prompt.token_ids.is_none() && asked.prompt.prompt.is_none() {
@@ -130,10 +132,7 @@ pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -
     score(&api, asked, &body).await
 }
 
-pub(super) async fn chat_completions(
-    State(api): State<Arc<Api>>,
-    request: Request,
-) -> Result<Json<PodScores>, ApiError> {
+pub(super) async fn chat_completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
     let body = extract::bytes(request, &api).await?;
     let asked: ScoreBody = parse(&body)?;
     if asked.prompt.messages.is_none() {
@@ -142,37 +141,68 @@ pub(super) async fn chat_completions(
     score(&api, asked, &body).await
 }
 
-async fn score(api: &Api, asked: ScoreBody, body: &[u8]) -> Result<Json<PodScores>, ApiError> {
+async fn score(api: &Api, asked: ScoreBody, body: &[u8]) -> Result<ScoreResponse, ApiError> {
     let pods = asked.pods.unwrap_or_default();
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: asked.top_k };
     let tokens = asked.prompt.tokens(api, body).await?;
-    let scores = api.indexer.score(&tokens.key, tokens.as_prompt(), &options)?;
-    let entry = match asked.detail {
-        Some(true) => PodEntry::detailed,
-        Some(false) | None => PodEntry::plain,
+    let scores = api.indexer.score(&tokens.key, tokens.as_prompt(), &options).await?;
+    let store = scores.store.as_str();
+    let pods = scores.pods.into_iter();
+    let body = match asked.detail {
+        Some(true) => PodScores::Detailed {
+            pods: pods.map(|pod| (pod.pod.as_key().to_owned(), PodDetail::of(&pod))).collect(),
+            store,
+        },
+        Some(false) | None => PodScores::Plain(pods.map(|pod| (pod.pod.as_key().to_owned(), pod.score)).collect()),
     };
-    Ok(Json(scores.pods.into_iter().map(|pod| (pod.pod.as_key().to_owned(), entry(&pod))).collect()))
+    Ok(ScoreResponse { body, store })
+}
+
+/// Scores, and what the shared index had to say beside them: the names in a plain answer are the pods' alone.
+pub(super) struct ScoreResponse {
+    body: PodScores,
+    store: Option<&'static str>,
+}
+
+const STORE_HEADER: HeaderName = HeaderName::from_static("flash-indexer-store");
+
+impl IntoResponse for ScoreResponse {
+    fn into_response(self) -> Response {
+        let mut response = Json(self.body).into_response();
+        if let Some(store) = self.store {
+            response.headers_mut().insert(STORE_HEADER, HeaderValue::from_static(store));
+        }
+        response
+    }
 }
 
 /// Scores by pod.
-type PodScores = BTreeMap<String, PodEntry>;
-
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(super) enum PodEntry {
-    Score(f64),
-    Detail { score: f64, held_blocks: u32, predicted_blocks: u32, trust: Trust },
+enum PodScores {
+    Plain(BTreeMap<String, f64>),
+    Detailed {
+        pods: BTreeMap<String, PodDetail>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        store: Option<&'static str>,
+    },
 }
 
-impl PodEntry {
-    fn plain(pod: &PodScore) -> Self {
-        Self::Score(pod.score)
-    }
+#[derive(Serialize)]
+struct PodDetail {
+    score: f64,
+    held_blocks: u32,
+    predicted_blocks: u32,
+    trust: Trust,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
+}
 
-    fn detailed(pod: &PodScore) -> Self {
-        let PodScore { score, held_blocks, predicted_blocks, trust, .. } = *pod;
-        Self::Detail { score, held_blocks, predicted_blocks, trust }
+impl PodDetail {
+    fn of(pod: &PodScore) -> Self {
+        let PodScore { score, held_blocks, predicted_blocks, trust, partial, .. } = *pod;
+        Self { score, held_blocks, predicted_blocks, trust, partial }
     }
 }
 

@@ -1,11 +1,11 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
-mod everywhere;
 mod explain;
 mod handover;
 mod keepers;
 mod memory;
 mod pods;
+mod query;
 mod registration;
 mod restore;
 mod score;
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use flash_indexer_core::DpRank;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, LocalHash, SharedIndex};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
@@ -32,13 +32,13 @@ pub(crate) use self::keepers::{Keeper, Kept};
 use self::pods::Pods;
 pub(crate) use self::pods::PodsGuard;
 pub use self::pods::{ListenError, PodOptions};
+pub use self::query::QueryError;
 pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
-pub use self::score::{PredictError, TokenPrompt};
+pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
-use crate::answer::{Answer, QueryOptions};
 use crate::explain::Departures;
 use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
@@ -103,14 +103,6 @@ impl Default for IndexerOptions {
             tokenization: TokenizationOptions::default(),
         }
     }
-}
-
-/// A query cannot be answered.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum QueryError {
-    /// Nobody has registered for this model and tenant.
-    #[error("no instance is registered for model {:?} and tenant {:?}: register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
-    UnknownModel(ModelKey),
 }
 
 /// An instance and its listeners.
@@ -217,41 +209,6 @@ impl Indexer {
 
     fn model(&self, key: &ModelKey) -> Result<Arc<Model>, QueryError> {
         self.models.read().get(key).cloned().ok_or_else(|| QueryError::UnknownModel(key.clone()))
-    }
-
-    /// What this replica's ranks hold of a prompt.
-    ///
-    /// # Errors
-    ///
-    /// When nobody is registered for the model and tenant.
-    pub fn query_tokens(
-        &self,
-        key: &ModelKey,
-        tokens: &[u32],
-        lora_name: Option<&str>,
-        cache_salt: Option<&str>,
-        options: QueryOptions,
-    ) -> Result<Answer, QueryError> {
-        let model = self.model(key)?;
-        let space = model.hash_space(lora_name, cache_salt);
-        let queries: Vec<_> = model.forms(space, tokens).collect();
-        let found = queries.iter().map(|query| (query.as_slice(), model.find_prompt(query, tokens.len())));
-        Ok(model.answer(found).select(options))
-    }
-
-    /// What this replica's ranks hold of a prompt given as local hashes of its blocks.
-    ///
-    /// # Errors
-    ///
-    /// When nobody is registered for the model and tenant.
-    pub fn query_hashes(
-        &self,
-        key: &ModelKey,
-        locals: &[LocalHash],
-        options: QueryOptions,
-    ) -> Result<Answer, QueryError> {
-        let model = self.model(key)?;
-        Ok(model.answer([(locals, model.index.find(locals))]).select(options))
     }
 
     /// The tokens of a text or a chat, by the model's tokenizer and chat template.

@@ -2,25 +2,15 @@
 
 use std::time::Duration;
 
+use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_core::{LocalHash, MatchScores, SequenceHash};
 use flash_indexer_prompt::score::Predicted;
 
 use super::{Indexer, QueryError};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 use crate::score::{ScoreOptions, Scores, Scoring};
-
-/// Tokens of a prompt and what they were computed with.
-#[derive(Debug, Clone, Copy)]
-pub struct TokenPrompt<'a> {
-    /// The tokens.
-    pub tokens: &'a [u32],
-    /// The adapter; without one, that of all of the model's registrations.
-    pub lora_name: Option<&'a str>,
-    /// The cache salt.
-    pub cache_salt: Option<&'a str>,
-}
+use crate::search::{Query, TokenPrompt};
 
 /// A prediction cannot be recorded.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -50,28 +40,29 @@ pub enum PredictError {
 pub(crate) const PREDICTION_TTL_MAX: Duration = Duration::from_secs(600);
 
 impl Indexer {
-    /// What each pod's cache is worth to a prompt, predictions included.
+    /// What each pod's cache is worth to a prompt, predictions included; with a shared index of all replicas' pods, after one
+    /// call of the store. Without a shared index it does not wait.
     ///
     /// # Errors
     ///
-    /// When nobody is registered for the model and tenant.
-    pub fn score(&self, key: &ModelKey, prompt: TokenPrompt<'_>, options: &ScoreOptions) -> Result<Scores, QueryError> {
-        let model = self.model(key)?;
-        let space = model.hash_space(prompt.lora_name, prompt.cache_salt);
-        let queries: Vec<(Vec<LocalHash>, MatchScores)> = model
-            .forms(space, prompt.tokens)
-            .map(|query| {
-                let found = model.find_prompt(&query, prompt.tokens.len());
-                (query, found)
-            })
-            .collect();
-        model.note_query(&queries);
+    /// When nobody is registered for the model and tenant with any replica. That the store does not answer is no
+    /// error: [`Scores::store`] says so.
+    pub async fn score(
+        &self,
+        key: &ModelKey,
+        prompt: TokenPrompt<'_>,
+        options: &ScoreOptions,
+    ) -> Result<Scores, QueryError> {
+        let search = self.search_everywhere(key, Query::Tokens(prompt)).await?;
         let scoring = Scoring { weights: self.options.tier_weights, predictions: &self.predictions };
-        Ok(model.score(&queries, options, &scoring))
+        let scores = scoring.score(&search, options);
+        let predicted = scores.pods.iter().map(|pod| u64::from(pod.predicted_blocks)).sum();
+        self.metrics.scored(scores.pods.len(), predicted);
+        Ok(scores)
     }
 
-    /// A router sends this prompt to a pod: its blocks count there until events tell of them, or the time has passed. Without
-    /// a time, the one of the options.
+    /// A router sends this prompt to a pod of any replica: its blocks count there in this replica's scores until events tell
+    /// of them, or the time has passed. Without a time, the one of the options.
     ///
     /// # Errors
     ///
@@ -87,13 +78,12 @@ impl Indexer {
         if ttl > PREDICTION_TTL_MAX {
             return Err(PredictError::TooLong { ttl, max: PREDICTION_TTL_MAX });
         }
-        let model = self.model(key)?;
-        let worker = model.instances.read().get(pod).map(|instance| instance.worker);
-        let worker = worker.ok_or_else(|| PredictError::UnknownPod { pod: pod.clone(), key: key.clone() })?;
+        let search = self.search(key, Query::Tokens(prompt))?;
+        let worker =
+            search.worker(pod).ok_or_else(|| PredictError::UnknownPod { pod: pod.clone(), key: key.clone() })?;
         let mut all = Predicted::default();
-        let space = model.hash_space(prompt.lora_name, prompt.cache_salt);
-        for query in model.forms(space, prompt.tokens) {
-            let prefixes: Vec<SequenceHash> = sequence_hashes(&query).collect();
+        for query in &search.forms {
+            let prefixes: Vec<SequenceHash> = sequence_hashes(query).collect();
             let predicted = self.predictions.predict(worker, &prefixes, ttl);
             all.blocks = predicted.blocks.max(all.blocks);
             all.forgotten += predicted.forgotten;

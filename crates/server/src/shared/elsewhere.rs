@@ -1,9 +1,10 @@
 //! Who is in the shared index.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
+use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_redis::{Directory, HolderId, Listed, PublisherId, Scope};
 
 use super::own::scope;
@@ -14,7 +15,7 @@ use crate::instance::{InstanceId, ModelKey};
 /// Everybody who is listed, as this replica reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    models: BTreeMap<ModelKey, FleetModel>,
+    models: BTreeMap<ModelKey, Arc<FleetModel>>,
 }
 
 /// A model as others describe it.
@@ -32,6 +33,8 @@ pub(crate) struct FleetModel {
 #[derive(Debug)]
 pub(crate) struct FleetRank {
     pub(crate) instance: InstanceId,
+    /// What predictions call the instance where it is not registered here.
+    pub(crate) worker: WorkerId,
     pub(crate) dp_rank: DpRank,
     pub(crate) trust: Trust,
     pub(crate) blocks: usize,
@@ -42,54 +45,22 @@ pub(crate) struct FleetRank {
 
 impl Fleet {
     pub(super) fn of(directory: &Directory, own: PublisherId) -> Self {
-        let mut fleet = Self::default();
+        let mut models = BTreeMap::new();
         for (holder, listed) in directory.iter() {
             // What is not understood is another version's.
             if let Some((description, fares)) = read(listed) {
-                fleet.add(holder, description, fares, (listed.publisher, listed.publisher == own));
+                add(&mut models, holder, (description, fares), (listed.publisher, listed.publisher == own));
             }
         }
-        fleet
+        Self { models: models.into_iter().map(|(key, model)| (key, Arc::new(model))).collect() }
     }
 
-    fn add(&mut self, holder: HolderId, told: Description, fares: Fares, (publisher, is_own): (PublisherId, bool)) {
-        let Some(block_size) = BlockSize::new(told.block_size) else { return };
-        let scope = scope(&told.model_name, &told.tenant_id, told.block_size);
-        let key = ModelKey::new(told.model_name, Some(told.tenant_id));
-        let model = self.models.entry(key).or_insert_with(|| FleetModel {
-            scope,
-            block_size,
-            windows: Vec::new(),
-            lora_name: told.lora_name.clone(),
-            ranks: BTreeMap::new(),
-        });
-        // Replicas that disagree about a block size are told apart by the smaller one, in every replica alike.
-        if block_size.tokens() > model.block_size.tokens() {
-            return;
-        }
-        if block_size != model.block_size {
-            (model.scope, model.block_size) = (scope, block_size);
-            model.ranks.clear();
-        }
-        if model.lora_name != told.lora_name {
-            model.lora_name = None;
-        }
-        for window in told.windows.into_iter().map(TokenWindow::from) {
-            if !model.windows.contains(&window) {
-                model.windows.push(window);
-            }
-        }
-        let (instance, dp_rank) = (told.instance_id, DpRank(told.dp_rank));
-        let rank = FleetRank { instance, dp_rank, trust: fares.trust, blocks: fares.blocks, publisher, is_own };
-        model.ranks.insert(holder, rank);
-    }
-
-    pub(crate) fn model(&self, key: &ModelKey) -> Option<&FleetModel> {
-        self.models.get(key)
+    pub(crate) fn model(&self, key: &ModelKey) -> Option<Arc<FleetModel>> {
+        self.models.get(key).cloned()
     }
 
     pub(crate) fn models(&self) -> impl Iterator<Item = (&ModelKey, &FleetModel)> {
-        self.models.iter()
+        self.models.iter().map(|(key, model)| (key, &**model))
     }
 }
 
@@ -98,6 +69,49 @@ impl FleetModel {
     pub(crate) fn hash_space(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashSpace {
         HashSpace::new(lora_name.or(self.lora_name.as_deref()), cache_salt)
     }
+}
+
+fn add(
+    models: &mut BTreeMap<ModelKey, FleetModel>,
+    holder: HolderId,
+    (told, fares): (Description, Fares),
+    (publisher, is_own): (PublisherId, bool),
+) {
+    let Some(block_size) = BlockSize::new(told.block_size) else { return };
+    let scope = scope(&told.model_name, &told.tenant_id, told.block_size);
+    let key = ModelKey::new(told.model_name, Some(told.tenant_id));
+    let model = models.entry(key).or_insert_with(|| FleetModel {
+        scope,
+        block_size,
+        windows: Vec::new(),
+        lora_name: told.lora_name.clone(),
+        ranks: BTreeMap::new(),
+    });
+    // Replicas that disagree about a block size are told apart by the smaller one, in every replica alike.
+    if block_size.tokens() > model.block_size.tokens() {
+        return;
+    }
+    if block_size != model.block_size {
+        (model.scope, model.block_size) = (scope, block_size);
+        model.ranks.clear();
+    }
+    if model.lora_name != told.lora_name {
+        model.lora_name = None;
+    }
+    for window in told.windows.into_iter().map(TokenWindow::from) {
+        if !model.windows.contains(&window) {
+            model.windows.push(window);
+        }
+    }
+    let (instance, dp_rank) = (told.instance_id, DpRank(told.dp_rank));
+    let worker = worker(scope, &instance);
+    let rank = FleetRank { instance, worker, dp_rank, trust: fares.trust, blocks: fares.blocks, publisher, is_own };
+    model.ranks.insert(holder, rank);
+}
+
+/// A name for an instance that is not registered here. Those that are have small numbers.
+fn worker(scope: Scope, instance: &InstanceId) -> WorkerId {
+    WorkerId(HolderId::of(scope, &[instance.as_key()]).number() | 1 << 63)
 }
 
 fn read(listed: &Listed) -> Option<(Description, Fares)> {

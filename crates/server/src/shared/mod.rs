@@ -4,13 +4,15 @@ mod elsewhere;
 mod own;
 mod ranks;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use flash_indexer_core::{LocalHash, PerTier};
-use flash_indexer_redis::{Directory, FindError, RankMaker, Store, StoreOptions, StoreReport};
+use flash_indexer_redis::{Directory, FindError, HolderId, RankMaker, Store, StoreOptions, StoreReport};
 use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::elsewhere::{Fleet, FleetModel, FleetRank};
@@ -23,6 +25,9 @@ use crate::model::Model;
 
 /// Models with their indexes, by name.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;
+
+/// Leading blocks of a prompt that holders have, when a tier and the faster ones are used together.
+pub(crate) type Depths = FxHashMap<HolderId, PerTier<u32>>;
 
 /// What replicas tell each other about a rank once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,21 +76,18 @@ impl Sharing {
         fleet
     }
 
-    /// What ranks of others hold of a prompt, in blocks; of several forms of it the deepest match counts.
-    pub(crate) async fn find<'f>(
+    /// What holders have of each form of a prompt.
+    pub(crate) async fn find(
         &self,
-        model: &'f FleetModel,
-        forms: &[Vec<LocalHash>],
-    ) -> Result<Vec<(&'f FleetRank, PerTier<u32>)>, FindError> {
-        let mut depths: BTreeMap<_, PerTier<u32>> = BTreeMap::new();
+        model: &FleetModel,
+        forms: &[Cow<'_, [LocalHash]>],
+    ) -> Result<Vec<Depths>, FindError> {
+        let mut depths = Vec::with_capacity(forms.len());
         for form in forms {
-            for found in self.store.find(model.scope, form).await? {
-                let deepest = depths.entry(found.holder).or_default();
-                deepest.0.iter_mut().zip(found.blocks.0).for_each(|(deepest, blocks)| *deepest = blocks.max(*deepest));
-            }
+            let found = self.store.find(model.scope, form).await?;
+            depths.push(found.into_iter().map(|found| (found.holder, found.blocks)).collect());
         }
-        let ranks = model.ranks.iter().filter(|(_, rank)| !rank.is_own);
-        Ok(ranks.map(|(holder, rank)| (rank, depths.get(holder).copied().unwrap_or_default())).collect())
+        Ok(depths)
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -11,11 +11,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_server::{Indexer, PeerUrl, Server, ServerOptions};
+use flash_indexer_redis::StoreOptions;
+use flash_indexer_server::{Indexer, IndexerOptions, PeerUrl, Server, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
-use flash_indexer_test_support::wait_for;
+use flash_indexer_test_support::{RedisNode, wait_for};
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
+use tonic::transport::Channel;
 
 pub(crate) use self::exposition::{Exposition, Format};
 
@@ -114,6 +116,18 @@ impl Service {
         read(self.agent.post(self.url(path)).send(body))
     }
 
+    /// A header of the answer, if it is there.
+    pub(crate) fn header(&self, path: &str, body: &Value, name: &str) -> Option<String> {
+        let response = self.agent.post(self.url(path)).send(body.to_string()).expect("an answer");
+        response.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
+    }
+
+    /// A connection for gRPC.
+    pub(crate) fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(format!("http://{}", self.grpc_address())).expect("an address");
+        self.block_on(endpoint.timeout(PATIENCE).connect()).expect("a connection")
+    }
+
     /// The answer to a query that must succeed.
     pub(crate) fn query(&self, body: &Value) -> Value {
         let (status, answer) = self.post("/query", body);
@@ -152,6 +166,18 @@ impl Drop for Service {
             runtime.block_on(server.stop());
         }
     }
+}
+
+/// A service that shares its index through this store, and offers gRPC.
+pub(crate) fn replica(node: &RedisNode) -> Service {
+    let url = format!("redis://127.0.0.1:{}", node.port());
+    let store = StoreOptions {
+        time_to_live: Duration::from_millis(1_500),
+        deadline: Duration::from_secs(5),
+        ..StoreOptions::at(url.parse().expect("an address"))
+    };
+    let indexer = IndexerOptions { store: Some(store), ..IndexerOptions::default() };
+    Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() })
 }
 
 /// An engine whose every word is the test's.
@@ -224,6 +250,11 @@ pub(crate) fn store<'a>(parent: Option<u64>, hashes: &[u64]) -> BlockStored<'a> 
         medium: Some("GPU"),
         ..BlockStored::default()
     }
+}
+
+/// A copy of a block in host memory.
+pub(crate) fn to_host<'a>(hash: u64) -> EngineEvent<'a> {
+    EngineEvent::Stored(BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(None, &[hash]) })
 }
 
 pub(crate) fn removed<'a>(hashes: &[u64]) -> EngineEvent<'a> {

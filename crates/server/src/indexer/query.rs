@@ -1,0 +1,92 @@
+//! Queries, and the shared index that they may have to ask.
+
+use std::sync::Arc;
+
+use flash_indexer_redis::StoreReport;
+
+use super::Indexer;
+use crate::answer::{Answer, QueryOptions};
+use crate::instance::ModelKey;
+use crate::search::{Query, Search};
+use crate::shared::{Fleet, FleetModel, Sharing};
+
+/// A query cannot be answered.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum QueryError {
+    /// Nobody has registered for this model and tenant.
+    #[error("no instance is registered for model {:?} and tenant {:?}: register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
+    UnknownModel(ModelKey),
+}
+
+impl Indexer {
+    /// What all ranks hold of a prompt, with a shared index those of all replicas: one call of the store. Without a shared
+    /// index it does not wait.
+    ///
+    /// # Errors
+    ///
+    /// When nobody is registered for the model and tenant with any replica. That the store does not answer is no
+    /// error: [`Answer::store`] says so.
+    pub async fn query(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
+        Ok(self.search_everywhere(key, query).await?.answer().select(options))
+    }
+
+    /// What this replica's ranks hold of a prompt.
+    ///
+    /// # Errors
+    ///
+    /// When nobody is registered with this replica for the model and tenant.
+    pub fn query_here(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
+        Ok(Search::of(Some(self.model(key)?), None, query).answer().select(options))
+    }
+
+    /// A search that has asked others, if an index is shared.
+    pub(super) async fn search_everywhere<'q>(
+        &self,
+        key: &ModelKey,
+        query: Query<'q>,
+    ) -> Result<Search<'q>, QueryError> {
+        let mut search = self.search(key, query)?;
+        if let Some(sharing) = &self.sharing {
+            search.ask(sharing).await;
+        }
+        Ok(search)
+    }
+
+    /// A search that has asked nobody yet.
+    pub(super) fn search<'q>(&self, key: &ModelKey, query: Query<'q>) -> Result<Search<'q>, QueryError> {
+        let Some(sharing) = &self.sharing else { return Ok(Search::of(Some(self.model(key)?), None, query)) };
+        let here = self.model(key);
+        // Others that disagree about the block size mean another model.
+        let is_same =
+            |listed: &Arc<FleetModel>| here.as_ref().map_or(true, |model| model.block_size == listed.block_size);
+        let listed = sharing.fleet().model(key).filter(is_same);
+        match (here, listed) {
+            (Err(error), None) => Err(error),
+            (here, listed) => Ok(Search::of(here.ok(), listed, query)),
+        }
+    }
+
+    /// Whether an index is shared, so that answers may have to wait for the store.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// How the shared index fares, if there is one.
+    #[must_use]
+    pub fn store_report(&self) -> Option<StoreReport> {
+        self.sharing.as_ref().map(Sharing::report)
+    }
+
+    /// Everybody in the shared index, if there is one.
+    pub(crate) fn fleet(&self) -> Option<Arc<Fleet>> {
+        self.sharing.as_ref().map(Sharing::fleet)
+    }
+
+    /// Publishes nothing more, and lets others do so at once.
+    pub(crate) async fn stop_sharing(&self) {
+        if let Some(sharing) = &self.sharing {
+            sharing.stop().await;
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Tokenizers to be downloaded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::{Value, json};
+
+/// Words of the tiny vocabulary: the id of each is its place.
+pub const TINY_WORDS: [&str; 8] = ["<s>", "</s>", "<unk>", "one", "two", "three", "four", ":"];
+
+/// A tokenizer of a few words (`one` is 3, up to `four`) that begins each sequence with `<s>`, as a file has it.
+#[must_use]
+pub fn tiny_tokenizer() -> Value {
+    let vocab: HashMap<&str, usize> = TINY_WORDS.iter().enumerate().map(|(id, word)| (*word, id)).collect();
+    let special = |id: usize| {
+        json!({"id": id, "content": TINY_WORDS[id], "special": true, "normalized": false, "single_word": false,
+               "lstrip": false, "rstrip": false})
+    };
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0), special(1), special(2)],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+        },
+        "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+    })
+}
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// A server that answers as the Hugging Face hub does: files by path, and the requests that came for them. What is below
+/// `/gated/` is for those who have the token `secret`.
+#[derive(Debug, Clone, Default)]
+pub struct HubStub {
+    files: Arc<BTreeMap<String, String>>,
+    requests: Arc<Mutex<Vec<String>>>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl HubStub {
+    /// Serves until the test ends.
+    ///
+    /// # Panics
+    ///
+    /// When there is no port to be had.
+    #[must_use]
+    pub fn start(files: &[(&str, String)]) -> (Self, String) {
+        let files = files.iter().map(|(path, text)| ((*path).to_owned(), text.clone())).collect();
+        let stub = Self { files: Arc::new(files), ..Self::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+        let serving = stub.clone();
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let stub = serving.clone();
+                std::thread::spawn(move || stub.answer(connection));
+            }
+        });
+        (stub, endpoint)
+    }
+
+    /// Paths that were asked for.
+    ///
+    /// # Panics
+    ///
+    /// When an answer has panicked.
+    #[must_use]
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("no answer panics").clone()
+    }
+
+    /// Answers nobody while this is held.
+    ///
+    /// # Panics
+    ///
+    /// When an answer has panicked.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.gate.lock().expect("no answer panics")
+    }
+
+    fn answer(&self, mut connection: TcpStream) {
+        let lines = BufReader::new(connection.try_clone().expect("a socket")).lines();
+        let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+        let Some(path) = head.first().and_then(|line| line.split(' ').nth(1)) else { return };
+        self.requests.lock().expect("no answer panics").push(path.to_owned());
+        drop(self.hold());
+        let has_token = head.iter().any(|line| line.eq_ignore_ascii_case("authorization: Bearer secret"));
+        let answer = match self.files.get(path) {
+            _ if path.starts_with("/gated/") && !has_token => {
+                "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n".to_owned()
+            }
+            None => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n".to_owned(),
+            Some(text) => {
+                let length = text.len();
+                let range = head.iter().find_map(|line| {
+                    line.to_ascii_lowercase()
+                        .strip_prefix("range: bytes=")?
+                        .split_once('-')
+                        .map(|(from, to)| (from.parse().unwrap_or(0), to.parse().unwrap_or(length - 1)))
+                });
+                let (from, to): (usize, usize) = range.unwrap_or((0, length - 1));
+                let part = &text[from..=to.min(length - 1)];
+                format!(
+                    "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {from}-{to}/{length}\r\n\
+                     etag: \"{}\"\r\nx-repo-commit: {COMMIT}\r\nconnection: close\r\n\r\n{part}",
+                    part.len(),
+                    path.replace('/', "-")
+                )
+            }
+        };
+        let end = if answer.contains("\r\n\r\n") { "" } else { "connection: close\r\n\r\n" };
+        connection.write_all(format!("{answer}{end}").as_bytes()).ok();
+    }
+}
