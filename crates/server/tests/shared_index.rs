@@ -71,11 +71,18 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
     two.say(&b, 0, &[stored(None, &[1, 2])]);
     let both = json!({ "one": { "0": 12 }, "two": { "0": 8 } });
     wait_for_scores(&a, &[1, 2, 3], &both, "ok");
+    let without_engines = replica(&node);
+    wait_for_scores(&without_engines, &[1, 2, 3], &both, "ok");
     assert_eq!(a.get("/ready"), (200, json!({ "status": "ready", "store": "ok" })));
     assert_eq!(a.metrics().value("flash_indexer_store_connected", &[]), 1.0);
     node.kill();
     wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 } }), "unavailable");
     wait_for_scores(&b, &[1, 2, 3], &json!({ "two": { "0": 8 } }), "unavailable");
+    wait_for_scores(&without_engines, &[1, 2, 3], &json!({}), "unavailable");
+    // Who starts now cannot know that others have the model, nor that they have not.
+    let (status, answer) = replica(&node).post("/query", &query(&[1, 2, 3]));
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer["error"].as_str().is_some_and(|error| error.contains("GET /store")), "{answer}");
     wait_for("it is shown", PATIENCE, || {
         (a.get("/ready") == (200, json!({ "status": "ready", "store": "unavailable" }))).then_some(())
     });

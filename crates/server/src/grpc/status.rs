@@ -14,6 +14,7 @@ impl From<QueryError> for Status {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
+            QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
         }
     }
 }
@@ -21,7 +22,8 @@ impl From<QueryError> for Status {
 impl From<PredictError> for Status {
     fn from(error: PredictError) -> Self {
         match error {
-            PredictError::Query(_) | PredictError::UnknownPod { .. } => Self::not_found(error.to_string()),
+            PredictError::Query(error) => error.into(),
+            PredictError::UnknownPod { .. } => Self::not_found(error.to_string()),
             PredictError::TooLong { .. } => Self::invalid_argument(error.to_string()),
         }
     }

@@ -86,17 +86,18 @@ impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
+            QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
         }
     }
 }
 
 impl From<PredictError> for ApiError {
     fn from(error: PredictError) -> Self {
-        let status = match &error {
-            PredictError::Query(_) | PredictError::UnknownPod { .. } => StatusCode::NOT_FOUND,
-            PredictError::TooLong { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-        };
-        Self::new(status, error.to_string())
+        match error {
+            PredictError::Query(error) => error.into(),
+            PredictError::UnknownPod { .. } => Self::not_found(error.to_string()),
+            PredictError::TooLong { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
+        }
     }
 }
 

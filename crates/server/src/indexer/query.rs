@@ -16,6 +16,9 @@ pub enum QueryError {
     /// Nobody has registered for this model and tenant.
     #[error("no instance is registered for model {:?} and tenant {:?}: register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
     UnknownModel(ModelKey),
+    /// Nobody has with this replica, and the store that knows who has with others does not answer.
+    #[error("no instance is registered with this replica for model {:?} and tenant {:?}, and the store, which knows those of other replicas, does not answer: ask again later, or see GET /store", .0.model_name, .0.tenant_id)]
+    StoreUnavailable(ModelKey),
 }
 
 impl Indexer {
@@ -24,8 +27,8 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// When nobody is registered for the model and tenant with any replica. That the store does not answer is no
-    /// error: [`Answer::store`] says so.
+    /// When nobody is registered for the model and tenant with any replica, as far as the store can be asked. Where somebody is,
+    /// it is no error that the store does not answer: [`Answer::store`] says so.
     pub async fn query(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
         Ok(self.search_everywhere(key, query).await?.answer().select(options))
     }
@@ -61,6 +64,7 @@ impl Indexer {
             |listed: &Arc<FleetModel>| here.as_ref().map_or(true, |model| model.block_size == listed.block_size);
         let listed = sharing.fleet().model(key).filter(is_same);
         match (here, listed) {
+            (Err(_), None) if !sharing.is_connected() => Err(QueryError::StoreUnavailable(key.clone())),
             (Err(error), None) => Err(error),
             (here, listed) => Ok(Search::of(here.ok(), listed, query)),
         }
