@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use ureq::Body;
-use ureq::http::{Response, StatusCode};
+use ureq::http::{Response, StatusCode, Uri};
 
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -308,8 +308,11 @@ impl IndexerClient {
 
     /// The response, if it is no error.
     fn accepted(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
-        let mut response = response
-            .with_context(|| format!("no answer from {}: is `flash-indexer serve` running there?", self.url))?;
+        let mut response =
+            response.with_context(|| match self.url.parse::<Uri>().is_ok_and(|url| url.scheme().is_some()) {
+                true => format!("no answer from {}: is `flash-indexer serve` running there?", self.url),
+                false => format!("{:?} is no URL of a service: give one such as http://127.0.0.1:8090", self.url),
+            })?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);

@@ -35,6 +35,7 @@ const HEADER_EVERY_ROWS: u32 = 20;
 
 /// Flags of the demo.
 #[derive(Args)]
+#[command(next_help_heading = "A demonstration")]
 pub(crate) struct DemoArguments {
     /// Simulate engines and clients inside this process and show live figures; needs nothing else.
     #[arg(long)]

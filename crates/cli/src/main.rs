@@ -69,7 +69,13 @@ fn design_name() -> impl TypedValueParser<Value = Design> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_env("FLASH_INDEXER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match log_filter() {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("flash-indexer: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -90,8 +96,36 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flash-indexer: {error:#}");
+            eprintln!("flash-indexer: {}", told(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The exit code for a wrong option, which is what a wrong variable is.
+const USAGE: u8 = 2;
+
+/// What is logged, as `FLASH_INDEXER_LOG` says.
+fn log_filter() -> Result<EnvFilter, String> {
+    match std::env::var("FLASH_INDEXER_LOG") {
+        Ok(filter) if !filter.is_empty() => EnvFilter::try_new(&filter).map_err(|error| {
+            format!(
+                "FLASH_INDEXER_LOG={filter}: {error}; give a level such as debug, or target=level, separated by commas"
+            )
+        }),
+        _ => Ok(EnvFilter::new("info")),
+    }
+}
+
+/// An error with what has led to it. Many of the project's errors say that themselves: nothing is said twice.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match text.is_empty() {
+            true => text = cause,
+            false if text.contains(&cause) => {}
+            false => text = format!("{text}: {cause}"),
+        }
+    }
+    text
 }

@@ -20,7 +20,7 @@ pub(crate) struct PromptArguments {
     tokens_file: Option<PathBuf>,
 
     /// Model whose engines are asked about.
-    #[arg(long, alias = "model-name", default_value = "default")]
+    #[arg(long, visible_alias = "model-name", default_value = "default")]
     model: String,
 
     /// Tenant whose engines are asked about [default: the service's default tenant].

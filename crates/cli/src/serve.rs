@@ -1,12 +1,13 @@
 //! `flash-indexer serve`: the service.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
@@ -88,7 +89,7 @@ pub(crate) struct ServeArguments {
     block_size: Option<u32>,
 
     /// Model of --workers, and of discovered engines for which none is named.
-    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default")]
+    #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     model_name: String,
 
     /// Tenant of --workers, and of discovered engines for which none is named.
@@ -108,12 +109,12 @@ pub(crate) struct ServeArguments {
     load: Option<PathBuf>,
 
     /// Largest body of a request, in bytes.
-    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value_t = 8 << 20)]
-    body_bytes_max: usize,
+    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608")]
+    body_bytes_max: NonZeroUsize,
 
     /// Connections that may be open at a time; further ones wait.
-    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value_t = 4_096)]
-    connections_max: usize,
+    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096")]
+    connections_max: NonZeroUsize,
 
     /// Count how many queries of the last so many seconds reached each block, for the frequencies in
     /// answers; 0 counts nothing.
@@ -170,8 +171,8 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         host: arguments.host.clone(),
         port: arguments.port,
         grpc_port: arguments.grpc_port,
-        body_bytes_max: arguments.body_bytes_max,
-        connections_max: arguments.connections_max,
+        body_bytes_max: arguments.body_bytes_max.get(),
+        connections_max: arguments.connections_max.get(),
         indexer: IndexerOptions {
             design: arguments.index,
             writer_threads: arguments.threads.into(),
@@ -206,6 +207,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         ..ServerOptions::default()
     };
     raise_open_files_limit();
+    arguments.tokenization.warn_of_missing_paths();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
         let mut stopped = pin!(stop::signal()?);

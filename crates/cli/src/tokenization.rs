@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
+use tracing::warn;
 
 /// Where tokenizers come from, for prompts that are sent as text.
 #[derive(Args)]
@@ -70,6 +71,16 @@ impl TokenizationArguments {
             service,
             pool,
         })
+    }
+
+    /// Says at once what every prompt would say later. They may still come: they are looked for with each prompt.
+    pub(crate) fn warn_of_missing_paths(&self) {
+        if let Some(directory) = self.tokenizer_dir.as_ref().filter(|directory| !directory.is_dir()) {
+            warn!("--tokenizer-dir: there is no directory {}, so no tokenizer is found there", directory.display());
+        }
+        for (model, path) in self.tokenizers.iter().filter(|(_, path)| !path.exists()) {
+            warn!("--tokenizer: there is nothing at {}, so {model} has no tokenizer there", path.display());
+        }
     }
 }
 

@@ -177,7 +177,7 @@ fn tokens_come_from_a_file_in_any_usual_form() {
 
 #[test]
 fn mistakes_on_the_command_line_are_named_with_their_fix() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["serve", "--workers", "1=tcp://127.0.0.1:9"], "--block-size"),
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "nonsense"], "instance_id[:dp_rank]=zmq_address"),
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1:x=tcp://127.0.0.1:9"], "not a rank"),
@@ -187,11 +187,33 @@ fn mistakes_on_the_command_line_are_named_with_their_fix() {
         (&["simulate", "--verify"], "--register"),
         (&["simulate", "--speed=-1"], "--speed"),
         (&["query", "--tokens", "1", "--url", "http://127.0.0.1:9"], "flash-indexer serve"),
+        (&["query", "--tokens", "1", "--url", "localhost"], "http://127.0.0.1:8090"),
+        (&["serve", "--port", "0", "--model-name", ""], "--model-name"),
+        (&["serve", "--port", "0", "--connections-max", "0"], "--connections-max"),
+        (&["serve", "--port", "0", "--body-bytes-max", "0"], "--body-bytes-max"),
     ];
     for (arguments, part) in cases {
         let output = run(arguments);
         let error = text(&output.stderr);
         assert!(!output.status.success(), "{arguments:?}");
         assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    let output = flash_indexer(&["serve", "--port", "0"]).env("FLASH_INDEXER_LOG", "info=debug=x").output();
+    let output = output.expect("the program runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("FLASH_INDEXER_LOG=info=debug=x"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_mistake_is_told_once() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "bad endpoint"),
+        (&["serve", "--port", "0", "--listen-events", "nonsense"], "cannot listen for engines"),
+        (&["serve", "--port", "0", "--host", "203.0.113.1"], "annot assign requested address"),
+        (&["replay", "/nonexistent"], "No such file"),
+    ];
+    for (arguments, part) in cases {
+        let error = text(&run(arguments).stderr);
+        assert_eq!(error.matches(part).count(), 1, "{arguments:?}: {error}");
     }
 }

@@ -79,7 +79,7 @@ impl Default for ServerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address is taken or not one of this machine.
-    #[error("failed to listen on {host}:{port}: {source}; choose another --port or --host")]
+    #[error("failed to listen on {host}:{port}: {source}; choose another --port, --grpc-port or --host")]
     Bind {
         /// The address.
         host: String,

@@ -152,8 +152,9 @@ fn checking() -> Service {
 }
 
 fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
-    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
-    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+    let name = format!("flash_indexer_{name}_total");
+    let counted = || service.metrics().value(&name, &[("outcome", outcome)]);
+    wait_for(&format!("{name} {outcome}"), PATIENCE, || (counted() > 0.0).then_some(()));
 }
 
 /// An engine that cannot replay, which one service hears from its start and the other from its second message on.

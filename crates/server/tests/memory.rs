@@ -3,9 +3,10 @@
 mod support;
 
 use flash_indexer_server::{IndexerOptions, ServerOptions};
+use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::EngineEvent;
 use serde_json::{Value, json};
-use support::{BLOCK_TOKENS, Engine, Service, stored, tokens};
+use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 
 const MIB: usize = 1 << 20;
 /// Blocks of a message.
@@ -83,6 +84,33 @@ fn it_forgets_within_its_bound_and_says_so() {
     let (_, scores) = service.post("/score_completions", &asked);
     let whole = json!({ "score": 512.0, "held_blocks": 512, "predicted_blocks": 0, "trust": "exact" });
     assert_eq!(scores, json!({ "pods": { "a": whole } }));
+}
+
+#[test]
+fn a_digest_that_waits_for_a_message_is_refused_where_that_is_too_much() {
+    let service = service(2 * MIB);
+    let last = 300;
+    // As many as may wait at a time: that another one is refused shows that all of them do.
+    let engines: Vec<Engine> = (0..8).map(|at| Engine::registered(&service, json!(at), 0, &json!({}))).collect();
+    engines.iter().for_each(|engine| fill(&service, engine, 0..1));
+    let digest =
+        |instance: usize, more: &str| service.get(&format!("/digest?model_name=m&instance_id={instance}{more}"));
+    let (status, answer) = std::thread::scope(|scope| {
+        let wait_for_message = |instance: usize, sequence: u64| {
+            // The one that looks whether they all wait may have been first.
+            let ask = move || digest(instance, &format!("&at_sequence={sequence}&wait_ms=10000"));
+            scope.spawn(move || wait_for("its turn", PATIENCE, || Some(ask()).filter(|(status, _)| *status != 503)))
+        };
+        let waiting: Vec<_> =
+            (0..8).map(|instance| wait_for_message(instance, if instance == 0 { last } else { 1 })).collect();
+        wait_for("all to wait", PATIENCE, || (digest(7, "").0 == 503).then_some(()));
+        fill(&service, &engines[0], 1..last + 1);
+        engines[1..].iter().for_each(|engine| fill(&service, engine, 1..2));
+        let mut answers: Vec<_> = waiting.into_iter().map(|it| it.join().expect("it answers")).collect();
+        answers.swap_remove(0)
+    });
+    assert_eq!(status, 409, "{answer}");
+    assert!(answer["error"].as_str().is_some_and(|error| error.contains("--memory-max")), "{answer}");
 }
 
 #[test]

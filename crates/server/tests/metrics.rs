@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use flash_indexer_server::{IndexerOptions, MetricNames, ServerOptions};
@@ -11,12 +12,15 @@ use serde_json::{Value, json};
 use support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 8] = [
+const UNMOVED: [&str; 11] = [
     "flash_indexer_replays",
     "flash_indexer_replayed_messages",
     "flash_indexer_listener_restarts",
     "flash_indexer_pods_registered",
     "flash_indexer_pods_left",
+    "flash_indexer_recoveries",
+    "flash_indexer_peer_checks",
+    "flash_indexer_peer_repairs",
     "flash_indexer_tokenized_tokens",
     "flash_indexer_tokenization_wait_seconds",
     "flash_indexer_tokenization_work_seconds",
@@ -188,4 +192,47 @@ fn the_process_tells_what_it_uses() {
             assert!(name == "cpu_seconds_total" || value(&format!("process_{name}")) > 0.0, "{name}");
         }
     }
+}
+
+/// A rule sees a rise only of what was there before it.
+#[test]
+fn what_alerts_look_at_is_there_from_the_start() {
+    let metrics = Service::start().metrics();
+    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"));
+    let operations = operations.expect("the documentation");
+    let (_, after) = operations.split_once("## Alerts").expect("a chapter");
+    let rules = after.split_once("\n## ").map_or(after, |(chapter, _)| chapter);
+    let selectors: Vec<&str> =
+        rules.split("increase(").skip(1).map(|rest| rest.split('[').next().expect("a part")).collect();
+    assert!(selectors.len() >= 8, "{selectors:?}");
+    for selector in selectors {
+        let (name, matcher) = selector.split_once('{').unwrap_or((selector, ""));
+        let (label, values) = matcher.trim_end_matches('}').split_once('=').unwrap_or_default();
+        let values = values.trim_start_matches('~').trim_matches('"');
+        let samples: Vec<_> = metrics.families.iter().flat_map(|family| &family.samples).collect();
+        for value in values.split('|') {
+            let is_meant =
+                |labels: &BTreeMap<String, String>| label.is_empty() || labels.get(label).is_some_and(|is| is == value);
+            assert!(samples.iter().any(|it| it.name == name && is_meant(&it.labels)), "{selector}: {value}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let indexer = IndexerOptions { memory_max: Some(64 << 20), ..IndexerOptions::default() };
+    let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
+    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"));
+    let operations = operations.expect("the documentation");
+    let is_documented = |name: &str| {
+        let names = ["", "_total", "_info"].map(|ending| format!("`{name}{ending}`"));
+        names.iter().any(|name| operations.contains(name))
+    };
+    let metrics = service.metrics();
+    let own = metrics.families.iter().filter_map(|family| family.name.strip_prefix("flash_indexer_"));
+    let undocumented: Vec<&str> = own.filter(|name| !is_documented(name)).collect();
+    assert_eq!(undocumented, Vec::<&str>::new());
 }

@@ -227,8 +227,9 @@ fn checking() -> Service {
 }
 
 fn wait_for_metric(service: &Service, name: &str, outcome: &str) {
-    let line = format!("flash_indexer_{name}_total{{outcome=\"{outcome}\"}} ");
-    wait_for(&line, PATIENCE, || service.get_text("/metrics").contains(&line).then_some(()));
+    let name = format!("flash_indexer_{name}_total");
+    let counted = || service.metrics().value(&name, &[("outcome", outcome)]);
+    wait_for(&format!("{name} {outcome}"), PATIENCE, || (counted() > 0.0).then_some(()));
 }
 
 #[test]
@@ -259,6 +260,29 @@ fn what_one_replica_has_missed_it_takes_from_another() {
     same_answers(&whole, &late);
     assert_eq!(late.score(&tokens(&[1, 2, 3, 4, 5]), "1", 0), 20);
     wait_for_metric(&late, "peer_checks", "equal");
+}
+
+#[test]
+fn a_replica_that_is_sure_leaves_one_that_is_not_to_mend_itself() {
+    let (whole, late) = (checking(), Service::start());
+    let engine = Engine::registered(&whole, json!(1), 0, &json!({}));
+    engine.say(&whole, 0, &[stored(None, &[1, 2, 3])]);
+    let register = json!({
+        "instance_id": 1, "endpoint": engine.publisher.endpoint(), "model_name": "m", "block_size": BLOCK_TOKENS,
+    });
+    assert_eq!(late.post("/register", &register).0, 201);
+    let mut last = 0;
+    wait_for("a message without those before it", PATIENCE, || {
+        last += 1;
+        engine.say(&whole, last, &[stored(Some(2), &[9])]);
+        (late.listener(&json!(1), 0)["trust"] == json!("degraded")).then_some(())
+    });
+    engine.wait(&late, "the last message", |listener| listener["last_seq"] == json!(last));
+    assert_eq!(whole.post("/register_peer", &json!({ "url": late.url("") })).0, 201);
+    wait_for_metric(&whole, "peer_checks", "not_compared");
+    let checks = |outcome| whole.metrics().value("flash_indexer_peer_checks_total", &[("outcome", outcome)]);
+    assert_eq!((checks("drift"), checks("worse"), checks("dispute")), (0.0, 0.0, 0.0));
+    assert_eq!(whole.listener(&json!(1), 0)["trust"], json!("exact"));
 }
 
 struct StopOnDrop<'a>(&'a AtomicBool);
@@ -295,8 +319,9 @@ fn busy_replicas_are_compared_at_one_message() {
         wait_for_metric(&second, "peer_checks", "equal");
         drop(stops);
     });
-    let metrics = second.get_text("/metrics");
-    assert!(!metrics.contains("dispute") && !metrics.contains("drift"), "{metrics}");
+    for outcome in ["dispute", "drift"] {
+        assert_eq!(second.metrics().value("flash_indexer_peer_checks_total", &[("outcome", outcome)]), 0.0);
+    }
 }
 
 #[test]
@@ -343,5 +368,6 @@ fn a_digest_is_of_one_message() {
     assert_eq!(digest("&at_sequence=0").0, 409, "it has passed");
     assert_eq!(digest("&at_sequence=1").1["holds"]["blocks"], json!(1));
     assert_eq!(digest("&dp_rank=7").0, 404);
-    assert_eq!(service.get("/digest?model_name=m").0, 400);
+    let (status, answer) = service.get("/digest?model_name=m");
+    assert_eq!((status, &answer["error"]), (400, &json!("the query string does not fit: missing field `instance_id`")));
 }

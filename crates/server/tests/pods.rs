@@ -12,7 +12,8 @@ use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, Sim
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
-use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, stored, tokens};
+use support::fake_peer::{FakeDump, FakePeer};
+use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 /// A service that engines connect to.
 fn service(change: impl FnOnce(&mut PodOptions)) -> Service {
@@ -20,6 +21,13 @@ fn service(change: impl FnOnce(&mut PodOptions)) -> Service {
     change(&mut pods);
     let indexer = IndexerOptions { decoder_threads: Some(3), ..IndexerOptions::default() };
     Service::start_with(ServerOptions { pods: Some(pods), indexer, ..ServerOptions::default() })
+}
+
+/// One that looks at its peers all the time as well.
+fn checking() -> Service {
+    let pods = Some(PodOptions::new(vec!["tcp://127.0.0.1:*".to_owned()]));
+    let peer_check_interval = Some(Duration::from_millis(50));
+    Service::start_with(ServerOptions { pods, peer_check_interval, ..ServerOptions::default() })
 }
 
 fn address(service: &Service) -> String {
@@ -422,4 +430,66 @@ fn a_service_that_waits_for_no_engines_says_so() {
     let (status, answer) = service.post("/register", &request);
     assert_eq!(status, 400, "{answer}");
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("--listen-events")), "{answer}");
+}
+
+/// Waits until repairs have ended so.
+fn wait_for_repair(service: &Service, outcome: &str) {
+    let repairs = || service.metrics().value("flash_indexer_peer_repairs_total", &[("outcome", outcome)]);
+    wait_for("a repair", PATIENCE, || (repairs() > 0.0).then_some(()));
+}
+
+#[test]
+fn what_was_missed_of_a_pod_is_taken_from_another_replica() {
+    let (whole, late) = (service(|_| {}), checking());
+    // Two publishers stand for one whose messages a forwarder gives to both replicas.
+    let (pod, copy) = (Pod::connected(&whole, "a"), Pod::connected(&late, "a"));
+    pod.say(&whole, 0, &[stored(None, &[1, 2, 3])]);
+    for (pod, service) in [(&pod, &whole), (&copy, &late)] {
+        pod.say(service, 1, &[stored(Some(3), &[4])]);
+    }
+    copy.wait(&late, "a message without the one before it", |listener| listener["trust"] == json!("degraded"));
+    assert_eq!(late.score(&tokens(&[1, 2, 3, 4]), "a", 0), 0);
+
+    assert_eq!(late.post("/register_peer", &json!({ "url": whole.url("") })).0, 201);
+    copy.wait(&late, "the repair", |listener| listener["trust"] == json!("exact"));
+    wait_for_repair(&late, "complete");
+    assert_eq!(late.score(&tokens(&[1, 2, 3, 4]), "a", 0), 16);
+    // The stream goes on where the peer was, without a seam, and once.
+    for (pod, service) in [(&pod, &whole), (&copy, &late)] {
+        let listener = pod.say(service, 2, &[stored(Some(4), &[5]), stored(Some(4), &[6])]);
+        assert_eq!((&listener["trust"], &listener["status"]), (&json!("exact"), &json!("connected")));
+        pod.say(service, 3, &[removed(&[5])]);
+        assert_eq!(service.score(&tokens(&[1, 2, 3, 4, 5]), "a", 0), 16);
+        assert_eq!(service.score(&tokens(&[1, 2, 3, 4, 6]), "a", 0), 20);
+    }
+    // What took the place of the listener is told of the connection's end, and can be unregistered.
+    let copy = copy.restarted(&late);
+    copy.say(&late, 0, &[stored(None, &[7])]);
+    assert_eq!(late.score(&tokens(&[7]), "a", 0), 4);
+    assert_eq!(late.score(&tokens(&[1]), "a", 0), 0);
+    assert_eq!(late.post("/unregister", &json!({ "instance_id": "a", "model_name": "m" })).0, 200);
+    assert!(!copy.is_listed(&late));
+}
+
+#[test]
+fn a_dispute_about_a_pod_is_settled_by_the_pod_or_left_open() {
+    for replays in [true, false] {
+        let service = checking();
+        let pod = Pod::connected(&service, "a");
+        let replay_endpoint = replays.then(|| pod.publisher.replay_endpoint().to_owned());
+        assert_eq!(pod.register(&service, &json!({ "replay_endpoint": replay_endpoint })).0, 201);
+        pod.say(&service, 0, &[stored(None, &[1, 2, 3])]);
+        let (status, mut digest) = service.get("/digest?model_name=m&instance_id=a&at_sequence=0");
+        assert_eq!((status, &digest["holds"]["blocks"]), (200, &json!(3)));
+        digest["holds"] = json!({ "blocks": 3, "digest": "0000000000000001" });
+        let liar = FakePeer::with_digest(service.get("/workers").1, FakeDump::Refuses, &digest);
+        assert_eq!(service.post("/register_peer", &json!({ "url": liar.url })).0, 201);
+
+        wait_for_repair(&service, if replays { "complete" } else { "failed" });
+        drop(liar);
+        let expected = if replays { "exact" } else { "degraded" };
+        pod.wait(&service, "the end of it", |listener| listener["trust"] == json!(expected));
+        pod.say(&service, 1, &[stored(Some(3), &[4])]);
+        assert_eq!(service.score(&tokens(&[1, 2, 3, 4]), "a", 0), 16);
+    }
 }

@@ -33,7 +33,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
         }
         body.to_string()
     };
-    let cases: [(&str, String, u16, &str); 30] = [
+    let cases: [(&str, String, u16, &str); 32] = [
         ("/query", "{\"token_ids\": [1,".into(), 400, "not JSON"),
         ("/query", String::new(), 400, "not JSON"),
         ("/query", "null".into(), 422, "a JSON object"),
@@ -59,6 +59,8 @@ fn wrong_requests_are_refused_with_what_to_do() {
         ("/register", register(json!({ "instance_id": -1 })), 422, "instance_id"),
         ("/register", register(json!({ "instance_id": "" })), 422, "empty"),
         ("/register", register(json!({ "block_size": 0 })), 422, "at least 1"),
+        ("/register", register(json!({ "model_name": "" })), 422, "model_name must not be empty"),
+        ("/explain", json!({ "model_name": "m" }).to_string(), 422, "`block_hashes`"),
         ("/register", register(json!({ "endpoint": "gpu-1:5557" })), 400, "tcp://"),
         ("/register", register(json!({ "endpoint": "tcp://gpu-1" })), 400, "port"),
         ("/register", register(json!({ "endpoint": "tcp://gpu-1:70000" })), 400, "port"),
@@ -76,7 +78,8 @@ fn wrong_requests_are_refused_with_what_to_do() {
         assert!(error.contains(part), "{path} {body}: {error}");
     }
     assert_eq!(refused(service.get("/nothing")).0, 404);
-    assert_eq!(refused(service.get("/query")).0, 405);
+    let (status, error) = refused(service.get("/query"));
+    assert!(status == 405 && error.contains("Allow"), "{status} {error}");
     assert_eq!(refused(service.post("/workers", &json!({}))).0, 405);
     assert_eq!(refused(service.get("/dump?hashes=roman")).0, 400);
 

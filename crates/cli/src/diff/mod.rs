@@ -13,6 +13,7 @@ use flash_indexer_server::dump::{RankRecord, read_dump};
 use self::collected::{BlockDifference, Collected, Difference, HeldRank, RankKey};
 use crate::client::{DumpBytes, IndexerClient};
 use crate::dump::Progress;
+use crate::told;
 
 /// Compare two running services, or a service and a dump, or two dumps, rank by rank.
 ///
@@ -52,7 +53,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(DIFFERENT),
         Err(error) => {
-            eprintln!("flash-indexer: {error:#}");
+            eprintln!("flash-indexer: {}", told(&error));
             ExitCode::from(UNREADABLE)
         }
     }

@@ -23,6 +23,7 @@ use self::probe::{Observed, Stream, instance_name};
 use self::report::{Report, Subject};
 use crate::client::{IndexerClient, Worker};
 use crate::simulate::progress;
+use crate::told;
 
 /// Engines that are looked at at a time.
 const PROBES_MAX: usize = 16;
@@ -81,7 +82,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> ExitCode {
             ExitCode::from(u8::from(worst == Some(Verdict::Problem)))
         }
         Err(error) => {
-            eprintln!("flash-indexer: {error:#}");
+            eprintln!("flash-indexer: {}", told(&error));
             ExitCode::from(NOT_CHECKED)
         }
     }

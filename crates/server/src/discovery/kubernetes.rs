@@ -3,7 +3,6 @@
 mod api;
 mod pods;
 
-use std::io;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -73,16 +72,17 @@ impl KubernetesOptions {
     }
 
     /// How its pods are asked for.
-    fn access(&self) -> io::Result<Access> {
+    fn access(&self) -> Result<Access, ApiError> {
         let account = Path::new(SERVICE_ACCOUNT);
+        let own_namespace = || std::fs::read_to_string(account.join("namespace"));
         let namespace = match &self.namespace {
-            KubernetesNamespace::Own => Some(std::fs::read_to_string(account.join("namespace"))?.trim().to_owned()),
+            KubernetesNamespace::Own => Some(own_namespace().map_err(ApiError::NoNamespace)?.trim().to_owned()),
             KubernetesNamespace::Named(namespace) => Some(namespace.clone()),
             KubernetesNamespace::All => None,
         };
         match &self.api {
             Some(url) => Ok(Access::proxy(url, namespace)),
-            None => Access::in_cluster(account, namespace),
+            None => Access::in_cluster(account, namespace).map_err(ApiError::NotInCluster),
         }
     }
 }
@@ -98,10 +98,7 @@ pub(super) fn watch(
     let mut wait = BACK_OFF.0;
     loop {
         let started = Instant::now();
-        let followed = match options.access() {
-            Ok(access) => follower.follow(&Api::new(access, &options.selector)),
-            Err(error) => Err(ApiError::NotInCluster(error)),
-        };
+        let followed = options.access().and_then(|access| follower.follow(&Api::new(access, &options.selector)));
         match followed {
             // The version that was watched from is too old: everything is listed anew.
             Ok(()) | Err(ApiError::Gone) => wait = BACK_OFF.0,

@@ -72,7 +72,9 @@ impl ExplainRequest {
                 return Err(ApiError::bad_request("token_ids and block_hashes are two forms of one prompt: give one"));
             }
             (None, None) => {
-                return Err(ApiError::unprocessable("the request does not fit: missing field `token_ids`"));
+                return Err(ApiError::unprocessable(
+                    "the request does not fit: missing field `token_ids`, or `block_hashes`",
+                ));
             }
         };
         Ok(Question { key: self.scope.key()?, prompt, instance: self.instance_id })

@@ -1,5 +1,6 @@
 //! Bodies and query strings, with errors in the API's own form.
 
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -99,7 +100,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let query = Query::<T>::from_request_parts(parts, state).await;
-        let Query(parameters) = query.map_err(|error| ApiError::bad_request(error.body_text()))?;
+        let Query(parameters) = query.map_err(|error| {
+            let why = error.source().map_or_else(|| error.body_text(), ToString::to_string);
+            ApiError::bad_request(format!("the query string does not fit: {why}"))
+        })?;
         Ok(Self(parameters))
     }
 }

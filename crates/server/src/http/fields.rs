@@ -28,7 +28,11 @@ impl Scope {
         let (model, tenant) = self.names()?;
         let model =
             model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
-        Ok((model, tenant))
+        match model.is_empty() {
+            // A variable that was never set, most likely.
+            true => Err(ApiError::unprocessable("model_name must not be empty: give the name that routers ask for")),
+            false => Ok((model, tenant)),
+        }
     }
 
     /// The index of the model that must be named, of the default tenant if none is.

@@ -111,7 +111,8 @@ async fn unknown_path(request: Request) -> ApiError {
 }
 
 async fn wrong_method(request: Request) -> ApiError {
-    ApiError::wrong_method(format!("{} does not take {}", request.uri().path(), request.method()))
+    let (path, method) = (request.uri().path(), request.method());
+    ApiError::wrong_method(format!("{path} does not take {method}: the Allow header says what it takes"))
 }
 
 /// Paths that are counted by name; anything else is counted together.

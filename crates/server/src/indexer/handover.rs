@@ -123,15 +123,15 @@ impl Indexer {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
             self.read(&listener, dp_rank, (ReadAt::Now, Detail::Full), None, move |place| {
-                (place, model.index.held(rank), model.index.further_stores(rank))
+                (place, model.index.held(rank), model.index.further_stores(rank), model.is_partial(rank))
             })
         });
         match read {
-            Some((Place { position, unsaid }, held, further)) => RankDump {
+            Some((Place { position, unsaid }, held, further, is_partial)) => RankDump {
                 instance,
                 dp_rank,
                 // Whoever takes it over must not believe to have all of it.
-                position: Some(if model.is_partial(rank) { position.degraded() } else { position }),
+                position: Some(if is_partial { position.degraded() } else { position }),
                 events: stored_events(held),
                 further,
                 named_groups: unsaid.groups,

@@ -10,7 +10,7 @@ use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
 use crate::dump::{DumpSink, RankName, RankRecord, Refused, Told};
-use crate::ingest::{Connection, Listener, ListenerState, Trust};
+use crate::ingest::{Connection, Delivery, Listener, ListenerState, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
 
@@ -33,11 +33,6 @@ pub(crate) enum ShadowError {
     /// It is not registered, or not in this way any more.
     #[error("instance {0} has been registered otherwise meanwhile")]
     Changed(InstanceId),
-    /// Its engine has one connection to this service.
-    #[error(
-        "instance {0} connects to this service and cannot be listened to a second time: unregister and register it"
-    )]
-    Bound(InstanceId),
     /// Its engine cannot be listened to a second time.
     #[error("{0}")]
     Listen(#[from] RegistrationError),
@@ -51,9 +46,6 @@ impl Shadow {
         let model = model.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
         let replaced = model.instances.read().get(instance).map(|found| found.listeners.clone());
         let replaced = replaced.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
-        if replaced.values().any(|listener| listener.options.is_bound()) {
-            return Err(ShadowError::Bound(instance.clone()));
-        }
         let mut shadow = Self {
             indexer: Arc::clone(indexer),
             worker: WorkerId(indexer.new_id()),
@@ -77,7 +69,9 @@ impl Shadow {
         Ok(shadow)
     }
 
+    /// Another subscription to the engine, or, of one that connects to this service, another look at its messages.
     fn listen(&self, dp_rank: DpRank, original: &Listener) -> Result<Arc<Listener>, RegistrationError> {
+        let is_bound = original.options.is_bound();
         let listener = Arc::new(Listener {
             id: self.indexer.new_id(),
             model: Arc::clone(&self.model),
@@ -86,11 +80,14 @@ impl Shadow {
             dp_rank,
             options: original.options.clone(),
             start: Start::Held,
-            decoder: self.indexer.decoders.assign(),
+            decoder: if is_bound { original.decoder } else { self.indexer.decoders.assign() },
             remembered: None,
             state: ListenerState::default(),
         });
         self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| refused(&error))?;
+        if is_bound {
+            self.indexer.decoders.deliver(&listener, Delivery::FollowBeside);
+        }
         Ok(listener)
     }
 
@@ -132,6 +129,9 @@ impl Shadow {
             };
             if streams(&original.listeners) != streams(&self.replaced) {
                 return Err(changed());
+            }
+            for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
+                indexer.decoders.deliver(listener, Delivery::TakePlace);
             }
             *original = Instance { worker: self.worker, listeners: std::mem::take(&mut self.listeners) };
         }

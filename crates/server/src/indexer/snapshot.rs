@@ -63,9 +63,6 @@ impl Indexer {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
-        if model.is_partial(WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank }) {
-            return Err(DigestError::Partial(rank.clone()));
-        }
         let patience = (at != ReadAt::Now).then_some(patience + READING);
         let read = self.read(&listener, rank.dp_rank, (at, Detail::Brief), patience, {
             let model = Arc::clone(&model);
@@ -73,13 +70,15 @@ impl Indexer {
             move |Place { position, unsaid }| {
                 let further = model.index.further_stores(of);
                 let groups = unsaid.groups.map(|named| GroupRecord::all(&named, &further));
-                (position, (tally(&model.index.held(of)), groups))
+                // It may have become so while the message was waited for.
+                (!model.is_partial(of)).then(|| (position, (tally(&model.index.held(of)), groups)))
             }
         });
-        let (position, holdings) = read.ok_or_else(|| match at {
+        let read = read.ok_or_else(|| match at {
             ReadAt::Now => DigestError::Stopping,
             ReadAt::Message(sequence) => DigestError::NotThen(rank.clone(), sequence),
         })?;
+        let (position, holdings) = read.ok_or_else(|| DigestError::Partial(rank.clone()))?;
         Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), holdings))
     }
 }

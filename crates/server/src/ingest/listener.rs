@@ -259,6 +259,11 @@ impl Listener {
         status.last_error = Some(why);
     }
 
+    /// How often something could not be used for this reason.
+    pub(super) fn times_rejected(&self, reason: &'static str) -> u64 {
+        self.state.status.lock().rejected.get(reason).copied().unwrap_or_default()
+    }
+
     /// Everything up to a message is known, though it did not come this way.
     pub(super) fn taken_over(&self, sequence: u64) {
         self.state.status.lock().last_sequence = Some(sequence);

@@ -6,7 +6,7 @@ use flash_indexer_wire::{BatchError, BatchOutline, EngineAdapter, FrameError, Li
 use super::decoders::Frames;
 
 /// A payload that was looked over once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Message {
     pub(super) payload: Vec<u8>,
     pub(super) outline: Result<BatchOutline, BatchError>,
@@ -27,7 +27,7 @@ impl AsRef<[u8]> for Message {
 }
 
 /// A live message with a batch in it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Live {
     pub(super) sequence: u64,
     pub(super) message: Message,

@@ -52,6 +52,39 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
     [stored, duplicate, waiting, moved, refused, removed, unknown]
 }
 
+/// Why a message or event cannot be used, or is dropped.
+const REASONS: [&str; 29] = [
+    "bad_frames",
+    "malformed_batch",
+    "not_a_batch",
+    "malformed_event",
+    "not_an_event",
+    "unknown_event_type",
+    "missing_field",
+    "wrong_type",
+    "out_of_range",
+    "unknown_medium",
+    "block_size_mismatch",
+    "token_count_mismatch",
+    "hybrid_group",
+    "unnamed_group",
+    "bad_replay",
+    "queue_full",
+    "waiting_full",
+    "too_many_ranks",
+    "topic_without_model",
+    "bad_topic",
+    "model_not_allowed",
+    "not_registered",
+    "registered_otherwise",
+    "unregistered",
+    "duplicate_pod",
+    "too_many_pods",
+    "too_many_arrivals",
+    "too_little_memory",
+    "registration_failed",
+];
+
 #[derive(Debug)]
 pub(super) struct IngestMetrics {
     messages: Counter,
@@ -79,9 +112,14 @@ impl IngestMetrics {
         let blocks = registered(registry, "blocks", help, Family::default());
         let help = "Attempts to get missed messages from engines, by how they ended";
         let replays: Family<Outcome, Counter> = registered(registry, "replays", help, Family::default());
+        // Shown from the start, so that the first one is seen as a rise.
         for outcome in REPLAY_OUTCOMES {
-            // Shown from the start, so that the first one is seen as a rise.
             drop(replays.get_or_create(&Outcome { outcome: outcome.as_str() }));
+        }
+        let help = "Messages and events that could not be decoded or used, or were dropped, by reason";
+        let rejected: Family<Reason, Counter> = registered(registry, "rejected", help, Family::default());
+        for reason in REASONS {
+            drop(rejected.get_or_create(&Reason { reason }));
         }
         let lag = Histogram::new(&LAGS);
         let help = "From an engine's time stamp on a batch until queries see the batch";
@@ -109,12 +147,7 @@ impl IngestMetrics {
                 "Batches with a later time stamp than the moment when they were applied",
             ),
             clock_lead,
-            rejected: registered(
-                registry,
-                "rejected",
-                "Messages and events that could not be decoded or used, or were dropped, by reason",
-                Family::default(),
-            ),
+            rejected,
         }
     }
 }
@@ -184,6 +217,7 @@ impl Metrics {
 
     /// A message or event could not be used.
     pub(crate) fn rejected(&self, reason: &'static str) {
+        debug_assert!(REASONS.contains(&reason), "{reason} is not shown from the start");
         self.ingest.rejected.get_or_create(&Reason { reason }).inc();
     }
 

@@ -19,13 +19,28 @@ pub(super) struct PeerMetrics {
     repairs: Family<Outcome, Counter>,
 }
 
+const RECOVERIES: [&str; 5] = ["complete", "unreachable", "refused", "strange", "broken_dump"];
+const CHECKS: [&str; 7] = ["equal", "not_compared", "other_life", "worse", "drift", "dispute", "unreachable"];
+const REPAIRS: [&str; 2] = ["complete", "failed"];
+
 impl PeerMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let mut family = |name, help| registered(registry, name, help, Family::default());
+        let mut family = |name, help, outcomes: &[&'static str]| {
+            let family: Family<Outcome, Counter> = registered(registry, name, help, Family::default());
+            for &outcome in outcomes {
+                // Shown from the start, so that the first one is seen as a rise.
+                drop(family.get_or_create(&Outcome { outcome }));
+            }
+            family
+        };
         Self {
-            recoveries: family("recoveries", "Attempts to start from a peer, by what became of them"),
-            checks: family("peer_checks", "Ranks compared with a peer's, by what came out"),
-            repairs: family("peer_repairs", "Ranks taken over anew from a peer or the engine, by what became of it"),
+            recoveries: family("recoveries", "Attempts to start from a peer, by what became of them", &RECOVERIES),
+            checks: family("peer_checks", "Ranks compared with a peer's, by what came out", &CHECKS),
+            repairs: family(
+                "peer_repairs",
+                "Ranks taken over anew from a peer or the engine, by what became of it",
+                &REPAIRS,
+            ),
         }
     }
 }

@@ -52,7 +52,8 @@ struct Look {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Equal,
-    /// They did not meet at a message, or one of them has heard nothing.
+    /// They did not meet at a message, one of them has heard nothing, or only this one is sure: the peer's own check mends
+    /// the peer.
     NotCompared,
     /// They follow different lives of the engine.
     OtherLife,
@@ -175,6 +176,9 @@ impl Check {
         if our.trust > their.trust && their.trust == Trust::Exact {
             return Outcome::Worse;
         }
+        if our.trust == Trust::Exact && their.trust == Trust::Degraded {
+            return Outcome::NotCompared;
+        }
         let (Some(last), Some(their_last)) = (our.last, their.last) else { return Outcome::NotCompared };
         let heard = seen_before.map_or(0, |before| last.saturating_sub(before));
         let ahead = heard * LEAD.as_millis() as u64 / BETWEEN_LOOKS.as_millis() as u64;
@@ -268,6 +272,8 @@ fn judge(ours: &RankRecord, theirs: &RankRecord) -> Outcome {
         (true, true) => Outcome::Equal,
         (true, false) if sure(our) && sure(their) => Outcome::Dispute,
         (true, false) if sure(their) => Outcome::Worse,
+        // It has lost its trust since it was looked at.
+        (true, false) if sure(our) => Outcome::NotCompared,
         (true, false) => Outcome::Drift,
     }
 }

@@ -36,6 +36,10 @@ pub(super) enum ApiError {
          --discovery-kubernetes-api, such as that of kubectl proxy"
     )]
     NotInCluster(io::Error),
+    #[error(
+        "failed to read which namespace this pod is in: {0}; give --discovery-kubernetes-namespace, * for all namespaces"
+    )]
+    NoNamespace(io::Error),
     #[error("no answer from the cluster's API: {0}")]
     Unreachable(#[from] ureq::Error),
     #[error("the connection to the cluster's API broke: {0}")]

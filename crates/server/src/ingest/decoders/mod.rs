@@ -50,6 +50,10 @@ pub(crate) enum Delivery {
     ReplayFailed { attempt: u32, why: String },
     /// The messages of its pod, which come over the bound socket, are its own from now on.
     Follow,
+    /// They are its own as well as another listener's, whose place it is to take.
+    FollowBeside,
+    /// It has taken that place.
+    TakePlace,
     /// The connection stands.
     Connected,
     /// The connection was lost: what comes next need not follow what came last.
@@ -279,6 +283,8 @@ impl Decoder {
                 self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
             }
             Delivery::Follow => self.follow(listener, now),
+            Delivery::FollowBeside => self.follow_beside(listener, now),
+            Delivery::TakePlace => self.pods.take_place(listener),
             Delivery::Connected => self.with_intake(listener, |intake, _| intake.connected(now)),
             Delivery::Disconnected => self.with_intake(listener, |intake, _| intake.disconnected()),
             Delivery::Release(done) => {

@@ -120,7 +120,12 @@ impl Decoder {
 
     /// Takes messages of one listener in.
     fn take_together(&mut self, messages: Vec<Followed>, now: Instant) {
-        let Some(listener) = messages.first().map(|first| Arc::clone(&first.listener)) else { return };
+        let Some(first) = messages.first() else { return };
+        let (listener, shadow) = (Arc::clone(&first.listener), first.shadow.clone());
+        if let Some(shadow) = shadow {
+            let copies = messages.iter().map(|message| (message.heard, message.live.clone())).collect();
+            self.each(&shadow, copies, |intake, (heard, live)| intake.hear(heard, live, now));
+        }
         self.each(&listener, messages, |intake, message| intake.hear(message.heard, message.live, now));
         self.look_at_block_size(&listener);
     }
@@ -153,6 +158,15 @@ impl Decoder {
             self.with_intake(listener, |intake, _| intake.connected(now));
         }
         self.each(listener, waiting, |intake, (heard, live)| intake.hear(heard, live, now));
+    }
+
+    /// The messages of a pod are this listener's as well from now on.
+    pub(super) fn follow_beside(&mut self, shadow: &Arc<Listener>, now: Instant) {
+        let Some(connection) = self.pods.follow_beside(shadow) else { return };
+        shadow.set_connection(connection);
+        if connection == Connection::Connected || shadow.options.replay_endpoint.is_some() {
+            self.with_intake(shadow, |intake, _| intake.connected(now));
+        }
     }
 
     pub(super) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal) {

@@ -33,6 +33,8 @@ pub(crate) struct PodStreams {
 /// One rank of a pod.
 struct Stream {
     state: State,
+    /// Whoever follows it beside that, to take its place.
+    shadow: Option<Arc<Listener>>,
     /// Where it was heard last.
     connection: Option<ConnectionId>,
 }
@@ -66,6 +68,8 @@ pub(crate) enum Heard {
 /// A message that is somebody's.
 pub(crate) struct Followed {
     pub(crate) listener: Arc<Listener>,
+    /// Whose it is as well.
+    pub(crate) shadow: Option<Arc<Listener>>,
     pub(crate) heard: Heard,
     pub(crate) live: Live,
 }
@@ -111,7 +115,8 @@ impl PodStreams {
                 if heard != Heard::Twice {
                     stream.connection = Some(connection);
                 }
-                Taken::Followed(Followed { listener: Arc::clone(listener), heard, live })
+                let (listener, shadow) = (Arc::clone(listener), stream.shadow.clone());
+                Taken::Followed(Followed { listener, shadow, heard, live })
             }
             State::Arriving { asked, waiting } => {
                 let bytes = live.message.payload.len();
@@ -154,7 +159,7 @@ impl PodStreams {
         self.strangers += usize::from(is_new);
         let state = State::Arriving { asked: true, waiting: VecDeque::from([(connection, live)]) };
         let ranks = self.streams.entry(name.clone()).or_default();
-        ranks.insert(dp_rank, Stream { state, connection: None });
+        ranks.insert(dp_rank, Stream { state, shadow: None, connection: None });
         Taken::Waits(Some(Arrival { name: name.clone(), dp_rank, block_size, refused_before }))
     }
 
@@ -178,7 +183,7 @@ impl PodStreams {
 
     /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out.
     pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> Vec<(Heard, Live)> {
-        let stream = Stream { state: State::Followed(Arc::clone(listener)), connection: None };
+        let stream = Stream { state: State::Followed(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
         let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
         if before.as_ref().is_some_and(|state| !matches!(state, State::Followed(_))) {
@@ -192,10 +197,34 @@ impl PodStreams {
             (heard, live)
         });
         let heard = heard.collect();
-        if let Some(stream) = self.streams.get_mut(&listener.pod_name()).and_then(|it| it.get_mut(&listener.dp_rank)) {
+        if let Some(stream) = self.stream_of(listener) {
             stream.connection = last;
         }
         heard
+    }
+
+    /// Another listener follows a rank as well from now on. Whether the connection stands over which it comes; nothing
+    /// if nobody follows the rank.
+    pub(crate) fn follow_beside(&mut self, shadow: &Arc<Listener>) -> Option<Connection> {
+        let stream = self.stream_of(shadow)?;
+        let State::Followed(listener) = &stream.state else { return None };
+        let connection = listener.connection();
+        stream.shadow = Some(Arc::clone(shadow));
+        Some(connection)
+    }
+
+    /// The listener that followed a rank beside another one follows it alone.
+    pub(crate) fn take_place(&mut self, shadow: &Arc<Listener>) {
+        let Some(stream) = self.stream_of(shadow) else { return };
+        if stream.shadow.take_if(|it| Arc::ptr_eq(it, shadow)).is_some()
+            && let State::Followed(listener) = &mut stream.state
+        {
+            *listener = Arc::clone(shadow);
+        }
+    }
+
+    fn stream_of(&mut self, listener: &Listener) -> Option<&mut Stream> {
+        self.streams.get_mut(&listener.pod_name())?.get_mut(&listener.dp_rank)
     }
 
     /// A rank is not followed, for a time. What is to be asked again, or else how many of its messages are dropped.
@@ -225,8 +254,9 @@ impl PodStreams {
 
     /// A listener is no more: its rank is ignored as long as its connection lasts.
     pub(crate) fn dismiss(&mut self, listener: &Arc<Listener>) {
-        let ranks = self.streams.get_mut(&listener.pod_name());
-        let Some(stream) = ranks.and_then(|ranks| ranks.get_mut(&listener.dp_rank)) else { return };
+        let Some(stream) = self.stream_of(listener) else { return };
+        // One that was to take another's place only leaves it alone.
+        stream.shadow.take_if(|shadow| Arc::ptr_eq(shadow, listener));
         if matches!(&stream.state, State::Followed(followed) if Arc::ptr_eq(followed, listener)) {
             stream.state = State::Dismissed;
             self.strangers += 1;
@@ -237,9 +267,9 @@ impl PodStreams {
     pub(crate) fn lost(&self, connection: ConnectionId) -> Vec<Arc<Listener>> {
         let streams = self.streams.values().flat_map(BTreeMap::values);
         let heard = streams.filter_map(|stream| match &stream.state {
-            State::Followed(listener) if stream.connection == Some(connection) => Some(Arc::clone(listener)),
+            State::Followed(listener) if stream.connection == Some(connection) => Some((listener, &stream.shadow)),
             _ => None,
         });
-        heard.collect()
+        heard.flat_map(|(listener, shadow)| [listener].into_iter().chain(shadow)).map(Arc::clone).collect()
     }
 }

@@ -305,18 +305,25 @@ impl SocketLoop {
                 "the connection to {} ended for good: a message above {MESSAGE_BYTES_MAX} bytes, or something that is no engine; listening anew",
                 listener.options.endpoint
             );
-            warn!("{why}");
-            listener.reject("connection_given_up", why);
+            // What is no engine stays none: it is said less and less often.
+            let before = listener.times_rejected(GIVEN_UP);
+            if (before + 1).is_power_of_two() {
+                warn!("{why}");
+            }
+            listener.reject(GIVEN_UP, why);
             self.unopened.push(listener);
         }
         for listener in std::mem::take(&mut self.unopened) {
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
-                listener.reject("connection_given_up", error.to_string());
+                listener.reject(GIVEN_UP, error.to_string());
                 self.unopened.push(listener);
             }
         }
     }
 }
+
+/// Why nothing is heard, as listeners count it.
+const GIVEN_UP: &str = "connection_given_up";
 
 /// A request for missed messages that is not sent yet.
 struct Unlocated {
