@@ -32,10 +32,10 @@ const NOT_CHECKED: u8 = 2;
 
 /// Check a running service and its engines end to end, and say what to fix.
 ///
-/// It asks the service what is registered, how its peers, discovery and shared store fare, connects to every engine itself, listens for a few seconds, asks each replay
-/// endpoint for all that it has, and compares: connections, sequence numbers, block sizes, block names recomputed
-/// from tokens, clocks, and whether the service finds the prefixes that the engine was heard to store. It changes
-/// nothing, and an idle engine is no fault.
+/// It asks the service what is registered and how its peers, discovery and shared store fare, connects to every engine
+/// itself, listens for a few seconds, asks each replay endpoint for all that it has, and compares: connections, sequence
+/// numbers, block sizes, block names recomputed from tokens, clocks, and whether the service finds the prefixes that the
+/// engine was heard to store. It changes nothing, and an idle engine is no fault.
 ///
 /// Exit code: 0 if nothing is wrong (there may be warnings), 1 if there are problems, 2 if it could not be checked.
 #[derive(Args)]
