@@ -24,6 +24,11 @@ impl Contender for SmgRadixTreePeer {
     fn writers(&self) -> Writers {
         Writers::One
     }
+
+    /// Sets of holders are interned: with thousands in each, a change takes long.
+    fn holders_of_a_block_max(&self) -> usize {
+        1_000
+    }
 }
 
 struct Smg {

@@ -25,6 +25,11 @@ pub trait Contender: Send + Sync {
     fn writers(&self) -> Writers {
         Writers::Many
     }
+
+    /// Most holders of a block with which it can be filled in minutes; what needs more is not measured of it.
+    fn holders_of_a_block_max(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// What an index is built for.

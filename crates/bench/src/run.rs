@@ -167,8 +167,12 @@ impl<'a> Place<'a> {
                 child.run(&Task::Time { contender, measures: group.to_vec(), play: (*play).clone() }, &[])
             }
             Self::MemoryChild { child, input, workers } => {
-                let one = || input.measure(child, contender.name(), *workers).map(Some);
-                group.iter().map(|_| one()).collect()
+                let can = |measure: &Measure| measure.holders_of_a_block() <= contender.holders_of_a_block_max();
+                let one = |measure| match can(measure) {
+                    true => input.measure(child, contender.name(), *workers).map(Some),
+                    false => Ok(None),
+                };
+                group.iter().map(one).collect()
             }
         }
     }

@@ -206,6 +206,14 @@ impl Measure {
         }
     }
 
+    /// How many workers hold a block, where that is all of them.
+    pub(crate) const fn holders_of_a_block(self) -> usize {
+        match self.scenario() {
+            Scenario::SameOnEach(workers) => workers,
+            _ => 0,
+        }
+    }
+
     /// Whether it needs a process of its own.
     pub(crate) const fn is_memory(self) -> bool {
         matches!(self, Self::Memory | Self::MemoryWide | Self::MemorySame)
