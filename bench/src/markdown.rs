@@ -39,9 +39,9 @@ const REASONS: &str = "\
 Why, as far as it is known:
 
 * **Ingest**: what is left is memory. A block that nobody has told of takes a line of the directory from far away, and one
-  more when it goes: half of the time is these two, asked for sixteen names ahead, and of that half most is spent in finding out where the
-  pages are (the machine is a virtual one: two tables are walked; huge pages made no difference). Blocks that some rank of the
-  domain has already cost a comparison.
+  more when it goes: half of the time is these two, although their lines are asked for sixteen names ahead; part of it goes into
+  finding out where the pages are (on a virtual machine two tables are walked; huge pages made no difference here). Blocks
+  that some rank of the domain has already cost a comparison.
 * **One writer against two event threads of dynamo**: a fifth of its time would be some 10 to 15 ns a block, which is what one line from
   memory costs here when sixteen are asked for at once; a new block takes two, and one more when it goes.
 * **Private hash seeds**: each worker's names are written for themselves, 20 bytes a block that a shared seed saves.
