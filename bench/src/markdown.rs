@@ -172,7 +172,7 @@ fn sweep(text: &mut String, lines: &[SweepLine], folder: &str) -> Result<()> {
     text.push_str(
         "\n## Offered and achieved load\n\nThe same trace told in less and less time, one thread asking and ",
     );
-    text.push_str("one writing; block operations are blocks stored, removed and asked for.\n\n");
+    text.push_str("one writing; block operations are blocks stored, removed and asked for. Taken before long matches went by fingerprints.\n\n");
     writeln!(text, "![achieved against offered load]({folder}sweep.svg)\n")?;
     row(text, ["index", "M ops/s, most achieved"])?;
     row(text, ["---", "---:"])?;
@@ -285,7 +285,7 @@ fn redis(text: &mut String, report: &RedisReport) -> Result<()> {
 
 /// Where a query of the store spends its time, as far as it is known.
 const REDIS_REASONS: &str = "\
-A prompt that nobody holds costs the way there and back: 53 to 115 µs from run to run, as two threads of the replica and one
+A prompt that nobody holds costs the way there and back: 53 to 155 µs from run to run, as two threads of the replica and one
 of Redis wake each other on the cores that they share. The rest grows with the ranks in the answer, and less with the prompt.";
 
 /// Where the service's time goes, by its profile.
