@@ -186,6 +186,18 @@ fn a_new_life_is_not_taken_for_the_old_one_and_is_built_up_again() {
 }
 
 #[test]
+fn an_engine_that_starts_again_and_idles_holds_nothing_and_has_said_nothing() {
+    let service = Service::start();
+    let mut engine = Engine::with_replay(&service, json!(1), Publisher::bind(loopback()).expect("free ports"));
+    (0..5).for_each(|sequence| engine.publisher.publish(sequence, &chain(1.0, sequence)).expect("published"));
+    engine.wait_for(&service, 4, "exact");
+    engine.replaced(&service, |_| {});
+    let listener = engine.wait(&service, "the new life", |listener| listener["trust"] == json!("cold"));
+    assert_eq!((&listener["last_seq"], &listener["last_event_ms_ago"]), (&Value::Null, &Value::Null), "{listener}");
+    assert_eq!(service.score(&chain_tokens(5), "1", 0), 0);
+}
+
+#[test]
 fn a_stream_that_is_registered_again_is_heard_from_its_start() {
     let service = Service::start();
     let key = ModelKey::new("m".to_owned(), None);

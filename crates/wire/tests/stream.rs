@@ -328,6 +328,29 @@ fn answers_to_earlier_requests_and_out_of_order_are_not_believed() {
 }
 
 #[test]
+fn what_was_published_before_the_first_contact_is_no_gap() {
+    let is_gap = |note: &Note| matches!(note, Note::Gap { .. });
+    let mut world = World::new(Replay::Available, Start::AtOnce, 100);
+    (0..9).for_each(|_| world.publish());
+    world.connect();
+    let (attempt, _) = world.asked.expect("asked");
+    world.stream.replayed(attempt, 0, payload(0, 0), world.now);
+    world.run();
+    world.publish();
+    world.deliver();
+    assert!(!world.notes.iter().any(is_gap), "the answer is on its way: {:?}", world.notes);
+    (1..9).for_each(|sequence| world.stream.replayed(attempt, sequence, payload(0, sequence), world.now));
+    world.run();
+    assert_eq!((world.applied.clone(), world.trust), (world.whole_life(), StreamTrust::Exact));
+
+    world.publish();
+    world.publish();
+    world.lose();
+    world.deliver();
+    assert_eq!(world.notes.iter().copied().find(is_gap), Some(Note::Gap { missed: 1 }));
+}
+
+#[test]
 fn a_large_loss_forgets_and_a_small_one_does_not() {
     let mut world = World::new(Replay::Unavailable, Start::AtOnce, 0);
     world.connect();

@@ -222,7 +222,12 @@ impl Listener {
     /// Every rank of the stream is to be trusted so.
     pub(super) fn trust_all(&self, trust: StreamTrust) {
         match trust {
-            StreamTrust::Cold => self.state.status.lock().trust = StreamTrusts::of_all(Trust::Cold),
+            StreamTrust::Cold => {
+                // Of a life that has begun nothing was taken in yet.
+                let mut status = self.state.status.lock();
+                status.trust = StreamTrusts::of_all(Trust::Cold);
+                (status.last_sequence, status.last_message) = (None, None);
+            }
             StreamTrust::Exact => self.state.status.lock().trust = StreamTrusts::of_all(Trust::Exact),
             StreamTrust::Degraded(why) => self.degrade_all(why.to_string()),
         }

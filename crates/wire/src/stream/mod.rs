@@ -182,7 +182,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         self.ends_before(sequence);
         let expected = if self.heard { self.live_floor } else { self.live_floor.max(self.next) };
-        if (self.heard || self.cursor.is_some()) && sequence > expected {
+        // Before the first contact nothing was missed, however far the answer about that time has come.
+        let is_first_contact = !self.heard && self.live_floor == 0 && matches!(self.phase, Phase::Repairing(_));
+        if (self.heard || self.cursor.is_some()) && !is_first_contact && sequence > expected {
             self.note(Note::Gap { missed: sequence - expected });
         }
         self.heard = true;
