@@ -78,7 +78,8 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
     other.say(&survivor, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2])]);
 
     let stop = AtomicBool::new(false);
-    let started = std::thread::scope(|scope| {
+    // The engine lives on: one that is gone is nobody's to be sure of.
+    let (_engine, started) = std::thread::scope(|scope| {
         let stop = &stop;
         let publishing = scope.spawn(move || {
             let mut sequence = 0;
@@ -114,7 +115,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
             engine.wait(service, "the last message", |listener| listener["last_seq"] == json!(last + 1));
             other.wait(service, "the last message", |listener| listener["last_seq"] == json!(1));
         }
-        started
+        (engine, started)
     });
     same_answers(&survivor, &started);
     assert_eq!(started.score(&tokens(&[1, 2, 3]), "1", 0), 12, "one of two copies was removed");

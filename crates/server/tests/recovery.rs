@@ -165,6 +165,33 @@ fn after_a_break_of_the_connection_the_stream_goes_on_where_it_was() {
 }
 
 #[test]
+fn nothing_is_exact_while_the_connection_is_lost() {
+    let service = Service::start();
+    let mut engine = Engine::with_replay(&service, json!(1), Publisher::bind(loopback()).expect("free ports"));
+    (0..3).for_each(|sequence| engine.publisher.publish(sequence, &chain(1.0, sequence)).expect("published"));
+    engine.wait_for(&service, 2, "exact");
+    let options = PublisherOptions {
+        endpoint: engine.publisher.endpoint().to_owned(),
+        replay_endpoint: engine.publisher.replay_endpoint().to_owned(),
+        ..loopback()
+    };
+    engine.publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let listener = engine.wait_for(&service, 2, "degraded");
+    assert!(
+        listener["last_error"].as_str().is_some_and(|why| why.starts_with("the connection was lost")),
+        "{listener}"
+    );
+    let answer = service.query(&json!({ "token_ids": chain_tokens(3), "model_name": "m" }));
+    let instance = &answer["instances"]["1"];
+    assert_eq!((&instance["gpu"], &instance["trust"]), (&json!(12), &json!("degraded")), "it may still be so");
+
+    engine.publisher = Publisher::bind(options).expect("the ports are free again");
+    (0..4).for_each(|sequence| engine.publisher.keep(sequence, &chain(1.0, sequence)));
+    let listener = engine.wait_for(&service, 3, "exact");
+    assert_eq!(listener["last_error"], Value::Null);
+}
+
+#[test]
 fn a_new_life_is_not_taken_for_the_old_one_and_is_built_up_again() {
     let service = Service::start();
     let mut engine = Engine::with_replay(&service, json!(1), Publisher::bind(loopback()).expect("free ports"));

@@ -14,6 +14,8 @@ pub(super) enum Change {
     DegradeRank(DpRank, String),
     /// All ranks of the stream are to be trusted so.
     Trust(StreamTrust),
+    /// Whether the connection was lost, and nothing has shown yet that the engine is the same.
+    Doubt(bool),
     /// A change was lost, and it is not known of which rank.
     DegradeAll(String),
     /// Forget all that the stream has told of a rank.

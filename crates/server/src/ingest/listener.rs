@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
-use flash_indexer_wire::{Start, StreamPosition, StreamTrust};
+use flash_indexer_wire::{Degraded, Start, StreamPosition, StreamTrust};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +105,7 @@ pub(crate) struct ListenerState {
 struct Status {
     connection: Connection,
     trust: StreamTrusts,
+    is_doubtful: bool,
     last_sequence: Option<u64>,
     last_message: Option<Instant>,
     gaps: u64,
@@ -117,11 +118,29 @@ impl Default for Status {
         Self {
             connection: Connection::Connecting,
             trust: StreamTrusts::of_all(Trust::Cold),
+            is_doubtful: false,
             last_sequence: None,
             last_message: None,
             gaps: 0,
             rejected: BTreeMap::new(),
             last_error: None,
+        }
+    }
+}
+
+impl Status {
+    /// What is exact is so again when the engine has shown that it is the same.
+    fn trust_of(&self, dp_rank: DpRank) -> Trust {
+        match self.trust.of(dp_rank) {
+            Trust::Exact if self.is_doubtful => Trust::Degraded,
+            trust => trust,
+        }
+    }
+
+    fn last_error(&self, dp_rank: DpRank) -> Option<String> {
+        match self.trust.of(dp_rank) {
+            Trust::Exact if self.is_doubtful => Some(Degraded::Unverified.to_string()),
+            _ => self.last_error.clone(),
         }
     }
 }
@@ -200,15 +219,20 @@ impl Listener {
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
-            trust: status.trust.of(dp_rank),
+            trust: status.trust_of(dp_rank),
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
-            last_error: status.last_error.clone(),
+            last_error: status.last_error(dp_rank),
         }
     }
 
     pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
-        self.state.status.lock().trust.of(dp_rank)
+        self.state.status.lock().trust_of(dp_rank)
+    }
+
+    /// Whether something was missed for good, as far as its own rank is concerned.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.state.status.lock().trust.of(self.dp_rank) == Trust::Degraded
     }
 
     pub(crate) fn connection(&self) -> Connection {
@@ -236,6 +260,11 @@ impl Listener {
     /// The cache of one rank is known to be empty.
     pub(super) fn trust_rank(&self, dp_rank: DpRank) {
         self.state.status.lock().trust.ranks.insert(dp_rank, Trust::Exact);
+    }
+
+    /// Whether it is open if the engine is still the one that was listened to.
+    pub(super) fn doubt(&self, is_doubtful: bool) {
+        self.state.status.lock().is_doubtful = is_doubtful;
     }
 
     /// Something was missed: no rank of the stream need be what the index says.

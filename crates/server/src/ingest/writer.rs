@@ -156,6 +156,7 @@ impl Writer {
             Change::TrustRank(dp_rank) => listener.trust_rank(dp_rank),
             Change::DegradeRank(dp_rank, why) => listener.degrade_rank(dp_rank, why),
             Change::Trust(trust) => listener.trust_all(trust),
+            Change::Doubt(is_doubtful) => listener.doubt(is_doubtful),
             Change::DegradeAll(why) => listener.degrade_all(why),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };

@@ -15,7 +15,7 @@ use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
 use crate::dump::{DumpError, RankRecord, StreamRecord, read_dump};
 use crate::indexer::{Indexer, RankId, Shadow, ShadowError};
-use crate::ingest::{ReadAt, Trust};
+use crate::ingest::{Connection, ListenerReport, ReadAt, Trust};
 use crate::instance::{InstanceId, ModelKey};
 
 /// Apart so far, two looks tell how busy a stream is.
@@ -219,9 +219,10 @@ impl Check {
     fn own_looks(&self) -> BTreeMap<RankId, Look> {
         let reports = self.indexer.instances(None, None).into_iter();
         let looks = reports.flat_map(|report| {
-            // What was forgotten here is not drift.
-            let whole = report.listeners.into_iter().filter(|(_, listener)| !listener.partial);
-            whole.map(move |(dp_rank, listener)| {
+            // What was forgotten here is not drift, and whose connection is lost may only be late.
+            let comparable = |listener: &ListenerReport| !listener.partial && listener.status == Connection::Connected;
+            let comparable = report.listeners.into_iter().filter(move |(_, listener)| comparable(listener));
+            comparable.map(move |(dp_rank, listener)| {
                 let rank = RankId { model: report.model.clone(), instance: report.instance.clone(), dp_rank };
                 (rank, Look { last: listener.last_seq, trust: listener.trust })
             })

@@ -68,6 +68,8 @@ pub(super) struct Intake {
     contentless: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
     awaited: Option<Awaited>,
+    /// What was said of the stream's doubt.
+    is_doubtful: bool,
     /// What is to follow the next statement about the whole stream.
     after_trust: Vec<Change>,
     hybrid_reported: bool,
@@ -105,6 +107,7 @@ impl Intake {
             groups_untold: BTreeSet::new(),
             contentless: BTreeSet::new(),
             awaited: None,
+            is_doubtful: false,
             after_trust: Vec::new(),
             hybrid_reported: false,
             block_size: SeenBlockSize::Settled,
@@ -122,6 +125,7 @@ impl Intake {
         fresh.listener.reject("panicked", why.to_owned());
         fresh.ranks = self.ranks;
         fresh.muted = self.muted;
+        fresh.is_doubtful = self.is_doubtful;
         fresh.forget_ranks();
         fresh.changes.push(Change::DegradeAll(why.to_owned()));
         fresh.stream.release(None, now);
@@ -394,7 +398,7 @@ impl Intake {
                 }
                 Action::Trust(trust) => {
                     if let StreamTrust::Degraded(why) = trust
-                        && self.listener.trust(self.listener.dp_rank) != Trust::Degraded
+                        && !self.listener.is_degraded()
                     {
                         // Once for each fall: a stream that loses much would fill the log.
                         warn!(endpoint = %self.listener.options.endpoint, "{why}");
@@ -406,6 +410,10 @@ impl Intake {
                 }
                 Action::Note(note) => self.note(note),
             }
+        }
+        if self.is_doubtful != self.stream.is_doubtful() {
+            self.is_doubtful = self.stream.is_doubtful();
+            self.changes.push(Change::Doubt(self.is_doubtful));
         }
     }
 
