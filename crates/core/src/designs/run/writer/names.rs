@@ -166,6 +166,12 @@ impl Names {
         self.lines[line.0].valid()
     }
 
+    /// Asks for a line from memory.
+    #[inline]
+    pub(super) fn prefetch(&self, line: LineId) {
+        prefetch(&self.lines[line.0]);
+    }
+
     /// Whether the line holds the name, and where that block is.
     #[inline]
     pub(super) fn find_in(&self, line: LineId, name: SequenceHash) -> Option<Place> {

@@ -11,6 +11,7 @@
 //! says into which half a slot goes, its line and its displacement where in it.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use super::names::{LineId, Names};
 use crate::SequenceHash;
@@ -22,6 +23,8 @@ const TAG_BITS: u32 = 16;
 /// Lines of a segment that is split rather than doubled.
 const SPLIT_LINES: usize = 1_024;
 const SEGMENT_LINES_MIN: usize = 2;
+/// Lines of slots whose names are asked for ahead when a segment is refilled.
+const REFILLED_AHEAD: usize = 3;
 /// Segments with fewer lines are not worth halving.
 const SHRUNK_LINES_MIN: usize = 64;
 /// The bits of a tag that choose the segment tell names of one segment apart no longer.
@@ -384,7 +387,13 @@ impl Segment {
     fn entries(&self, names: &Names) -> Vec<(Hash, LineId)> {
         let mut entries = Vec::with_capacity(self.count);
         let mut ambiguous = Vec::new();
-        for (tag, place) in self.lines.iter().flat_map(Line::slots) {
+        // Names come from memory while those of the lines before are read.
+        let ahead = self.lines.iter().skip(REFILLED_AHEAD).map(Some).chain(iter::repeat(None));
+        let slots = self.lines.iter().zip(ahead).flat_map(|(line, ahead)| {
+            ahead.into_iter().flat_map(Line::slots).for_each(|(_, place)| names.prefetch(place.line()));
+            line.slots()
+        });
+        for (tag, place) in slots {
             let mut found = names_with_tag(names, tag, place.line());
             match (found.next(), found.next()) {
                 (Some(hash), None) => entries.push((hash, place.line())),
