@@ -44,7 +44,7 @@ impl Writer {
             if needed == len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let state = self.runs.get(run);
-        for coverage in state.exceptions.iter().flat_map(|exceptions| exceptions.values()) {
+        for (_, coverage) in state.exceptions() {
             needed = needed.max(coverage.end());
         }
         if state.children == 0 || state.deepest_child < needed {
@@ -80,7 +80,7 @@ impl Writer {
                 coverage_end = end;
             }
         });
-        for (&rank, coverage) in self.runs.get(run).exceptions.iter().flat_map(|exceptions| exceptions.iter()) {
+        for (rank, coverage) in self.runs.get(run).exceptions() {
             if in_domain(rank) {
                 coverage_end = coverage_end.max(coverage.end());
             }
