@@ -96,8 +96,8 @@ fn bytes(stretches: &Stretches) -> usize {
 fn changed(stretches: &[Stretch], tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) -> Stretches {
     let first = stretches.partition_point(|stretch| (stretch.tier, stretch.end) <= (tier, range.start));
     let (before, rest) = stretches.split_at(first);
-    let met = rest.iter().take_while(|stretch| stretch.meets(tier, &range)).count();
-    let (met, after) = rest.split_at(met);
+    let count = rest.iter().take_while(|stretch| stretch.tier == tier && stretch.start <= range.end).count();
+    let (met_or_touched, after) = rest.split_at(count);
 
     let mut changed = before.to_vec();
     let mut push = |start: u16, end: u16, copies: u32| match changed.last_mut() {
@@ -106,7 +106,7 @@ fn changed(stretches: &[Stretch], tier: Tier, range: Range<u16>, change: impl Fn
         _ => changed.push(Stretch { tier, start, end, copies }),
     };
     let mut from = range.start;
-    for stretch in met {
+    for stretch in met_or_touched {
         push(stretch.start, range.start, stretch.copies);
         push(from, stretch.start, change(0));
         push(stretch.start.max(range.start), stretch.end.min(range.end), change(stretch.copies));
@@ -156,7 +156,12 @@ mod tests {
             }
             let stretches: usize = copies.by_run.values().map(bytes).sum();
             assert_eq!(copies.stretch_bytes, stretches);
-            assert!(copies.by_run.values().all(|stretches| !stretches.is_empty() && stretches.len() < 30));
+            assert!(copies.by_run.values().all(|stretches| !stretches.is_empty()));
+            let neighbours = copies.by_run.values().flat_map(|stretches| stretches.windows(2));
+            for pair in neighbours {
+                let touch = (pair[0].tier, pair[0].end) == (pair[1].tier, pair[1].start);
+                assert!(!touch || pair[0].copies != pair[1].copies, "they would be one");
+            }
         }
     }
 }
