@@ -2,6 +2,8 @@
 //! than a header has room for, many hash seeds, and names that change.
 
 mod support;
+#[path = "support/top.rs"]
+mod top;
 
 use flash_indexer_core::designs::RunIndex;
 use flash_indexer_core::hashing::sequence_hashes;
@@ -12,7 +14,7 @@ use flash_indexer_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use support::check_equal;
-use support::top::check_top;
+use top::check_top;
 
 const WORKERS: u64 = 40;
 

@@ -2,8 +2,6 @@
 //! of what indexes make of them.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-pub(crate) mod top;
-
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
