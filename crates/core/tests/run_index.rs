@@ -2,6 +2,8 @@
 //! than a header has room for, many hash seeds, and names that change.
 
 mod support;
+#[path = "support/top.rs"]
+mod top;
 
 use flash_indexer_core::designs::RunIndex;
 use flash_indexer_core::hashing::sequence_hashes;
@@ -12,6 +14,7 @@ use flash_indexer_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use support::check_equal;
+use top::check_top;
 
 const WORKERS: u64 = 40;
 
@@ -120,6 +123,43 @@ proptest! {
             index.clear_rank(rank);
         }
         prop_assert!(index.ranks().is_empty());
+    }
+
+    /// Many that hold parts of one conversation, told to different depths: the few deepest may be among any of them.
+    #[test]
+    fn the_deepest_few_of_many(
+        holders in vec((1..60usize, 0..60usize, any::<bool>()), 1..200),
+        turns in vec(1..20usize, 1..6),
+        cut in 1..60usize,
+    ) {
+        let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
+        let ends = turns.iter().scan(0, |end, turn| { *end += turn; Some(*end) });
+        let ends: Vec<usize> = ends.collect();
+        let chain: Vec<LocalHash> = (0..60).map(LocalHash).collect();
+        let names = names(1, &chain);
+        for (worker, &(blocks, removed, loses_one)) in holders.iter().enumerate() {
+            // Turn by turn, so that the chain is of several runs.
+            let mut from = 0;
+            for end in ends.iter().copied().chain([60]).map(|end| end.min(blocks)).filter(|&end| end > 0) {
+                let blocks = (from..end).map(|at| Block { sequence: names[at], local: chain[at] }).collect();
+                let parent = from.checked_sub(1).map(|at: usize| names[at]);
+                let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
+                prop_assert_eq!(index.apply(rank(worker as u64), &event), oracle.apply(rank(worker as u64), &event));
+                from = end;
+            }
+            if loses_one {
+                let blocks = vec![names[removed]];
+                let event = BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All };
+                prop_assert_eq!(index.apply(rank(worker as u64), &event), oracle.apply(rank(worker as u64), &event));
+            }
+        }
+        for query in [&chain[..], &chain[..cut]] {
+            let expected = oracle.find(query);
+            prop_assert_eq!(index.find(query).sorted(), expected.clone().sorted());
+            for count in [0, 1, 8, 64, 65, 300] {
+                check_top(&index, &expected, query, (count, Tier::Device));
+            }
+        }
     }
 
     /// Chains that get longer and lose their ends in steps of every size: what is known of stretches of a run must be of

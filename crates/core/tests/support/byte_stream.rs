@@ -9,15 +9,19 @@
 //! Bytes are cut down to what makes sense, so that nearly every stream does something: sixteen workers,
 //! more than a run's header has room for, and prompts of up to 48 blocks. Missing bytes end the stream.
 
+#[path = "top.rs"]
+mod top;
+
 use std::collections::BTreeSet;
 
-use flash_indexer_core::designs::{RunIndex, RunLimits, RunMatches};
+use flash_indexer_core::designs::{RunIndex, RunLimits};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
     WorkerRank,
 };
+use top::check_top;
 
 const WORKERS: u8 = 16;
 const PROMPT_BLOCKS_MAX: u8 = 48;
@@ -56,23 +60,10 @@ pub(crate) fn play(bytes: &[u8]) {
     assert_eq!((index.memory().runs, index.memory().domains), (0, 0), "nothing is kept of what has gone");
 }
 
-fn check_query(index: &RunIndex, oracle: &dyn SharedIndex, query: &[LocalHash], (count, level): (usize, Tier)) {
+fn check_query(index: &RunIndex, oracle: &dyn SharedIndex, query: &[LocalHash], which: (usize, Tier)) {
     let expected = oracle.find(query).sorted();
     assert_eq!(index.find(query).sorted(), expected, "query {query:?}");
-    let mut depths: Vec<u32> = expected.ranks.iter().map(|found| found.blocks[level]).filter(|&d| d > 0).collect();
-    depths.sort_unstable_by_key(|&depth| std::cmp::Reverse(depth));
-    depths.truncate(count);
-    let mut matches = RunMatches::default();
-    index.find_top(query, count, level, &mut matches);
-    let holders = index.holders().holders;
-    let top: Vec<(usize, u32)> = matches.top().collect();
-    assert_eq!(top.iter().map(|found| found.1).collect::<Vec<_>>(), depths, "the deepest of {query:?}");
-    let mut ranks = BTreeSet::new();
-    for (holder, depth) in top {
-        let rank = holders[holder].expect("whoever is found is known").rank;
-        assert_eq!(expected.get(rank).map(|found| found.blocks[level]), Some(depth));
-        assert!(ranks.insert(rank), "{rank:?} is found once");
-    }
+    check_top(index, &expected, query, which);
 }
 
 fn check_content(index: &dyn SharedIndex, oracle: &dyn SharedIndex) {

@@ -1,9 +1,8 @@
 //! The answer of the run index in its own form, and the memory that finding it needs.
 
-use super::published::atomics::Relaxed;
+use super::published::ends::for_each_end;
 use super::published::holdings::{Holder, Holdings};
 use super::published::layout::RunId;
-use super::widest::widest;
 
 /// Depths by holder, in memory that is used again from query to query.
 ///
@@ -78,8 +77,7 @@ impl Depths {
                 self.by_holder.resize(holders, 0);
                 let covered = self.by_holder.len().min(words.len() * 4);
                 let matched = matched as i16;
-                let depths = self.by_holder.as_mut_slice();
-                widest(|| for_each_ends(words, depths, |depth, end| *depth = end.min(matched) as u32));
+                for_each_end(words, &mut self.by_holder, |depth, end| *depth = end.min(matched) as u32);
                 self.by_holder[covered..].fill(0);
             }
         }
@@ -99,12 +97,9 @@ impl Depths {
             }),
             Holdings::Dense { words } => {
                 let matched = matched as i16;
-                let depths = self.by_holder.as_mut_slice();
-                widest(|| {
-                    for_each_ends(words, depths, |depth, end| {
-                        let more = end.min(matched) as u32;
-                        *depth = depth.wrapping_add(if *depth == base { more } else { 0 });
-                    })
+                for_each_end(words, &mut self.by_holder, |depth, end| {
+                    let more = end.min(matched) as u32;
+                    *depth = depth.wrapping_add(if *depth == base { more } else { 0 });
                 });
             }
         }
@@ -134,30 +129,6 @@ impl Depths {
 
     pub(super) fn as_slice(&self) -> &[u32] {
         &self.by_holder
-    }
-}
-
-/// Ends are copied out of the shared words a stretch at a time, so that the arithmetic on them is
-/// the processor's vector code. They are small: every such processor has the minimum of signed ones.
-#[inline(always)]
-fn for_each_ends(
-    words: &[super::published::atomics::AtomicU64],
-    depths: &mut [u32],
-    mut each: impl FnMut(&mut u32, i16),
-) {
-    const STRETCH_WORDS: usize = 64;
-    let mut ends = [0_i16; STRETCH_WORDS * 4];
-    for (words, depths) in words.chunks(STRETCH_WORDS).zip(depths.chunks_mut(STRETCH_WORDS * 4)) {
-        for (word, ends) in words.iter().zip(ends.chunks_exact_mut(4)) {
-            let word = word.load(Relaxed);
-            ends[0] = word as i16;
-            ends[1] = (word >> 16) as i16;
-            ends[2] = (word >> 32) as i16;
-            ends[3] = (word >> 48) as i16;
-        }
-        for (depth, &end) in depths.iter_mut().zip(&ends[..words.len() * 4]) {
-            each(depth, end);
-        }
     }
 }
 

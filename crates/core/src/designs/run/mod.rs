@@ -28,11 +28,12 @@ use rustc_hash::FxHashMap;
 
 use self::bound::Counts;
 pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten};
-use self::find::{Way, find_depths, until_unchanged};
+use self::find::{find_depths, until_unchanged};
 use self::matches::Scratch;
 use self::published::Published;
 use self::published::holdings::Holder;
 use self::published::ranks::RankSlot;
+use self::top::find_top;
 use self::touches::Touches;
 use self::writer::{Bounded, Writer};
 use crate::{
@@ -220,17 +221,11 @@ impl RunIndex {
     }
 
     /// The `count` ranks that hold most of a prompt in `level` and faster tiers, deepest first. Costs the
-    /// way of the query and about as many holders as are asked for, not the fleet.
+    /// way of the query and some of the holders of its last runs; for more than 64 as much as for all.
     pub fn find_top(&self, query: &[LocalHash], count: usize, level: Tier, matches: &mut RunMatches) {
         let published = self.published.load();
         let scratch = &mut matches.scratch;
-        let ((), version) = until_unchanged(&published, || {
-            if top::find_top(&published, query, (count, level), scratch)? == Way::Branching {
-                find_depths(&published, query, scratch)?;
-                top::top_of(&published, (count, level), scratch);
-            }
-            Ok(())
-        });
+        let ((), version) = until_unchanged(&published, || find_top(&published, query, (count, level), scratch));
         matches.version = version;
         self.note_use(&matches.scratch);
     }

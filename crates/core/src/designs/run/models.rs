@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::find::{Way, find_depths, until_unchanged};
+use super::find::{find_depths, until_unchanged};
 use super::matches::Scratch;
 use super::published::Published;
 use super::published::modelled::as_writer;
@@ -127,10 +127,7 @@ fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(Wo
     let mut scratch = Scratch::default();
     let which = (count, Tier::External);
     let attempt = || {
-        if top::find_top(published, query, which, &mut scratch)? == Way::Branching {
-            find_depths(published, query, &mut scratch)?;
-            top::top_of(published, which, &mut scratch);
-        }
+        top::find_top(published, query, which, &mut scratch)?;
         let found = scratch.top.iter().map(|&(holder, depth)| {
             assert!((holder.0 as usize) < published.ranks.holder_count(), "a holder that stands for nobody");
             (published.ranks.rank(published.ranks.meaning(holder).rank), depth)

@@ -6,14 +6,31 @@
 
 use std::ops::ControlFlow;
 
-use super::find::{Changed, Way, check, walk};
+use super::find::{Changed, Way, check, find_depths, walk};
 use super::matches::{Scratch, Step};
 use super::published::Published;
 use super::published::holdings::Holder;
 use crate::{LocalHash, Tier};
 
+/// Most holders that are collected from below: those that are there are looked through for each one more.
+const COLLECTED_MAX: usize = if cfg!(loom) { 2 } else { 64 };
+
 /// Fills `top` with the `count` deepest holders of a level, deepest first; of equals, any.
 pub(super) fn find_top(
+    published: &Published,
+    query: &[LocalHash],
+    (count, level): (usize, Tier),
+    scratch: &mut Scratch,
+) -> Result<(), Changed> {
+    if count > COLLECTED_MAX || from_below(published, query, (count, level), scratch)? == Way::Branching {
+        find_depths(published, query, scratch)?;
+        top_of(published, (count, level), scratch);
+    }
+    Ok(())
+}
+
+/// The same where the query has a single way.
+fn from_below(
     published: &Published,
     query: &[LocalHash],
     (count, level): (usize, Tier),
@@ -44,11 +61,10 @@ fn collect(
     top: &mut Vec<(Holder, u32)>,
 ) {
     let deeper = top.len();
-    let mut complete = 0;
     // What looks like a holder may be anything while the run is being changed; and a holder that fills
     // its ends in does not stand for anybody yet.
     let holders = published.ranks.holder_count();
-    published.run(step.run).holdings().each_until(|holder, end| {
+    published.run(step.run).holdings().each_beyond(|holder, end| {
         let wanted = (holder.0 as usize) < holders
             && published.ranks.meaning(holder).answers_for(level)
             && top.iter().all(|&(other, _)| other != holder)
@@ -57,18 +73,23 @@ fn collect(
                 .filter(|step| step.ragged)
                 .all(|step| u32::from(published.run(step.run).holdings().end(holder)) >= step.matched);
         if wanted {
-            let matched = step.matched.min(end.into());
-            top.push((holder, step.base + matched));
-            complete += usize::from(matched == step.matched);
+            let depth = step.base + step.matched.min(end.into());
+            let at = deeper + top[deeper..].partition_point(|&(_, other)| other >= depth);
+            top.truncate(count - 1);
+            top.insert(at, (holder, depth));
         }
-        if deeper + complete >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        match top.last() {
+            Some(&(_, least)) if top.len() == count => match (least - step.base) as u16 {
+                least if u32::from(least) == step.matched => ControlFlow::Break(()),
+                least => ControlFlow::Continue(least),
+            },
+            _ => ControlFlow::Continue(0),
+        }
     });
-    top[deeper..].sort_unstable_by_key(|&(_, depth)| std::cmp::Reverse(depth));
-    top.truncate(count);
 }
 
 /// The same from depths that are known already.
-pub(super) fn top_of(published: &Published, (count, level): (usize, Tier), scratch: &mut Scratch) {
+fn top_of(published: &Published, (count, level): (usize, Tier), scratch: &mut Scratch) {
     let Scratch { depths, top, .. } = scratch;
     top.clear();
     depths.for_each(|holder, depth| {
@@ -76,6 +97,10 @@ pub(super) fn top_of(published: &Published, (count, level): (usize, Tier), scrat
             top.push((holder, depth));
         }
     });
-    top.sort_unstable_by_key(|&(_, depth)| std::cmp::Reverse(depth));
-    top.truncate(count);
+    let deepest_first = |&(_, depth): &(Holder, u32)| std::cmp::Reverse(depth);
+    if top.len() > count {
+        top.select_nth_unstable_by_key(count, deepest_first);
+        top.truncate(count);
+    }
+    top.sort_unstable_by_key(deepest_first);
 }

@@ -210,25 +210,40 @@ impl<'a> Holdings<'a> {
     /// Calls `each` for holders whose interval is not empty, until it wants no more.
     #[inline]
     pub(crate) fn each_until(self, mut each: impl FnMut(Holder, u16) -> ControlFlow<()>) {
+        self.each_beyond(|holder, end| each(holder, end).map_continue(|()| 0));
+    }
+
+    /// Calls `each` for holders whose interval is longer than what it said the last time, at first zero, until
+    /// it wants no more.
+    #[inline]
+    pub(crate) fn each_beyond(self, mut each: impl FnMut(Holder, u16) -> ControlFlow<(), u16>) {
+        let mut beyond = 0;
         match self {
             Self::Entries { words, count } => {
                 for at in 0..count {
                     let entry = entry_at(words, at);
-                    if entry.end() > 0 && each(entry.holder(), entry.end()).is_break() {
-                        return;
+                    if entry.end() > beyond {
+                        match each(entry.holder(), entry.end()) {
+                            ControlFlow::Continue(next) => beyond = next,
+                            ControlFlow::Break(()) => return,
+                        }
                     }
                 }
             }
             Self::Dense { words } => {
                 for (at, word) in words.iter().enumerate() {
-                    let mut ends = word.load(Relaxed);
-                    let mut holder = at as u32 * 4;
-                    while ends != 0 {
-                        if ends as u16 > 0 && each(Holder(holder), ends as u16).is_break() {
-                            return;
+                    let ends = word.load(Relaxed);
+                    let mut longer = lanes_beyond(ends, beyond);
+                    while longer != 0 {
+                        let lane = longer.trailing_zeros() / 16;
+                        let end = (ends >> (lane * 16)) as u16;
+                        longer &= longer - 1;
+                        if end > beyond {
+                            match each(Holder(at as u32 * 4 + lane), end) {
+                                ControlFlow::Continue(next) => beyond = next,
+                                ControlFlow::Break(()) => return,
+                            }
                         }
-                        ends >>= 16;
-                        holder += 1;
                     }
                 }
             }
@@ -250,6 +265,15 @@ impl<'a> Holdings<'a> {
         let Self::Entries { words, count } = self else { return None };
         (0..count).map(|at| (at, entry_at(words, at))).find(|(_, entry)| entry.holder() == holder)
     }
+}
+
+/// Of four ends side by side those that are longer: the top bit of each. Lengths have ten bits, so that nothing is
+/// carried from one to the next.
+#[inline]
+fn lanes_beyond(ends: u64, beyond: u16) -> u64 {
+    const ONES: u64 = 0x0001_0001_0001_0001;
+    const TOPS: u64 = ONES << 15;
+    ((ends | TOPS) - (u64::from(beyond) + 1) * ONES) & TOPS
 }
 
 #[inline]

@@ -4,6 +4,7 @@
 pub(super) mod arena;
 pub(super) mod atomics;
 pub(super) mod edges;
+pub(super) mod ends;
 pub(super) mod fingerprint;
 pub(super) mod holdings;
 pub(super) mod layout;

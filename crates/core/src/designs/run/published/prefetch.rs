@@ -1,6 +1,6 @@
 //! Loads ahead of their use.
 //!
-//! The only unsafe code of this crate. A name's line in the directory is nearly never in the cache, and the
+//! A name's line in the directory is nearly never in the cache, and the
 //! names of an event are known all at once: asking for their lines ahead took a sixth of the time of an
 //! ingest away.
 

@@ -7,7 +7,7 @@ pub(super) const CHUNK: usize = if cfg!(loom) { 8 } else { 1_024 };
 /// Values found by number. Growing costs the new chunk only.
 #[derive(Debug)]
 pub(super) struct Chunked<T> {
-    chunks: Vec<Box<[T]>>,
+    chunks: Vec<Box<[T; CHUNK]>>,
 }
 
 impl<T> Default for Chunked<T> {
@@ -20,7 +20,8 @@ impl<T: Default> Chunked<T> {
     /// Makes sure that `at` can be used.
     pub(super) fn make(&mut self, at: u32) {
         while self.chunks.len() * CHUNK <= at as usize {
-            self.chunks.push((0..CHUNK).map(|_| T::default()).collect());
+            let chunk: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+            self.chunks.push(chunk.try_into().unwrap_or_else(|_| unreachable!("as many as a chunk has")));
         }
     }
 }
@@ -32,7 +33,7 @@ impl<T> Chunked<T> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.room() * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T]>>()
+        self.room() * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T; CHUNK]>>()
     }
 }
 

@@ -5,8 +5,6 @@
 //! with each event that follows, so that nobody waits for a worker that goes.
 
 use super::Writer;
-use super::coverage::Coverage;
-use super::runs::map_bytes;
 use super::waiting::Waiting;
 use crate::designs::run::published::holdings::Holder;
 use crate::designs::run::published::layout::RunId;
@@ -22,7 +20,7 @@ impl Writer {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
         state.waiting = Waiting::default();
-        self.rare_bytes -= map_bytes(&std::mem::take(&mut state.extra_copies));
+        self.rare_bytes -= std::mem::take(&mut state.extra_copies).bytes();
         let (blocks, levels) = (state.size.blocks, state.levels);
         self.placed -= std::mem::take(&mut state.placed);
         self.published.ranks.set_size(slot, &crate::RankSize::default());
@@ -65,7 +63,7 @@ impl Writer {
         if end == 0 {
             return;
         }
-        self.set_coverage(slot, run, Coverage::default());
+        self.change_coverage(slot, run, |exceptions| exceptions.clear(slot));
         if end == len || !is_single {
             let domain = self.ranks.get(slot).domain;
             self.trim(run, domain);

@@ -1,152 +1,172 @@
 //! Which blocks of one run a rank holds in each tier, where that is more than one interval from the
 //! start: after a removal from the middle, or when several tiers are in use.
+//!
+//! A run has one list for all of its ranks, in order. It is nearly always as short as a line of the cache, and
+//! nothing of it lies anywhere else.
 
-use crate::{PerTier, Tier};
 use std::ops::Range;
 
-/// Disjoint intervals of offsets, in order, none touching the next.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Intervals(Vec<Range<u16>>);
+use crate::designs::run::published::ranks::RankSlot;
+use crate::{PerTier, Tier};
 
-impl Intervals {
-    pub(super) fn from_start(end: u16) -> Self {
-        Self(if end == 0 { Vec::new() } else { std::iter::once(0..end).collect() })
+/// Blocks next to each other that a rank holds in a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Interval {
+    rank: RankSlot,
+    tier: Tier,
+    start: u16,
+    end: u16,
+}
+
+impl Interval {
+    fn blocks(&self) -> Range<u16> {
+        self.start..self.end
+    }
+}
+
+/// All intervals of the ranks of a run that hold more than one from its start, by rank, tier and offset; disjoint, none
+/// touching the next.
+///
+/// Looking for a rank costs the logarithm of their number, a change may move all of them.
+#[derive(Debug, Default)]
+pub(super) struct Exceptions(Vec<Interval>);
+
+impl Exceptions {
+    /// What is known of a rank, if anything is.
+    pub(super) fn of(&self, rank: RankSlot) -> Option<Coverage<'_>> {
+        let of_rank = &self.0[self.span(rank)];
+        (!of_rank.is_empty()).then_some(Coverage(Held::Exception(of_rank)))
+    }
+
+    /// Every rank of which something is known, with that.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
+        let by_rank = self.0.chunk_by(|a, b| a.rank == b.rank);
+        by_rank.map(|of_rank| (of_rank[0].rank, Coverage(Held::Exception(of_rank))))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u16>> {
-        self.0.iter().cloned()
-    }
-
-    pub(super) fn contains(&self, offset: u16) -> bool {
-        self.0.iter().any(|interval| interval.contains(&offset))
-    }
-
-    /// The interval that an offset is in.
-    pub(super) fn containing(&self, offset: u16) -> Option<Range<u16>> {
-        self.0.iter().find(|interval| interval.contains(&offset)).cloned()
-    }
-
-    /// A range cut into the parts that are covered and those that are not, in order.
-    pub(super) fn parts(&self, range: Range<u16>) -> Vec<(Range<u16>, Covered)> {
-        let mut parts = Vec::new();
-        let mut from = range.start;
-        for interval in self.0.iter().filter(|interval| interval.end > range.start && interval.start < range.end) {
-            let covered = interval.start.max(range.start)..interval.end.min(range.end);
-            parts.push((from..covered.start, Covered::No));
-            from = covered.end;
-            parts.push((covered, Covered::Yes));
-        }
-        parts.push((from..range.end, Covered::No));
-        parts.retain(|(part, _)| !part.is_empty());
-        parts
-    }
-
-    fn end(&self) -> u16 {
-        self.0.last().map_or(0, |interval| interval.end)
-    }
-
-    /// The end of the interval from the start when there is no other.
-    fn as_from_start(&self) -> Option<u16> {
-        match self.0.as_slice() {
-            [] => Some(0),
-            [only] if only.start == 0 => Some(only.end),
-            _ => None,
-        }
-    }
-
-    fn insert(&mut self, new: Range<u16>) {
-        let before = self.0.partition_point(|interval| interval.end < new.start);
-        let touched = self.0[before..].partition_point(|interval| interval.start <= new.end);
-        let merged = self.0[before..before + touched]
-            .iter()
-            .fold(new, |merged, interval| merged.start.min(interval.start)..merged.end.max(interval.end));
-        self.0.splice(before..before + touched, std::iter::once(merged));
-    }
-
-    fn remove(&mut self, gone: &Range<u16>) {
-        let pieces = self.0.iter().flat_map(|interval| {
-            let left = interval.start..interval.end.min(gone.start);
-            let right = interval.start.max(gone.end)..interval.end;
-            [left, right]
-        });
-        self.0 = pieces.filter(|piece| !piece.is_empty()).collect();
-    }
-}
-
-/// Whether some part of a range is in the intervals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Covered {
-    Yes,
-    No,
-}
-
-/// Intervals in each tier.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Coverage(PerTier<Intervals>);
-
-impl Coverage {
-    /// An interval from the start in one tier.
-    pub(super) fn plain(tier: Tier, end: u16) -> Self {
-        let mut coverage = Self::default();
-        coverage.0[tier] = Intervals::from_start(end);
-        coverage
-    }
-
-    pub(super) fn tier(&self, tier: Tier) -> &Intervals {
-        &self.0[tier]
-    }
-
-    pub(super) fn insert(&mut self, tier: Tier, range: Range<u16>) {
-        self.0[tier].insert(range);
-    }
-
-    pub(super) fn remove(&mut self, tier: Tier, range: &Range<u16>) {
-        self.0[tier].remove(range);
-    }
-
-    /// Bytes behind the intervals.
+    /// Bytes behind the list.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.0.iter().map(|(_, intervals)| intervals.0.capacity() * size_of::<Range<u16>>()).sum()
+        self.0.capacity() * size_of::<Interval>()
+    }
+
+    /// The rank holds these blocks as well.
+    pub(super) fn insert(&mut self, rank: RankSlot, tier: Tier, blocks: Range<u16>) {
+        let met = self.met(rank, tier, &blocks);
+        let merged = self.0[met.clone()]
+            .iter()
+            .fold(blocks, |merged, interval| merged.start.min(interval.start)..merged.end.max(interval.end));
+        self.0.splice(met, [Interval { rank, tier, start: merged.start, end: merged.end }]);
+    }
+
+    /// The rank does not hold these blocks.
+    pub(super) fn remove(&mut self, rank: RankSlot, tier: Tier, blocks: &Range<u16>) {
+        let met = self.met(rank, tier, blocks);
+        let (Some(&first), Some(&last)) = (self.0[met.clone()].first(), self.0[met.clone()].last()) else { return };
+        let rest = [Interval { end: blocks.start, ..first }, Interval { start: blocks.end, ..last }];
+        let from = usize::from(first.start >= blocks.start);
+        let to = 1 + usize::from(last.end > blocks.end);
+        self.0.splice(met, rest[from..to].iter().copied());
+    }
+
+    /// Nothing is known of the rank.
+    pub(super) fn clear(&mut self, rank: RankSlot) {
+        self.0.drain(self.span(rank));
+    }
+
+    fn span(&self, rank: RankSlot) -> Range<usize> {
+        let start = self.0.partition_point(|interval| interval.rank < rank);
+        let of_rank = self.0[start..].iter().take_while(|interval| interval.rank == rank);
+        start..start + of_rank.count()
+    }
+
+    /// Where those intervals of a rank in a tier are that blocks lie in or touch; an empty range where they would be.
+    fn met(&self, rank: RankSlot, tier: Tier, blocks: &Range<u16>) -> Range<usize> {
+        let Range { start, end } = self.span(rank);
+        let of_rank = &self.0[start..end];
+        let before = of_rank.partition_point(|interval| (interval.tier, interval.end) < (tier, blocks.start));
+        let met = of_rank[before..].iter().take_while(|interval| interval.tier == tier && interval.start <= blocks.end);
+        start + before..start + before + met.count()
+    }
+}
+
+/// What a rank holds of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Coverage<'a>(Held<'a>);
+
+#[derive(Debug, Clone, Copy)]
+enum Held<'a> {
+    /// One interval from the start at most.
+    Plain(Option<Interval>),
+    Exception(&'a [Interval]),
+}
+
+impl Coverage<'_> {
+    /// An interval from the start in one tier.
+    pub(super) fn plain(rank: RankSlot, tier: Tier, end: u16) -> Self {
+        Self(Held::Plain((end > 0).then_some(Interval { rank, tier, start: 0, end })))
+    }
+
+    fn intervals(&self) -> &[Interval] {
+        match &self.0 {
+            Held::Plain(interval) => interval.as_slice(),
+            Held::Exception(intervals) => intervals,
+        }
+    }
+
+    /// The intervals of blocks that it holds, fastest tier first.
+    pub(super) fn by_tier(&self) -> impl Iterator<Item = (Tier, Range<u16>)> {
+        self.intervals().iter().map(|interval| (interval.tier, interval.blocks()))
+    }
+
+    pub(super) fn tier(&self, tier: Tier) -> Intervals<'_> {
+        let intervals = self.intervals();
+        let start = intervals.partition_point(|interval| interval.tier < tier);
+        let count = intervals[start..].iter().take_while(|interval| interval.tier == tier).count();
+        Intervals(&intervals[start..start + count])
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.iter().all(|(_, intervals)| intervals.is_empty())
+        self.intervals().is_empty()
     }
 
     /// Whether any tier holds the block.
     pub(super) fn contains(&self, offset: u16) -> bool {
-        self.0.iter().any(|(_, intervals)| intervals.contains(offset))
+        self.intervals().iter().any(|interval| interval.blocks().contains(&offset))
     }
 
     /// How many blocks of a range no tier but this one holds.
     pub(super) fn count_only_in(&self, tier: Tier, range: Range<u16>) -> usize {
-        let others = || self.0.iter().filter(|&(other, _)| other != tier).map(|(_, intervals)| intervals);
-        if others().all(Intervals::is_empty) {
+        let others = || self.intervals().iter().filter(|interval| interval.tier != tier);
+        if others().next().is_none() {
             return range.len();
         }
-        range.filter(|&offset| !others().any(|intervals| intervals.contains(offset))).count()
+        range.filter(|offset| !others().any(|interval| interval.blocks().contains(offset))).count()
     }
 
     /// One more than the last held offset.
     pub(super) fn end(&self) -> u16 {
-        self.0.iter().map(|(_, intervals)| intervals.end()).max().unwrap_or(0)
+        self.intervals().iter().map(|interval| interval.end).max().unwrap_or(0)
     }
 
-    /// The end of the interval from the start when there is nothing besides it in `home`.
-    pub(super) fn as_plain(&self, home: Tier) -> Option<u16> {
-        let only_home = self.0.iter().all(|(tier, intervals)| tier == home || intervals.is_empty());
-        self.0[home].as_from_start().filter(|_| only_home)
+    /// Whether it is one interval from the start in `home`, or nothing.
+    pub(super) fn is_plain(&self, home: Tier) -> bool {
+        match self.intervals() {
+            [] => true,
+            [only] => only.start == 0 && only.tier == home,
+            _ => false,
+        }
     }
 
     /// How many of the first blocks, all of which some tier holds, have each tier as the fastest.
     pub(super) fn fastest(&self, blocks: u16) -> PerTier<u32> {
         let mut counts = PerTier::default();
         let mut left: Vec<Range<u16>> = std::iter::once(0..blocks).collect();
-        for (tier, intervals) in self.0.iter() {
+        for tier in Tier::ALL {
+            let intervals = self.tier(tier);
             let parts: Vec<_> = left.into_iter().flat_map(|range| intervals.parts(range)).collect();
             let (here, slower): (Vec<_>, Vec<_>) = parts.into_iter().partition(|&(_, covered)| covered == Covered::Yes);
             counts[tier] = here.iter().map(|(part, _)| part.len() as u32).sum();
@@ -159,12 +179,52 @@ impl Coverage {
     pub(super) fn reach(&self, slowest: Tier) -> u16 {
         let mut reach = 0;
         loop {
-            let tiers = Tier::ALL.into_iter().take_while(|&tier| tier <= slowest);
-            let mut intervals = tiers.flat_map(|tier| &self.0[tier].0);
-            match intervals.find(|interval| interval.start <= reach && reach < interval.end) {
+            let mut usable = self.intervals().iter().filter(|interval| interval.tier <= slowest);
+            match usable.find(|interval| interval.blocks().contains(&reach)) {
                 None => return reach,
                 Some(interval) => reach = interval.end,
             }
         }
     }
+}
+
+/// What a rank holds of a run in one tier, in order.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Intervals<'a>(&'a [Interval]);
+
+impl Intervals<'_> {
+    pub(super) fn iter(self) -> impl Iterator<Item = Range<u16>> {
+        self.0.iter().map(Interval::blocks)
+    }
+
+    pub(super) fn contains(self, offset: u16) -> bool {
+        self.containing(offset).is_some()
+    }
+
+    /// The interval that an offset is in.
+    pub(super) fn containing(self, offset: u16) -> Option<Range<u16>> {
+        self.iter().find(|interval| interval.contains(&offset))
+    }
+
+    /// A range cut into the parts that are covered and those that are not, in order.
+    pub(super) fn parts(self, range: Range<u16>) -> Vec<(Range<u16>, Covered)> {
+        let mut parts = Vec::new();
+        let mut from = range.start;
+        for interval in self.iter().filter(|interval| interval.end > range.start && interval.start < range.end) {
+            let covered = interval.start.max(range.start)..interval.end.min(range.end);
+            parts.push((from..covered.start, Covered::No));
+            from = covered.end;
+            parts.push((covered, Covered::Yes));
+        }
+        parts.push((from..range.end, Covered::No));
+        parts.retain(|(part, _)| !part.is_empty());
+        parts
+    }
+}
+
+/// Whether some part of a range is in the intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Covered {
+    Yes,
+    No,
 }

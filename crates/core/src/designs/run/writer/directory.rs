@@ -3,15 +3,13 @@
 //! The table is cut into segments by the upper bits of the names' tags; a segment that is full is
 //! doubled while it is small and split after that, so growing never costs more than one segment.
 
-use std::ops::ControlFlow;
-
 use super::names::{LineId, Names};
 use super::segment::{Hash, Segment};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::Place;
 
 /// How many names before its turn a name's line is asked for.
-const PREFETCHED_AHEAD: usize = 16;
+pub(super) const PREFETCHED_AHEAD: usize = 16;
 
 /// Sequence hash → place, for the names of one domain.
 #[derive(Debug)]
@@ -46,37 +44,9 @@ impl Directory {
     /// Asks for the lines of names that are looked up soon.
     #[inline]
     pub(super) fn prefetch(&self, names: impl Iterator<Item = SequenceHash>) {
-        for name in names.take(PREFETCHED_AHEAD) {
+        for name in names {
             let hash = Hash::of(name);
             self.segments[self.segment_of(hash)].prefetch(hash);
-        }
-    }
-
-    /// Calls `each` with every item and the hash of its name, in order, until it wants no more. The
-    /// directory's lines are on their way from memory by then: they were asked for some items before.
-    #[inline]
-    pub(super) fn for_each_ahead<T: Copy>(
-        &mut self,
-        mut items: impl Iterator<Item = T>,
-        name: impl Fn(T) -> SequenceHash,
-        mut each: impl FnMut(&mut Self, T, Hash) -> ControlFlow<()>,
-    ) {
-        let mut waiting = [None; PREFETCHED_AHEAD];
-        let (mut begun, mut done) = (0_usize, 0_usize);
-        loop {
-            while begun - done < PREFETCHED_AHEAD
-                && let Some(item) = items.next()
-            {
-                let hash = Hash::of(name(item));
-                self.segments[self.segment_of(hash)].prefetch(hash);
-                waiting[begun % PREFETCHED_AHEAD] = Some((item, hash));
-                begun += 1;
-            }
-            let Some((item, hash)) = waiting[done % PREFETCHED_AHEAD].take() else { return };
-            done += 1;
-            if each(self, item, hash).is_break() {
-                return;
-            }
         }
     }
 
@@ -88,9 +58,10 @@ impl Directory {
     pub(super) fn insert_new(
         &mut self,
         names: &mut Names,
-        (name, hash): (SequenceHash, Hash),
+        name: SequenceHash,
         place: impl FnOnce(&mut Names) -> LineId,
     ) -> Option<LineId> {
+        let hash = Hash::of(name);
         let mut at = self.segment_of(hash);
         if self.segments[at].may_know(hash) && self.segments[at].find(names, name, hash).is_some() {
             return None;
@@ -159,7 +130,8 @@ impl Directory {
 
     /// Forgets a name that stands in `line`.
     #[inline]
-    pub(super) fn remove(&mut self, hash: Hash, line: LineId) {
+    pub(super) fn remove(&mut self, name: SequenceHash, line: LineId) {
+        let hash = Hash::of(name);
         let at = self.segment_of(hash);
         self.segments[at].remove(hash, line);
     }
@@ -196,7 +168,8 @@ mod tests {
     use crate::designs::run::published::layout::RunId;
 
     fn last(names: &Names, column: &Column) -> Option<(SequenceHash, LineId)> {
-        names.last_names(column).next()
+        let (line, names) = names.last_lines(column, 0).next()?;
+        Some((SequenceHash(*names.last()?), line))
     }
 
     /// Columns of a few names each, which come and go at random; the directory knows just those.
@@ -213,15 +186,13 @@ mod tests {
             // More come than go, and every fourth name is one of few.
             if random >> 20 & 3 > 0 && column.named < 40 {
                 let name = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
-                let line = directory.insert_new(&mut names, (name, Hash::of(name)), |names| {
-                    names.push(RunId(run as u32), column, name)
-                });
+                let line = directory.insert_new(&mut names, name, |names| names.push(RunId(run as u32), column, name));
                 assert_eq!(line.is_none(), known.contains_key(&name.0));
                 if line.is_some() {
                     known.insert(name.0, Place { run: RunId(run as u32), offset: column.named - 1 });
                 }
             } else if let Some((name, line)) = last(&names, column) {
-                directory.remove(Hash::of(name), line);
+                directory.remove(name, line);
                 names.truncate(column, column.named - 1);
                 known.remove(&name.0);
             }
@@ -233,7 +204,7 @@ mod tests {
         }
         for column in &mut columns {
             while let Some((name, line)) = last(&names, column) {
-                directory.remove(Hash::of(name), line);
+                directory.remove(name, line);
                 names.truncate(column, column.named - 1);
             }
         }

@@ -64,7 +64,7 @@ impl Writer {
     fn holders_of(&self, run: RunId) -> Vec<RankSlot> {
         let mut slots = Vec::new();
         self.published.run(run).holdings().for_each(|holder, _| slots.push(self.holders.owner(holder)));
-        slots.extend(self.runs.get(run).exceptions.iter().flat_map(|exceptions| exceptions.keys()));
+        slots.extend(self.runs.get(run).exceptions().map(|(rank, _)| rank));
         slots.sort_unstable();
         slots.dedup();
         slots

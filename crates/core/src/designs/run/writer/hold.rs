@@ -7,9 +7,8 @@
 use std::ops::Range;
 
 use super::Writer;
-use super::coverage::{Coverage, Covered};
+use super::coverage::{Coverage, Covered, Exceptions};
 use super::place::Cursor;
-use super::runs::{map_bytes, table_bytes};
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
@@ -23,15 +22,15 @@ impl Writer {
         self.published.run(run).holdings().end(holder)
     }
 
-    pub(super) fn exception(&self, run: RunId, slot: RankSlot) -> Option<&Coverage> {
-        self.runs.get(run).exceptions.as_ref()?.get(&slot)
+    pub(super) fn exception(&self, run: RunId, slot: RankSlot) -> Option<Coverage<'_>> {
+        self.runs.get(run).exceptions.as_ref()?.of(slot)
     }
 
     /// Everything that the rank holds of a run.
-    pub(super) fn coverage(&self, run: RunId, slot: RankSlot) -> Coverage {
-        self.exception(run, slot).cloned().unwrap_or_else(|| {
+    pub(super) fn coverage(&self, run: RunId, slot: RankSlot) -> Coverage<'_> {
+        self.exception(run, slot).unwrap_or_else(|| {
             let rank = self.ranks.get(slot);
-            Coverage::plain(rank.home, self.end(run, rank.home_holder()))
+            Coverage::plain(slot, rank.home, self.end(run, rank.home_holder()))
         })
     }
 
@@ -41,14 +40,6 @@ impl Writer {
             Some(coverage) => coverage.end(),
             None => self.end(run, self.ranks.get(slot).home_holder()),
         }
-    }
-
-    /// Everything that the rank holds of a run, about to be changed: [`Writer::set_coverage`] follows.
-    fn take_coverage(&mut self, run: RunId, slot: RankSlot) -> Coverage {
-        let exceptions = self.runs.get_mut(run).exceptions.as_mut();
-        let taken = exceptions.and_then(|exceptions| exceptions.get_mut(&slot)).map(std::mem::take);
-        self.rare_bytes -= taken.as_ref().map_or(0, Coverage::heap_bytes);
-        taken.unwrap_or_else(|| self.coverage(run, slot))
     }
 
     pub(super) fn holds_in(&self, slot: RankSlot, place: Place, tier: Tier) -> bool {
@@ -106,12 +97,15 @@ impl Writer {
         range: Range<u16>,
         (tier, copies): (Tier, u32),
     ) -> Applied {
-        let mut coverage = self.take_coverage(run, slot);
+        let coverage = self.coverage(run, slot);
+        let parts = coverage.tier(tier).parts(range.clone());
+        let new = parts.iter().filter(|&&(_, covered)| covered == Covered::No);
+        let newly_held: usize = new.map(|(part, _)| coverage.count_only_in(tier, part.clone())).sum();
         if coverage.is_empty() {
             self.list(slot, run);
         }
-        let (mut applied, mut newly_held) = (Applied::default(), 0);
-        for (part, covered) in coverage.tier(tier).parts(range.clone()) {
+        let mut applied = Applied::default();
+        for (part, covered) in parts {
             match covered {
                 Covered::Yes => {
                     applied.duplicate += part.len() as u64;
@@ -119,13 +113,11 @@ impl Writer {
                 }
                 Covered::No => {
                     applied.stored += part.len() as u64;
-                    newly_held += coverage.count_only_in(tier, part.clone());
                     self.add_copies(slot, run, part, (tier, copies - 1));
                 }
             }
         }
-        coverage.insert(tier, range);
-        self.set_coverage(slot, run, coverage);
+        self.change_coverage(slot, run, |exceptions| exceptions.insert(slot, tier, range));
         let size = &mut self.ranks.get_mut(slot).size;
         size.blocks += newly_held;
         size.by_tier[tier] += applied.stored as usize;
@@ -144,13 +136,12 @@ impl Writer {
             }
             range.len()
         } else {
-            let mut coverage = self.take_coverage(run, slot);
-            coverage.remove(tier, &range);
+            self.change_coverage(slot, run, |exceptions| exceptions.remove(slot, tier, &range));
+            let coverage = self.coverage(run, slot);
             let unheld = coverage.count_only_in(tier, range.clone());
             if coverage.is_empty() {
                 self.ranks.get_mut(slot).runs_held -= 1;
             }
-            self.set_coverage(slot, run, coverage);
             unheld
         };
         let size = &mut self.ranks.get_mut(slot).size;
@@ -174,29 +165,32 @@ impl Writer {
         }
     }
 
-    /// Remembers what the rank holds of a run and publishes how far each of its levels goes.
-    pub(super) fn set_coverage(&mut self, slot: RankSlot, run: RunId, coverage: Coverage) {
+    /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
+    pub(super) fn change_coverage(&mut self, slot: RankSlot, run: RunId, change: impl FnOnce(&mut Exceptions)) {
         let rank = self.ranks.get(slot);
-        let home = rank.home;
-        for (tier, holder) in rank.levels.iter() {
-            self.publish_end(run, holder, coverage.reach(tier));
+        let (home, levels) = (rank.home, rank.levels);
+        let plain_end = self.end(run, rank.home_holder());
+        let exceptions = &mut self.runs.get_mut(run).exceptions;
+        let bytes_before = exceptions_bytes(exceptions);
+        let changed = exceptions.get_or_insert_default();
+        if plain_end > 0 && changed.of(slot).is_none() {
+            changed.insert(slot, home, 0..plain_end);
+        }
+        change(changed);
+        for (tier, holder) in levels.iter() {
+            let reach = self.exception(run, slot).map_or(0, |coverage| coverage.reach(tier));
+            self.publish_end(run, holder, reach);
         }
         let exceptions = &mut self.runs.get_mut(run).exceptions;
-        let table_before = exceptions.as_ref().map_or(0, |exceptions| table_bytes(exceptions));
-        let mut coverage_bytes = 0;
-        let mut gone = None;
-        if coverage.as_plain(home).is_none() {
-            coverage_bytes = coverage.heap_bytes();
-            gone = exceptions.get_or_insert_default().insert(slot, coverage);
-        } else if let Some(others) = exceptions {
-            gone = others.remove(&slot);
-            if others.is_empty() {
+        if let Some(changed) = exceptions {
+            if changed.of(slot).is_some_and(|coverage| coverage.is_plain(home)) {
+                changed.clear(slot);
+            }
+            if changed.is_empty() {
                 *exceptions = None;
             }
         }
-        let table = exceptions.as_ref().map_or(0, |exceptions| table_bytes(exceptions));
-        let gone = gone.as_ref().map_or(0, Coverage::heap_bytes);
-        self.rare_bytes = self.rare_bytes + table + coverage_bytes - table_before - gone;
+        self.rare_bytes = self.rare_bytes + exceptions_bytes(exceptions) - bytes_before;
     }
 
     /// Changes how far a holder goes.
@@ -272,22 +266,29 @@ impl Writer {
     }
 
     fn add_copies(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) {
-        if copies == 0 {
-            return;
-        }
-        let extra = &mut self.ranks.get_mut(slot).extra_copies;
-        let before = map_bytes(extra);
-        for offset in range {
-            let copies_before = extra.entry((Place { run, offset }, tier)).or_default();
+        if copies > 0 && !range.is_empty() {
             // One copy is counted by the interval.
-            *copies_before = copies_before.saturating_add(copies).min(u32::MAX - 1);
+            self.change_copies(slot, run, (tier, range), |before| before.saturating_add(copies).min(u32::MAX - 1));
         }
-        self.rare_bytes = self.rare_bytes + map_bytes(extra) - before;
+    }
+
+    /// Changes how many copies beyond the first the rank has of blocks in a tier.
+    pub(super) fn change_copies(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        (tier, range): (Tier, Range<u16>),
+        change: impl Fn(u32) -> u32,
+    ) {
+        let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        let bytes_before = extra.bytes();
+        extra.change(run, tier, range, change);
+        self.rare_bytes = self.rare_bytes + extra.bytes() - bytes_before;
     }
 
     /// Copies of a block that the rank holds in the tier.
     fn copies(&self, slot: RankSlot, place: Place, tier: Tier) -> u32 {
-        1 + self.ranks.get(slot).extra_copies.get(&(place, tier)).copied().unwrap_or(0)
+        1 + self.ranks.get(slot).extra_copies.of(place.run, place.offset, tier)
     }
 
     /// Makes sure that the rank has a level for the tier; false when there are too many holders.
@@ -371,4 +372,8 @@ impl Writer {
         }
         applied
     }
+}
+
+fn exceptions_bytes(exceptions: &Option<Box<Exceptions>>) -> usize {
+    exceptions.as_ref().map_or(0, |exceptions| size_of::<Exceptions>() + exceptions.heap_bytes())
 }

@@ -8,6 +8,7 @@ mod coverage;
 mod directory;
 mod domains;
 mod evict;
+mod extra_copies;
 mod hold;
 mod moves;
 mod names;

@@ -4,6 +4,8 @@
 //! they said. What it held under the old meaning is forgotten, and what follows the name waits for it
 //! to be told anew.
 
+use std::ops::Range;
+
 use super::Writer;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
@@ -38,17 +40,11 @@ impl Writer {
     /// Releases all copies of everything from an offset on.
     pub(super) fn release_from(&mut self, slot: RankSlot, run: RunId, from: u16) {
         let coverage = self.coverage(run, slot);
-        for tier in Tier::ALL {
-            for interval in coverage.tier(tier).iter().filter(|interval| interval.end > from) {
-                let range = interval.start.max(from)..interval.end;
-                if !self.ranks.get(slot).extra_copies.is_empty() {
-                    let extra = &mut self.ranks.get_mut(slot).extra_copies;
-                    for offset in range.clone() {
-                        extra.remove(&(Place { run, offset }, tier));
-                    }
-                }
-                self.release(slot, run, range, tier);
-            }
+        let held: Vec<(Tier, Range<u16>)> = coverage.by_tier().filter(|(_, blocks)| blocks.end > from).collect();
+        for (tier, blocks) in held {
+            let range = blocks.start.max(from)..blocks.end;
+            self.change_copies(slot, run, (tier, range.clone()), |_| 0);
+            self.release(slot, run, range, tier);
         }
     }
 

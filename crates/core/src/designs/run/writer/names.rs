@@ -4,6 +4,8 @@
 //! block that is found by its name costs no other. Names of a column always start at the run's first
 //! block, because a block is named only after its parent.
 
+use std::iter;
+
 use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
@@ -75,20 +77,12 @@ impl Default for Names {
 }
 
 impl Names {
-    /// The line that the column's next name goes into, which may be a new one.
+    /// Gives the column its next name, and returns the line that it goes into.
+    #[inline(always)]
     pub(super) fn push(&mut self, run: RunId, column: &mut Column, name: SequenceHash) -> LineId {
         let within = usize::from(column.named) % LINE_NAMES;
         if within == 0 {
-            let line = self.take();
-            let index = column.named / LINE_NAMES as u16;
-            // The names are left as they are: none of them is valid.
-            let new = &mut self.lines[line.0];
-            (new.run, new.index, new.used, new.next, new.previous) = (run, index, 0, LineId::NONE, column.last);
-            match column.last {
-                LineId::NONE => column.first = line,
-                last => self.lines[last.0].next = line,
-            }
-            column.last = line;
+            self.add_line(run, column);
         }
         let line = &mut self.lines[column.last.0];
         line.names[within] = name.0;
@@ -98,19 +92,30 @@ impl Names {
         column.last
     }
 
-    /// The column's names and their lines, last first.
-    pub(super) fn last_names(&self, column: &Column) -> impl Iterator<Item = (SequenceHash, LineId)> {
-        let mut line = column.last;
-        let mut rest = if line == LineId::NONE { &[] } else { self.line(line) };
-        std::iter::from_fn(move || {
-            if rest.is_empty() {
-                line = self.lines[line.0].previous;
-                rest = self.line(line);
-            }
-            let (&name, before) = rest.split_last()?;
-            rest = before;
-            Some((SequenceHash(name), line))
-        })
+    /// Gives a column whose lines are full one more.
+    fn add_line(&mut self, run: RunId, column: &mut Column) {
+        let line = self.take();
+        let index = column.named / LINE_NAMES as u16;
+        // The names are left as they are: none of them is valid.
+        let new = &mut self.lines[line.0];
+        (new.run, new.index, new.used, new.next, new.previous) = (run, index, 0, LineId::NONE, column.last);
+        match column.last {
+            LineId::NONE => column.first = line,
+            last => self.lines[last.0].next = line,
+        }
+        column.last = line;
+    }
+
+    /// The column's lines, last first, each with those of its names that stand behind the first `keep`.
+    pub(super) fn last_lines(&self, column: &Column, keep: u16) -> impl Iterator<Item = (LineId, &[u64])> + Clone {
+        let lines = iter::successors(Some(column.last), |line| Some(self.previous(*line)));
+        let lines = lines.take_while(|&line| line != LineId::NONE);
+        let with_names = lines.map(move |id| {
+            let line = &self.lines[id.0];
+            let kept = usize::from(keep.saturating_sub(line.index * LINE_NAMES as u16));
+            (id, line.valid().get(kept..).unwrap_or_default())
+        });
+        with_names.take_while(|(_, names)| !names.is_empty())
     }
 
     /// The line of the column's last name; none in an empty column.
@@ -164,6 +169,12 @@ impl Names {
     #[inline]
     pub(super) fn line(&self, line: LineId) -> &[u64] {
         self.lines[line.0].valid()
+    }
+
+    /// Asks for a line from memory.
+    #[inline]
+    pub(super) fn prefetch(&self, line: LineId) {
+        prefetch(&self.lines[line.0]);
     }
 
     /// Whether the line holds the name, and where that block is.

@@ -1,11 +1,9 @@
 //! Where blocks are, by name and by neighbourhood, and how new ones get their place.
 
-use std::ops::ControlFlow;
-
 use super::Writer;
+use super::directory::PREFETCHED_AHEAD;
 use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
-use super::segment::Hash;
 use crate::designs::run::published::atomics::{Relaxed, Release};
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::fingerprint::fingerprint_of;
@@ -105,20 +103,18 @@ impl Writer {
     /// of them is.
     pub(super) fn named_before(&self, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
         let (mut cursor, mut count) = (at, 0);
-        let mut line = self.names.line(at.line);
-        for &name in names {
-            let Some(offset) = cursor.place.offset.checked_sub(1) else { break };
-            let within = usize::from(offset) % LINE_NAMES;
-            let mut id = cursor.line;
-            if within + 1 == LINE_NAMES {
-                id = self.names.previous(id);
-                line = self.names.line(id);
-            }
-            if line[within] != name.0 {
+        while cursor.place.offset > 0 && count < names.len() {
+            let (line, within) = match usize::from(cursor.place.offset) % LINE_NAMES {
+                0 => (self.names.previous(cursor.line), LINE_NAMES),
+                within => (cursor.line, within),
+            };
+            let before = self.names.line(line)[..within].iter().rev();
+            let same = before.zip(&names[count..]).take_while(|&(&known, name)| known == name.0).count();
+            if same == 0 {
                 break;
             }
-            cursor = Cursor { place: Place { offset, ..cursor.place }, line: id };
-            count += 1;
+            cursor = Cursor { place: Place { offset: cursor.place.offset - same as u16, ..cursor.place }, line };
+            count += same;
         }
         (count, cursor)
     }
@@ -167,8 +163,7 @@ impl Writer {
         let mut column = columns.get(domain);
         debug_assert_eq!(column.named, place.offset, "names of a column have no gaps");
         let directory = &mut domains.get_mut(domain).directory;
-        let new = (name, Hash::of(name));
-        let line = directory.insert_new(names, new, |names| names.push(place.run, &mut column, name));
+        let line = directory.insert_new(names, name, |names| names.push(place.run, &mut column, name));
         line.expect("the caller knows that the domain does not know the name");
         columns.set_counted(domain, column, rare_bytes);
     }
@@ -274,16 +269,16 @@ impl Writer {
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         let named_before = column.named;
-        domains.get_mut(domain).directory.for_each_ahead(
-            blocks.iter().map(|block| block.sequence),
-            |name| name,
-            |directory, name, hash| match directory
-                .insert_new(names, (name, hash), |names| names.push(run, &mut column, name))
-            {
-                None => ControlFlow::Break(()),
-                Some(_) => ControlFlow::Continue(()),
-            },
-        );
+        let directory = &mut domains.get_mut(domain).directory;
+        let sequences = || blocks.iter().map(|block| block.sequence);
+        let mut ahead = sequences();
+        directory.prefetch(ahead.by_ref().take(PREFETCHED_AHEAD));
+        for name in sequences() {
+            directory.prefetch(ahead.by_ref().take(1));
+            if directory.insert_new(names, name, |names| names.push(run, &mut column, name)).is_none() {
+                break;
+            }
+        }
         columns.set_counted(domain, column, rare_bytes);
         let last = Place { run, offset: column.named - 1 };
         ((column.named - named_before).into(), Cursor { place: last, line: names.last_line(&column) })

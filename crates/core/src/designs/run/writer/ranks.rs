@@ -2,10 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
+use super::extra_copies::ExtraCopies;
 use super::runs::DomainId;
 use super::waiting::Waiting;
 use crate::designs::run::published::holdings::Holder;
-use crate::designs::run::published::layout::{Place, RunId};
+use crate::designs::run::published::layout::RunId;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{PerTier, RankSize, Tier, WorkerRank};
 
@@ -24,7 +25,7 @@ pub(super) struct RankState {
     /// How many of `runs` are held.
     pub(super) runs_held: usize,
     /// Copies of a block beyond the first.
-    pub(super) extra_copies: FxHashMap<(Place, Tier), u32>,
+    pub(super) extra_copies: ExtraCopies,
     pub(super) waiting: Waiting,
     pub(super) size: RankSize,
     /// Its part of the writer's sum of placed blocks.
@@ -40,7 +41,7 @@ impl RankState {
             levels: Levels::default(),
             runs: Vec::new(),
             runs_held: 0,
-            extra_copies: FxHashMap::default(),
+            extra_copies: ExtraCopies::default(),
             waiting: Waiting::default(),
             size: RankSize::default(),
             placed: 0,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Writer;
 use super::names::LineId;
 use super::place::Cursor;
-use crate::designs::run::published::layout::{Place, RunId};
+use crate::designs::run::published::layout::RunId;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
 
@@ -67,43 +67,22 @@ impl Writer {
 
     /// Takes a copy, or all, of blocks that the rank holds in the tier.
     fn remove_stretch(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, RemovedCopies)) {
-        let mut end = range.end;
-        if !self.ranks.get(slot).extra_copies.is_empty() {
-            for offset in range.clone().rev() {
-                if self.drop_extra_copy(slot, Place { run, offset }, tier, copies) {
-                    self.release_some(slot, run, offset + 1..end, tier);
-                    end = offset;
-                }
-            }
-        }
-        self.release_some(slot, run, range.start..end, tier);
-    }
-
-    fn release_some(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, tier: Tier) {
-        if !range.is_empty() {
-            self.release(slot, run, range, tier);
-        }
-    }
-
-    /// Takes away one of several copies if there are; with all copies gone there is none left to take.
-    fn drop_extra_copy(&mut self, slot: RankSlot, place: Place, tier: Tier, copies: RemovedCopies) -> bool {
-        let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        let extra = &self.ranks.get(slot).extra_copies;
         if extra.is_empty() {
-            return false;
+            return self.release(slot, run, range, tier);
         }
         match copies {
             RemovedCopies::All => {
-                extra.remove(&(place, tier));
-                false
+                self.change_copies(slot, run, (tier, range.clone()), |_| 0);
+                self.release(slot, run, range, tier);
             }
-            RemovedCopies::One => match extra.get_mut(&(place, tier)) {
-                None => false,
-                Some(1) => extra.remove(&(place, tier)).is_some(),
-                Some(copies) => {
-                    *copies -= 1;
-                    true
+            RemovedCopies::One => {
+                let last_copies = extra.without(run, tier, range.clone());
+                self.change_copies(slot, run, (tier, range), |copies| copies.saturating_sub(1));
+                for range in last_copies.into_iter().rev() {
+                    self.release(slot, run, range, tier);
                 }
-            },
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use super::chunked::{CHUNK, Chunked};
-use super::coverage::Coverage;
+use super::coverage::{Coverage, Exceptions};
 use super::names::Column;
 use crate::designs::run::published::arena::Numbers;
 use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId, record_words};
@@ -27,7 +27,7 @@ pub(super) struct RunState {
     previous_sibling: RunId,
     pub(super) columns: Columns,
     /// Ranks that hold more than an interval from the start in one tier.
-    pub(super) exceptions: Option<Box<FxHashMap<RankSlot, Coverage>>>,
+    pub(super) exceptions: Option<Box<Exceptions>>,
 }
 
 impl Default for RunState {
@@ -121,8 +121,15 @@ impl Columns {
     }
 }
 
+impl RunState {
+    /// Ranks that hold more than an interval from the start in one tier, and what they hold.
+    pub(super) fn exceptions(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
+        self.exceptions.iter().flat_map(|exceptions| exceptions.iter())
+    }
+}
+
 /// Bytes of a boxed table: about as many as it takes.
-pub(super) fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
+fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
     size_of::<FxHashMap<K, V>>() + map_bytes(table)
 }
 

@@ -11,6 +11,7 @@
 //! says into which half a slot goes, its line and its displacement where in it.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use super::names::{LineId, Names};
 use crate::SequenceHash;
@@ -18,10 +19,14 @@ use crate::designs::run::published::layout::Place;
 use crate::designs::run::published::prefetch::prefetch;
 
 const SLOTS: usize = 10;
+/// Names for each line at which a segment counts as full.
+const LINE_NAMES_MAX: usize = 7;
 const TAG_BITS: u32 = 16;
 /// Lines of a segment that is split rather than doubled.
 const SPLIT_LINES: usize = 1_024;
 const SEGMENT_LINES_MIN: usize = 2;
+/// Lines of slots whose names are asked for ahead when a segment is refilled.
+const REFILLED_AHEAD: usize = 3;
 /// Segments with fewer lines are not worth halving.
 const SHRUNK_LINES_MIN: usize = 64;
 /// The bits of a tag that choose the segment tell names of one segment apart no longer.
@@ -97,13 +102,9 @@ impl Line {
     /// Slots in use with this tag, as bits.
     #[inline]
     fn with_tag(&self, tag: u16) -> u32 {
-        // Compiled to comparisons of eight tags at a time.
-        let equal = |slot: usize| u32::from(self.tags[slot] == tag) << slot;
-        let mut slots = 0;
-        for slot in 0..8 {
-            slots |= equal(slot);
-        }
-        (slots | equal(8) | equal(9)) & u32::from(self.used)
+        let (eight, [ninth, tenth]) = (self.tags.first_chunk().expect("ten tags"), [self.tags[8], self.tags[9]]);
+        let slots = equal_tags(eight, tag) | u32::from(ninth == tag) << 8 | u32::from(tenth == tag) << 9;
+        slots & u32::from(self.used)
     }
 
     #[inline]
@@ -139,6 +140,18 @@ impl Line {
     fn slots(&self) -> impl Iterator<Item = (u16, SlotPlace)> {
         ones(self.used).map(|slot| (self.tags[slot], self.places[slot]))
     }
+}
+
+/// Which of eight tags are this one, as bits.
+#[inline]
+fn equal_tags(tags: &[u16; 8], tag: u16) -> u32 {
+    // The compiler makes vector code of the comparison by itself, but goes a long way from there to the bits.
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::core_arch::x86::Sse2::try_new() {
+        let equal = simd._mm_cmpeq_epi16(bytemuck::cast(*tags), simd._mm_set1_epi16(tag as i16));
+        return simd._mm_movemask_epi8(simd._mm_packs_epi16(equal, equal)) as u32 & 0xff;
+    }
+    tags.iter().enumerate().fold(0, |equal, (slot, &other)| equal | u32::from(other == tag) << slot)
 }
 
 /// The numbers of the bits that are set.
@@ -183,13 +196,13 @@ impl Segment {
     /// Whether a name more would make it too full to be fast.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        (self.count + 1) * 10 > self.lines.len() * SLOTS * 7
+        self.count >= self.lines.len() * LINE_NAMES_MAX
     }
 
     /// Whether so many names more leave it fast.
     #[inline]
     pub(super) fn has_room_for(&self, count: usize) -> bool {
-        (self.count + count) * 10 <= self.lines.len() * SLOTS * 7
+        self.count + count <= self.lines.len() * LINE_NAMES_MAX
     }
 
     /// Whether half of it would be much too large as well.
@@ -384,7 +397,13 @@ impl Segment {
     fn entries(&self, names: &Names) -> Vec<(Hash, LineId)> {
         let mut entries = Vec::with_capacity(self.count);
         let mut ambiguous = Vec::new();
-        for (tag, place) in self.lines.iter().flat_map(Line::slots) {
+        // Names come from memory while those of the lines before are read.
+        let ahead = self.lines.iter().skip(REFILLED_AHEAD).map(Some).chain(iter::repeat(None));
+        let slots = self.lines.iter().zip(ahead).flat_map(|(line, ahead)| {
+            ahead.into_iter().flat_map(Line::slots).for_each(|(_, place)| names.prefetch(place.line()));
+            line.slots()
+        });
+        for (tag, place) in slots {
             let mut found = names_with_tag(names, tag, place.line());
             match (found.next(), found.next()) {
                 (Some(hash), None) => entries.push((hash, place.line())),

@@ -4,7 +4,10 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
+use super::directory::{Directory, PREFETCHED_AHEAD};
+use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
+use crate::SequenceHash;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
@@ -44,7 +47,7 @@ impl Writer {
             if needed == len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let state = self.runs.get(run);
-        for coverage in state.exceptions.iter().flat_map(|exceptions| exceptions.values()) {
+        for (_, coverage) in state.exceptions() {
             needed = needed.max(coverage.end());
         }
         if state.children == 0 || state.deepest_child < needed {
@@ -80,7 +83,7 @@ impl Writer {
                 coverage_end = end;
             }
         });
-        for (&rank, coverage) in self.runs.get(run).exceptions.iter().flat_map(|exceptions| exceptions.iter()) {
+        for (rank, coverage) in self.runs.get(run).exceptions() {
             if in_domain(rank) {
                 coverage_end = coverage_end.max(coverage.end());
             }
@@ -97,14 +100,7 @@ impl Writer {
             return;
         }
         let directory = &mut domains.get_mut(domain).directory;
-        directory.for_each_ahead(
-            names.last_names(&column).take(usize::from(column.named - keep)),
-            |(name, _)| name,
-            |directory, (_, line), hash| {
-                directory.remove(hash, line);
-                ControlFlow::Continue(())
-            },
-        );
+        forget_names(directory, names.last_lines(&column, keep));
         names.truncate(&mut column, keep);
         columns.set_counted(domain, column, rare_bytes);
     }
@@ -135,5 +131,18 @@ impl Writer {
         self.runs.unlink(run);
         self.show_child(parent.run);
         self.runs.give_back(run);
+    }
+}
+
+/// Forgets the names of these lines, last first, each asked for some time before its turn.
+fn forget_names<'a>(directory: &mut Directory, lines: impl Iterator<Item = (LineId, &'a [u64])> + Clone) {
+    let mut ahead = lines.clone().map(|(_, names)| names.iter().copied().map(SequenceHash));
+    let in_flight = PREFETCHED_AHEAD.div_ceil(LINE_NAMES);
+    ahead.by_ref().take(in_flight).for_each(|names| directory.prefetch(names));
+    for (line, names) in lines {
+        ahead.by_ref().take(1).for_each(|names| directory.prefetch(names));
+        for &name in names.iter().rev() {
+            directory.remove(SequenceHash(name), line);
+        }
     }
 }
