@@ -83,7 +83,7 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
     }
     let mut queries = Vec::new();
     for (beside, events) in [("nothing", 0.0), ("ingest", MODERATE_EVENTS)] {
-        for offered in [None, Some(REQUESTS_WANTED)] {
+        for offered in [None, Some(REQUESTS_WANTED), Some(REQUESTS_WANTED / 2.0)] {
             eprintln!("service: queries beside {beside}");
             let lines = (0..rounds).map(|_| queries::measure(path, offered, events)).collect::<Result<Vec<_>>>()?;
             let of = |figure: fn(&QueryLine) -> f64| median(lines.iter().map(figure).collect());
