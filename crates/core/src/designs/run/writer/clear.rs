@@ -63,7 +63,10 @@ impl Writer {
         if end == 0 {
             return;
         }
-        self.change_coverage(slot, run, |exceptions| exceptions.clear(slot));
+        match self.exception(run, slot) {
+            None => self.publish_plain(slot, run, 0),
+            Some(_) => self.change_coverage(slot, run, |exceptions| exceptions.clear(slot)),
+        }
         if end == len || !is_single {
             let domain = self.ranks.get(slot).domain;
             self.trim(run, domain);

@@ -155,7 +155,7 @@ impl Writer {
     }
 
     /// Publishes an interval from the start in the home tier.
-    fn publish_plain(&mut self, slot: RankSlot, run: RunId, end: u16) {
+    pub(super) fn publish_plain(&mut self, slot: RankSlot, run: RunId, end: u16) {
         let rank = self.ranks.get(slot);
         let home = rank.home;
         for (tier, holder) in rank.levels.iter() {
