@@ -39,9 +39,10 @@ const REASONS: &str = "\
 Why, as far as it is known:
 
 * **Ingest**: what is left is work, not waiting. Where everything is in the processor's second cache (one worker of 2,048 blocks) a
-  stored block and its removal take 27 to 30 ns on a quiet machine, and 29 to 34 with 64 workers: a hash, a slot found
+  stored block and its removal take 27 to 35 ns, and 28 to 38 with 64 workers in the same minutes: a hash, a slot found
   and filled, a name and a content written, and the same backwards, some hundred cycles for both. Lines of the directory are asked for
-  sixteen names ahead; asking for them 32 ahead or huge pages made no difference.
+  sixteen names ahead; asking for them 32 ahead or huge pages made no difference. The machine has slow hours, in which it is 45 to 47: five
+  rounds with three contenders, an hour after the table's, gave 46.8 against 99.3 of ChainIndex (0.47x) and a mixed replay of 2.11x.
 * **One writer against two event threads of dynamo**: a fifth of its time would be 10 to 17 ns, some fifty cycles for a block that is put in and
   taken out. Two of our writers have indexes of their own, so what workers of both share is written twice.
 * **Private hash seeds**: each worker's names are written for themselves, 20 bytes a block that a shared seed saves.
@@ -171,9 +172,10 @@ fn measure_table(text: &mut String, measure: &MeasureReport, baseline: &str) -> 
 /// Achieved throughput of each contender at its best, beside the plot.
 fn sweep(text: &mut String, lines: &[SweepLine], folder: &str) -> Result<()> {
     text.push_str(
-        "\n## Offered and achieved load\n\nThe same trace told in less and less time, one thread asking and ",
+        "\n## Offered and achieved load\n\nThe same trace told in less and less time, one thread asking and one writing; block \
+         operations are blocks stored, removed and asked for. Taken before long matches went by fingerprints, and before ingest \
+         took less work.\n\n",
     );
-    text.push_str("one writing; block operations are blocks stored, removed and asked for. Taken before long matches went by fingerprints.\n\n");
     writeln!(text, "![achieved against offered load]({folder}sweep.svg)\n")?;
     row(text, ["index", "M ops/s, most achieved"])?;
     row(text, ["---", "---:"])?;
