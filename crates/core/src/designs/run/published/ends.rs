@@ -1,7 +1,7 @@
 //! The ends of a dense array, many at a time.
 //!
 //! Shared words are loaded one by one, as far as the language goes, and copied somewhere before the processor's vector
-//! code can have them: that took most of the time of an answer for thousands of workers. So where there are vectors,
+//! code can have them: that took a third of the time of an answer for thousands of workers. So where there are vectors,
 //! an instruction of their own loads them from the shared words.
 
 use super::atomics::{AtomicU64, Relaxed};

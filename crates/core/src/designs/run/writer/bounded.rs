@@ -35,7 +35,7 @@ const RESERVE_SHARE: usize = 16;
 const FORGOTTEN_FOR_STRETCH_MAX: usize = 512;
 /// Events between two looks at what queries have found.
 const EVENTS_BETWEEN_TOUCHES: u32 = 64;
-/// What an exception of a run may take, with its share of a table that doubles.
+/// What an exception of a run may take, with its share of a list that doubles.
 const EXCEPTION_BYTES: usize = 512;
 /// A run of the smallest class, with what it is worth.
 const SMALLEST_RUN_BYTES: usize = (CAPACITIES[0] as usize + HEADER_WORDS) * size_of::<u64>();
