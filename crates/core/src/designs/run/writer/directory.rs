@@ -2,14 +2,17 @@
 //!
 //! The table is cut into segments by the upper bits of the names' tags; a segment that is full is
 //! doubled while it is small and split after that, so growing never costs more than one segment.
+//!
+//! Names come and go in rows. Where each of a row belongs is worked out once, ahead of its turn, and asked for from
+//! memory: see [`Row`].
 
-use super::names::{LineId, Names};
-use super::segment::{Hash, Segment};
+use super::names::{Column, LINE_NAMES, LineId, Names};
+use super::segment::{Hash, Segment, Spot};
 use crate::SequenceHash;
-use crate::designs::run::published::layout::Place;
+use crate::designs::run::published::layout::{Place, RunId};
 
-/// How many names before its turn a name's line is asked for.
-pub(super) const PREFETCHED_AHEAD: usize = 16;
+/// Names whose lines are asked for together.
+const ROW_NAMES: usize = 16;
 
 /// Sequence hash → place, for the names of one domain.
 #[derive(Debug)]
@@ -28,63 +31,200 @@ impl Default for Directory {
     }
 }
 
+/// Where a name belongs in a directory until that grows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seat {
+    segment: u32,
+    spot: Spot,
+}
+
+/// Some names on their way into a directory or out of it, each with what is to be done with it.
+#[derive(Debug, Clone, Copy)]
+struct Row<T> {
+    seats: [(Seat, T); ROW_NAMES],
+    count: usize,
+}
+
+impl<T: Copy> Row<T> {
+    /// An empty row; `nothing` is only there to be written over.
+    fn new(nothing: T) -> Self {
+        Self { seats: [(Seat::default(), nothing); ROW_NAMES], count: 0 }
+    }
+
+    fn seats(&self) -> &[(Seat, T)] {
+        &self.seats[..self.count]
+    }
+
+    fn has_room_for(&self, count: usize) -> bool {
+        self.count + count <= ROW_NAMES
+    }
+}
+
 impl Directory {
     #[inline]
-    fn segment_of(&self, hash: Hash) -> usize {
-        self.index[hash.upper(self.depth)] as usize
+    fn segment_of(&self, hash: Hash) -> u32 {
+        self.index[hash.upper(self.depth)]
+    }
+
+    #[inline]
+    fn seat(&self, name: SequenceHash) -> Seat {
+        let hash = Hash::of(name);
+        let segment = self.segment_of(hash);
+        Seat { segment, spot: self.segments[segment as usize].spot(hash) }
+    }
+
+    #[inline]
+    fn segment(&self, seat: Seat) -> &Segment {
+        &self.segments[seat.segment as usize]
     }
 
     /// Where the block with this name is.
     #[inline]
     pub(super) fn find(&self, names: &Names, name: SequenceHash) -> Option<(Place, LineId)> {
-        let hash = Hash::of(name);
-        self.segments[self.segment_of(hash)].find(names, name, hash)
+        let seat = self.seat(name);
+        self.segment(seat).find(names, name, seat.spot)
     }
 
-    /// Asks for the lines of names that are looked up soon.
+    /// Asks for the line of a name that is looked for soon.
     #[inline]
-    pub(super) fn prefetch(&self, names: impl Iterator<Item = SequenceHash>) {
-        for name in names {
-            let hash = Hash::of(name);
-            self.segments[self.segment_of(hash)].prefetch(hash);
-        }
+    pub(super) fn prefetch(&self, name: SequenceHash) {
+        let seat = self.seat(name);
+        self.segment(seat).prefetch(seat.spot);
     }
 
-    /// Takes in a name that is not known yet; `place` puts it into a line of names, once there is room
-    /// for it here, and returns that line. Returns nothing when the name is known.
-    ///
-    /// The order matters: when a segment grows, the lines say which names are in it.
-    #[inline]
-    pub(super) fn insert_new(
+    /// Gives the next blocks of a column their names, up to the first name that is known already.
+    pub(super) fn extend(
         &mut self,
         names: &mut Names,
-        name: SequenceHash,
-        place: impl FnOnce(&mut Names) -> LineId,
-    ) -> Option<LineId> {
-        let hash = Hash::of(name);
-        let mut at = self.segment_of(hash);
-        if self.segments[at].may_know(hash) && self.segments[at].find(names, name, hash).is_some() {
-            return None;
+        run: RunId,
+        column: &mut Column,
+        mut new: impl ExactSizeIterator<Item = SequenceHash>,
+    ) {
+        let mut rows = [Row::new(SequenceHash(0)); 2];
+        let [mut now, mut next] = rows.each_mut();
+        self.fill(now, names, &mut new, 0);
+        while now.count > 0 {
+            if self.fill(next, names, &mut new, now.count) {
+                self.seat_again(now);
+            }
+            let mut rest = now.seats();
+            while !rest.is_empty() {
+                let (line, room) = names.open(run, column);
+                let (first, after) = rest.split_at(room.min(rest.len()));
+                names.write(line, first.iter().map(|&(_, name)| name));
+                let entered = self.enter(names, line, first);
+                names.validate(column, entered);
+                if entered < first.len() {
+                    return;
+                }
+                rest = after;
+            }
+            (now, next) = (next, now);
         }
-        if self.segments[at].is_full() {
-            at = self.make_room(names, hash);
-        }
-        let line = place(names);
-        self.segments[at].put(hash, line);
-        Some(line)
     }
 
-    /// The segment for one more name with this hash.
-    #[cold]
-    fn make_room(&mut self, names: &Names, hash: Hash) -> usize {
-        loop {
-            let at = self.segment_of(hash);
-            let segment = &mut self.segments[at];
-            if !segment.is_full() {
-                return at;
-            }
-            if segment.can_be_split() { self.split(names, at) } else { segment.double(names) }
+    /// Works out where the next names belong, asks for their lines, and makes room there for as many and `others`. Says
+    /// whether anything grew for that.
+    fn fill(
+        &mut self,
+        row: &mut Row<SequenceHash>,
+        names: &Names,
+        new: &mut impl ExactSizeIterator<Item = SequenceHash>,
+        others: usize,
+    ) -> bool {
+        row.count = new.len().min(ROW_NAMES);
+        let needed = row.count + others;
+        let mut is_full = false;
+        for (place, name) in row.seats[..row.count].iter_mut().zip(new) {
+            let seat = self.seat(name);
+            let segment = self.segment(seat);
+            segment.prefetch(seat.spot);
+            is_full |= !segment.has_room_for(needed);
+            *place = (seat, name);
         }
+        if is_full {
+            self.grow_for(row, names, needed);
+        }
+        is_full
+    }
+
+    #[cold]
+    fn grow_for(&mut self, row: &mut Row<SequenceHash>, names: &Names, count: usize) {
+        for &(_, name) in row.seats() {
+            self.make_room(names, name, count);
+        }
+        self.seat_again(row);
+    }
+
+    /// Works out anew where the names of a row belong, after something grew.
+    #[cold]
+    fn seat_again(&self, row: &mut Row<SequenceHash>) {
+        for (seat, name) in &mut row.seats[..row.count] {
+            *seat = self.seat(*name);
+        }
+    }
+
+    /// Takes in names that are written into a line, up to the first that is known already. Says how many.
+    #[inline]
+    fn enter(&mut self, names: &Names, line: LineId, new: &[(Seat, SequenceHash)]) -> usize {
+        for (entered, &(seat, name)) in new.iter().enumerate() {
+            let segment = &mut self.segments[seat.segment as usize];
+            if !segment.put_new(seat.spot, line) {
+                // Names of this line are not valid yet.
+                let comes_again = || new[..entered].iter().any(|&(_, before)| before == name);
+                if segment.find(names, name, seat.spot).is_some() || comes_again() {
+                    return entered;
+                }
+                segment.put(seat.spot, line);
+            }
+        }
+        new.len()
+    }
+
+    /// Grows the segment of a name until there is room for so many more.
+    fn make_room(&mut self, names: &Names, name: SequenceHash, count: usize) {
+        loop {
+            let at = self.segment_of(Hash::of(name)) as usize;
+            if self.segments[at].has_room_for(count) {
+                return;
+            }
+            self.grow(names, at);
+        }
+    }
+
+    fn grow(&mut self, names: &Names, at: usize) {
+        if self.segments[at].can_be_split() {
+            self.split(names, at);
+        } else {
+            self.segments[at].double(names);
+        }
+    }
+
+    /// Forgets the names of these lines, from the last one on.
+    pub(super) fn forget<'a>(&mut self, lines: impl Iterator<Item = (LineId, &'a [u64])>) {
+        let mut rows = [Row::new(LineId::NONE); 2];
+        let [mut now, mut next] = rows.each_mut();
+        for (line, names) in lines {
+            if !next.has_room_for(LINE_NAMES) {
+                self.remove(now);
+                (now, next) = (next, now);
+            }
+            for (place, &name) in next.seats[next.count..].iter_mut().zip(names.iter().rev()) {
+                let seat = self.seat(SequenceHash(name));
+                self.segment(seat).prefetch(seat.spot);
+                *place = (seat, line);
+            }
+            next.count += names.len();
+        }
+        self.remove(now);
+        self.remove(next);
+    }
+
+    fn remove(&mut self, row: &mut Row<LineId>) {
+        for &(seat, line) in row.seats() {
+            self.segments[seat.segment as usize].remove(seat.spot, line);
+        }
+        row.count = 0;
     }
 
     /// Makes room for `count` names more wherever one of these hashes belongs, if that takes no more than
@@ -97,7 +237,7 @@ impl Directory {
     ) -> Result<usize, usize> {
         let mut taken = 0;
         for hash in hashes {
-            let mut at = self.segment_of(hash);
+            let mut at = self.segment_of(hash) as usize;
             while !self.segments[at].has_room_for(count) {
                 // Growing needs as much again for a moment.
                 let more = self.segments[at].bytes();
@@ -105,12 +245,8 @@ impl Directory {
                     return Err(taken);
                 }
                 taken += more;
-                if self.segments[at].can_be_split() {
-                    self.split(names, at);
-                } else {
-                    self.segments[at].double(names);
-                }
-                at = self.segment_of(hash);
+                self.grow(names, at);
+                at = self.segment_of(hash) as usize;
             }
         }
         Ok(taken)
@@ -126,14 +262,6 @@ impl Directory {
             segment.halve(names);
         }
         before - segment.bytes()
-    }
-
-    /// Forgets a name that stands in `line`.
-    #[inline]
-    pub(super) fn remove(&mut self, name: SequenceHash, line: LineId) {
-        let hash = Hash::of(name);
-        let at = self.segment_of(hash);
-        self.segments[at].remove(hash, line);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -167,11 +295,6 @@ mod tests {
     use super::*;
     use crate::designs::run::published::layout::RunId;
 
-    fn last(names: &Names, column: &Column) -> Option<(SequenceHash, LineId)> {
-        let (line, names) = names.last_lines(column, 0).next()?;
-        Some((SequenceHash(*names.last()?), line))
-    }
-
     /// Columns of a few names each, which come and go at random; the directory knows just those.
     #[test]
     fn knows_the_names_that_it_was_told() {
@@ -186,15 +309,16 @@ mod tests {
             // More come than go, and every fourth name is one of few.
             if random >> 20 & 3 > 0 && column.named < 40 {
                 let name = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
-                let line = directory.insert_new(&mut names, name, |names| names.push(RunId(run as u32), column, name));
-                assert_eq!(line.is_none(), known.contains_key(&name.0));
-                if line.is_some() {
-                    known.insert(name.0, Place { run: RunId(run as u32), offset: column.named - 1 });
+                let offset = column.named;
+                directory.extend(&mut names, RunId(run as u32), column, [name].into_iter());
+                assert_eq!(column.named == offset, known.contains_key(&name.0));
+                if column.named > offset {
+                    known.insert(name.0, Place { run: RunId(run as u32), offset });
                 }
-            } else if let Some((name, line)) = last(&names, column) {
-                directory.remove(name, line);
-                names.truncate(column, column.named - 1);
-                known.remove(&name.0);
+            } else if let Some(keep) = column.named.checked_sub(1) {
+                known.remove(&names.at(column, keep).0);
+                directory.forget(names.last_lines(column, keep));
+                names.truncate(column, keep);
             }
         }
         assert!(known.len() > 20_000, "it was split: {}", known.len());
@@ -203,10 +327,8 @@ mod tests {
             assert_eq!(found, known.get(&name).copied(), "{name}");
         }
         for column in &mut columns {
-            while let Some((name, line)) = last(&names, column) {
-                directory.remove(name, line);
-                names.truncate(column, column.named - 1);
-            }
+            directory.forget(names.last_lines(column, 0));
+            names.truncate(column, 0);
         }
         assert!(directory.is_empty());
     }

@@ -156,9 +156,11 @@ impl Writer {
         let new = agreeing.unwrap_or_else(|| self.domains.create());
         for &(run, count) in &area {
             let column = self.runs.get(run).columns.get(old);
-            for offset in self.runs.get(run).columns.get(new).named..count {
-                let name = self.names.at(&column, offset);
-                self.give_name(new, Place { run, offset }, name);
+            let unnamed = self.runs.get(run).columns.get(new).named..count;
+            let missing: Vec<SequenceHash> = unnamed.map(|offset| self.names.at(&column, offset)).collect();
+            if !missing.is_empty() {
+                let (named, _) = self.push_names(new, run, missing.iter().copied());
+                assert_eq!(named, missing.len(), "the domain agrees with all of these names");
             }
         }
         self.domains.get_mut(new).join(slot);

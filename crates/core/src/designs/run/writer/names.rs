@@ -20,6 +20,9 @@ pub(super) struct LineId(pub(super) u32);
 
 impl LineId {
     pub(super) const NONE: Self = Self(0);
+    /// Lines have numbers of so many bits.
+    pub(super) const BITS: u32 = 29;
+    const END: u32 = 1 << Self::BITS;
 }
 
 /// Some names of a column, and where they stand in it.
@@ -77,19 +80,35 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Gives the column its next name, and returns the line that it goes into.
-    #[inline(always)]
-    pub(super) fn push(&mut self, run: RunId, column: &mut Column, name: SequenceHash) -> LineId {
-        let within = usize::from(column.named) % LINE_NAMES;
-        if within == 0 {
+    /// The line that the column's next names go into, and how many have room there.
+    #[inline]
+    pub(super) fn open(&mut self, run: RunId, column: &mut Column) -> (LineId, usize) {
+        let used = usize::from(column.named) % LINE_NAMES;
+        if used == 0 {
             self.add_line(run, column);
         }
-        let line = &mut self.lines[column.last.0];
-        line.names[within] = name.0;
-        line.used = within as u16 + 1;
-        column.named += 1;
-        self.count += 1;
-        column.last
+        (column.last, LINE_NAMES - used)
+    }
+
+    /// Writes names behind those of an open line. They are not valid yet.
+    #[inline]
+    pub(super) fn write(&mut self, line: LineId, names: impl Iterator<Item = SequenceHash>) {
+        let line = &mut self.lines[line.0];
+        for (place, name) in line.names.iter_mut().skip(line.used.into()).zip(names) {
+            *place = name.0;
+        }
+    }
+
+    /// The first `count` names that were written last are valid and the column's next ones.
+    #[inline]
+    pub(super) fn validate(&mut self, column: &mut Column, count: usize) {
+        self.lines[column.last.0].used += count as u16;
+        column.named += count as u16;
+        self.count += count;
+        if count == 0 {
+            // The line may have been opened in vain.
+            self.truncate(column, column.named);
+        }
     }
 
     /// Gives a column whose lines are full one more.
@@ -194,7 +213,8 @@ impl Names {
         match self.free {
             LineId::NONE => {
                 let line = LineId(self.end);
-                self.end = self.end.checked_add(1).expect("fewer than 2^32 lines of names");
+                assert!(line.0 < LineId::END, "fewer than 2^32 names");
+                self.end += 1;
                 self.lines.make(line.0);
                 line
             }

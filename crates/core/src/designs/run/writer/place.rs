@@ -1,7 +1,6 @@
 //! Where blocks are, by name and by neighbourhood, and how new ones get their place.
 
 use super::Writer;
-use super::directory::PREFETCHED_AHEAD;
 use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::{Relaxed, Release};
@@ -156,18 +155,6 @@ impl Writer {
         places
     }
 
-    /// Gives a block its next name in the domain's column, which must end just before it.
-    pub(super) fn give_name(&mut self, domain: DomainId, place: Place, name: SequenceHash) {
-        let Self { domains, names, runs, rare_bytes, .. } = self;
-        let columns = &mut runs.get_mut(place.run).columns;
-        let mut column = columns.get(domain);
-        debug_assert_eq!(column.named, place.offset, "names of a column have no gaps");
-        let directory = &mut domains.get_mut(domain).directory;
-        let line = directory.insert_new(names, name, |names| names.push(place.run, &mut column, name));
-        line.expect("the caller knows that the domain does not know the name");
-        columns.set_counted(domain, column, rare_bytes);
-    }
-
     /// Gives names to blocks whose content is there from `place` on, in its run: as many as agree, the
     /// first of them at least, and not beyond a name that the domain knows.
     pub(super) fn name_stretch(&mut self, domain: DomainId, place: Place, blocks: &[Block]) -> (usize, Cursor) {
@@ -177,7 +164,7 @@ impl Writer {
         let locals = &self.published.run(run).locals()[usize::from(offset)..usize::from(state.len)];
         let same = locals.iter().zip(blocks).take_while(|(local, block)| local.load(Relaxed) == block.local.0);
         let same = same.count();
-        self.push_names(domain, run, &blocks[..same])
+        self.push_names(domain, run, sequences(&blocks[..same]))
     }
 
     /// Makes places for blocks that nobody has told of, in the run of `parent` if it ends there and
@@ -248,7 +235,7 @@ impl Writer {
     /// Writes blocks, names and the fingerprints of sections that become complete behind the end of a run, where no
     /// reader looks yet.
     fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
-        let (count, last) = self.push_names(domain, run, blocks);
+        let (count, last) = self.push_names(domain, run, sequences(blocks));
         let run = self.published.run(run);
         for (local, block) in run.locals()[start..].iter().zip(&blocks[..count]) {
             local.store(block.local.0, Relaxed);
@@ -262,23 +249,19 @@ impl Writer {
         (count, last)
     }
 
-    /// Adds the blocks' names to the domain's column of a run, up to the first that the domain knows. Says
+    /// Gives the next blocks in the domain's column of a run their names, up to the first that the domain knows. Says
     /// how many, and where the last of them is.
-    fn push_names(&mut self, domain: DomainId, run: RunId, blocks: &[Block]) -> (usize, Cursor) {
+    pub(super) fn push_names(
+        &mut self,
+        domain: DomainId,
+        run: RunId,
+        new: impl ExactSizeIterator<Item = SequenceHash>,
+    ) -> (usize, Cursor) {
         let Self { domains, names, runs, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         let named_before = column.named;
-        let directory = &mut domains.get_mut(domain).directory;
-        let sequences = || blocks.iter().map(|block| block.sequence);
-        let mut ahead = sequences();
-        directory.prefetch(ahead.by_ref().take(PREFETCHED_AHEAD));
-        for name in sequences() {
-            directory.prefetch(ahead.by_ref().take(1));
-            if directory.insert_new(names, name, |names| names.push(run, &mut column, name)).is_none() {
-                break;
-            }
-        }
+        domains.get_mut(domain).directory.extend(names, run, &mut column, new);
         columns.set_counted(domain, column, rare_bytes);
         let last = Place { run, offset: column.named - 1 };
         ((column.named - named_before).into(), Cursor { place: last, line: names.last_line(&column) })
@@ -314,4 +297,8 @@ impl Writer {
             }
         }
     }
+}
+
+fn sequences(blocks: &[Block]) -> impl ExactSizeIterator<Item = SequenceHash> {
+    blocks.iter().map(|block| block.sequence)
 }

@@ -31,6 +31,10 @@ impl Writer {
             let (before, first) = self.held_before(slot, tier, at, more);
             nearby = [first.line, self.names.previous(first.line)];
             rest = &more[before..];
+            if let Some(&next) = rest.first() {
+                // It comes from memory while this stretch is forgotten.
+                self.domains.get(self.ranks.get(slot).domain).directory.prefetch(next);
+            }
             applied.removed += before as u64 + 1;
             self.remove_stretch(slot, at.place.run, first.place.offset..at.place.offset + 1, (tier, copies));
         }

@@ -1,7 +1,7 @@
 //! One part of a directory: lines of slots that say in which line of names a name stands.
 //!
 //! ```text
-//!  line of 64 bytes: ten tags (16 bits) | used slots (16) | counter of names that overflowed (16) | ten places (32)
+//!  line of 64 bytes: ten tags (16 bits) | used slots (16) | names that overflowed: four counters (4) | ten places (32)
 //!  place: displacement (3) | line of names (29)
 //! ```
 //!
@@ -12,6 +12,8 @@
 
 use std::collections::BTreeSet;
 use std::iter;
+
+use bytemuck::{Pod, Zeroable};
 
 use super::names::{LineId, Names};
 use crate::SequenceHash;
@@ -39,7 +41,7 @@ pub(super) struct Hash(u64);
 impl Hash {
     #[inline]
     pub(super) fn of(name: SequenceHash) -> Self {
-        let mixed = u128::from(name.0 ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
+        let mixed = u128::from(name.0) * 0xa076_1d64_78bd_642f;
         Self((mixed >> 64) as u64 ^ mixed as u64)
     }
 
@@ -53,6 +55,12 @@ impl Hash {
         (self.0 >> TAG_BITS) as usize & (lines - 1)
     }
 
+    /// Where the name belongs in a segment of so many lines.
+    #[inline]
+    fn spot(self, lines: usize) -> Spot {
+        Spot { home: self.home(lines) as u32, tag: self.tag() }
+    }
+
     /// The first bits of the tag.
     #[inline]
     pub(super) fn upper(self, bits: u32) -> usize {
@@ -60,51 +68,92 @@ impl Hash {
     }
 }
 
+/// Where a name belongs in a segment of a certain size, and the tag that it has there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spot {
+    home: u32,
+    tag: u16,
+}
+
 /// What a slot holds: a line of names, and how far from the line where it belongs the slot is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
+#[repr(transparent)]
 struct SlotPlace(u32);
 
 impl SlotPlace {
     const EMPTY: Self = Self(0);
-    const LINE_BITS: u32 = 29;
     /// So many lines or more.
     const FAR: usize = 7;
 
     fn new(line: LineId, displacement: usize) -> Self {
-        assert!(line.0 < 1 << Self::LINE_BITS, "fewer than 2^32 names");
-        Self(line.0 | (displacement.min(Self::FAR) as u32) << Self::LINE_BITS)
+        Self(line.0 | (displacement.min(Self::FAR) as u32) << LineId::BITS)
     }
 
     #[inline]
     fn line(self) -> LineId {
-        LineId(self.0 & ((1 << Self::LINE_BITS) - 1))
+        LineId(self.0 & ((1 << LineId::BITS) - 1))
     }
 
     fn displacement(self) -> usize {
-        (self.0 >> Self::LINE_BITS) as usize
+        (self.0 >> LineId::BITS) as usize
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+/// How many names belong in a line or before it and stand behind it: a counter for each of four kinds of tags, so that
+/// most names need not be looked for further where some have overflowed. A counter that is at its end stays there until
+/// its segment grows: then it only says that there may be some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+struct Overflow(u16);
+
+impl Overflow {
+    const NONE: Self = Self(0);
+    const COUNT_MAX: u16 = 15;
+
+    fn shift(tag: u16) -> u32 {
+        u32::from(tag & 3) * 4
+    }
+
+    #[inline]
+    fn count(self, tag: u16) -> u16 {
+        self.0 >> Self::shift(tag) & Self::COUNT_MAX
+    }
+
+    fn add(&mut self, tag: u16) {
+        if self.count(tag) < Self::COUNT_MAX {
+            self.0 += 1 << Self::shift(tag);
+        }
+    }
+
+    /// A name with this tag, which was added, is gone.
+    fn subtract(&mut self, tag: u16) {
+        let count = self.count(tag);
+        assert_ne!(count, 0, "the name is in the directory");
+        if count < Self::COUNT_MAX {
+            self.0 -= 1 << Self::shift(tag);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line {
     tags: [u16; SLOTS],
     /// Slots in use, as bits.
     used: u16,
-    /// Names that belong here or before and stand in a later line.
-    overflow: u16,
+    overflow: Overflow,
     places: [SlotPlace; SLOTS],
 }
 
 impl Line {
-    const EMPTY: Self = Self { tags: [0; SLOTS], used: 0, overflow: 0, places: [SlotPlace::EMPTY; SLOTS] };
+    const EMPTY: Self = Self { tags: [0; SLOTS], used: 0, overflow: Overflow::NONE, places: [SlotPlace::EMPTY; SLOTS] };
 
     /// Slots in use with this tag, as bits.
     #[inline]
     fn with_tag(&self, tag: u16) -> u32 {
-        let (eight, [ninth, tenth]) = (self.tags.first_chunk().expect("ten tags"), [self.tags[8], self.tags[9]]);
-        let slots = equal_tags(eight, tag) | u32::from(ninth == tag) << 8 | u32::from(tenth == tag) << 9;
-        slots & u32::from(self.used)
+        // Ten tags, and six words of something else: slots that are none are not in use.
+        let [first, second, ..]: &[[u16; 8]; 4] = bytemuck::cast_ref(self);
+        equal_to([first, second], tag) & u32::from(self.used)
     }
 
     #[inline]
@@ -120,6 +169,22 @@ impl Line {
         self.places[slot] = place;
     }
 
+    /// A slot of a name with this tag that stands in that line of names. Two names may share both: then their
+    /// slots are alike, and either will do.
+    #[inline]
+    fn slot_of(&self, tag: u16, place: LineId) -> Option<usize> {
+        let mut candidates = self.with_tag(tag);
+        while candidates != 0 {
+            let slot = candidates.trailing_zeros() as usize;
+            if self.places[slot].line() == place {
+                return Some(slot);
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    #[inline]
     fn clear(&mut self, slots: u16) {
         self.used &= !slots;
     }
@@ -142,16 +207,17 @@ impl Line {
     }
 }
 
-/// Which of eight tags are this one, as bits.
+/// Which of sixteen words are this one, as bits.
 #[inline]
-fn equal_tags(tags: &[u16; 8], tag: u16) -> u32 {
+fn equal_to(words: [&[u16; 8]; 2], word: u16) -> u32 {
     // The compiler makes vector code of the comparison by itself, but goes a long way from there to the bits.
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::core_arch::x86::Sse2::try_new() {
-        let equal = simd._mm_cmpeq_epi16(bytemuck::cast(*tags), simd._mm_set1_epi16(tag as i16));
-        return simd._mm_movemask_epi8(simd._mm_packs_epi16(equal, equal)) as u32 & 0xff;
+        let wanted = simd._mm_set1_epi16(word as i16);
+        let [first, second] = words.map(|eight| simd._mm_cmpeq_epi16(bytemuck::cast(*eight), wanted));
+        return simd._mm_movemask_epi8(simd._mm_packs_epi16(first, second)) as u32;
     }
-    tags.iter().enumerate().fold(0, |equal, (slot, &other)| equal | u32::from(other == tag) << slot)
+    words.into_iter().flatten().enumerate().fold(0, |equal, (at, &other)| equal | u32::from(other == word) << at)
 }
 
 /// The numbers of the bits that are set.
@@ -161,76 +227,84 @@ fn ones(bits: u16) -> impl Iterator<Item = usize> {
         .map(|bits| bits.trailing_zeros() as usize)
 }
 
-/// A name taken out of its slot: the line where it belongs, its tag, and its line of names.
-type Displaced = (usize, u16, LineId);
+/// A name taken out of its slot: where it belongs, and its line of names.
+type Displaced = (Spot, LineId);
 
 /// A part of a directory.
 #[derive(Debug)]
 pub(super) struct Segment {
-    lines: Vec<Line>,
-    count: usize,
+    lines: Box<[Line]>,
+    /// Names more with which it counts as full.
+    room: u32,
     /// How many upper bits of their tags all names of the segment share, and which.
     depth: u32,
-    prefix: usize,
+    prefix: u32,
 }
 
 impl Default for Segment {
     fn default() -> Self {
-        Self { lines: vec![Line::EMPTY; SEGMENT_LINES_MIN], count: 0, depth: 0, prefix: 0 }
+        Self::new(SEGMENT_LINES_MIN, (0, 0))
     }
 }
 
 impl Segment {
+    /// An empty one of so many lines, for names whose tags start with these bits.
+    fn new(lines: usize, (depth, prefix): (u32, u32)) -> Self {
+        Self { lines: vec![Line::EMPTY; lines].into(), room: names_max(lines), depth, prefix }
+    }
+
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 
     pub(super) fn prefix(&self) -> usize {
-        self.prefix
+        self.prefix as usize
+    }
+
+    fn count(&self) -> u32 {
+        names_max(self.lines.len()) - self.room
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Whether a name more would make it too full to be fast.
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.count >= self.lines.len() * LINE_NAMES_MAX
+        self.count() == 0
     }
 
     /// Whether so many names more leave it fast.
     #[inline]
     pub(super) fn has_room_for(&self, count: usize) -> bool {
-        self.count + count <= self.lines.len() * LINE_NAMES_MAX
+        self.room as usize >= count
     }
 
     /// Whether half of it would be much too large as well.
     pub(super) fn is_sparse(&self) -> bool {
-        self.lines.len() >= SHRUNK_LINES_MIN && self.count * 5 < self.lines.len() * SLOTS
+        self.lines.len() >= SHRUNK_LINES_MIN && self.count() as usize * 5 < self.lines.len() * SLOTS
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.lines.capacity() * size_of::<Line>()
+        size_of_val(&*self.lines)
+    }
+
+    /// Where the name belongs until the segment grows.
+    #[inline]
+    pub(super) fn spot(&self, hash: Hash) -> Spot {
+        hash.spot(self.lines.len())
     }
 
     #[inline]
-    pub(super) fn prefetch(&self, hash: Hash) {
-        prefetch(&self.lines[hash.home(self.lines.len())]);
+    fn line(&self, spot: Spot) -> &Line {
+        &self.lines[spot.home as usize]
     }
 
-    /// Whether the name's line alone does not rule it out.
     #[inline]
-    pub(super) fn may_know(&self, hash: Hash) -> bool {
-        let line = &self.lines[hash.home(self.lines.len())];
-        line.overflow != 0 || line.with_tag(hash.tag()) != 0
+    pub(super) fn prefetch(&self, spot: Spot) {
+        prefetch(self.line(spot));
     }
 
-    pub(super) fn find(&self, names: &Names, name: SequenceHash, hash: Hash) -> Option<(Place, LineId)> {
-        let mut at = hash.home(self.lines.len());
+    pub(super) fn find(&self, names: &Names, name: SequenceHash, spot: Spot) -> Option<(Place, LineId)> {
+        let mut at = spot.home as usize;
         for _ in 0..self.lines.len() {
             let line = &self.lines[at];
-            let mut candidates = line.with_tag(hash.tag());
+            let mut candidates = line.with_tag(spot.tag);
             while candidates != 0 {
                 let candidate = line.places[candidates.trailing_zeros() as usize].line();
                 if let Some(place) = names.find_in(candidate, name) {
@@ -238,7 +312,7 @@ impl Segment {
                 }
                 candidates &= candidates - 1;
             }
-            if line.overflow == 0 {
+            if line.overflow.count(spot.tag) == 0 {
                 return None;
             }
             at = (at + 1) & (self.lines.len() - 1);
@@ -246,54 +320,60 @@ impl Segment {
         None
     }
 
-    /// Takes in a name; the segment is not full.
+    /// Takes in a name for which there is room, if the line where it belongs tells by itself that it is new and has a
+    /// slot for it.
     #[inline]
-    pub(super) fn put(&mut self, hash: Hash, place: LineId) {
-        self.put_at((hash.home(self.lines.len()), hash.tag(), place));
-        self.count += 1;
+    pub(super) fn put_new(&mut self, spot: Spot, place: LineId) -> bool {
+        let line = &mut self.lines[spot.home as usize];
+        let Some(slot) = line.free_slot().filter(|_| line.overflow.count(spot.tag) == 0 && line.with_tag(spot.tag) == 0) else {
+            return false;
+        };
+        line.set(slot, spot.tag, SlotPlace::new(place, 0));
+        self.room -= 1;
+        true
     }
 
-    #[inline]
-    fn put_at(&mut self, (home, tag, place): Displaced) {
+    /// Takes in a name for which there is room.
+    pub(super) fn put(&mut self, spot: Spot, place: LineId) {
+        self.room -= 1;
         let mut displacement = 0;
         loop {
-            let at = (home + displacement) & (self.lines.len() - 1);
+            let at = (spot.home as usize + displacement) & (self.lines.len() - 1);
             let line = &mut self.lines[at];
             if let Some(slot) = line.free_slot() {
-                line.set(slot, tag, SlotPlace::new(place, displacement));
+                line.set(slot, spot.tag, SlotPlace::new(place, displacement));
                 return;
             }
-            line.overflow += 1;
+            line.overflow.add(spot.tag);
             displacement += 1;
         }
     }
 
     /// Forgets a name that is here.
     #[inline]
-    pub(super) fn remove(&mut self, hash: Hash, place: LineId) {
-        let mask = self.lines.len() - 1;
-        let home = hash.home(self.lines.len());
-        let mut at = home;
-        // Two names of one line may share tag and home: their slots are alike, either will do.
-        let slot = loop {
-            let line = &self.lines[at];
-            let mut candidates = line.with_tag(hash.tag());
-            while candidates != 0 && line.places[candidates.trailing_zeros() as usize].line() != place {
-                candidates &= candidates - 1;
-            }
-            if candidates != 0 {
-                break candidates.trailing_zeros() as usize;
-            }
-            assert_ne!(line.overflow, 0, "the name is in the directory");
-            at = (at + 1) & mask;
-        };
-        self.lines[at].clear(1 << slot);
-        let mut passed = home;
-        while passed != at {
-            self.lines[passed].overflow -= 1;
-            passed = (passed + 1) & mask;
+    pub(super) fn remove(&mut self, spot: Spot, place: LineId) {
+        self.room += 1;
+        let home = spot.home as usize;
+        let line = &mut self.lines[home];
+        match line.slot_of(spot.tag, place) {
+            Some(slot) => line.clear(1 << slot),
+            None => self.remove_further(spot, place),
         }
-        self.count -= 1;
+    }
+
+    /// Forgets a name that is in one of the lines behind the one where it belongs.
+    fn remove_further(&mut self, spot: Spot, place: LineId) {
+        let mask = self.lines.len() - 1;
+        let mut at = spot.home as usize;
+        loop {
+            let line = &mut self.lines[at];
+            if let Some(slot) = line.slot_of(spot.tag, place) {
+                line.clear(1 << slot);
+                return;
+            }
+            line.overflow.subtract(spot.tag);
+            at = (at + 1) & mask;
+        }
     }
 
     pub(super) fn can_be_split(&self) -> bool {
@@ -305,8 +385,7 @@ impl Segment {
         let displaced = self.take_displaced(names);
         let depth = self.depth + 1;
         let bit = 1 << (TAG_BITS - depth);
-        let lines = vec![Line::EMPTY; self.lines.len()];
-        let mut upper = Self { lines, count: 0, depth, prefix: self.prefix << 1 | 1 };
+        let mut upper = Self::new(self.lines.len(), (depth, self.prefix << 1 | 1));
         (self.depth, self.prefix) = (depth, self.prefix << 1);
         for (from, to) in self.lines.iter_mut().zip(&mut upper.lines) {
             let going = from.with_bit(bit);
@@ -314,14 +393,12 @@ impl Segment {
                 to.set(new, from.tags[slot], from.places[slot]);
             }
             from.clear(going);
-            upper.count += going.count_ones() as usize;
+            self.room += going.count_ones();
+            upper.room -= going.count_ones();
         }
-        self.count -= upper.count;
-        for displaced in displaced {
-            let (_, tag, _) = displaced;
-            let half = if tag & bit != 0 { &mut upper } else { &mut *self };
-            half.put_at(displaced);
-            half.count += 1;
+        for (spot, place) in displaced {
+            let half = if spot.tag & bit != 0 { &mut upper } else { &mut *self };
+            half.put(spot, place);
         }
         upper
     }
@@ -331,13 +408,16 @@ impl Segment {
         let mask = self.lines.len() - 1;
         let (mut displaced, mut far) = (Vec::new(), Vec::new());
         for (at, line) in self.lines.iter_mut().enumerate() {
-            line.overflow = 0;
+            line.overflow = Overflow::NONE;
             let going = line.displaced();
             for slot in ones(going) {
                 let (tag, place) = (line.tags[slot], line.places[slot]);
                 match place.displacement() {
                     SlotPlace::FAR => far.push((tag, place.line())),
-                    displacement => displaced.push((at.wrapping_sub(displacement) & mask, tag, place.line())),
+                    displacement => {
+                        let home = (at.wrapping_sub(displacement) & mask) as u32;
+                        displaced.push((Spot { home, tag }, place.line()));
+                    }
                 }
             }
             line.clear(going);
@@ -346,7 +426,7 @@ impl Segment {
             let homes = self.homes_of_far(names, far, &displaced);
             displaced.extend(homes);
         }
-        self.count -= displaced.len();
+        self.room += displaced.len() as u32;
         displaced
     }
 
@@ -358,18 +438,19 @@ impl Segment {
         for alike in far.chunk_by(|a, b| a == b) {
             let (tag, place) = alike[0];
             let hashes = names_with_tag(names, tag, place);
-            let mut homes: Vec<usize> = hashes.map(|hash| hash.home(self.lines.len())).collect();
-            let near = displaced.iter().filter(|&&(_, other, line)| (other, line) == (tag, place));
-            let mut accounted: Vec<usize> = near.map(|&(home, ..)| home).collect();
-            for &home in homes.iter().collect::<BTreeSet<_>>() {
-                let at_home = self.lines[home].slots().filter(|&slot| slot == (tag, SlotPlace::new(place, 0)));
-                accounted.extend(at_home.map(|_| home));
+            let mut spots: Vec<Spot> = hashes.map(|hash| self.spot(hash)).collect();
+            let near = displaced.iter().filter(|&&(spot, line)| (spot.tag, line) == (tag, place));
+            let mut accounted: Vec<Spot> = near.map(|&(spot, _)| spot).collect();
+            for home in spots.iter().map(|spot| spot.home).collect::<BTreeSet<_>>() {
+                let slots = self.lines[home as usize].slots();
+                let at_home = slots.filter(|&slot| slot == (tag, SlotPlace::new(place, 0)));
+                accounted.extend(at_home.map(|_| Spot { home, tag }));
             }
-            for home in accounted {
-                let at = homes.iter().position(|&other| other == home);
-                homes.swap_remove(at.expect("every slot stands for a name"));
+            for spot in accounted {
+                let at = spots.iter().position(|&other| other == spot);
+                spots.swap_remove(at.expect("every slot stands for a name"));
             }
-            found.extend(homes.into_iter().map(|home| (home, tag, place)));
+            found.extend(spots.into_iter().map(|spot| (spot, place)));
         }
         found
     }
@@ -386,16 +467,15 @@ impl Segment {
 
     fn refill(&mut self, names: &Names, lines: usize) {
         let entries = self.entries(names);
-        self.lines = vec![Line::EMPTY; lines];
-        self.count = 0;
+        *self = Self::new(lines, (self.depth, self.prefix));
         for (hash, line) in entries {
-            self.put(hash, line);
+            self.put(self.spot(hash), line);
         }
     }
 
     /// Every name of the segment, by its hash, and its line.
     fn entries(&self, names: &Names) -> Vec<(Hash, LineId)> {
-        let mut entries = Vec::with_capacity(self.count);
+        let mut entries = Vec::with_capacity(self.count() as usize);
         let mut ambiguous = Vec::new();
         // Names come from memory while those of the lines before are read.
         let ahead = self.lines.iter().skip(REFILLED_AHEAD).map(Some).chain(iter::repeat(None));
@@ -418,6 +498,11 @@ impl Segment {
         }
         entries
     }
+}
+
+/// Names with which a segment of so many lines counts as full.
+fn names_max(lines: usize) -> u32 {
+    (lines * LINE_NAMES_MAX) as u32
 }
 
 /// Hashes of the names in a line that have a tag.
@@ -446,12 +531,14 @@ mod tests {
 
         for split in [false, true] {
             let (mut names, mut column) = (Names::default(), Column::default());
-            let mut lower = Segment { lines: vec![Line::EMPTY; SPLIT_LINES], ..Segment::default() };
+            let mut lower = Segment::new(SPLIT_LINES, (0, 0));
             let mut placed = Vec::new();
             for &name in &crowd {
                 let name = SequenceHash(name);
-                let line = names.push(RunId(1), &mut column, name);
-                lower.put(Hash::of(name), line);
+                let (line, _) = names.open(RunId(1), &mut column);
+                names.write(line, std::iter::once(name));
+                names.validate(&mut column, 1);
+                lower.put(lower.spot(Hash::of(name)), line);
                 placed.push((name, line));
             }
             let far =
@@ -465,16 +552,19 @@ mod tests {
             }
             let half = |name: SequenceHash, depth: u32| split && Hash::of(name).upper(depth) & 1 == 1;
             for &(name, line) in &placed {
-                let hash = Hash::of(name);
                 let segment = if half(name, 1) { &upper } else { &lower };
-                assert_eq!(segment.find(&names, name, hash).map(|(_, found)| found), Some(line));
+                let found = segment.find(&names, name, segment.spot(Hash::of(name)));
+                assert_eq!(found.map(|(_, found)| found), Some(line));
             }
             for &(name, line) in &placed {
                 let segment = if half(name, 1) { &mut upper } else { &mut lower };
-                segment.remove(Hash::of(name), line);
+                segment.remove(segment.spot(Hash::of(name)), line);
             }
             assert!(lower.is_empty() && upper.is_empty());
-            assert!(lower.lines.iter().all(|line| line.used == 0 && line.overflow == 0), "nothing is left behind");
+            let counters = |line: &Line| [0, 1, 2, 3].map(|kind| line.overflow.count(kind));
+            let is_left = |count: &u16| *count > 0 && *count < Overflow::COUNT_MAX;
+            let is_clean = |line: &Line| line.used == 0 && !counters(line).iter().any(is_left);
+            assert!(lower.lines.iter().all(is_clean), "nothing is left behind");
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Stores: blocks find their places, then one holding for each run is extended.
 
 use super::Writer;
-use super::directory::PREFETCHED_AHEAD;
 use super::place::{Cursor, Located};
 use crate::designs::run::published::layout::Place;
 use crate::designs::run::published::ranks::RankSlot;
@@ -16,9 +15,10 @@ impl Writer {
         copies: (Tier, u32),
     ) -> Applied {
         let rank = self.ranks.get(slot);
-        // They come from memory while the parent is looked for.
-        let first = blocks.iter().map(|block| block.sequence).take(PREFETCHED_AHEAD);
-        self.domains.get(rank.domain).directory.prefetch(first);
+        if let Some(first) = blocks.first() {
+            // It comes from memory while its parent is looked for.
+            self.domains.get(rank.domain).directory.prefetch(first.sequence);
+        }
         let at = match parent {
             None => Some(Cursor::ROOT),
             Some(parent) => self.named(rank.domain, parent),

@@ -4,10 +4,7 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
-use super::directory::{Directory, PREFETCHED_AHEAD};
-use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
-use crate::SequenceHash;
 use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
@@ -100,7 +97,7 @@ impl Writer {
             return;
         }
         let directory = &mut domains.get_mut(domain).directory;
-        forget_names(directory, names.last_lines(&column, keep));
+        directory.forget(names.last_lines(&column, keep));
         names.truncate(&mut column, keep);
         columns.set_counted(domain, column, rare_bytes);
     }
@@ -131,18 +128,5 @@ impl Writer {
         self.runs.unlink(run);
         self.show_child(parent.run);
         self.runs.give_back(run);
-    }
-}
-
-/// Forgets the names of these lines, last first, each asked for some time before its turn.
-fn forget_names<'a>(directory: &mut Directory, lines: impl Iterator<Item = (LineId, &'a [u64])> + Clone) {
-    let mut ahead = lines.clone().map(|(_, names)| names.iter().copied().map(SequenceHash));
-    let in_flight = PREFETCHED_AHEAD.div_ceil(LINE_NAMES);
-    ahead.by_ref().take(in_flight).for_each(|names| directory.prefetch(names));
-    for (line, names) in lines {
-        ahead.by_ref().take(1).for_each(|names| directory.prefetch(names));
-        for &name in names.iter().rev() {
-            directory.remove(SequenceHash(name), line);
-        }
     }
 }
