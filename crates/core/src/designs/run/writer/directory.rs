@@ -39,7 +39,7 @@ struct Seat {
 }
 
 /// Some names on their way into a directory or out of it, each with what is to be done with it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Row<T> {
     seats: [(Seat, T); ROW_NAMES],
     count: usize,
@@ -57,6 +57,22 @@ impl<T: Copy> Row<T> {
 
     fn has_room_for(&self, count: usize) -> bool {
         self.count + count <= ROW_NAMES
+    }
+}
+
+/// Two rows for each way: what is in one has its turn while the other comes from memory. They are kept, because making
+/// them takes longer than what a short event does with them.
+#[derive(Debug)]
+pub(super) struct Rows {
+    coming: [Row<SequenceHash>; 2],
+    going: [Row<LineId>; 2],
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        let coming = std::array::from_fn(|_| Row::new(SequenceHash(0)));
+        let going = std::array::from_fn(|_| Row::new(LineId::NONE));
+        Self { coming, going }
     }
 }
 
@@ -95,13 +111,11 @@ impl Directory {
     /// Gives the next blocks of a column their names, up to the first name that is known already.
     pub(super) fn extend(
         &mut self,
-        names: &mut Names,
-        run: RunId,
-        column: &mut Column,
+        (names, rows): (&mut Names, &mut Rows),
+        (run, column): (RunId, &mut Column),
         mut new: impl ExactSizeIterator<Item = SequenceHash>,
     ) {
-        let mut rows = [Row::new(SequenceHash(0)); 2];
-        let [mut now, mut next] = rows.each_mut();
+        let [mut now, mut next] = rows.coming.each_mut();
         self.fill(now, names, &mut new, 0);
         while now.count > 0 {
             if self.fill(next, names, &mut new, now.count) {
@@ -201,9 +215,8 @@ impl Directory {
     }
 
     /// Forgets the names of these lines, from the last one on.
-    pub(super) fn forget<'a>(&mut self, lines: impl Iterator<Item = (LineId, &'a [u64])>) {
-        let mut rows = [Row::new(LineId::NONE); 2];
-        let [mut now, mut next] = rows.each_mut();
+    pub(super) fn forget<'a>(&mut self, rows: &mut Rows, lines: impl Iterator<Item = (LineId, &'a [u64])>) {
+        let [mut now, mut next] = rows.going.each_mut();
         for (line, names) in lines {
             if !next.has_room_for(LINE_NAMES) {
                 self.remove(now);
@@ -298,7 +311,7 @@ mod tests {
     /// Columns of a few names each, which come and go at random; the directory knows just those.
     #[test]
     fn knows_the_names_that_it_was_told() {
-        let (mut directory, mut names) = (Directory::default(), Names::default());
+        let (mut directory, mut names, mut rows) = (Directory::default(), Names::default(), Rows::default());
         let mut columns = vec![Column::default(); 3_000];
         let mut known: HashMap<u64, Place> = HashMap::new();
         let mut random = 1_u64;
@@ -310,14 +323,14 @@ mod tests {
             if random >> 20 & 3 > 0 && column.named < 40 {
                 let name = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
                 let offset = column.named;
-                directory.extend(&mut names, RunId(run as u32), column, [name].into_iter());
+                directory.extend((&mut names, &mut rows), (RunId(run as u32), column), [name].into_iter());
                 assert_eq!(column.named == offset, known.contains_key(&name.0));
                 if column.named > offset {
                     known.insert(name.0, Place { run: RunId(run as u32), offset });
                 }
             } else if let Some(keep) = column.named.checked_sub(1) {
                 known.remove(&names.at(column, keep).0);
-                directory.forget(names.last_lines(column, keep));
+                directory.forget(&mut rows, names.last_lines(column, keep));
                 names.truncate(column, keep);
             }
         }
@@ -327,7 +340,7 @@ mod tests {
             assert_eq!(found, known.get(&name).copied(), "{name}");
         }
         for column in &mut columns {
-            directory.forget(names.last_lines(column, 0));
+            directory.forget(&mut rows, names.last_lines(column, 0));
             names.truncate(column, 0);
         }
         assert!(directory.is_empty());

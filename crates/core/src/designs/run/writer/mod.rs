@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(super) use self::bounded::Bounded;
+use self::directory::Rows;
 use self::domains::Domains;
 use self::names::Names;
 use self::ranks::Ranks;
@@ -49,6 +50,7 @@ pub(super) struct Writer {
     edges: EdgesWriter,
     extents: Extents,
     names: Names,
+    rows: Rows,
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
@@ -105,6 +107,7 @@ impl Writer {
             edges: EdgesWriter::default(),
             extents: Extents::default(),
             names: Names::default(),
+            rows: Rows::default(),
             domains: Domains::default(),
             ranks: Ranks::default(),
             holders: Holders::default(),

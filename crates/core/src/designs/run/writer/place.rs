@@ -257,11 +257,11 @@ impl Writer {
         run: RunId,
         new: impl ExactSizeIterator<Item = SequenceHash>,
     ) -> (usize, Cursor) {
-        let Self { domains, names, runs, rare_bytes, .. } = self;
+        let Self { domains, names, rows, runs, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         let named_before = column.named;
-        domains.get_mut(domain).directory.extend(names, run, &mut column, new);
+        domains.get_mut(domain).directory.extend((names, rows), (run, &mut column), new);
         columns.set_counted(domain, column, rare_bytes);
         let last = Place { run, offset: column.named - 1 };
         ((column.named - named_before).into(), Cursor { place: last, line: names.last_line(&column) })

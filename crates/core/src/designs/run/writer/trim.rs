@@ -90,14 +90,14 @@ impl Writer {
 
     /// Forgets the domain's names from an offset on.
     fn unname(&mut self, run: RunId, domain: DomainId, keep: u16) {
-        let Self { runs, names, domains, rare_bytes, .. } = self;
+        let Self { runs, names, rows, domains, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         if column.named <= keep {
             return;
         }
         let directory = &mut domains.get_mut(domain).directory;
-        directory.forget(names.last_lines(&column, keep));
+        directory.forget(rows, names.last_lines(&column, keep));
         names.truncate(&mut column, keep);
         columns.set_counted(domain, column, rare_bytes);
     }
