@@ -1,7 +1,7 @@
 //! The designs of this project as contenders.
 
 use flash_indexer_core::designs::{Design, INDEX_BYTES_MIN, MemoryTooSmall, RunIndex, RunLimits, RunMatches};
-use flash_indexer_core::{LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{EVENTS_AHEAD, LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
 
 use crate::backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
 
@@ -94,10 +94,14 @@ struct RunLane<'a> {
 
 impl Lane for RunLane<'_> {
     fn apply(&mut self, events: usize) {
-        for WorkerEvent { rank, event } in &self.events[self.next..self.next + events] {
+        let events = &self.events[self.next..self.next + events];
+        for (at, WorkerEvent { rank, event }) in events.iter().enumerate() {
+            if let Some(WorkerEvent { rank, event }) = events.get(at + EVENTS_AHEAD) {
+                self.run.shard(*rank).prefetch(*rank, event);
+            }
             self.run.shard(*rank).apply(*rank, event);
         }
-        self.next += events;
+        self.next += events.len();
     }
 }
 

@@ -44,4 +44,6 @@ pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{Applied, MemoryBound, PrefixIndex, RankSize};
 pub use scores::{MatchScores, RankMatch};
-pub use shared::{ACTOR_REQUESTS_MAX, Actor, Locked, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions};
+pub use shared::{
+    ACTOR_REQUESTS_MAX, Actor, EVENTS_AHEAD, Locked, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions,
+};

@@ -9,7 +9,8 @@ use flash_indexer_core::designs::{
 };
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Actor, Applied, BlockEvent, LocalHash, Locked, RemovedCopies, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions,
+    Actor, Applied, BlockEvent, EVENTS_AHEAD, LocalHash, Locked, RemovedCopies, Sharded, SharedIndex, ThreadPool,
+    ThreadPoolOptions,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,7 +24,11 @@ fn check_index(
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
     let (index, oracle) = (build(), Locked::<Oracle>::default());
-    for step in steps {
+    for (at, step) in steps.iter().enumerate() {
+        // What is said of events to come changes nothing, whatever happens until their turn.
+        if let Some(Step::Event(rank, event)) = steps.get(at + EVENTS_AHEAD) {
+            index.prefetch(*rank, event);
+        }
         let (applied, expected) = (step.apply(&*index), step.apply(&oracle));
         prop_assert_eq!(Applied { waiting: 0, ..applied }, expected, "{:?}", step);
         check_equal(&*index, &oracle, queries)?;

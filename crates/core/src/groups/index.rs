@@ -71,6 +71,13 @@ impl GroupedIndex {
         }
     }
 
+    /// [`SharedIndex::prefetch`] for an event of whichever group.
+    pub fn prefetch_event(&self, rank: WorkerRank, event: &RankEvent) {
+        if let RankEvent::Indexed(event) = event {
+            self.prefetch(rank, event);
+        }
+    }
+
     /// Applies one event of a further group of `rank` and says what it changed in that group. Too many
     /// groups or names are refused ([`GROUPS_MAX`](super::GROUPS_MAX), [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
     pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> Applied {
@@ -176,6 +183,10 @@ impl SharedIndex for GroupedIndex {
             groups.learn(event);
         }
         applied
+    }
+
+    fn prefetch(&self, rank: WorkerRank, event: &BlockEvent) {
+        self.plain.prefetch(rank, event);
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {

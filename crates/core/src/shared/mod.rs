@@ -15,6 +15,9 @@ use crate::{
     WorkerRank, stored_events, tiers,
 };
 
+/// How many events before its turn an event is told of: [`SharedIndex::prefetch`].
+pub const EVENTS_AHEAD: usize = 3;
+
 /// An index that many threads read and write at once.
 ///
 /// What it holds and answers is defined by [`PrefixIndex`](crate::PrefixIndex).
@@ -29,6 +32,11 @@ use crate::{
 pub trait SharedIndex: Send + Sync {
     /// Applies one event of `rank` and says what it changed.
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied;
+
+    /// Tells of an event [`EVENTS_AHEAD`] events before its turn, so that what it needs is asked for from memory.
+    /// Changes nothing and waits for nobody. With it an index may apply short events twice as fast; not with any
+    /// design.
+    fn prefetch(&self, _rank: WorkerRank, _event: &BlockEvent) {}
 
     /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;

@@ -45,6 +45,10 @@ impl<S: SharedIndex> SharedIndex for Sharded<S> {
         self.shard(rank.worker).apply(rank, event)
     }
 
+    fn prefetch(&self, rank: WorkerRank, event: &BlockEvent) {
+        self.shard(rank.worker).prefetch(rank, event);
+    }
+
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         MatchScores { ranks: self.shards.iter().flat_map(|shard| shard.find(query).ranks).collect() }
     }

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{SharedIndex, WorkerRank};
+use flash_indexer_core::{EVENTS_AHEAD, SharedIndex, WorkerRank};
 use parking_lot::Mutex;
 use tracing::warn;
 
@@ -119,7 +119,14 @@ impl Writer {
                 Work::Changes(listener, changes) => {
                     if !self.stopping.load(Relaxed) {
                         let now = Instant::now();
-                        changes.into_iter().for_each(|change| self.change(&listener, change, now));
+                        let mut changes = changes.into_iter();
+                        while let Some(change) = changes.next() {
+                            if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(EVENTS_AHEAD - 1) {
+                                let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
+                                listener.model.index.prefetch_event(rank, event);
+                            }
+                            self.change(&listener, change, now);
+                        }
                     }
                 }
                 Work::Job(job) => job(),

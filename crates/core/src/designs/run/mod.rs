@@ -287,6 +287,13 @@ impl SharedIndex for RunIndex {
         applied
     }
 
+    /// Skipped while somebody else is writing.
+    fn prefetch(&self, rank: WorkerRank, event: &BlockEvent) {
+        if let Some(mut writer) = self.writer.try_lock() {
+            writer.prefetch(rank, event);
+        }
+    }
+
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let published = self.published.load();
         SCRATCH.with_borrow_mut(|scratch| {

@@ -108,6 +108,12 @@ impl Directory {
         self.segment(seat).prefetch(seat.spot);
     }
 
+    /// Asks for the lines of names in which a name may stand, once the directory's own line has come.
+    pub(super) fn prefetch_names(&self, names: &Names, name: SequenceHash) {
+        let seat = self.seat(name);
+        self.segment(seat).candidates(seat.spot).for_each(|line| names.prefetch(line));
+    }
+
     /// Gives the next blocks of a column their names, up to the first name that is known already.
     pub(super) fn extend(
         &mut self,

@@ -52,6 +52,11 @@ impl Domains {
         self.domains[domain.0 as usize].as_ref().expect("a domain with members exists")
     }
 
+    /// The domain, if it still exists.
+    pub(super) fn find(&self, domain: DomainId) -> Option<&Domain> {
+        self.domains.get(domain.0 as usize)?.as_ref()
+    }
+
     #[inline]
     pub(super) fn get_mut(&mut self, domain: DomainId) -> &mut Domain {
         self.domains[domain.0 as usize].as_mut().expect("a domain with members exists")

@@ -21,6 +21,7 @@ mod segment;
 mod store;
 mod tiers;
 mod trim;
+mod upcoming;
 mod value;
 mod waiting;
 
@@ -33,6 +34,7 @@ use self::domains::Domains;
 use self::names::Names;
 use self::ranks::Ranks;
 use self::runs::Runs;
+use self::upcoming::Upcoming;
 use super::published::Published;
 use super::published::edges::EdgesWriter;
 use super::published::holdings::{Extents, Holder};
@@ -51,6 +53,7 @@ pub(super) struct Writer {
     extents: Extents,
     names: Names,
     rows: Rows,
+    upcoming: Upcoming,
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
@@ -108,6 +111,7 @@ impl Writer {
             extents: Extents::default(),
             names: Names::default(),
             rows: Rows::default(),
+            upcoming: Upcoming::default(),
             domains: Domains::default(),
             ranks: Ranks::default(),
             holders: Holders::default(),

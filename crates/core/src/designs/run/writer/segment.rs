@@ -300,6 +300,12 @@ impl Segment {
         prefetch(self.line(spot));
     }
 
+    /// Lines of names in which a name may stand, as far as the line where it belongs says.
+    pub(super) fn candidates(&self, spot: Spot) -> impl Iterator<Item = LineId> {
+        let line = self.line(spot);
+        ones(line.with_tag(spot.tag) as u16).map(|slot| line.places[slot].line())
+    }
+
     pub(super) fn find(&self, names: &Names, name: SequenceHash, spot: Spot) -> Option<(Place, LineId)> {
         let mut at = spot.home as usize;
         for _ in 0..self.lines.len() {
@@ -325,7 +331,9 @@ impl Segment {
     #[inline]
     pub(super) fn put_new(&mut self, spot: Spot, place: LineId) -> bool {
         let line = &mut self.lines[spot.home as usize];
-        let Some(slot) = line.free_slot().filter(|_| line.overflow.count(spot.tag) == 0 && line.with_tag(spot.tag) == 0) else {
+        let Some(slot) =
+            line.free_slot().filter(|_| line.overflow.count(spot.tag) == 0 && line.with_tag(spot.tag) == 0)
+        else {
             return false;
         };
         line.set(slot, spot.tag, SlotPlace::new(place, 0));

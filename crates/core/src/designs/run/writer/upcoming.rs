@@ -1,0 +1,72 @@
+//! Loads for events that come soon.
+//!
+//! Before an event changes anything it goes through a chain of loads, each of which says where the next one is: the line
+//! of a name in the directory, its line of names, the run. An event of a single block is little else, and all of
+//! it comes from memory. So whoever has the next events at hand tells of each some events before its turn, and the
+//! chain goes one load further each time that another one is told of.
+
+use super::Writer;
+use super::runs::DomainId;
+use crate::designs::run::published::layout::HEADER_WORDS;
+use crate::designs::run::published::prefetch::prefetch;
+use crate::{BlockEvent, SequenceHash, WorkerRank};
+
+/// Names that events start with, by how far they have come. They change nothing: a name may be gone, or mean something
+/// else, when its turn comes.
+#[derive(Debug, Default)]
+pub(super) struct Upcoming {
+    /// Their lines of the directory are asked for.
+    in_directory: Option<Start>,
+    /// Their lines of names as well.
+    in_names: Option<Start>,
+}
+
+/// The names that are looked for first when an event is applied.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    domain: DomainId,
+    names: [Option<SequenceHash>; 2],
+}
+
+impl Writer {
+    /// Asks memory for what the event will need, one step, and for the next step of those told of before.
+    pub(in crate::designs::run) fn prefetch(&mut self, rank: WorkerRank, event: &BlockEvent) {
+        let next = self.start_of(rank, event);
+        let in_directory = std::mem::replace(&mut self.upcoming.in_directory, next);
+        let in_names = std::mem::replace(&mut self.upcoming.in_names, in_directory);
+        self.each_name(next, |writer, domain, name| {
+            if let Some(domain) = writer.domains.find(domain) {
+                domain.directory.prefetch(name);
+            }
+        });
+        self.each_name(in_directory, |writer, domain, name| {
+            if let Some(domain) = writer.domains.find(domain) {
+                domain.directory.prefetch_names(&writer.names, name);
+            }
+        });
+        self.each_name(in_names, |writer, domain, name| {
+            let found = writer.domains.find(domain).and_then(|domain| domain.directory.find(&writer.names, name));
+            if let Some((place, _)) = found {
+                let record = writer.published.run(place.run).record;
+                prefetch(&record[0]);
+                prefetch(&record[HEADER_WORDS + usize::from(place.offset)]);
+                prefetch(writer.runs.get(place.run));
+            }
+        });
+    }
+
+    fn start_of(&self, rank: WorkerRank, event: &BlockEvent) -> Option<Start> {
+        let names = match event {
+            BlockEvent::Stored { parent, blocks, .. } => [*parent, blocks.first().map(|block| block.sequence)],
+            BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => [blocks.first().copied(), None],
+            BlockEvent::Cleared => return None,
+        };
+        let slot = self.ranks.slot(rank)?;
+        Some(Start { domain: self.ranks.get(slot).domain, names })
+    }
+
+    fn each_name(&self, start: Option<Start>, each: impl Fn(&Self, DomainId, SequenceHash)) {
+        let Some(Start { domain, names }) = start else { return };
+        names.into_iter().flatten().for_each(|name| each(self, domain, name));
+    }
+}
