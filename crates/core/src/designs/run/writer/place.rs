@@ -139,9 +139,13 @@ impl Writer {
     pub(super) fn followers(&self, parent: Place, local: LocalHash) -> Vec<Place> {
         let mut places = Vec::new();
         if parent != Place::ROOT {
-            let next = Place { offset: parent.offset + 1, ..parent };
-            if next.offset < self.runs.get(parent.run).len && self.local_of(next) == local {
+            let (state, next) = (self.runs.get(parent.run), Place { offset: parent.offset + 1, ..parent });
+            if next.offset < state.len && self.local_of(next) == local {
                 places.push(next);
+            }
+            if state.children == 0 || state.deepest_child < parent.offset {
+                // As at the end of a chain that grows: no need to look for an edge.
+                return places;
             }
         }
         let edges = &self.published.edges;
