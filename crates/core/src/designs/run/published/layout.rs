@@ -14,6 +14,8 @@
 //! Header and column are one allocation: from an edge to a comparison of blocks it is one step, and
 //! the lines that come next are known to the processor before they are asked for.
 
+use bytemuck::Zeroable;
+
 use super::arena::{Arena, LINE_WORDS};
 use super::atomics::AtomicU64;
 
@@ -37,7 +39,7 @@ pub(crate) const HOLDERS_MAX: u32 = 1 << 22;
 const CLASS_SHIFT: u32 = 28;
 
 /// A run, for as long as it lives; then the name is used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Zeroable)]
 pub(crate) struct RunId(pub(crate) u32);
 
 impl RunId {
@@ -79,7 +81,7 @@ pub(crate) fn class_for(blocks: usize) -> usize {
 }
 
 /// A block: for its whole life it stays at this offset of this run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Zeroable)]
 pub(crate) struct Place {
     pub(crate) run: RunId,
     pub(crate) offset: u16,

@@ -2,6 +2,8 @@
 
 use std::ops::{Index, IndexMut};
 
+use bytemuck::Zeroable;
+
 pub(super) const CHUNK: usize = if cfg!(loom) { 8 } else { 1_024 };
 
 /// Values found by number. Growing costs the new chunk only.
@@ -16,11 +18,11 @@ impl<T> Default for Chunked<T> {
     }
 }
 
-impl<T: Default> Chunked<T> {
-    /// Makes sure that `at` can be used.
+impl<T: Zeroable> Chunked<T> {
+    /// Makes sure that `at` can be used. What was never used is zero, and memory for it is taken when it is.
     pub(super) fn make(&mut self, at: u32) {
         while self.chunks.len() * CHUNK <= at as usize {
-            let chunk: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+            let chunk = bytemuck::zeroed_slice_box(CHUNK);
             self.chunks.push(chunk.try_into().unwrap_or_else(|_| unreachable!("as many as a chunk has")));
         }
     }

@@ -6,6 +6,8 @@
 
 use std::iter;
 
+use bytemuck::Zeroable;
+
 use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
@@ -15,7 +17,7 @@ use crate::designs::run::published::prefetch::prefetch;
 pub(super) const LINE_NAMES: usize = 6;
 
 /// A line of names; zero is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord, Zeroable)]
 pub(super) struct LineId(pub(super) u32);
 
 impl LineId {
@@ -26,7 +28,7 @@ impl LineId {
 }
 
 /// Some names of a column, and where they stand in it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Zeroable)]
 #[repr(C, align(64))]
 struct Line {
     names: [u64; LINE_NAMES],
@@ -39,12 +41,6 @@ struct Line {
     previous: LineId,
 }
 
-impl Default for Line {
-    fn default() -> Self {
-        Self { names: [0; LINE_NAMES], run: RunId::NONE, index: 0, used: 0, next: LineId::NONE, previous: LineId::NONE }
-    }
-}
-
 impl Line {
     #[inline]
     fn valid(&self) -> &[u64] {
@@ -53,7 +49,7 @@ impl Line {
 }
 
 /// The names of the first blocks of one run in one hash domain.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Zeroable)]
 pub(super) struct Column {
     pub(super) first: LineId,
     last: LineId,

@@ -1,6 +1,7 @@
 //! What only the writer knows of a run: its place in the tree, its names, and holdings that are more
 //! than one interval from its start.
 
+use bytemuck::Zeroable;
 use rustc_hash::FxHashMap;
 
 use super::chunked::{CHUNK, Chunked};
@@ -11,11 +12,11 @@ use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId,
 use crate::designs::run::published::ranks::RankSlot;
 
 /// A hash domain: ranks whose engines call the same prefix the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Zeroable)]
 pub(super) struct DomainId(pub(super) u32);
 
 /// One run, as its writer knows it.
-#[derive(Debug)]
+#[derive(Debug, Zeroable)]
 pub(super) struct RunState {
     pub(super) parent: Place,
     pub(super) len: u16,
@@ -47,7 +48,7 @@ impl Default for RunState {
 }
 
 /// A run's columns of names by domain: nearly always one.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Zeroable)]
 pub(super) struct Columns {
     /// Empty exactly when there is none at all.
     first: (DomainId, Column),

@@ -81,7 +81,6 @@ pub(super) struct Spot {
 struct SlotPlace(u32);
 
 impl SlotPlace {
-    const EMPTY: Self = Self(0);
     /// So many lines or more.
     const FAR: usize = 7;
 
@@ -146,8 +145,6 @@ struct Line {
 }
 
 impl Line {
-    const EMPTY: Self = Self { tags: [0; SLOTS], used: 0, overflow: Overflow::NONE, places: [SlotPlace::EMPTY; SLOTS] };
-
     /// Slots in use with this tag, as bits.
     #[inline]
     fn with_tag(&self, tag: u16) -> u32 {
@@ -250,7 +247,7 @@ impl Default for Segment {
 impl Segment {
     /// An empty one of so many lines, for names whose tags start with these bits.
     fn new(lines: usize, (depth, prefix): (u32, u32)) -> Self {
-        Self { lines: vec![Line::EMPTY; lines].into(), room: names_max(lines), depth, prefix }
+        Self { lines: bytemuck::zeroed_slice_box(lines), room: names_max(lines), depth, prefix }
     }
 
     pub(super) fn depth(&self) -> u32 {

@@ -1,11 +1,13 @@
 //! What runs are worth: how often they were of use, and how long ago.
 
+use bytemuck::Zeroable;
+
 use super::chunked::Chunked;
 use super::runs::Runs;
 use crate::designs::run::published::layout::{CAPACITIES, RunId};
 
 /// Of one run.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Zeroable)]
 struct Value {
     /// When it was last of use, in runs that were made since the index was.
     last: u32,
