@@ -11,8 +11,8 @@ use super::segment::{Hash, Segment, Spot};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
 
-/// Names whose lines are asked for together.
-const ROW_NAMES: usize = 16;
+/// Names whose lines are asked for together: a few lines of names.
+const ROW_NAMES: usize = 3 * LINE_NAMES;
 
 /// Sequence hash → place, for the names of one domain.
 #[derive(Debug)]
