@@ -32,6 +32,11 @@ impl Interval {
 pub(super) struct Exceptions(Vec<Interval>);
 
 impl Exceptions {
+    /// What a rank of which something was known has now.
+    pub(super) fn left_of(&self, rank: RankSlot) -> Coverage<'_> {
+        self.of(rank).unwrap_or(Coverage::NOTHING)
+    }
+
     /// What is known of a rank, if anything is.
     pub(super) fn of(&self, rank: RankSlot) -> Option<Coverage<'_>> {
         let of_rank = &self.0[self.span(rank)];
@@ -59,7 +64,7 @@ impl Exceptions {
         let merged = self.0[met.clone()]
             .iter()
             .fold(blocks, |merged, interval| merged.start.min(interval.start)..merged.end.max(interval.end));
-        self.0.splice(met, [Interval { rank, tier, start: merged.start, end: merged.end }]);
+        self.replace(met, &[Interval { rank, tier, start: merged.start, end: merged.end }]);
     }
 
     /// The rank does not hold these blocks.
@@ -69,7 +74,19 @@ impl Exceptions {
         let rest = [Interval { end: blocks.start, ..first }, Interval { start: blocks.end, ..last }];
         let from = usize::from(first.start >= blocks.start);
         let to = 1 + usize::from(last.end > blocks.end);
-        self.0.splice(met, rest[from..to].iter().copied());
+        self.replace(met, &rest[from..to]);
+    }
+
+    /// Puts others where some intervals are: in their places as far as there are as many, which is nearly always all.
+    fn replace(&mut self, old: Range<usize>, new: &[Interval]) {
+        let (in_place, more) = new.split_at(new.len().min(old.len()));
+        self.0[old.start..old.start + in_place.len()].copy_from_slice(in_place);
+        if in_place.len() < old.len() {
+            self.0.drain(old.start + in_place.len()..old.end);
+        }
+        for (at, &interval) in more.iter().enumerate() {
+            self.0.insert(old.end + at, interval);
+        }
     }
 
     /// Nothing is known of the rank.
@@ -78,9 +95,7 @@ impl Exceptions {
     }
 
     fn span(&self, rank: RankSlot) -> Range<usize> {
-        let start = self.0.partition_point(|interval| interval.rank < rank);
-        let of_rank = self.0[start..].iter().take_while(|interval| interval.rank == rank);
-        start..start + of_rank.count()
+        span_of(&self.0, rank, |interval| interval.rank)
     }
 
     /// Where those intervals of a rank in a tier are that blocks lie in or touch; an empty range where they would be.
@@ -91,6 +106,19 @@ impl Exceptions {
         let met = of_rank[before..].iter().take_while(|interval| interval.tier == tier && interval.start <= blocks.end);
         start + before..start + before + met.count()
     }
+}
+
+/// Where the intervals with this key are among intervals in its order. Mostly all of them have the same.
+#[inline]
+fn span_of<K: Ord>(intervals: &[Interval], key: K, key_of: impl Fn(&Interval) -> K) -> Range<usize> {
+    let [Some(first), Some(last)] = [intervals.first(), intervals.last()].map(|end| end.map(&key_of)) else {
+        return 0..0;
+    };
+    if first == key && last == key {
+        return 0..intervals.len();
+    }
+    let start = intervals.partition_point(|interval| key_of(interval) < key);
+    start..start + intervals[start..].partition_point(|interval| key_of(interval) == key)
 }
 
 /// What a rank holds of a run.
@@ -105,6 +133,9 @@ enum Held<'a> {
 }
 
 impl Coverage<'_> {
+    /// Nothing at all.
+    const NOTHING: Self = Self(Held::Plain(None));
+
     /// An interval from the start in one tier.
     pub(super) fn plain(rank: RankSlot, tier: Tier, end: u16) -> Self {
         Self(Held::Plain((end > 0).then_some(Interval { rank, tier, start: 0, end })))
@@ -124,9 +155,7 @@ impl Coverage<'_> {
 
     pub(super) fn tier(&self, tier: Tier) -> Intervals<'_> {
         let intervals = self.intervals();
-        let start = intervals.partition_point(|interval| interval.tier < tier);
-        let count = intervals[start..].iter().take_while(|interval| interval.tier == tier).count();
-        Intervals(&intervals[start..start + count])
+        Intervals(&intervals[span_of(intervals, tier, |interval| interval.tier)])
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -42,14 +42,13 @@ impl Writer {
         }
     }
 
-    pub(super) fn holds_in(&self, slot: RankSlot, place: Place, tier: Tier) -> bool {
-        match self.exception(place.run, slot) {
-            Some(coverage) => coverage.tier(tier).contains(place.offset),
-            None => {
-                let rank = self.ranks.get(slot);
-                rank.home == tier && place.offset < self.end(place.run, rank.home_holder())
-            }
+    /// Where the interval of blocks starts that the rank holds in the tier and a place is in, if it is in one.
+    pub(super) fn held_from(&self, slot: RankSlot, place: Place, tier: Tier) -> Option<u16> {
+        if let Some(coverage) = self.exception(place.run, slot) {
+            return coverage.tier(tier).containing(place.offset).map(|interval| interval.start);
         }
+        let rank = self.ranks.get(slot);
+        (rank.home == tier && place.offset < self.end(place.run, rank.home_holder())).then_some(0)
     }
 
     pub(super) fn holds(&self, slot: RankSlot, place: Place) -> bool {
@@ -136,10 +135,12 @@ impl Writer {
             }
             range.len()
         } else {
-            self.change_coverage(slot, run, |exceptions| exceptions.remove(slot, tier, &range));
-            let coverage = self.coverage(run, slot);
-            let unheld = coverage.count_only_in(tier, range.clone());
-            if coverage.is_empty() {
+            let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
+                exceptions.remove(slot, tier, &range);
+                let left = exceptions.left_of(slot);
+                (left.count_only_in(tier, range.clone()), left.is_empty())
+            });
+            if holds_nothing {
                 self.ranks.get_mut(slot).runs_held -= 1;
             }
             unheld
@@ -166,31 +167,41 @@ impl Writer {
     }
 
     /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
-    pub(super) fn change_coverage(&mut self, slot: RankSlot, run: RunId, change: impl FnOnce(&mut Exceptions)) {
+    pub(super) fn change_coverage<R>(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        change: impl FnOnce(&mut Exceptions) -> R,
+    ) -> R {
         let rank = self.ranks.get(slot);
         let (home, levels) = (rank.home, rank.levels);
-        let plain_end = self.end(run, rank.home_holder());
+        // What is not an exception yet becomes one.
+        let plain = self.exception(run, slot).is_none().then(|| 0..self.end(run, rank.home_holder()));
         let exceptions = &mut self.runs.get_mut(run).exceptions;
         let bytes_before = exceptions_bytes(exceptions);
         let changed = exceptions.get_or_insert_default();
-        if plain_end > 0 && changed.of(slot).is_none() {
-            changed.insert(slot, home, 0..plain_end);
+        if let Some(plain) = plain.filter(|plain| !plain.is_empty()) {
+            changed.insert(slot, home, plain);
         }
-        change(changed);
+        let result = change(changed);
+        let left = changed.left_of(slot);
+        let is_plain = left.is_plain(home);
+        let mut reaches = PerTier::default();
+        for (tier, _) in levels.iter() {
+            reaches[tier] = left.reach(tier);
+        }
         for (tier, holder) in levels.iter() {
-            let reach = self.exception(run, slot).map_or(0, |coverage| coverage.reach(tier));
-            self.publish_end(run, holder, reach);
+            self.publish_end(run, holder, reaches[tier]);
         }
         let exceptions = &mut self.runs.get_mut(run).exceptions;
-        if let Some(changed) = exceptions {
-            if changed.of(slot).is_some_and(|coverage| coverage.is_plain(home)) {
-                changed.clear(slot);
-            }
+        if let Some(changed) = exceptions.as_mut().filter(|_| is_plain) {
+            changed.clear(slot);
             if changed.is_empty() {
                 *exceptions = None;
             }
         }
         self.rare_bytes = self.rare_bytes + exceptions_bytes(exceptions) - bytes_before;
+        result
     }
 
     /// Changes how far a holder goes.

@@ -22,13 +22,14 @@ impl Writer {
         let mut rest = blocks;
         let mut nearby = [LineId::NONE; 2];
         while let Some((&name, more)) = rest.split_first() {
-            let at = self.named_near(slot, nearby, name).filter(|at| self.holds_in(slot, at.place, tier));
+            let at = self.named_near(slot, nearby, name);
+            let held = at.and_then(|at| Some((at, self.held_from(slot, at.place, tier)?)));
             rest = more;
-            let Some(at) = at else {
+            let Some((at, held_from)) = held else {
                 applied += self.remove_waiting(slot, tier, name, copies);
                 continue;
             };
-            let (before, first) = self.held_before(slot, tier, at, more);
+            let (before, first) = self.held_before(slot, at, held_from, more);
             nearby = [first.line, self.names.previous(first.line)];
             rest = &more[before..];
             if let Some(&next) = rest.first() {
@@ -53,19 +54,13 @@ impl Writer {
         near.or_else(|| self.named(rank.domain, name))
     }
 
-    /// How many of `names` are the blocks right before one that the rank holds, held like it, and where
-    /// the first of these blocks is.
-    fn held_before(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
+    /// How many of `names` are the blocks right before one, in the interval from `held_from` on that the rank holds, and
+    /// where the first of these blocks is.
+    fn held_before(&self, slot: RankSlot, at: Cursor, held_from: u16, names: &[SequenceHash]) -> (usize, Cursor) {
         if !self.ranks.get(slot).waiting.is_empty() {
             return (0, at);
         }
-        let offset = at.place.offset;
-        let held_from = match self.exception(at.place.run, slot) {
-            // An interval from the start.
-            None => 0,
-            Some(coverage) => coverage.tier(tier).containing(offset).map_or(offset, |interval| interval.start),
-        };
-        let most = names.len().min(usize::from(offset - held_from));
+        let most = names.len().min(usize::from(at.place.offset - held_from));
         self.named_before(at, &names[..most])
     }
 
