@@ -58,7 +58,8 @@ Why, as far as it is known:
 * **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes, and cuts a
   removal in two, with a search for each: some 4,000 instructions, about a microsecond, and there is one for fifty stored blocks. What follows
   a hole is computed and told once more, so blocks have second copies that must be counted. Without any hole the same events take
-  less than a tenth.
+  less than a tenth. The table is from before exceptions were looked up once for a stretch instead of five times: five rounds with four
+  contenders after that gave 53.6 against 465 ns (0.12x), and 38.3 against 107 of ChainIndex without holes (0.36x).
 * **Clear** is out of sight at once and paid for later: eight runs with each of the events that follow.
 ";
 
