@@ -60,8 +60,8 @@ impl<T: Copy> Row<T> {
     }
 }
 
-/// Two rows for each way: what is in one has its turn while the other comes from memory. They are kept, because making
-/// them takes longer than what a short event does with them.
+/// Two rows for each way: what is in one has its turn while the other comes from memory. They are kept, because short
+/// events would spend a twentieth of their time on making them.
 #[derive(Debug)]
 pub(super) struct Rows {
     coming: [Row<SequenceHash>; 2],
