@@ -1,26 +1,58 @@
 //! Which blocks of one run a rank holds in each tier, where that is more than one interval from the
 //! start: after a removal from the middle, or when several tiers are in use.
 //!
-//! A run has one list for all of its ranks, in order. It is nearly always as short as a line of the cache, and
-//! nothing of it lies anywhere else.
+//! A run has one list for all of its ranks, in order. It is nearly always as short as a line of the cache, and then it
+//! lies in one.
 
+use std::fmt;
 use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{PerTier, Tier};
 
-/// Blocks next to each other that a rank holds in a tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Interval {
-    rank: RankSlot,
-    tier: Tier,
-    start: u16,
-    end: u16,
-}
+/// Blocks next to each other that a rank holds in a tier, in a word: rank, tier, start, end. So words in order are
+/// intervals by rank, tier and offset.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Interval(u64);
+
+const RANK_SHIFT: u32 = 32;
+const TIER_SHIFT: u32 = 24;
+const START_SHIFT: u32 = 12;
+const OFFSET_MASK: u64 = (1 << START_SHIFT) - 1;
 
 impl Interval {
-    fn blocks(&self) -> Range<u16> {
-        self.start..self.end
+    #[inline]
+    fn new(rank: RankSlot, tier: Tier, blocks: Range<u16>) -> Self {
+        let offsets = u64::from(blocks.start) << START_SHIFT | u64::from(blocks.end);
+        Self(u64::from(rank.0) << RANK_SHIFT | (tier as u64) << TIER_SHIFT | offsets)
+    }
+
+    fn rank(self) -> RankSlot {
+        RankSlot((self.0 >> RANK_SHIFT) as u32)
+    }
+
+    fn tier(self) -> Tier {
+        Tier::ALL[(self.0 >> TIER_SHIFT) as usize % Tier::ALL.len()]
+    }
+
+    fn start(self) -> u16 {
+        (self.0 >> START_SHIFT & OFFSET_MASK) as u16
+    }
+
+    fn end(self) -> u16 {
+        (self.0 & OFFSET_MASK) as u16
+    }
+
+    fn blocks(self) -> Range<u16> {
+        self.start()..self.end()
+    }
+}
+
+impl fmt::Debug for Interval {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?} {:?} {:?}", self.rank(), self.tier(), self.blocks())
     }
 }
 
@@ -29,7 +61,11 @@ impl Interval {
 ///
 /// Looking for a rank costs the logarithm of their number, a change may move all of them.
 #[derive(Debug, Default)]
-pub(super) struct Exceptions(Vec<Interval>);
+pub(super) struct Exceptions(SmallVec<[Interval; INLINE]>);
+
+/// With the length, a line of the cache.
+const INLINE: usize = 7;
+const _: () = assert!(size_of::<Exceptions>() == 64);
 
 impl Exceptions {
     /// What a rank of which something was known has now.
@@ -45,8 +81,8 @@ impl Exceptions {
 
     /// Every rank of which something is known, with that.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
-        let by_rank = self.0.chunk_by(|a, b| a.rank == b.rank);
-        by_rank.map(|of_rank| (of_rank[0].rank, Coverage(Held::Exception(of_rank))))
+        let by_rank = self.0.chunk_by(|a, b| a.rank() == b.rank());
+        by_rank.map(|of_rank| (of_rank[0].rank(), Coverage(Held::Exception(of_rank))))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -55,7 +91,7 @@ impl Exceptions {
 
     /// Bytes behind the list.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Interval>()
+        if self.0.spilled() { self.0.capacity() * size_of::<Interval>() } else { 0 }
     }
 
     /// The rank holds these blocks as well.
@@ -63,17 +99,17 @@ impl Exceptions {
         let met = self.met(rank, tier, &blocks);
         let merged = self.0[met.clone()]
             .iter()
-            .fold(blocks, |merged, interval| merged.start.min(interval.start)..merged.end.max(interval.end));
-        self.replace(met, &[Interval { rank, tier, start: merged.start, end: merged.end }]);
+            .fold(blocks, |merged, interval| merged.start.min(interval.start())..merged.end.max(interval.end()));
+        self.replace(met, &[Interval::new(rank, tier, merged)]);
     }
 
     /// The rank does not hold these blocks.
     pub(super) fn remove(&mut self, rank: RankSlot, tier: Tier, blocks: &Range<u16>) {
         let met = self.met(rank, tier, blocks);
         let (Some(&first), Some(&last)) = (self.0[met.clone()].first(), self.0[met.clone()].last()) else { return };
-        let rest = [Interval { end: blocks.start, ..first }, Interval { start: blocks.end, ..last }];
-        let from = usize::from(first.start >= blocks.start);
-        let to = 1 + usize::from(last.end > blocks.end);
+        let rest = [first.start()..blocks.start, blocks.end..last.end()].map(|rest| Interval::new(rank, tier, rest));
+        let from = usize::from(first.start() >= blocks.start);
+        let to = 1 + usize::from(last.end() > blocks.end);
         self.replace(met, &rest[from..to]);
     }
 
@@ -95,23 +131,24 @@ impl Exceptions {
     }
 
     fn span(&self, rank: RankSlot) -> Range<usize> {
-        span_of(&self.0, rank, |interval| interval.rank)
+        span_of(&self.0, u64::from(rank.0), RANK_SHIFT)
     }
 
     /// Where those intervals of a rank in a tier are that blocks lie in or touch; an empty range where they would be.
     fn met(&self, rank: RankSlot, tier: Tier, blocks: &Range<u16>) -> Range<usize> {
         let Range { start, end } = self.span(rank);
         let of_rank = &self.0[start..end];
-        let before = of_rank.partition_point(|interval| (interval.tier, interval.end) < (tier, blocks.start));
-        let met = of_rank[before..].iter().take_while(|interval| interval.tier == tier && interval.start <= blocks.end);
+        let before = of_rank.partition_point(|interval| (interval.tier(), interval.end()) < (tier, blocks.start));
+        let met = of_rank[before..].iter().take_while(|met| met.tier() == tier && met.start() <= blocks.end);
         start + before..start + before + met.count()
     }
 }
 
-/// Where the intervals with this key are among intervals in its order. Mostly all of them have the same.
+/// Where the intervals that start with these bits are among intervals in order. Mostly all of them do.
 #[inline]
-fn span_of<K: Ord>(intervals: &[Interval], key: K, key_of: impl Fn(&Interval) -> K) -> Range<usize> {
-    let [Some(first), Some(last)] = [intervals.first(), intervals.last()].map(|end| end.map(&key_of)) else {
+fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usize> {
+    let key_of = |interval: &Interval| interval.0 >> shift;
+    let [Some(first), Some(last)] = [intervals.first(), intervals.last()].map(|end| end.map(key_of)) else {
         return 0..0;
     };
     if first == key && last == key {
@@ -138,7 +175,7 @@ impl Coverage<'_> {
 
     /// An interval from the start in one tier.
     pub(super) fn plain(rank: RankSlot, tier: Tier, end: u16) -> Self {
-        Self(Held::Plain((end > 0).then_some(Interval { rank, tier, start: 0, end })))
+        Self(Held::Plain((end > 0).then(|| Interval::new(rank, tier, 0..end))))
     }
 
     fn intervals(&self) -> &[Interval] {
@@ -150,12 +187,14 @@ impl Coverage<'_> {
 
     /// The intervals of blocks that it holds, fastest tier first.
     pub(super) fn by_tier(&self) -> impl Iterator<Item = (Tier, Range<u16>)> {
-        self.intervals().iter().map(|interval| (interval.tier, interval.blocks()))
+        self.intervals().iter().map(|interval| (interval.tier(), interval.blocks()))
     }
 
     pub(super) fn tier(&self, tier: Tier) -> Intervals<'_> {
         let intervals = self.intervals();
-        Intervals(&intervals[span_of(intervals, tier, |interval| interval.tier)])
+        let Some(first) = intervals.first() else { return Intervals(&[]) };
+        let key = Interval::new(first.rank(), tier, 0..0).0 >> TIER_SHIFT;
+        Intervals(&intervals[span_of(intervals, key, TIER_SHIFT)])
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -169,7 +208,7 @@ impl Coverage<'_> {
 
     /// How many blocks of a range no tier but this one holds.
     pub(super) fn count_only_in(&self, tier: Tier, range: Range<u16>) -> usize {
-        let others = || self.intervals().iter().filter(|interval| interval.tier != tier);
+        let others = || self.intervals().iter().filter(|interval| interval.tier() != tier);
         if others().next().is_none() {
             return range.len();
         }
@@ -178,14 +217,14 @@ impl Coverage<'_> {
 
     /// One more than the last held offset.
     pub(super) fn end(&self) -> u16 {
-        self.intervals().iter().map(|interval| interval.end).max().unwrap_or(0)
+        self.intervals().iter().map(|interval| interval.end()).max().unwrap_or(0)
     }
 
     /// Whether it is one interval from the start in `home`, or nothing.
     pub(super) fn is_plain(&self, home: Tier) -> bool {
         match self.intervals() {
             [] => true,
-            [only] => only.start == 0 && only.tier == home,
+            [only] => only.start() == 0 && only.tier() == home,
             _ => false,
         }
     }
@@ -208,10 +247,10 @@ impl Coverage<'_> {
     pub(super) fn reach(&self, slowest: Tier) -> u16 {
         let mut reach = 0;
         loop {
-            let mut usable = self.intervals().iter().filter(|interval| interval.tier <= slowest);
+            let mut usable = self.intervals().iter().filter(|interval| interval.tier() <= slowest);
             match usable.find(|interval| interval.blocks().contains(&reach)) {
                 None => return reach,
-                Some(interval) => reach = interval.end,
+                Some(interval) => reach = interval.end(),
             }
         }
     }
@@ -223,7 +262,7 @@ pub(super) struct Intervals<'a>(&'a [Interval]);
 
 impl Intervals<'_> {
     pub(super) fn iter(self) -> impl Iterator<Item = Range<u16>> {
-        self.0.iter().map(Interval::blocks)
+        self.0.iter().map(|interval| interval.blocks())
     }
 
     pub(super) fn contains(self, offset: u16) -> bool {

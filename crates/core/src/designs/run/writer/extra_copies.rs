@@ -73,8 +73,9 @@ impl ExtraCopies {
         parts
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_run.is_empty()
+    /// Whether any block of a run has a copy beyond the first.
+    pub(super) fn are_in(&self, run: RunId) -> bool {
+        self.by_run.contains_key(&run)
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -42,15 +42,6 @@ impl Writer {
         }
     }
 
-    /// Where the interval of blocks starts that the rank holds in the tier and a place is in, if it is in one.
-    pub(super) fn held_from(&self, slot: RankSlot, place: Place, tier: Tier) -> Option<u16> {
-        if let Some(coverage) = self.exception(place.run, slot) {
-            return coverage.tier(tier).containing(place.offset).map(|interval| interval.start);
-        }
-        let rank = self.ranks.get(slot);
-        (rank.home == tier && place.offset < self.end(place.run, rank.home_holder())).then_some(0)
-    }
-
     pub(super) fn holds(&self, slot: RankSlot, place: Place) -> bool {
         match self.exception(place.run, slot) {
             Some(coverage) => coverage.contains(place.offset),
@@ -123,33 +114,39 @@ impl Writer {
         applied
     }
 
-    /// The rank no longer holds any copy of blocks that it held in the tier. Whatever nobody needs any
-    /// more is trimmed.
-    pub(super) fn release(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, tier: Tier) {
+    /// The rank no longer holds any copy of blocks that it held in the tier, in ranges that have nothing in common.
+    /// Whatever nobody needs any more is trimmed.
+    pub(super) fn release(&mut self, slot: RankSlot, run: RunId, ranges: &[Range<u16>], tier: Tier) {
         let rank = self.ranks.get(slot);
+        let blocks = ranges.iter().map(Range::len).sum::<usize>();
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
         let plain = rank.home == tier && self.exception(run, slot).is_none();
-        let unheld = if plain && self.end(run, rank.home_holder()) == range.end {
-            self.publish_plain(slot, run, range.start);
-            if range.start == 0 {
-                self.ranks.get_mut(slot).runs_held -= 1;
+        let unheld = match ranges {
+            [range] if plain && self.end(run, rank.home_holder()) == range.end => {
+                self.publish_plain(slot, run, range.start);
+                if range.start == 0 {
+                    self.ranks.get_mut(slot).runs_held -= 1;
+                }
+                blocks
             }
-            range.len()
-        } else {
-            let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
-                exceptions.remove(slot, tier, &range);
-                let left = exceptions.left_of(slot);
-                (left.count_only_in(tier, range.clone()), left.is_empty())
-            });
-            if holds_nothing {
-                self.ranks.get_mut(slot).runs_held -= 1;
+            _ => {
+                let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
+                    ranges.iter().for_each(|range| exceptions.remove(slot, tier, range));
+                    let left = exceptions.left_of(slot);
+                    let unheld = ranges.iter().map(|range| left.count_only_in(tier, range.clone()));
+                    (unheld.sum::<usize>(), left.is_empty())
+                });
+                if holds_nothing {
+                    self.ranks.get_mut(slot).runs_held -= 1;
+                }
+                unheld
             }
-            unheld
         };
         let size = &mut self.ranks.get_mut(slot).size;
         size.blocks -= unheld;
-        size.by_tier[tier] -= range.len();
+        size.by_tier[tier] -= blocks;
         let state = self.runs.get(run);
-        if range.end == state.len || !state.columns.is_single() {
+        if end == state.len || !state.columns.is_single() {
             let domain = self.ranks.get(slot).domain;
             self.trim(run, domain);
         }

@@ -44,7 +44,7 @@ impl Writer {
         for (tier, blocks) in held {
             let range = blocks.start.max(from)..blocks.end;
             self.change_copies(slot, run, (tier, range.clone()), |_| 0);
-            self.release(slot, run, range, tier);
+            self.release(slot, run, std::slice::from_ref(&range), tier);
         }
     }
 

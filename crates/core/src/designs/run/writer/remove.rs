@@ -3,12 +3,29 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::Writer;
 use super::names::LineId;
 use super::place::Cursor;
 use crate::designs::run::published::layout::RunId;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
+
+/// Blocks of one run that an event takes from a rank.
+#[derive(Debug)]
+struct Stretches {
+    run: RunId,
+    /// Disjoint; each is held as a whole.
+    ranges: Ranges,
+    /// How many names of the event they are.
+    names: usize,
+    /// Where the block of the next name is, if that was looked for and found.
+    next: Option<Cursor>,
+}
+
+/// A run has few holes.
+type Ranges = SmallVec<[Range<u16>; 8]>;
 
 impl Writer {
     pub(super) fn remove(
@@ -19,38 +36,65 @@ impl Writer {
         copies: RemovedCopies,
     ) -> Applied {
         let mut applied = Applied::default();
-        let mut rest = blocks;
-        let mut nearby = [LineId::NONE; 2];
-        while let Some((&name, more)) = rest.split_first() {
-            let at = self.named_near(slot, nearby, name);
-            let held = at.and_then(|at| Some((at, self.held_from(slot, at.place, tier)?)));
-            rest = more;
-            let Some((at, held_from)) = held else {
+        let (mut rest, mut next) = (blocks, None);
+        while let Some(&name) = rest.first() {
+            let at = next.take().or_else(|| self.named_near(slot, None, name));
+            let held = at.map(|at| self.stretches(slot, tier, at, rest)).filter(|held| held.names > 0);
+            let Some(held) = held else {
                 applied += self.remove_waiting(slot, tier, name, copies);
+                rest = &rest[1..];
                 continue;
             };
-            let (before, first) = self.held_before(slot, at, held_from, more);
-            nearby = [first.line, self.names.previous(first.line)];
-            rest = &more[before..];
-            if let Some(&next) = rest.first() {
-                // It comes from memory while this stretch is forgotten.
-                self.domains.get(self.ranks.get(slot).domain).directory.prefetch(next);
+            rest = &rest[held.names..];
+            next = held.next;
+            if let (Some(&name), None) = (rest.first(), next) {
+                // It comes from memory while these are forgotten.
+                self.domains.get(self.ranks.get(slot).domain).directory.prefetch(name);
             }
-            applied.removed += before as u64 + 1;
-            self.remove_stretch(slot, at.place.run, first.place.offset..at.place.offset + 1, (tier, copies));
+            applied.removed += held.names as u64;
+            self.remove_stretches(slot, held.run, &held.ranges, (tier, copies));
         }
         applied
     }
 
-    /// The block that the rank's domain calls so, if it does not wait. Looked for in lines of names near the
-    /// last one first: a stretch that is interrupted goes on behind the gap.
-    fn named_near(&self, slot: RankSlot, nearby: [LineId; 2], name: SequenceHash) -> Option<Cursor> {
+    /// How many of `names`, the first of which the cursor stands at, the rank holds in that block's run, each once. They
+    /// mostly go backward. Behind holes a rank's next block is near; holes are made one here and one there.
+    fn stretches(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> Stretches {
+        let (mut at, run) = (at, at.place.run);
+        let coverage = self.coverage(run, slot);
+        let held = coverage.tier(tier);
+        let mut found = Stretches { run, ranges: Ranges::new(), names: 0, next: None };
+        // What has been found lies between these.
+        let mut met = 0..0;
+        while let Some(interval) = held.containing(at.place.offset) {
+            let from = if at.place.offset < met.start { interval.start } else { interval.start.max(met.end) };
+            let before = &names[found.names + 1..];
+            let (count, first) = self.held_before(slot, at, from, before);
+            let range = first.place.offset..at.place.offset + 1;
+            met = if found.names == 0 { range.clone() } else { met.start.min(range.start)..met.end.max(range.end) };
+            found.ranges.push(range);
+            found.names += count + 1;
+            found.next = None;
+            // A chain goes on in another run.
+            let Some(&name) = before.get(count).filter(|_| first.place.offset > 0) else { break };
+            found.next = self.named_near(slot, Some(first.line), name);
+            match found.next.filter(|next| next.place.run == run && !met.contains(&next.place.offset)) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        found
+    }
+
+    /// The block that the rank's domain calls so, if it does not wait. Looked for first in a line of names and the
+    /// one before.
+    fn named_near(&self, slot: RankSlot, line: Option<LineId>, name: SequenceHash) -> Option<Cursor> {
         let rank = self.ranks.get(slot);
         if rank.waiting.contains(name) {
             return None;
         }
-        let lines = nearby.into_iter().filter(|&line| line != LineId::NONE);
-        let near = lines.filter_map(|line| Some(Cursor { place: self.names.find_in(line, name)?, line })).next();
+        let in_line = |line| Some(Cursor { place: self.names.find_in(line, name)?, line });
+        let near = line.and_then(|line| in_line(line).or_else(|| in_line(self.names.previous(line))));
         near.or_else(|| self.named(rank.domain, name))
     }
 
@@ -65,23 +109,29 @@ impl Writer {
     }
 
     /// Takes a copy, or all, of blocks that the rank holds in the tier.
-    fn remove_stretch(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, RemovedCopies)) {
+    fn remove_stretches(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        ranges: &[Range<u16>],
+        (tier, copies): (Tier, RemovedCopies),
+    ) {
         let extra = &self.ranks.get(slot).extra_copies;
-        if extra.is_empty() {
-            return self.release(slot, run, range, tier);
+        if !extra.are_in(run) {
+            return self.release(slot, run, ranges, tier);
         }
-        match copies {
-            RemovedCopies::All => {
-                self.change_copies(slot, run, (tier, range.clone()), |_| 0);
-                self.release(slot, run, range, tier);
-            }
-            RemovedCopies::One => {
-                let last_copies = extra.without(run, tier, range.clone());
-                self.change_copies(slot, run, (tier, range), |copies| copies.saturating_sub(1));
-                for range in last_copies.into_iter().rev() {
-                    self.release(slot, run, range, tier);
-                }
-            }
+        let last_copies: Ranges = match copies {
+            RemovedCopies::All => ranges.into(),
+            RemovedCopies::One => ranges.iter().flat_map(|range| extra.without(run, tier, range.clone())).collect(),
+        };
+        for range in ranges {
+            self.change_copies(slot, run, (tier, range.clone()), |before| match copies {
+                RemovedCopies::All => 0,
+                RemovedCopies::One => before.saturating_sub(1),
+            });
+        }
+        if !last_copies.is_empty() {
+            self.release(slot, run, &last_copies, tier);
         }
     }
 
