@@ -37,6 +37,10 @@ impl Interval {
         Tier::ALL[(self.0 >> TIER_SHIFT) as usize % Tier::ALL.len()]
     }
 
+    fn is_of(self, rank: RankSlot, tier: Tier) -> bool {
+        self.0 >> TIER_SHIFT == Self::new(rank, tier, 0..0).0 >> TIER_SHIFT
+    }
+
     fn start(self) -> u16 {
         (self.0 >> START_SHIFT & OFFSET_MASK) as u16
     }
@@ -63,9 +67,9 @@ impl fmt::Debug for Interval {
 #[derive(Debug, Default)]
 pub(super) struct Exceptions(SmallVec<[Interval; INLINE]>);
 
-/// With the length, a line of the cache.
-const INLINE: usize = 7;
-const _: () = assert!(size_of::<Exceptions>() == 64);
+/// With the length, two lines of the cache.
+const INLINE: usize = 15;
+const _: () = assert!(size_of::<Exceptions>() == 128);
 
 impl Exceptions {
     /// What a rank of which something was known has now.
@@ -87,6 +91,11 @@ impl Exceptions {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// One more than the last offset that any rank holds.
+    pub(super) fn end(&self) -> u16 {
+        self.0.iter().map(|interval| interval.end()).max().unwrap_or(0)
     }
 
     /// Bytes behind the list.
@@ -136,11 +145,12 @@ impl Exceptions {
 
     /// Where those intervals of a rank in a tier are that blocks lie in or touch; an empty range where they would be.
     fn met(&self, rank: RankSlot, tier: Tier, blocks: &Range<u16>) -> Range<usize> {
-        let Range { start, end } = self.span(rank);
-        let of_rank = &self.0[start..end];
-        let before = of_rank.partition_point(|interval| (interval.tier(), interval.end()) < (tier, blocks.start));
-        let met = of_rank[before..].iter().take_while(|met| met.tier() == tier && met.start() <= blocks.end);
-        start + before..start + before + met.count()
+        let starts_from = Interval::new(rank, tier, blocks.start..0);
+        let starts_until = Interval::new(rank, tier, blocks.end..OFFSET_MASK as u16);
+        let start = self.0.partition_point(|&interval| interval < starts_from);
+        let end = start + self.0[start..].iter().take_while(|&&interval| interval <= starts_until).count();
+        let reaches_here = |before: &Interval| before.is_of(rank, tier) && before.end() >= blocks.start;
+        start - usize::from(self.0[..start].last().is_some_and(reaches_here))..end
     }
 }
 
@@ -206,13 +216,14 @@ impl Coverage<'_> {
         self.intervals().iter().any(|interval| interval.blocks().contains(&offset))
     }
 
-    /// How many blocks of a range no tier but this one holds.
-    pub(super) fn count_only_in(&self, tier: Tier, range: Range<u16>) -> usize {
-        let others = || self.intervals().iter().filter(|interval| interval.tier() != tier);
-        if others().next().is_none() {
-            return range.len();
+    /// How many blocks of some ranges no tier but this one holds.
+    pub(super) fn count_only_in(&self, tier: Tier, ranges: &[Range<u16>]) -> usize {
+        if self.is_empty() || self.only_tier() == Some(tier) {
+            return ranges.iter().map(Range::len).sum();
         }
-        range.filter(|offset| !others().any(|interval| interval.blocks().contains(offset))).count()
+        let others = || self.intervals().iter().filter(|interval| interval.tier() != tier);
+        let blocks = ranges.iter().cloned().flatten();
+        blocks.filter(|offset| !others().any(|interval| interval.blocks().contains(offset))).count()
     }
 
     /// One more than the last held offset.
@@ -243,8 +254,17 @@ impl Coverage<'_> {
         counts
     }
 
+    /// The tier of all that it holds, if it is one.
+    fn only_tier(&self) -> Option<Tier> {
+        let (first, last) = (self.intervals().first()?.tier(), self.intervals().last()?.tier());
+        (first == last).then_some(first)
+    }
+
     /// How far the blocks go from the start when `slowest` and faster tiers are used together.
     pub(super) fn reach(&self, slowest: Tier) -> u16 {
+        if let (Some(first), Some(tier)) = (self.intervals().first(), self.only_tier()) {
+            return if tier <= slowest && first.start() == 0 { first.end() } else { 0 };
+        }
         let mut reach = 0;
         loop {
             let mut usable = self.intervals().iter().filter(|interval| interval.tier() <= slowest);
@@ -271,7 +291,9 @@ impl Intervals<'_> {
 
     /// The interval that an offset is in.
     pub(super) fn containing(self, offset: u16) -> Option<Range<u16>> {
-        self.iter().find(|interval| interval.contains(&offset))
+        let behind = self.0.partition_point(|interval| interval.start() <= offset);
+        let interval = self.0[..behind].last()?.blocks();
+        interval.contains(&offset).then_some(interval)
     }
 
     /// A range cut into the parts that are covered and those that are not, in order.

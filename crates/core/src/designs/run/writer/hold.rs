@@ -90,7 +90,8 @@ impl Writer {
         let coverage = self.coverage(run, slot);
         let parts = coverage.tier(tier).parts(range.clone());
         let new = parts.iter().filter(|&&(_, covered)| covered == Covered::No);
-        let newly_held: usize = new.map(|(part, _)| coverage.count_only_in(tier, part.clone())).sum();
+        let new: Vec<Range<u16>> = new.map(|(part, _)| part.clone()).collect();
+        let newly_held = coverage.count_only_in(tier, &new);
         if coverage.is_empty() {
             self.list(slot, run);
         }
@@ -133,8 +134,7 @@ impl Writer {
                 let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
                     ranges.iter().for_each(|range| exceptions.remove(slot, tier, range));
                     let left = exceptions.left_of(slot);
-                    let unheld = ranges.iter().map(|range| left.count_only_in(tier, range.clone()));
-                    (unheld.sum::<usize>(), left.is_empty())
+                    (left.count_only_in(tier, ranges), left.is_empty())
                 });
                 if holds_nothing {
                     self.ranks.get_mut(slot).runs_held -= 1;

@@ -47,12 +47,17 @@ impl Writer {
             };
             rest = &rest[held.names..];
             next = held.next;
+            let parent = self.runs.get(held.run).parent;
             if let (Some(&name), None) = (rest.first(), next) {
-                // It comes from memory while these are forgotten.
+                // The chain goes on in the parent, which comes from memory while these are forgotten.
                 self.domains.get(self.ranks.get(slot).domain).directory.prefetch(name);
+                self.prefetch_place(parent);
             }
             applied.removed += held.names as u64;
             self.remove_stretches(slot, held.run, &held.ranges, (tier, copies));
+            if !rest.is_empty() {
+                self.prefetch_exceptions(parent.run);
+            }
         }
         applied
     }

@@ -44,9 +44,7 @@ impl Writer {
             if needed == len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let state = self.runs.get(run);
-        for (_, coverage) in state.exceptions() {
-            needed = needed.max(coverage.end());
-        }
+        needed = needed.max(state.exceptions.as_ref().map_or(0, |exceptions| exceptions.end()));
         if state.children == 0 || state.deepest_child < needed {
             return needed;
         }

@@ -7,7 +7,7 @@
 
 use super::Writer;
 use super::runs::DomainId;
-use crate::designs::run::published::layout::HEADER_WORDS;
+use crate::designs::run::published::layout::{HEADER_WORDS, Place, RunId};
 use crate::designs::run::published::prefetch::prefetch;
 use crate::{BlockEvent, SequenceHash, WorkerRank};
 
@@ -19,6 +19,8 @@ pub(super) struct Upcoming {
     in_directory: Option<Start>,
     /// Their lines of names as well.
     in_names: Option<Start>,
+    /// Their runs: the writer's side and the readers'.
+    in_runs: [Option<RunId>; 2],
 }
 
 /// The names that are looked for first when an event is applied.
@@ -44,15 +46,32 @@ impl Writer {
                 domain.directory.prefetch_names(&writer.names, name);
             }
         });
+        let mut runs = [None; 2];
         self.each_name(in_names, |writer, domain, name| {
             let found = writer.domains.find(domain).and_then(|domain| domain.directory.find(&writer.names, name));
             if let Some((place, _)) = found {
-                let record = writer.published.run(place.run).record;
-                prefetch(&record[0]);
-                prefetch(&record[HEADER_WORDS + usize::from(place.offset)]);
-                prefetch(writer.runs.get(place.run));
+                writer.prefetch_place(place);
+                runs = [Some(place.run), runs[0]];
             }
         });
+        for run in std::mem::replace(&mut self.upcoming.in_runs, runs).into_iter().flatten() {
+            self.prefetch_exceptions(run);
+        }
+    }
+
+    /// Asks for a block's content and for both sides of its run.
+    pub(super) fn prefetch_place(&self, place: Place) {
+        let record = self.published.run(place.run).record;
+        prefetch(&record[0]);
+        prefetch(&record[HEADER_WORDS + usize::from(place.offset)]);
+        prefetch(self.runs.get(place.run));
+    }
+
+    /// Asks for what is special in a run whose state is at hand.
+    pub(super) fn prefetch_exceptions(&self, run: RunId) {
+        if let Some(exceptions) = &self.runs.get(run).exceptions {
+            prefetch(&**exceptions);
+        }
     }
 
     fn start_of(&self, rank: WorkerRank, event: &BlockEvent) -> Option<Start> {
@@ -65,7 +84,7 @@ impl Writer {
         Some(Start { domain: self.ranks.get(slot).domain, names })
     }
 
-    fn each_name(&self, start: Option<Start>, each: impl Fn(&Self, DomainId, SequenceHash)) {
+    fn each_name(&self, start: Option<Start>, mut each: impl FnMut(&Self, DomainId, SequenceHash)) {
         let Some(Start { domain, names }) = start else { return };
         names.into_iter().flatten().for_each(|name| each(self, domain, name));
     }
