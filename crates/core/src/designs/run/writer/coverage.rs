@@ -1,14 +1,15 @@
 //! Which blocks of one run a rank holds in each tier, where that is more than one interval from the
 //! start: after a removal from the middle, or when several tiers are in use.
 //!
-//! A run has one list for all of its ranks, in order. It is nearly always as short as a line of the cache, and then it
-//! lies in one.
+//! A run has one list for all of its ranks, in order. It is mostly as short as two lines of the cache, and then it lies
+//! in them.
 
 use std::fmt;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::designs::run::published::layout::RUN_BLOCKS_MAX;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{PerTier, Tier};
 
@@ -21,6 +22,7 @@ const RANK_SHIFT: u32 = 32;
 const TIER_SHIFT: u32 = 24;
 const START_SHIFT: u32 = 12;
 const OFFSET_MASK: u64 = (1 << START_SHIFT) - 1;
+const _: () = assert!(RUN_BLOCKS_MAX <= OFFSET_MASK as usize);
 
 impl Interval {
     #[inline]
@@ -112,14 +114,26 @@ impl Exceptions {
         self.replace(met, &[Interval::new(rank, tier, merged)]);
     }
 
-    /// The rank does not hold these blocks.
-    pub(super) fn remove(&mut self, rank: RankSlot, tier: Tier, blocks: &Range<u16>) {
-        let met = self.met(rank, tier, blocks);
-        let (Some(&first), Some(&last)) = (self.0[met.clone()].first(), self.0[met.clone()].last()) else { return };
-        let rest = [first.start()..blocks.start, blocks.end..last.end()].map(|rest| Interval::new(rank, tier, rest));
-        let from = usize::from(first.start() >= blocks.start);
-        let to = 1 + usize::from(last.end() > blocks.end);
-        self.replace(met, &rest[from..to]);
+    /// The rank does not hold these blocks: ranges in order, each of which it held as a whole.
+    pub(super) fn remove(&mut self, rank: RankSlot, tier: Tier, ranges: &[Range<u16>]) {
+        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return };
+        let met = self.met(rank, tier, &(first.start..last.end));
+        let mut removed = ranges.iter().peekable();
+        let mut left: SmallVec<[Interval; INLINE]> = SmallVec::new();
+        let mut leave = |blocks: Range<u16>| {
+            if !blocks.is_empty() {
+                left.push(Interval::new(rank, tier, blocks));
+            }
+        };
+        for interval in &self.0[met.clone()] {
+            let mut start = interval.start();
+            while let Some(range) = removed.next_if(|range| range.start < interval.end()) {
+                leave(start..range.start);
+                start = range.end;
+            }
+            leave(start..interval.end());
+        }
+        self.replace(met, &left);
     }
 
     /// Puts others where some intervals are: in their places as far as there are as many, which is nearly always all.
@@ -128,9 +142,8 @@ impl Exceptions {
         self.0[old.start..old.start + in_place.len()].copy_from_slice(in_place);
         if in_place.len() < old.len() {
             self.0.drain(old.start + in_place.len()..old.end);
-        }
-        for (at, &interval) in more.iter().enumerate() {
-            self.0.insert(old.end + at, interval);
+        } else if !more.is_empty() {
+            self.0.insert_from_slice(old.end, more);
         }
     }
 
@@ -289,11 +302,11 @@ impl Intervals<'_> {
         self.containing(offset).is_some()
     }
 
-    /// The interval that an offset is in.
-    pub(super) fn containing(self, offset: u16) -> Option<Range<u16>> {
-        let behind = self.0.partition_point(|interval| interval.start() <= offset);
-        let interval = self.0[..behind].last()?.blocks();
-        interval.contains(&offset).then_some(interval)
+    /// The interval that an offset is in, and the end of the one before it.
+    pub(super) fn containing(self, offset: u16) -> Option<(Range<u16>, Option<u16>)> {
+        let until_here = &self.0[..self.0.partition_point(|interval| interval.start() <= offset)];
+        let (last, before) = until_here.split_last()?;
+        last.blocks().contains(&offset).then(|| (last.blocks(), before.last().map(|interval| interval.end())))
     }
 
     /// A range cut into the parts that are covered and those that are not, in order.

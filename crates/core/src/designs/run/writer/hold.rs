@@ -115,12 +115,13 @@ impl Writer {
         applied
     }
 
-    /// The rank no longer holds any copy of blocks that it held in the tier, in ranges that have nothing in common.
-    /// Whatever nobody needs any more is trimmed.
+    /// The rank no longer holds any copy of blocks that it held in the tier: ranges in order. Whatever nobody needs any
+    /// more is trimmed.
     pub(super) fn release(&mut self, slot: RankSlot, run: RunId, ranges: &[Range<u16>], tier: Tier) {
+        debug_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
         let rank = self.ranks.get(slot);
         let blocks = ranges.iter().map(Range::len).sum::<usize>();
-        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let end = ranges.last().map_or(0, |last| last.end);
         let plain = rank.home == tier && self.exception(run, slot).is_none();
         let unheld = match ranges {
             [range] if plain && self.end(run, rank.home_holder()) == range.end => {
@@ -132,7 +133,7 @@ impl Writer {
             }
             _ => {
                 let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
-                    ranges.iter().for_each(|range| exceptions.remove(slot, tier, range));
+                    exceptions.remove(slot, tier, ranges);
                     let left = exceptions.left_of(slot);
                     (left.count_only_in(tier, ranges), left.is_empty())
                 });

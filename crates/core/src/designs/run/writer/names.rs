@@ -172,6 +172,12 @@ impl Names {
         (index..last).fold(column.last, |line, _| self.lines[line.0].previous)
     }
 
+    /// The line of an offset that comes before another one, of which the line is known. Costs the lines between.
+    pub(super) fn line_before(&self, line: LineId, offset: u16, before: u16) -> LineId {
+        let back = offset / LINE_NAMES as u16 - before / LINE_NAMES as u16;
+        (0..back).fold(line, |line, _| self.previous(line))
+    }
+
     pub(super) fn next(&self, line: LineId) -> LineId {
         self.lines[line.0].next
     }

@@ -6,9 +6,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::Writer;
-use super::names::LineId;
+use super::names::LINE_NAMES;
 use super::place::Cursor;
-use crate::designs::run::published::layout::RunId;
+use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
 
@@ -16,7 +16,7 @@ use crate::{Applied, RemovedCopies, SequenceHash, Tier};
 #[derive(Debug)]
 struct Stretches {
     run: RunId,
-    /// Disjoint; each is held as a whole.
+    /// In order; each is held as a whole.
     ranges: Ranges,
     /// How many names of the event they are.
     names: usize,
@@ -38,7 +38,7 @@ impl Writer {
         let mut applied = Applied::default();
         let (mut rest, mut next) = (blocks, None);
         while let Some(&name) = rest.first() {
-            let at = next.take().or_else(|| self.named_near(slot, None, name));
+            let at = next.take().or_else(|| self.named_and_placed(slot, name));
             let held = at.map(|at| self.stretches(slot, tier, at, rest)).filter(|held| held.names > 0);
             let Some(held) = held else {
                 applied += self.remove_waiting(slot, tier, name, copies);
@@ -63,7 +63,7 @@ impl Writer {
     }
 
     /// How many of `names`, the first of which the cursor stands at, the rank holds in that block's run, each once. They
-    /// mostly go backward. Behind holes a rank's next block is near; holes are made one here and one there.
+    /// mostly go backward, past holes too. Holes are made one here and one there.
     fn stretches(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> Stretches {
         let (mut at, run) = (at, at.place.run);
         let coverage = self.coverage(run, slot);
@@ -71,7 +71,7 @@ impl Writer {
         let mut found = Stretches { run, ranges: Ranges::new(), names: 0, next: None };
         // What has been found lies between these.
         let mut met = 0..0;
-        while let Some(interval) = held.containing(at.place.offset) {
+        while let Some((interval, end_before)) = held.containing(at.place.offset) {
             let from = if at.place.offset < met.start { interval.start } else { interval.start.max(met.end) };
             let before = &names[found.names + 1..];
             let (count, first) = self.held_before(slot, at, from, before);
@@ -82,25 +82,31 @@ impl Writer {
             found.next = None;
             // A chain goes on in another run.
             let Some(&name) = before.get(count).filter(|_| first.place.offset > 0) else { break };
-            found.next = self.named_near(slot, Some(first.line), name);
+            let past_hole = end_before.filter(|_| first.place.offset == interval.start);
+            found.next = past_hole
+                .and_then(|end| self.named_at(slot, first, end - 1, name))
+                .or_else(|| self.named_and_placed(slot, name));
             match found.next.filter(|next| next.place.run == run && !met.contains(&next.place.offset)) {
                 Some(next) => at = next,
                 None => break,
             }
         }
+        found.ranges.sort_unstable_by_key(|range| range.start);
         found
     }
 
-    /// The block that the rank's domain calls so, if it does not wait. Looked for first in a line of names and the
-    /// one before.
-    fn named_near(&self, slot: RankSlot, line: Option<LineId>, name: SequenceHash) -> Option<Cursor> {
+    /// The block that the rank's domain calls so, if it does not wait.
+    fn named_and_placed(&self, slot: RankSlot, name: SequenceHash) -> Option<Cursor> {
         let rank = self.ranks.get(slot);
-        if rank.waiting.contains(name) {
-            return None;
-        }
-        let in_line = |line| Some(Cursor { place: self.names.find_in(line, name)?, line });
-        let near = line.and_then(|line| in_line(line).or_else(|| in_line(self.names.previous(line))));
-        near.or_else(|| self.named(rank.domain, name))
+        if rank.waiting.contains(name) { None } else { self.named(rank.domain, name) }
+    }
+
+    /// The block at an offset before the cursor's, if it is called so and nothing waits.
+    fn named_at(&self, slot: RankSlot, behind: Cursor, offset: u16, name: SequenceHash) -> Option<Cursor> {
+        let line = self.names.line_before(behind.line, behind.place.offset, offset);
+        let is_it = self.ranks.get(slot).waiting.is_empty()
+            && self.names.line(line)[usize::from(offset) % LINE_NAMES] == name.0;
+        is_it.then_some(Cursor { place: Place { offset, ..behind.place }, line })
     }
 
     /// How many of `names` are the blocks right before one, in the interval from `held_from` on that the rank holds, and

@@ -123,6 +123,11 @@ impl Columns {
 }
 
 impl RunState {
+    /// The run that was hung from this one last.
+    pub(super) fn latest_child(&self) -> Option<RunId> {
+        (self.first_child != RunId::NONE).then_some(self.first_child)
+    }
+
     /// Ranks that hold more than an interval from the start in one tier, and what they hold.
     pub(super) fn exceptions(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
         self.exceptions.iter().flat_map(|exceptions| exceptions.iter())
@@ -213,8 +218,7 @@ impl Runs {
 
     /// The run that was hung from this one last, with the offset from which it does.
     pub(super) fn latest_child(&self, run: RunId) -> Option<(u16, RunId)> {
-        let child = self.get(run).first_child;
-        (child != RunId::NONE).then(|| (self.get(child).parent.offset, child))
+        self.get(run).latest_child().map(|child| (self.get(child).parent.offset, child))
     }
 
     /// The runs that hang from a run, with the offsets from which they do.

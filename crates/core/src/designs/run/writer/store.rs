@@ -69,7 +69,11 @@ impl Writer {
                 self.trim(last.place.run, domain);
                 return applied + self.refuse(slot, rest);
             }
+            let next_run = rest.get(count).and_then(|next| self.prefetch_next(domain, last.place.run, next));
             applied += self.hold(slot, last.place.run, end - count as u16..end, copies);
+            if let Some(run) = next_run {
+                self.prefetch_exceptions(run);
+            }
             if let Some(bounded) = &mut self.bounded {
                 bounded.values.touch(last.place.run);
             }

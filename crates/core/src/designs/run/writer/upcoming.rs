@@ -9,7 +9,7 @@ use super::Writer;
 use super::runs::DomainId;
 use crate::designs::run::published::layout::{HEADER_WORDS, Place, RunId};
 use crate::designs::run::published::prefetch::prefetch;
-use crate::{BlockEvent, SequenceHash, WorkerRank};
+use crate::{Block, BlockEvent, SequenceHash, WorkerRank};
 
 /// Names that events start with, by how far they have come. They change nothing: a name may be gone, or mean something
 /// else, when its turn comes.
@@ -65,6 +65,14 @@ impl Writer {
         prefetch(&record[0]);
         prefetch(&record[HEADER_WORDS + usize::from(place.offset)]);
         prefetch(self.runs.get(place.run));
+    }
+
+    /// Asks for the block that a chain goes on with behind a run, as if it were in the run's latest child; says which that is.
+    pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) -> Option<RunId> {
+        self.domains.get(domain).directory.prefetch(next.sequence);
+        let child = self.runs.get(run).latest_child()?;
+        self.prefetch_place(Place { run: child, offset: 0 });
+        Some(child)
     }
 
     /// Asks for what is special in a run whose state is at hand.
