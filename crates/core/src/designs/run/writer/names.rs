@@ -198,6 +198,12 @@ impl Names {
         prefetch(&self.lines[line.0]);
     }
 
+    /// Asks for what is probably the line so many before this one: lines of a column are mostly in order.
+    #[inline]
+    pub(super) fn prefetch_before(&self, line: LineId, lines: u32) {
+        self.prefetch(LineId(line.0.saturating_sub(lines)));
+    }
+
     /// Whether the line holds the name, and where that block is.
     #[inline]
     pub(super) fn find_in(&self, line: LineId, name: SequenceHash) -> Option<Place> {

@@ -24,6 +24,9 @@ impl Cursor {
     pub(super) const ROOT: Self = Self { place: Place::ROOT, line: LineId::NONE };
 }
 
+/// Lines of names that are asked for ahead where a column is followed from its end.
+const LINES_AHEAD: u32 = 4;
+
 /// What a domain knows of a block that follows a certain place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Located {
@@ -76,6 +79,9 @@ impl Writer {
             return (0, at);
         }
         let named = self.runs.get(at.place.run).columns.get(domain).named;
+        if let Some(next) = blocks.get(usize::from(named - 1 - at.place.offset)) {
+            self.prefetch_next(domain, at.place.run, next);
+        }
         let locals = &self.published.run(at.place.run).locals()[..usize::from(named)];
         let (mut cursor, mut known) = (at, 0);
         let mut names = self.names.line(at.line);
@@ -102,11 +108,13 @@ impl Writer {
     /// of them is.
     pub(super) fn named_before(&self, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
         let (mut cursor, mut count) = (at, 0);
+        (1..LINES_AHEAD).for_each(|lines| self.names.prefetch_before(at.line, lines));
         while cursor.place.offset > 0 && count < names.len() {
             let (line, within) = match usize::from(cursor.place.offset) % LINE_NAMES {
                 0 => (self.names.previous(cursor.line), LINE_NAMES),
                 within => (cursor.line, within),
             };
+            self.names.prefetch_before(line, LINES_AHEAD);
             let before = self.names.line(line)[..within].iter().rev();
             let same = before.zip(&names[count..]).take_while(|&(&known, name)| known == name.0).count();
             if same == 0 {

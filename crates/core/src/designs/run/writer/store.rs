@@ -49,7 +49,10 @@ impl Writer {
                 (known, last)
             } else {
                 match self.locate(domain, at.place, block) {
-                    Located::Known(found) => (1, found),
+                    Located::Known(found) => {
+                        let (more, last) = self.known_after(domain, found, &rest[1..]);
+                        (1 + more, last)
+                    }
                     Located::Unnamed(place) => self.name_stretch(domain, place, rest),
                     Located::Absent => self.append(domain, at.place, rest),
                     Located::OtherName if self.domains.is_alone(domain) => self.append_twin(domain, at.place, rest),
@@ -69,11 +72,10 @@ impl Writer {
                 self.trim(last.place.run, domain);
                 return applied + self.refuse(slot, rest);
             }
-            let next_run = rest.get(count).and_then(|next| self.prefetch_next(domain, last.place.run, next));
-            applied += self.hold(slot, last.place.run, end - count as u16..end, copies);
-            if let Some(run) = next_run {
-                self.prefetch_exceptions(run);
+            if let Some(next) = rest.get(count) {
+                self.prefetch_names_of_next(domain, last.place.run, next);
             }
+            applied += self.hold(slot, last.place.run, end - count as u16..end, copies);
             if let Some(bounded) = &mut self.bounded {
                 bounded.values.touch(last.place.run);
             }

@@ -67,12 +67,20 @@ impl Writer {
         prefetch(self.runs.get(place.run));
     }
 
-    /// Asks for the block that a chain goes on with behind a run, as if it were in the run's latest child; says which that is.
-    pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) -> Option<RunId> {
+    /// Asks for the block that a chain goes on with behind a run, in the directory and as if it were in the run's latest child.
+    pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) {
         self.domains.get(domain).directory.prefetch(next.sequence);
-        let child = self.runs.get(run).latest_child()?;
-        self.prefetch_place(Place { run: child, offset: 0 });
-        Some(child)
+        if let Some(child) = self.runs.get(run).latest_child() {
+            self.prefetch_place(Place { run: child, offset: 0 });
+        }
+    }
+
+    /// The second step of [`Writer::prefetch_next`].
+    pub(super) fn prefetch_names_of_next(&self, domain: DomainId, run: RunId, next: &Block) {
+        self.domains.get(domain).directory.prefetch_names(&self.names, next.sequence);
+        if let Some(child) = self.runs.get(run).latest_child() {
+            self.prefetch_exceptions(child);
+        }
     }
 
     /// Asks for what is special in a run whose state is at hand.
