@@ -13,8 +13,8 @@ use crate::designs::run::published::layout::RUN_BLOCKS_MAX;
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{PerTier, Tier};
 
-/// Blocks next to each other that a rank holds in a tier, in a word: rank, tier, start, end. So words in order are
-/// intervals by rank, tier and offset.
+/// Blocks next to each other that a rank holds in a tier, in a word: rank (32 bits), tier (8), start (12), end (12). So
+/// words in order are intervals by rank, tier and offset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Interval(u64);
 
