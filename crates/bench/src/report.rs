@@ -20,7 +20,7 @@ pub struct Report {
 pub struct MeasureReport {
     /// Its name.
     pub measure: String,
-    /// What is measured and how.
+    /// What is measured and how, and in how many rounds.
     pub method: String,
     /// Names of the figures.
     pub columns: Vec<String>,

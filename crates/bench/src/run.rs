@@ -194,7 +194,7 @@ fn summary(measure: Measure, contenders: &[&dyn Contender], baseline: usize, sam
     };
     MeasureReport {
         measure: measure.as_str().to_owned(),
-        method: measure.method().to_owned(),
+        method: format!("{} Figures are medians; rounds: {}.", measure.method(), samples[baseline].len()),
         columns: columns.iter().map(|&name| name.to_owned()).collect(),
         rows: contenders.iter().zip(samples).map(row).collect(),
     }
@@ -227,7 +227,6 @@ fn setting(options: &RunOptions, requests: usize, clock: Clock) -> Vec<(String, 
         ("blocks of a worker's cache", fleet.blocks.to_string()),
         ("blocks of a hash id (512 tokens)", fleet.blocks_per_hash_id.to_string()),
         ("processes", processes.to_owned()),
-        ("rounds (figures are medians)", options.repeats.to_string()),
         ("taken off each timed query", format!("{} ns, what reading the clock costs", clock.overhead_ns())),
     ];
     pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
