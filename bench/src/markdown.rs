@@ -55,11 +55,9 @@ Why, as far as it is known:
   bytes would be less than a name, a slot and a local hash. What many hold costs two bytes and less for each of them.
 * **Mixed replay**: most of its time is ingest. All ratios move by a tenth, and now and then by a quarter, from run to run with what the
   neighbours leave of the processor's caches.
-* **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes, and cuts a
-  removal in two, with a search for each: some 4,000 instructions, about a microsecond, and there is one for fifty stored blocks. What follows
-  a hole is computed and told once more, so blocks have second copies that must be counted. Without any hole the same events take
-  less than a tenth. The table is from before exceptions were looked up once for a stretch instead of five times: five rounds with four
-  contenders after that gave 53.6 against 465 ns (0.12x), and 38.3 against 107 of ChainIndex without holes (0.36x).
+* **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes, and a gap that
+  a removal has to pass: some 1,600 instructions, and there is one for fifty stored blocks. What follows a hole is computed and
+  told once more, so blocks have second copies that must be counted. Without any hole the same events take a twelfth of smg's time.
 * **Clear** is out of sight at once and paid for later: eight runs with each of the events that follow.
 ";
 
