@@ -49,7 +49,8 @@ Why, as far as it is known:
   more, each turn a run and a miss, and prompts of more than a thousand blocks.
 * **Fan-out**: the ends of all holders are compared with the processor's widest vectors, and the depths of 7,000 no longer fit the first
   cache beside them: what is left is writing them. With 1,000 workers most of the time is the way there, as with 64: an edge and a header
-  for each run, each from memory. So it is for the top 8, whose holders are collected in as many runs.
+  for each run, each from memory. So it is for the top 8, whose holders are collected in as many runs. ChainIndex takes
+  4.2 to 7.2 us for 1,000 from run to run, the run index 0.54 to 0.76: nine rounds of these two alone gave 0.075x, and 0.099x for the top 8.
 * **Memory**: about 33 bytes a distinct block, of which 8 are its local hash, 11 its name and the way from it to its run, and
   12 its directory slot at 55% load. With the trace spread over 7,000 workers a block has 1.5 holders: a tenth of ChainIndex's
   bytes would be less than a name, a slot and a local hash. What many hold costs two bytes and less for each of them.
