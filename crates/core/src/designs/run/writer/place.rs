@@ -79,7 +79,8 @@ impl Writer {
             return (0, at);
         }
         let named = self.runs.get(at.place.run).columns.get(domain).named;
-        if let Some(next) = blocks.get(usize::from(named - 1 - at.place.offset)) {
+        let in_run = usize::from(named - 1 - at.place.offset);
+        if let Some(next) = blocks.get(in_run).filter(|_| in_run > 0) {
             self.prefetch_next(domain, at.place.run, next);
         }
         let locals = &self.published.run(at.place.run).locals()[..usize::from(named)];
@@ -108,7 +109,9 @@ impl Writer {
     /// of them is.
     pub(super) fn named_before(&self, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
         let (mut cursor, mut count) = (at, 0);
-        (1..LINES_AHEAD).for_each(|lines| self.names.prefetch_before(at.line, lines));
+        if names.len() > LINE_NAMES {
+            (1..LINES_AHEAD).for_each(|lines| self.names.prefetch_before(at.line, lines));
+        }
         while cursor.place.offset > 0 && count < names.len() {
             let (line, within) = match usize::from(cursor.place.offset) % LINE_NAMES {
                 0 => (self.names.previous(cursor.line), LINE_NAMES),
