@@ -2,12 +2,17 @@
 
 mod support;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_server::{DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, PeerUrl, ServerOptions};
+use flash_indexer_server::{
+    DiscoveryOptions, DiscoverySource, DnsOptions, EngineTemplate, ModelKey, PeerUrl, Query, QueryOptions,
+    ServerOptions,
+};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
@@ -153,6 +158,51 @@ fn an_engine_at_a_new_address_begins_anew_at_once() {
     say(&new, 0, &[stored(None, &[1])]);
     until("what it holds now", || service.score(&tokens(&[1, 2]), "1", 0) == 4);
     assert_eq!(endpoints(&service), [("1".to_owned(), new.endpoint().to_owned())]);
+}
+
+#[test]
+fn an_engine_that_moves_leaves_no_moment_in_which_its_model_is_unknown() {
+    let engines = [publisher(), publisher()];
+    let file = EngineFile::holding("[]");
+    file.name([(1, &engines[0])]);
+    let service = Service::start_with(options(file.sources(), FOR_EVER));
+    until("the engine", || instances(&service) == ["1"]);
+    let model = ModelKey::new("m".to_owned(), None);
+    let ask = || service.indexer().query_here(&model, Query::Hashes(Cow::Borrowed(&[])), QueryOptions::default());
+    let has_moved = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let router = scope.spawn(|| {
+            while !has_moved.load(Ordering::Relaxed) {
+                assert!(ask().is_ok(), "nobody knows the model");
+            }
+        });
+        for to in engines.iter().cycle().skip(1).take(3) {
+            file.name([(1, to)]);
+            until("its new address", || endpoints(&service) == [("1".to_owned(), to.endpoint().to_owned())]);
+        }
+        has_moved.store(true, Ordering::Relaxed);
+        router.join().expect("it is always known");
+    });
+    file.write("[]");
+    service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" }));
+    until("that nobody knows the model", || ask().is_err());
+}
+
+#[test]
+fn an_engine_that_comes_back_with_other_blocks_begins_anew() {
+    let engine = publisher();
+    let file = EngineFile::holding("[]");
+    let name = |block_size: u32| {
+        let engine =
+            json!({ "instance_id": 1, "endpoint": engine.endpoint(), "model_name": "m", "block_size": block_size });
+        file.write(&json!([engine]).to_string());
+    };
+    let block_size = |service: &Service| service.get("/workers").1[0]["block_size"].clone();
+    name(4);
+    let service = Service::start_with(options(file.sources(), FOR_EVER));
+    until("the engine", || block_size(&service) == 4);
+    name(8);
+    until("its larger blocks", || block_size(&service) == 8);
 }
 
 #[test]

@@ -157,6 +157,9 @@ impl Runner {
                 Step::Register { registration, source } => self.register(registration, &source, now),
             }
         }
+        if registrations == Registrations::Changed {
+            self.indexer.forget_empty_models();
+        }
         if self.reconciler.has_answers() {
             self.status.has_begun(self.registered());
         }

@@ -246,6 +246,7 @@ impl Indexer {
 
     fn forget_pod(&self, listener: &Listener) {
         self.unregister_kept(&rank_of(listener));
+        self.forget_empty_models();
     }
 
     fn is_automatic(&self, listener: &Listener) -> bool {

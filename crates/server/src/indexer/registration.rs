@@ -217,6 +217,7 @@ impl Indexer {
         let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
         listed.listeners.insert(dp_rank, Arc::clone(&listener));
         drop(instances);
+        self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
         if is_shared {
             self.decoders.deliver(&listener, Delivery::Unmute(dp_rank));
         } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
@@ -225,6 +226,7 @@ impl Indexer {
                 // What a dump said of it is still there.
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
             }
+            self.forget_if_empty(&model);
             return Err(refused(&error));
         }
         if listener.options.is_bound() {
@@ -234,12 +236,16 @@ impl Indexer {
             self.release_held(&listener, dp_rank, Some(Position::UNKNOWN));
         }
         model.update_lora_name();
-        self.models.write().entry(key).or_insert(model);
         Ok(Registered::New)
     }
 
-    /// The model of that name, or a new one that is not registered yet.
+    /// The model of that name, or a new one that is not registered yet. One that nobody is registered for gives way to one
+    /// with blocks of another size.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
+        let known = self.models.read().get(key).cloned();
+        if let Some(model) = known.filter(|model| model.block_size != block_size) {
+            self.forget_if_empty(&model);
+        }
         let (known, count) = {
             let models = self.models.read();
             (models.get(key).cloned(), models.len())
@@ -303,11 +309,17 @@ impl Indexer {
     ) -> Unregistered {
         let _registering = self.registering.lock();
         let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
-        Unregistered { ranks: models.iter().map(|model| self.leave(model, instance, dp_rank)).sum() }
+        let leave = |model: &Arc<Model>| {
+            let ranks = self.leave(model, instance, dp_rank);
+            self.forget_if_empty(model);
+            ranks
+        };
+        Unregistered { ranks: models.iter().map(leave).sum() }
     }
 
     /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
-    /// names.
+    /// names. A model that this leaves without instances is still known, so that the rank can come back in another way without
+    /// a moment in which nobody knows its model: [`Indexer::forget_empty_models`] is called next.
     pub(crate) fn unregister_kept(&self, rank: &RankId) -> Unregistered {
         let _registering = self.registering.lock();
         let model = self.models.read().get(&rank.model).cloned();
@@ -330,6 +342,12 @@ impl Indexer {
         Unregistered { ranks: left }
     }
 
+    /// Forgets models that no instance is registered for.
+    pub(crate) fn forget_empty_models(&self) {
+        let _registering = self.registering.lock();
+        self.models_of(None, None).iter().for_each(|model| self.forget_if_empty(model));
+    }
+
     /// Takes an instance or one of its ranks out of a model; how many ranks it was.
     fn leave(&self, model: &Arc<Model>, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
         let mut ranks = forget_dumped(model, instance, dp_rank);
@@ -348,6 +366,11 @@ impl Indexer {
             model.remove_worker(listener.worker);
         }
         model.update_lora_name();
+        ranks
+    }
+
+    /// Forgets a model unless an instance is registered for it.
+    fn forget_if_empty(&self, model: &Model) {
         if model.instances.read().is_empty() {
             let left = {
                 let mut models = self.models.write();
@@ -356,7 +379,6 @@ impl Indexer {
             };
             self.share_memory_among(left);
         }
-        ranks
     }
 
     /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
