@@ -66,6 +66,9 @@ impl Writer {
     /// mostly go backward, past holes too. Holes are made one here and one there.
     fn stretches(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> Stretches {
         let (mut at, run) = (at, at.place.run);
+        let rank = self.ranks.get(slot);
+        // Where something waits, each name is asked whether it does, one by one.
+        let names = if rank.waiting.is_empty() { names } else { &names[..1] };
         let coverage = self.coverage(run, slot);
         let held = coverage.tier(tier);
         let mut found = Stretches { run, ranges: Ranges::new(), names: 0, next: None };
@@ -74,7 +77,8 @@ impl Writer {
         while let Some((interval, end_before)) = held.containing(at.place.offset) {
             let from = if at.place.offset < met.start { interval.start } else { interval.start.max(met.end) };
             let before = &names[found.names + 1..];
-            let (count, first) = self.held_before(slot, at, from, before);
+            let most = before.len().min(usize::from(at.place.offset - from));
+            let (count, first) = self.named_before(at, &before[..most]);
             let range = first.place.offset..at.place.offset + 1;
             met = if found.names == 0 { range.clone() } else { met.start.min(range.start)..met.end.max(range.end) };
             found.ranges.push(range);
@@ -83,9 +87,8 @@ impl Writer {
             // A chain goes on in another run.
             let Some(&name) = before.get(count).filter(|_| first.place.offset > 0) else { break };
             let past_hole = end_before.filter(|_| first.place.offset == interval.start);
-            found.next = past_hole
-                .and_then(|end| self.named_at(slot, first, end - 1, name))
-                .or_else(|| self.named_and_placed(slot, name));
+            found.next =
+                past_hole.and_then(|end| self.named_at(first, end - 1, name)).or_else(|| self.named(rank.domain, name));
             match found.next.filter(|next| next.place.run == run && !met.contains(&next.place.offset)) {
                 Some(next) => at = next,
                 None => break,
@@ -101,22 +104,11 @@ impl Writer {
         if rank.waiting.contains(name) { None } else { self.named(rank.domain, name) }
     }
 
-    /// The block at an offset before the cursor's, if it is called so and nothing waits.
-    fn named_at(&self, slot: RankSlot, behind: Cursor, offset: u16, name: SequenceHash) -> Option<Cursor> {
+    /// The block at an offset before the cursor's, if it is called so.
+    fn named_at(&self, behind: Cursor, offset: u16, name: SequenceHash) -> Option<Cursor> {
         let line = self.names.line_before(behind.line, behind.place.offset, offset);
-        let is_it = self.ranks.get(slot).waiting.is_empty()
-            && self.names.line(line)[usize::from(offset) % LINE_NAMES] == name.0;
+        let is_it = self.names.line(line)[usize::from(offset) % LINE_NAMES] == name.0;
         is_it.then_some(Cursor { place: Place { offset, ..behind.place }, line })
-    }
-
-    /// How many of `names` are the blocks right before one, in the interval from `held_from` on that the rank holds, and
-    /// where the first of these blocks is.
-    fn held_before(&self, slot: RankSlot, at: Cursor, held_from: u16, names: &[SequenceHash]) -> (usize, Cursor) {
-        if !self.ranks.get(slot).waiting.is_empty() {
-            return (0, at);
-        }
-        let most = names.len().min(usize::from(at.place.offset - held_from));
-        self.named_before(at, &names[..most])
     }
 
     /// Takes a copy, or all, of blocks that the rank holds in the tier.
