@@ -1,7 +1,7 @@
 //! How a query goes through the published side.
 //!
-//! It walks down comparing local hashes, then lays the holdings of the runs on its way over each
-//! other, and at last looks whether any of these runs has changed its version meanwhile; if so it
+//! It walks down comparing local hashes and lays the holdings of the runs on its way over each other, those of one while
+//! the next comes from memory. At last it looks whether any of these runs has changed its version meanwhile; if so it
 //! starts again. It takes no lock and writes nothing that others see.
 
 use super::branching;
@@ -48,23 +48,19 @@ pub(super) fn until_unchanged<T>(published: &Published, mut attempt: impl FnMut(
 /// Fills in the depths of a query.
 pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Changed> {
     let generation = published.edges.generation();
-    let way = walk(published, generation, query, &mut scratch.path)?;
     let holders = published.ranks.holder_count();
-    if way == Way::Branching {
-        scratch.depths.clear(holders);
-        return branching::find(published, query, &mut scratch.depths);
-    }
     let Scratch { path, depths, .. } = scratch;
-    match path.split_first() {
-        None => depths.clear(holders),
-        Some((first, rest)) => {
-            depths.start(holders, published.run(first.run).holdings(), first.matched);
-            for step in rest {
-                depths.go_on(published.run(step.run).holdings(), step.base, step.matched);
-            }
-        }
+    let way = walk(published, generation, query, path, |run, step| match step.base {
+        0 => depths.start(holders, run.holdings(), step.matched),
+        base => depths.go_on(run.holdings(), base, step.matched),
+    })?;
+    if path.is_empty() || way == Way::Branching {
+        depths.clear(holders);
     }
-    check(published, generation, path)
+    match way {
+        Way::Single => check(published, generation, path),
+        Way::Branching => branching::find(published, query, depths),
+    }
 }
 
 /// Whether everything on the path is still as it was found.
@@ -74,19 +70,27 @@ pub(super) fn check(published: &Published, generation: u32, path: &[Step]) -> Re
     if same && published.edges.generation() == generation { Ok(()) } else { Err(Changed) }
 }
 
-/// Follows the query from the root as far as blocks are known, whoever holds them.
-pub(super) fn walk(
-    published: &Published,
+/// Follows the query from the root as far as blocks are known, whoever holds them. Calls `meanwhile` for each run on its
+/// way, in order: while the next one comes from memory.
+#[inline]
+pub(super) fn walk<'p>(
+    published: &'p Published,
     generation: u32,
     query: &[LocalHash],
     path: &mut Vec<Step>,
+    mut meanwhile: impl FnMut(Run<'p>, Step),
 ) -> Result<Way, Changed> {
     path.clear();
     let mut way = Way::Single;
     let mut parent = Place::ROOT;
     let mut base = 0;
     let mut likely = None;
-    while let Some((run, version, info)) = child(published, generation, (parent, likely), &query[base..])? {
+    let mut last = None;
+    loop {
+        let mut use_last = || last.take().into_iter().for_each(|(run, step)| meanwhile(run, step));
+        let next = child(published, generation, (parent, likely), &query[base..], &mut use_last)?;
+        use_last();
+        let Some((run, version, info)) = next else { return Ok(way) };
         let record = published.run(run);
         likely = record.child();
         if let Some((_, child)) = likely {
@@ -97,7 +101,10 @@ pub(super) fn walk(
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
             way = Way::Branching;
         }
-        path.push(Step { run, version, base: base as u32, matched: matched as u32, ragged: info.has(Info::RAGGED) });
+        let ragged = info.has(Info::RAGGED);
+        let step = Step { run, version, base: base as u32, matched: matched as u32, ragged };
+        path.push(step);
+        last = Some((record, step));
         if matched == 0 {
             // Only a run that is being changed: its first block is what it was found by.
             return Err(Changed);
@@ -105,28 +112,32 @@ pub(super) fn walk(
         base += matched;
         parent = Place { run, offset: (matched - 1) as u16 };
     }
-    Ok(way)
 }
 
 /// The run that follows `parent` with the query's first block, with its version from before it was looked at. `likely` may
-/// be one that hangs from that run at some offset.
+/// be one that hangs from that run at some offset. Calls `meanwhile`, perhaps not once, perhaps more often, when a run is
+/// asked for and will take a while to come.
 #[inline]
 fn child(
     published: &Published,
     generation: u32,
     (parent, likely): (Place, Option<(u16, RunId)>),
     query: &[LocalHash],
+    mut meanwhile: impl FnMut(),
 ) -> Result<Option<(RunId, u64, Info)>, Changed> {
     let Some(&local) = query.first() else { return Ok(None) };
-    if let Some((_, run)) = likely.filter(|&(offset, _)| offset == parent.offset)
-        && let Some((version, info)) = as_child(published.run(run), parent, local)?
-    {
-        return Ok(Some((run, version, info)));
+    if let Some((_, run)) = likely.filter(|&(offset, _)| offset == parent.offset) {
+        meanwhile();
+        if let Some((version, info)) = as_child(published.run(run), parent, local)? {
+            return Ok(Some((run, version, info)));
+        }
     }
     let mut found = Ok(None);
     published.edges.search(generation, edge_hash(parent, local), |run| {
-        found =
-            as_child(published.run(run), parent, local).map(|child| child.map(|(version, info)| (run, version, info)));
+        let record = published.run(run);
+        prefetch_start(record.record);
+        meanwhile();
+        found = as_child(record, parent, local).map(|child| child.map(|(version, info)| (run, version, info)));
         !matches!(found, Ok(None))
     });
     found

@@ -39,7 +39,7 @@ fn from_below(
     let generation = published.edges.generation();
     let Scratch { path, top, .. } = scratch;
     top.clear();
-    let way = walk(published, generation, query, path)?;
+    let way = walk(published, generation, query, path, |_, _| {})?;
     if way == Way::Single {
         for (at, step) in path.iter().enumerate().rev() {
             if top.len() >= count {
@@ -74,7 +74,9 @@ fn collect(
                 .all(|step| u32::from(published.run(step.run).holdings().end(holder)) >= step.matched);
         if wanted {
             let depth = step.base + step.matched.min(end.into());
-            let at = deeper + top[deeper..].partition_point(|&(_, other)| other >= depth);
+            // From behind: most are as deep as the last.
+            let at =
+                top[deeper..].iter().rposition(|&(_, other)| other >= depth).map_or(deeper, |last| deeper + last + 1);
             top.truncate(count - 1);
             top.insert(at, (holder, depth));
         }

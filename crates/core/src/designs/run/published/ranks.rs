@@ -96,6 +96,7 @@ impl RankTable {
         self.holder_count.load(Acquire) as usize
     }
 
+    #[inline]
     pub(crate) fn meaning(&self, holder: Holder) -> HolderMeaning {
         let word = self.holders.record(holder.0)[0].load(Relaxed);
         HolderMeaning { rank: RankSlot(word as u32), first: (word >> 32) as u8 & 15, last: (word >> 36) as u8 & 15 }

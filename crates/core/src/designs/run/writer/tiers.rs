@@ -13,7 +13,7 @@ impl Writer {
     /// walk, and a look at each run of it for each match.
     pub(in crate::designs::run) fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let mut path = Vec::new();
-        let way = walk(&self.published, self.published.edges.generation(), query, &mut path);
+        let way = walk(&self.published, self.published.edges.generation(), query, &mut path, |_, _| {});
         if way != Ok(Way::Single) {
             return tiers::fastest_tiers(query, found, |found| self.held(found.rank));
         }
