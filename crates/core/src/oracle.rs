@@ -95,12 +95,10 @@ impl PrefixIndex for Oracle {
         let of_match = |found: &RankMatch| {
             let mut tiers = PerTier::<u32>::default();
             let Some(held) = self.ranks.get(&found.rank) else { return tiers };
-            for blocks in 1..=found.longest() as usize {
-                let chains = chains(held, &query[..blocks], Tier::External);
-                let last = chains.iter().filter(|chain| chain.len() == blocks).map(|chain| chain[blocks - 1]);
-                let holds = |name: SequenceHash, tier: Tier| held[&name].copies[tier] > 0;
-                let fastest = last.filter_map(|name| Tier::ALL.into_iter().find(|&tier| holds(name, tier))).min();
-                let Some(fastest) = fastest else { break };
+            let matched = query.len().min(found.longest() as usize);
+            for names in reached(held, &query[..matched], Tier::External) {
+                let holds = |tier: Tier| names.iter().any(|name| held[name].copies[tier] > 0);
+                let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("what is reached is held");
                 tiers[fastest] += 1;
             }
             tiers
@@ -135,18 +133,31 @@ impl PrefixIndex for Oracle {
 
 /// Leading blocks of `query` that are held in `slowest` or a faster tier.
 fn depth(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest: Tier) -> u32 {
-    let mut reached: BTreeSet<Option<SequenceHash>> = BTreeSet::from([None]);
-    let mut depth = 0;
+    reached(held, query, slowest).len() as u32
+}
+
+/// For each of these blocks the names that it may have: those held in `slowest` or a faster tier that follow one of the block
+/// before and say what the query says.
+fn reached(
+    held: &BTreeMap<SequenceHash, HeldBlock>,
+    query: &[LocalHash],
+    slowest: Tier,
+) -> Vec<BTreeSet<SequenceHash>> {
+    let mut reached: Vec<BTreeSet<SequenceHash>> = Vec::new();
     for &local in query {
-        let usable = |entry: &&HeldBlock| Tier::ALL.iter().any(|&t| t <= slowest && entry.copies[t] > 0);
-        let next = held.values().filter(|entry| entry.local == local && reached.contains(&entry.parent));
-        reached = next.filter(usable).map(|entry| Some(entry.sequence)).collect();
-        if reached.is_empty() {
+        let follows = |block: &&HeldBlock| match (reached.last(), block.parent) {
+            (None, parent) => parent.is_none(),
+            (Some(before), parent) => parent.is_some_and(|parent| before.contains(&parent)),
+        };
+        let next = held.values().filter(|block| block.local == local).filter(follows);
+        let names: BTreeSet<_> =
+            next.filter(|block| is_within(&block.copies, slowest)).map(|block| block.sequence).collect();
+        if names.is_empty() {
             break;
         }
-        depth += 1;
+        reached.push(names);
     }
-    depth
+    reached
 }
 
 /// Brute force for ranks with several cache groups: every chain of names that a query can follow is
