@@ -1,18 +1,14 @@
 //! Replicas that share an index through Redis score the pods of all, answer over gRPC as one service would, and say when
 //! the store is away.
 
-#[path = "support/proto.rs"]
-mod proto;
-mod support;
-
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::proto::router_service_client::RouterServiceClient;
+use crate::support::proto::{GetPodScoresRequest, GetPodScoresResponse, PredictRequest, QueryRequest, QueryResponse};
+use crate::support::{Engine, PATIENCE, Service, removed, replica, stored, to_host, tokens};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use flash_indexer_wire::EngineEvent;
-use proto::indexer_service_client::IndexerServiceClient;
-use proto::router_service_client::RouterServiceClient;
-use proto::{GetPodScoresRequest, GetPodScoresResponse, PredictRequest, QueryRequest, QueryResponse};
 use serde_json::{Value, json};
-use support::{Engine, PATIENCE, Service, removed, replica, stored, to_host, tokens};
 use tonic::Code;
 use tonic::transport::Channel;
 

@@ -1,20 +1,16 @@
 //! Prompts that wait for a tokenizer: the queue is bounded, and nobody waits in it for those who have gone.
 
-#[path = "support/proto.rs"]
-mod proto;
-mod support;
-
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::proto::GetPodScoresRequest;
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::{Engine, PATIENCE, Service};
 use flash_indexer_prompt::tokenize::PoolOptions;
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions, TokenizerServiceOptions};
 use flash_indexer_test_support::wait_for;
-use proto::GetPodScoresRequest;
-use proto::indexer_service_client::IndexerServiceClient;
 use serde_json::{Value, json};
-use support::{Engine, PATIENCE, Service};
 use tonic::{Code, Request};
 
 /// A tokenizer service that takes connections and says nothing, until it is gone.

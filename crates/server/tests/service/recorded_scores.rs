@@ -4,11 +4,10 @@
 //! What recorded engines were asked are random tokens, which are no text of a real tokenizer. So the service is given
 //! one for which they are: a word for each token.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::support::{Engine, Service};
 use flash_indexer_core::DpRank;
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_sim::{
@@ -16,14 +15,10 @@ use flash_indexer_sim::{
 };
 use flash_indexer_test_support::shared_dir;
 use serde_json::{Value, json};
-use support::{Engine, Service};
 use tonic::transport::Channel;
 
-#[path = "support/proto.rs"]
-mod proto;
-
-use proto::GetPodScoresRequest;
-use proto::indexer_service_client::IndexerServiceClient;
+use crate::support::proto::GetPodScoresRequest;
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
 
 /// The model of all engines.
 const MODEL: &str = "m";

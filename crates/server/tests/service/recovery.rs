@@ -1,7 +1,6 @@
 //! What happens to a stream, through real sockets, and what the index makes of it.
 
-mod support;
-
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::RemovedCopies;
 use flash_indexer_core::hashing::BlockSize;
@@ -9,7 +8,6 @@ use flash_indexer_server::{InstanceId, ModelKey, Position, Registration, Release
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
-use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 
 /// A batch of the life of an engine that began at `start`.
 fn batch(start: f64, events: &[EngineEvent<'_>]) -> Vec<u8> {

@@ -1,7 +1,6 @@
 //! gRPC answers as HTTP does.
 
-mod support;
-
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::wait_for;
@@ -9,7 +8,6 @@ use futures_core::Stream;
 use serde_json::json;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
@@ -21,12 +19,9 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-#[path = "support/proto.rs"]
-mod proto;
-
-use proto::indexer_service_client::IndexerServiceClient;
-use proto::router_service_client::RouterServiceClient;
-use proto::{GetPodScoresRequest, PredictRequest, QueryRequest};
+use crate::support::proto::indexer_service_client::IndexerServiceClient;
+use crate::support::proto::router_service_client::RouterServiceClient;
+use crate::support::proto::{GetPodScoresRequest, PredictRequest, QueryRequest};
 
 fn service(body_bytes_max: usize) -> (Service, Channel) {
     let service = Service::start_with(ServerOptions { grpc_port: Some(0), body_bytes_max, ..ServerOptions::default() });
@@ -139,7 +134,7 @@ fn queries_are_answered_as_over_http() {
 async fn answers(
     mut client: RouterServiceClient<Channel>,
     requests: mpsc::Receiver<QueryRequest>,
-) -> Streaming<proto::QueryResponse> {
+) -> Streaming<crate::support::proto::QueryResponse> {
     client.query_stream(Sent(requests)).await.expect("a stream").into_inner()
 }
 

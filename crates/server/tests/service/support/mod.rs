@@ -1,11 +1,10 @@
 //! A service under test, engines that say what a test wants, and a client.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 mod exposition;
 pub(crate) mod fake_cluster;
 pub(crate) mod fake_dns;
 pub(crate) mod fake_peer;
+pub(crate) mod proto;
 
 use std::net::SocketAddr;
 use std::time::Duration;

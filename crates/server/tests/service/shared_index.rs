@@ -1,10 +1,8 @@
 //! Replicas that share an index through Redis: each answers for the engines of all, and says when it cannot.
 
-mod support;
-
+use crate::support::{Engine, PATIENCE, Service, removed, replica, stored, tokens};
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use serde_json::{Value, json};
-use support::{Engine, PATIENCE, Service, removed, replica, stored, tokens};
 
 fn query(prompt: &[u64]) -> Value {
     json!({ "model_name": "m", "token_ids": tokens(prompt) })

@@ -1,17 +1,15 @@
 //! Peers: who they are, what is learned from them, and what becomes of a peer that lies or dies.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::fake_peer::{FakeDump, FakePeer};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_server::{PeerDeadlines, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
 use serde_json::{Value, json};
-use support::fake_peer::{FakeDump, FakePeer};
-use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 /// A service that starts from these peers, as soon as it has.
 fn recovered(peers: &[&str]) -> Service {

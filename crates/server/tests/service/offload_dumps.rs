@@ -1,13 +1,11 @@
 //! Dumps of engines that offload: what is taken over knows what dropped blocks contain.
 
-mod support;
-
+use crate::support::{Engine, Service, removed, store, stored, tokens};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
-use support::{Engine, Service, removed, store, stored, tokens};
 
 const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
 const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };

@@ -1,12 +1,12 @@
 //! Engines come and go by themselves: a file or a name in DNS says which there are.
 
-mod support;
-
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::fake_dns::{FakeDns, Says};
+use crate::support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
@@ -18,8 +18,6 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use hickory_resolver::proto::op::ResponseCode;
 use serde_json::{Value, json};
-use support::fake_dns::{FakeDns, Says};
-use support::{BLOCK_TOKENS, PATIENCE, Service, stored, tokens};
 
 /// A file of engines, replaced as a whole.
 struct EngineFile {

@@ -1,12 +1,10 @@
 //! Why matches end where they do, for every reason that there is.
 
-mod support;
-
+use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
-use support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
 
 /// The explanation of a prompt of model `m`, given as blocks.
 fn explain(service: &Service, hashes: &[u64], more: &Value) -> Value {

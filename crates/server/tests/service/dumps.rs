@@ -1,17 +1,15 @@
 //! What a dump says, in all of its forms, and that no part of one is taken for the whole.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::Read;
 
+use crate::support::{Engine, Service, store, stored};
 use flash_indexer_core::Tier;
 use flash_indexer_server::dump::{
     DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, Told, read_dump,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent};
 use serde_json::json;
-use support::{Engine, Service, store, stored};
 
 /// Takes everything, and counts blocks and copies by instance and tier.
 #[derive(Default, Debug, PartialEq)]

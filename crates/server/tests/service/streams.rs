@@ -1,9 +1,8 @@
 //! What engines say, through real sockets, to the answers that clients get.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
@@ -12,7 +11,6 @@ use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch};
 use serde_json::{Value, json};
-use support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 
 #[test]
 fn an_answer_names_every_registered_rank_and_what_it_holds() {

@@ -1,15 +1,13 @@
 //! Every metric is well formed, and moves when what it counts happens.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use crate::support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_server::{IndexerOptions, MetricNames, ServerOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
-use support::{Engine, Exposition, PATIENCE, Service, removed, store, stored, tokens};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
 const UNMOVED: [&str; 11] = [

@@ -1,0 +1,23 @@
+//! The service as its users see it, over its sockets. One program, because linking each file by itself takes longer than running it.
+
+mod discovery;
+mod dumps;
+mod explain;
+mod group_dumps;
+mod groups;
+mod grpc;
+mod kubernetes;
+mod memory;
+mod metrics;
+mod offload_dumps;
+mod peers;
+mod pods;
+mod recorded_scores;
+mod recovery;
+mod scores;
+mod shared_index;
+mod shared_scores;
+mod streams;
+mod support;
+mod tokenizer_queue;
+mod wrong_input;
