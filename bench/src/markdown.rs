@@ -31,8 +31,7 @@ answers for all and keeps the deepest. Answers are compared in every run; where 
 const MADE_BY: &str = "\
 Made by `bench/run`, do not edit. The parts are `bench/run measures --repeats N --contenders \"a;b\"`, `bench/run sweep`,
 `bench/run density`, `bench/run memory`, `bench/run service`, `bench/run prompt`, `bench/run redis` and `bench/run report`. The designs
-nested-map, actor and inverted were left out of the measures, to keep the run short; they are in the sweep. The parts other than the measures were taken before removals
-were gathered by run. Medians of interleaved rounds:
+nested-map, actor and inverted were left out of the measures, to keep the run short; they are in the sweep. Medians of interleaved rounds:
 ";
 
 /// Why goals are missed, as far as it is known.
