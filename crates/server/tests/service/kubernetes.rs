@@ -81,8 +81,10 @@ fn annotations_say_what_an_engine_is() {
     cluster.set("six", "fd00::7", "True", &json!({}));
     let service = service(&cluster);
     until("both", || instances(&service).len() == 2);
-    let (_, workers) = service.get("/workers?model_name=org%2Fmodel&tenant_id=blue");
-    assert_eq!(workers[0]["endpoints"], json!({ "0": "tcp://10.0.0.9:7000", "1": "tcp://10.0.0.9:7001" }));
+    let pod = || service.get("/workers?model_name=org%2Fmodel&tenant_id=blue").1;
+    let endpoints = json!({ "0": "tcp://10.0.0.9:7000", "1": "tcp://10.0.0.9:7001" });
+    until("both ranks", || pod()[0]["endpoints"] == endpoints);
+    let workers = pod();
     assert_eq!(workers[0]["block_size"], 32);
     let rank = &workers[0]["listeners"]["1"];
     assert_eq!(rank["replay_endpoint"], "tcp://10.0.0.9:8001");
