@@ -269,8 +269,9 @@ impl Indexer {
         for listener in unconnected {
             if now.duration_since(*gone.entry(listener.id).or_insert(now)) >= timeout {
                 info!("{} rank {} is gone, and is forgotten", listener.pod_name(), listener.dp_rank);
-                self.forget_pod(&listener);
+                // Before it is gone, so that whoever sees that finds it counted.
                 self.metrics.pod_left();
+                self.forget_pod(&listener);
             }
         }
     }
