@@ -40,7 +40,7 @@ Why, as far as it is known:
 
 * **Ingest** is some 217 instructions for a stored block and its removal, all told: a hash, a slot found and filled, a name and a content
   written, and the same backwards. Where everything is in the processor's second cache (one worker of 2,048 blocks) that takes
-  21 to 29 ns, and 25 to 39 with 64 workers, as the hour is. The difference is two lines of the directory a block, which come from
+  21 to 29 ns, and 25 to 43 with 64 workers, as the hour is. The difference is two lines of the directory a block, which come from
   memory in rows of 18 at once; huge pages would take a fifteenth off, and are not an index's to ask for.
 * **One writer against two event threads of dynamo**: a fifth of its time would be 15 to 20 ns, less than the two lines and the hash take.
   The prototype that the floor is from took 27 to 36 ns, which is a third to a half of what dynamo takes on this machine.
@@ -59,7 +59,7 @@ Why, as far as it is known:
   neighbours leave of the processor's caches.
 * **Holes**: each one makes a rank an exception in its run, with a version change for readers when it opens and closes, and a gap that
   a removal has to pass: some 1,600 instructions, and there is one for fifty stored blocks. What follows a hole is computed and
-  told once more, so blocks have second copies that must be counted. Without any hole the same events take a twelfth of smg's time.
+  told once more, so blocks have second copies that must be counted. Without any hole the same events take about an eleventh of smg's time.
 * **Clear** is out of sight at once and paid for later: eight runs with each of the events that follow.
 ";
 

@@ -1,6 +1,6 @@
 //! The thread that makes registrations follow what sources name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, News};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
-use crate::indexer::{Indexer, Keeper, RankId, Registered, Registration};
+use crate::indexer::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration};
 use crate::metrics::Bound;
 use crate::peers::{RecoveryState, RecoveryStatus};
 
@@ -144,21 +144,28 @@ impl Runner {
         let now = Instant::now();
         let steps = self.reconciler.steps(&self.indexer.kept(), now);
         let registrations = if steps.is_empty() { Registrations::AsTheyWere } else { Registrations::Changed };
+        let registered = |step: &Step| match step {
+            Step::Register { registration, .. } => Some(registration.model.clone()),
+            Step::Unregister(_) => None,
+        };
+        // A router that asks while its only engine moves is answered with nothing, and not refused.
+        let come_back: BTreeSet<_> = steps.iter().filter_map(registered).collect();
         for step in steps {
             if self.indexer.is_stopping() {
                 break;
             }
             match step {
                 Step::Unregister(rank) => {
-                    self.indexer.unregister_kept(&rank);
+                    let emptied = match come_back.contains(&rank.model) {
+                        true => EmptiedModel::AwaitsTheNext,
+                        false => EmptiedModel::Goes,
+                    };
+                    self.indexer.unregister_kept(&rank, emptied);
                     self.indexer.metrics().discovery_change("unregistered");
                     info!("{rank} is unregistered: its source no longer names it so");
                 }
                 Step::Register { registration, source } => self.register(registration, &source, now),
             }
-        }
-        if registrations == Registrations::Changed {
-            self.indexer.forget_empty_models();
         }
         if self.reconciler.has_answers() {
             self.status.has_begun(self.registered());

@@ -33,6 +33,7 @@ use self::pods::Pods;
 pub(crate) use self::pods::PodsGuard;
 pub use self::pods::{ListenError, PodOptions};
 pub use self::query::QueryError;
+pub(crate) use self::registration::EmptiedModel;
 pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};

@@ -9,7 +9,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 use tracing::{info, warn};
 
-use super::{Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
+use super::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
 use crate::ingest::{Arrival, BindError, BoundOptions, Connection, Listener, ListenerOptions, Refusal};
 use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
@@ -245,8 +245,7 @@ impl Indexer {
     }
 
     fn forget_pod(&self, listener: &Listener) {
-        self.unregister_kept(&rank_of(listener));
-        self.forget_empty_models();
+        self.unregister_kept(&rank_of(listener), EmptiedModel::Goes);
     }
 
     fn is_automatic(&self, listener: &Listener) -> bool {

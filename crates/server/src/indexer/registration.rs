@@ -107,6 +107,15 @@ pub enum RegistrationError {
     Unavailable(String),
 }
 
+/// What becomes of a model when its last instance leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EmptiedModel {
+    /// It goes too.
+    Goes,
+    /// It stays known for a registration that comes next, and goes if that is refused.
+    AwaitsTheNext,
+}
+
 /// What was taken out of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unregistered {
@@ -145,9 +154,14 @@ impl Indexer {
         keeper: Keeper,
     ) -> Result<Registered, RegistrationError> {
         let _registering = self.registering.lock();
-        let registered = self.listen(registration.clone(), start)?;
-        self.keepers.note(keeper, registration);
-        Ok(registered)
+        let registered = self.listen(registration.clone(), start);
+        if registered.is_ok() {
+            self.keepers.note(keeper, registration);
+        } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
+            // One that was kept for this rank, or made for it.
+            self.forget_if_empty(&model);
+        }
+        registered
     }
 
     /// Registers while nobody else does.
@@ -226,7 +240,6 @@ impl Indexer {
                 // What a dump said of it is still there.
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
             }
-            self.forget_if_empty(&model);
             return Err(refused(&error));
         }
         if listener.options.is_bound() {
@@ -318,9 +331,8 @@ impl Indexer {
     }
 
     /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
-    /// names. A model that this leaves without instances is still known, so that the rank can come back in another way without
-    /// a moment in which nobody knows its model: [`Indexer::forget_empty_models`] is called next.
-    pub(crate) fn unregister_kept(&self, rank: &RankId) -> Unregistered {
+    /// names.
+    pub(crate) fn unregister_kept(&self, rank: &RankId, emptied: EmptiedModel) -> Unregistered {
         let _registering = self.registering.lock();
         let model = self.models.read().get(&rank.model).cloned();
         let Some(model) = model.filter(|_| self.keepers.keeper(rank).is_some_and(|keeper| keeper != Keeper::Hand))
@@ -339,13 +351,10 @@ impl Indexer {
             left +=
                 of_stream.iter().map(|other| self.leave(&model, &rank.instance, Some(other.dp_rank))).sum::<usize>();
         }
+        if emptied == EmptiedModel::Goes {
+            self.forget_if_empty(&model);
+        }
         Unregistered { ranks: left }
-    }
-
-    /// Forgets models that no instance is registered for.
-    pub(crate) fn forget_empty_models(&self) {
-        let _registering = self.registering.lock();
-        self.models_of(None, None).iter().for_each(|model| self.forget_if_empty(model));
     }
 
     /// Takes an instance or one of its ranks out of a model; how many ranks it was.

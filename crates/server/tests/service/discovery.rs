@@ -204,6 +204,26 @@ fn an_engine_that_comes_back_with_other_blocks_begins_anew() {
 }
 
 #[test]
+fn a_model_that_is_left_makes_room_for_another_at_once() {
+    let engine = publisher();
+    let file = EngineFile::holding("[]");
+    let name = |model: &str| {
+        let engine = json!({ "instance_id": 1, "endpoint": engine.endpoint(), "model_name": model, "block_size": 4 });
+        file.write(&json!([engine]).to_string());
+    };
+    let mut options = options(file.sources(), Duration::ZERO);
+    options.indexer.models_max = 1;
+    name("old");
+    let service = Service::start_with(options);
+    let model = || service.get("/workers").1[0]["model_name"].clone();
+    until("the engine", || model() == "old");
+    name("new");
+    until("its other model", || model() == "new");
+    let refused = [("change", "refused")];
+    assert_eq!(service.metrics().value("flash_indexer_discovery_changes_total", &refused), 0.0);
+}
+
+#[test]
 fn a_file_that_cannot_be_read_takes_nothing_away() {
     let (first, second) = (publisher(), publisher());
     let file = EngineFile::holding("[]");

@@ -21,7 +21,7 @@ use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse
 
 use crate::support::proto::indexer_service_client::IndexerServiceClient;
 use crate::support::proto::router_service_client::RouterServiceClient;
-use crate::support::proto::{GetPodScoresRequest, PredictRequest, QueryRequest};
+use crate::support::proto::{GetPodScoresRequest, PredictRequest, QueryRequest, QueryResponse};
 
 fn service(body_bytes_max: usize) -> (Service, Channel) {
     let service = Service::start_with(ServerOptions { grpc_port: Some(0), body_bytes_max, ..ServerOptions::default() });
@@ -134,7 +134,7 @@ fn queries_are_answered_as_over_http() {
 async fn answers(
     mut client: RouterServiceClient<Channel>,
     requests: mpsc::Receiver<QueryRequest>,
-) -> Streaming<crate::support::proto::QueryResponse> {
+) -> Streaming<QueryResponse> {
     client.query_stream(Sent(requests)).await.expect("a stream").into_inner()
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Engine, PATIENCE, Service, removed, store, stored, to_host, tokens};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, to_host, tokens};
 use flash_indexer_core::SequenceHash;
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, PromptOptions, SpecialTokens, TokenizerPool,
@@ -140,10 +140,10 @@ fn with_tokenizer(pool: PoolOptions) -> Option<Service> {
 
 fn holding(service: &Service, token_ids: &[u32]) -> Engine {
     let engine = Engine::registered(service, json!("pod"), 0, &json!({ "model_name": "test-model" }));
-    let blocks = token_ids.len() / crate::support::BLOCK_TOKENS as usize;
+    let blocks = token_ids.len() / BLOCK_TOKENS as usize;
     let event = BlockStored {
         block_hashes: (1..=blocks as u64).map(SequenceHash).collect(),
-        token_ids: TokenIds::Plain(token_ids[..blocks * crate::support::BLOCK_TOKENS as usize].to_vec()),
+        token_ids: TokenIds::Plain(token_ids[..blocks * BLOCK_TOKENS as usize].to_vec()),
         ..store(None, &[])
     };
     engine.say(service, 0, &[EngineEvent::Stored(event)]);
@@ -159,7 +159,7 @@ fn texts_are_tokenized_as_the_model_does() {
     let text = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all.";
     let ids = pool.tokenize("test-model", Prompt::Text(text.to_owned())).expect("tokens").ids;
     let _engine = holding(&service, &ids);
-    let blocks = (ids.len() / crate::support::BLOCK_TOKENS as usize) as f64;
+    let blocks = (ids.len() / BLOCK_TOKENS as usize) as f64;
     assert!(blocks > 2.0);
     assert_eq!(score(&service, &json!({ "model": "test-model", "prompt": text })), json!({ "pod": blocks }));
     let (status, answer) = service.post("/predict", &json!({ "model": "test-model", "prompt": text, "pod": "pod" }));
@@ -187,7 +187,7 @@ fn chats_are_rendered_and_tokenized_as_the_model_does() {
     let options = PromptOptions { special_tokens: SpecialTokens::Omitted, ..PromptOptions::default() };
     let ids = pool.tokenize_with("test-model", Prompt::Text(text), options).expect("tokens").ids;
     let _engine = holding(&service, &ids);
-    let blocks = (ids.len() / crate::support::BLOCK_TOKENS as usize) as f64;
+    let blocks = (ids.len() / BLOCK_TOKENS as usize) as f64;
     let messages = json!([
         { "role": "user", "content": "What do cats eat on a sunny day by the sea?" },
         { "role": "assistant", "content": "Fish and mice." },
@@ -198,7 +198,7 @@ fn chats_are_rendered_and_tokenized_as_the_model_does() {
         service.post("/score_chat_completions", &body)
     };
     assert_eq!(ask(json!({ "add_generation_prompt": false })), (200, json!({ "pod": blocks })));
-    let kept = ids.len() - crate::support::BLOCK_TOKENS as usize;
+    let kept = ids.len() - BLOCK_TOKENS as usize;
     let cut = json!({ "add_generation_prompt": false, "truncate_prompt_tokens": kept });
     assert_eq!(ask(cut), (200, json!({})), "another beginning is another prompt");
     let failing = json!({ "chat_template": "{{ raise_exception('no such role') }}" });

@@ -87,7 +87,11 @@ pub(super) fn walk<'p>(
     let mut likely = None;
     let mut last = None;
     loop {
-        let mut use_last = || last.take().into_iter().for_each(|(run, step)| meanwhile(run, step));
+        let mut use_last = || {
+            if let Some((run, step)) = last.take() {
+                meanwhile(run, step);
+            }
+        };
         let next = child(published, generation, (parent, likely), &query[base..], &mut use_last)?;
         use_last();
         let Some((run, version, info)) = next else { return Ok(way) };
