@@ -152,6 +152,7 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
             lora_name: None,
             engine: Some("vllm"),
             removed_copies: RemovedCopies::One,
+            extra_keys: false,
         })?;
         anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
         let engine = SimulatedEngine::new(EngineOptions {

@@ -260,16 +260,19 @@ impl ServeArguments {
 
     /// One of `--workers`.
     fn registration(&self, worker: &str) -> Result<Registration> {
-        let form = "expected instance_id[:dp_rank]=zmq_address[|replay=zmq_address], such as 1=tcp://gpu-1:5557 or \
+        let form = "expected instance_id[:dp_rank]=zmq_address[|replay=zmq_address][|extra-keys], such as 1=tcp://gpu-1:5557 or \
                     2:1=tcp://gpu-2:5558|replay=tcp://gpu-2:6558";
         let (name, addresses) = worker.split_once('=').ok_or_else(|| anyhow!("--workers {worker:?}: {form}"))?;
-        let (endpoint, replay) = match addresses.split_once('|') {
-            None => (addresses, None),
-            Some((endpoint, setting)) => match setting.strip_prefix("replay=") {
-                Some(replay) if !replay.contains('|') => (endpoint, Some(replay)),
-                _ => bail!("--workers {worker:?}: {setting:?} is not replay=zmq_address; {form}"),
-            },
-        };
+        let mut settings = addresses.split('|');
+        let endpoint = settings.next().unwrap_or_default();
+        let (mut replay, mut extra_keys) = (None, false);
+        for setting in settings {
+            match (setting, setting.strip_prefix("replay=")) {
+                (_, Some(address)) if replay.is_none() => replay = Some(address),
+                ("extra-keys", _) => extra_keys = true,
+                _ => bail!("--workers {worker:?}: {setting:?} is not replay=zmq_address or extra-keys; {form}"),
+            }
+        }
         let (instance, dp_rank) = match name.rsplit_once(':') {
             None => (name, 0),
             Some((instance, rank)) => (
@@ -290,6 +293,7 @@ impl ServeArguments {
             lora_name: None,
             engine: None,
             removed_copies: RemovedCopies::One,
+            extra_keys,
         })
     }
 }

@@ -41,7 +41,7 @@ pub use indexer::{
     Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
     RegistrationError, Unregistered,
 };
-pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
+pub use ingest::{Connection, ListenerReport, Position, Released, ReplayProgress, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};

@@ -31,7 +31,7 @@ pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, To
 pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use space::ContentSpace;
 pub use stream::{
-    Action, Degraded, Forgotten, Note, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
+    Action, Degraded, Forgotten, Note, Pending, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,
 };
 pub use topic::{TopicError, TopicNames};

@@ -35,6 +35,7 @@ struct Entry {
     lora_name: Option<String>,
     engine: Option<EngineKind>,
     removal: Option<Removal>,
+    extra_keys: Option<bool>,
 }
 
 /// A file does not say which engines there are.
@@ -119,6 +120,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
             lora_name: entry.lora_name.clone(),
             engine: entry.engine,
             removal: entry.removal,
+            extra_keys: entry.extra_keys,
         };
         // An entry that names its endpoints has no others.
         let template = EngineTemplate { replay_port: None, ..template.clone() };
@@ -138,6 +140,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         lora_name: entry.lora_name.clone().filter(|name| !name.is_empty()),
         engine: entry.engine.map(EngineKind::name),
         removed_copies: entry.removal.unwrap_or_default().into(),
+        extra_keys: entry.extra_keys.unwrap_or_default(),
     };
     targets.insert(RankId::of(&registration), registration);
     Ok(targets)

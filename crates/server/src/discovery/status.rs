@@ -150,6 +150,11 @@ impl DiscoveryStatus {
         self.0.lock().sources.clone()
     }
 
+    /// The ranks that the first reports of all sources named.
+    pub(crate) fn first_ranks(&self) -> Vec<RankId> {
+        self.0.lock().first.as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
+    }
+
     /// Why the service is not ready yet, if that is so; `unconnected` picks those ranks that are not connected.
     pub(crate) fn missing(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
         let inner = self.0.lock();

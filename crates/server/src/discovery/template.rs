@@ -52,6 +52,7 @@ pub(super) struct Traits {
     pub(super) lora_name: Option<String>,
     pub(super) engine: Option<EngineKind>,
     pub(super) removal: Option<Removal>,
+    pub(super) extra_keys: Option<bool>,
 }
 
 /// An engine cannot be registered with what is known of it.
@@ -100,6 +101,7 @@ impl EngineTemplate {
                 lora_name: traits.lora_name.clone().filter(|name| !name.is_empty()),
                 engine: traits.engine.map(EngineKind::name),
                 removed_copies: traits.removal.unwrap_or_default().into(),
+                extra_keys: traits.extra_keys.unwrap_or_default(),
             };
             targets.insert(RankId::of(&registration), registration);
         }

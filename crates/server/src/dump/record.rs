@@ -67,6 +67,9 @@ pub struct EngineRecord {
     /// What its removals mean.
     #[serde(default)]
     pub removal: Removal,
+    /// Whether it was registered with extra keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extra_keys: bool,
     /// The source of discovery that keeps it registered; nothing where that is done by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,

@@ -111,7 +111,7 @@ pub(super) fn ends(
     });
     let reason = reason.unwrap_or(match trust {
         Trust::Cold => Reason::Cold,
-        Trust::Degraded => Reason::Degraded,
+        Trust::Recovering | Trust::Degraded => Reason::Degraded,
         Trust::Exact => Reason::NeverSeen,
     });
     ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason });

@@ -51,6 +51,7 @@ pub(crate) struct Api {
     pub(crate) asked: BTreeSet<RankId>,
     /// Once ready, a server stays ready: an engine that restarts later is not its fault.
     pub(crate) was_ready: AtomicBool,
+    pub(crate) started_at: Instant,
     pub(crate) dumps: Arc<Semaphore>,
     pub(crate) explanations: Arc<Semaphore>,
     pub(crate) digests: Arc<Semaphore>,
@@ -73,7 +74,19 @@ impl Api {
         let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
         let was_ready = AtomicBool::new(false);
-        Self { indexer, body_bytes_max, asked, was_ready, dumps, explanations, digests, peers, recovery, discovery }
+        Self {
+            indexer,
+            body_bytes_max,
+            asked,
+            was_ready,
+            started_at: Instant::now(),
+            dumps,
+            explanations,
+            digests,
+            peers,
+            recovery,
+            discovery,
+        }
     }
 }
 

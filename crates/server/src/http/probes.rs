@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -38,6 +39,9 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
         if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.missing(unconnected)) {
             return Err(ApiError::unavailable(missing));
         }
+        if let Some(behind) = catching_up(&api) {
+            return Err(ApiError::unavailable(behind));
+        }
         api.was_ready.store(true, Ordering::Relaxed);
     }
     let mut ready = json!({ "status": "ready" });
@@ -46,6 +50,31 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
         ready["store"] = json!(store::status(&report));
     }
     Ok(Json(ready))
+}
+
+/// How long readiness waits for the engines' histories. Ranks that are not done then stay `recovering`.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(120);
+/// Ranks that are named where many catch up.
+const NAMED_MAX: usize = 8;
+
+/// Which ranks that the service started with still apply what their engines published before.
+fn catching_up(api: &Api) -> Option<String> {
+    if api.started_at.elapsed() >= CATCH_UP_PATIENCE {
+        return None;
+    }
+    let found = api.discovery.as_ref().map(|discovery| discovery.first_ranks()).unwrap_or_default();
+    let ranks = api.asked.iter().cloned().chain(found).collect();
+    let behind = api.indexer.catching_up(&ranks);
+    let shown = behind.iter().take(NAMED_MAX).map(|(rank, replay)| match replay {
+        Some(progress) => format!("{rank}: {progress}"),
+        None => format!("{rank}: waits for its replay"),
+    });
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match behind.len() {
+        0 => None,
+        count if count > NAMED_MAX => Some(format!("{count} ranks are catching up: {shown}, and others")),
+        _ => Some(format!("catching up: {shown}")),
+    }
 }
 
 /// In the classic text format, or in OpenMetrics' for whoever accepts it.

@@ -33,6 +33,7 @@ pub(super) struct RegisterRequest {
     lora_name: Option<String>,
     engine: Option<EngineKind>,
     removal: Option<Removal>,
+    extra_keys: Option<bool>,
 }
 
 pub(super) async fn register(
@@ -52,6 +53,7 @@ pub(super) async fn register(
         lora_name: request.lora_name,
         engine: request.engine.map(EngineKind::name),
         removed_copies: request.removal.unwrap_or_default().into(),
+        extra_keys: request.extra_keys.unwrap_or_default(),
     };
     let indexer = Arc::clone(&api.indexer);
     let registered = blocking(move || indexer.register(registration)).await??;

@@ -41,7 +41,7 @@ pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 use crate::explain::Departures;
-use crate::ingest::{Connection, Decoders, Listener, ListenerReport, Sockets, Writers};
+use crate::ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
@@ -257,6 +257,31 @@ impl Indexer {
             listener.is_some_and(|listener| listener.connection() != Connection::Connected)
         });
         missing.cloned().collect()
+    }
+
+    /// Those of `ranks` that are connected and whose engine's history is not applied yet, with how far its replay is.
+    pub(crate) fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
+        let models = self.models.read();
+        let progress = |rank: &RankId| {
+            let instances = models.get(&rank.model)?.instances.read();
+            let listener = instances.get(&rank.instance)?.listeners.get(&rank.dp_rank)?;
+            let is_connected = listener.connection() == Connection::Connected;
+            let catching_up = listener.catching_up().filter(|_| is_connected)?;
+            Some((rank.clone(), catching_up.replay))
+        };
+        ranks.iter().filter_map(progress).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn decoders_for_test(&self) -> &Decoders {
+        &self.decoders
+    }
+
+    #[cfg(test)]
+    pub(crate) fn listener_for_test(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Arc<Listener> {
+        let models = self.models.read();
+        let instances = models[key].instances.read();
+        Arc::clone(&instances[instance].listeners[&dp_rank])
     }
 
     /// Whether the indexer is told to end.

@@ -186,6 +186,7 @@ impl Indexer {
             lora_name: None,
             engine: None,
             removed_copies: RemovedCopies::One,
+            extra_keys: false,
         };
         match self.register_for(Keeper::Pod, registration) {
             Ok(Registered::New) => {
@@ -288,13 +289,14 @@ const BEGIN_CHECK: Duration = Duration::from_millis(10);
 
 /// Whether a pod's registration of itself says all that another one does.
 fn says_the_same(listener: &Listener, registration: &Registration) -> bool {
-    let ListenerOptions { replay_endpoint, lora_name, engine, removed_copies, .. } = &listener.options;
+    let ListenerOptions { replay_endpoint, lora_name, engine, removed_copies, extra_keys, .. } = &listener.options;
     listener.model.key == registration.model
         && listener.model.block_size == registration.block_size
         && *replay_endpoint == registration.replay_endpoint
         && *lora_name == registration.lora_name
         && *engine == registration.engine
         && *removed_copies == registration.removed_copies
+        && *extra_keys == registration.extra_keys
 }
 
 /// A short name for counting why a registration failed.

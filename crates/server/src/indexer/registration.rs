@@ -45,6 +45,9 @@ pub struct Registration {
     pub engine: Option<&'static str>,
     /// What its removals mean.
     pub removed_copies: RemovedCopies,
+    /// Whether its requests carry keys beside their tokens that its events do not, as SGLang's `extra_key`: its ranks
+    /// are never exact then.
+    pub extra_keys: bool,
 }
 
 /// What a registration did.
@@ -180,6 +183,7 @@ impl Indexer {
             lora_name: registration.lora_name.filter(|name| !name.is_empty()),
             engine: registration.engine,
             removed_copies: registration.removed_copies,
+            extra_keys: registration.extra_keys,
         };
         if options.is_bound() {
             self.check_one_tenant(&key, &instance, dp_rank)?;
@@ -209,6 +213,7 @@ impl Indexer {
                 true => self.decoders.of_pod(&instance),
                 false => self.decoders.assign(),
             };
+            let state = ListenerState::new(&options);
             Arc::new(Listener {
                 id: self.new_id(),
                 model: Arc::clone(&model),
@@ -219,7 +224,7 @@ impl Indexer {
                 start: if is_from_dump { Start::Held } else { start },
                 decoder,
                 remembered: self.remembered.lock().recall(&name),
-                state: ListenerState::default(),
+                state,
             })
         });
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
@@ -457,7 +462,7 @@ fn contradiction(
 ) -> RegistrationError {
     let endpoint = existing.endpoint.clone();
     let existing = match existing.endpoint == asked.endpoint {
-        true => format!("{endpoint} but another replay_endpoint, lora_name, engine or removal"),
+        true => format!("{endpoint} but another replay_endpoint, lora_name, engine, removal or extra_keys"),
         false => endpoint,
     };
     RegistrationError::Rank { instance, dp_rank, existing }

@@ -262,7 +262,7 @@ impl Indexer {
     /// A rank need not be what the index says, for a reason that its stream does not know of.
     pub(crate) fn distrust(&self, rank: &RankId, why: String) {
         if let Some(listener) = self.listener_of(rank) {
-            listener.degrade_rank(rank.dp_rank, why);
+            listener.raise(Some(rank.dp_rank), why);
         }
     }
 

@@ -82,7 +82,7 @@ impl Shadow {
             start: Start::Held,
             decoder: if is_bound { original.decoder } else { self.indexer.decoders.assign() },
             remembered: None,
-            state: ListenerState::default(),
+            state: ListenerState::new(&original.options),
         });
         self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| refused(&error))?;
         if is_bound {

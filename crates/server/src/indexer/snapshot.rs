@@ -123,6 +123,7 @@ fn engine_record(listener: &Listener) -> EngineRecord {
         lora_name: options.lora_name.clone(),
         engine: options.engine.and_then(EngineKind::named),
         removal: options.removed_copies.into(),
+        extra_keys: options.extra_keys,
         source: None,
     }
 }

@@ -2,22 +2,22 @@
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_wire::StreamTrust;
+use flash_indexer_wire::{Pending, StreamTrust};
 
 /// One step, to be taken in order with the others of its stream: trust changes with what it is about.
 pub(super) enum Change {
     /// Apply an event of a rank.
     Event(DpRank, RankEvent),
-    /// The rank's cache is known to be empty: whatever was missed before no longer counts.
-    TrustRank(DpRank),
-    /// A change of the rank was lost.
-    DegradeRank(DpRank, String),
-    /// All ranks of the stream are to be trusted so.
+    /// The rank's cache is known to be empty: what was lost before no longer counts.
+    Cleared(DpRank),
+    /// A change was lost for good: of this rank, or of any rank of the stream.
+    Raise(Option<DpRank>, String),
+    /// Trust in all ranks of the stream, as of the last applied message.
     Trust(StreamTrust),
-    /// Whether the connection was lost, and nothing has shown yet that the engine is the same.
-    Doubt(bool),
-    /// A change was lost, and it is not known of which rank.
-    DegradeAll(String),
+    /// What is missing behind the last applied message.
+    Pending(Option<Pending>),
+    /// The decoder knows of all drops up to this run.
+    DropsNoted(u64),
     /// Forget all that the stream has told of a rank.
     Forget(DpRank),
     /// Everything of a message was applied.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::Cursor;
 
-use super::listener::Trust;
+use super::trust::Trust;
 
 /// What an index holds of a rank, as a place in the rank's stream: enough to go on from there elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

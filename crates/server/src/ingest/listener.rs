@@ -1,42 +1,23 @@
 //! One subscription to one engine's stream, and what it has been through.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
-use flash_indexer_wire::{Degraded, Start, StreamPosition, StreamTrust};
+use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust};
 use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::hold::Hold;
+use super::queue::Queued;
 use super::sockets::Mailbox;
+use super::trust::Trust;
+use super::trust::TrustLedger;
 use crate::engine::Removal;
 use crate::instance::InstanceId;
 use crate::model::Model;
-
-/// How far the index can be believed about a rank. What is less to be believed is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
-#[serde(rename_all = "lowercase")]
-pub enum Trust {
-    /// Every change since a known empty cache was taken in.
-    Exact,
-    /// Registered, and nothing received yet.
-    Cold,
-    /// Changes were missed, or the cache was not empty when the first one came.
-    Degraded,
-}
-
-impl Trust {
-    /// The name used in answers and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Cold => "cold",
-            Self::Degraded => "degraded",
-        }
-    }
-}
 
 /// State of a subscription's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -69,6 +50,8 @@ pub(crate) struct ListenerOptions {
     pub(crate) lora_name: Option<String>,
     pub(crate) engine: Option<&'static str>,
     pub(crate) removed_copies: RemovedCopies,
+    /// Whether requests carry keys beside their tokens that the engine's events do not.
+    pub(crate) extra_keys: bool,
 }
 
 /// A subscription: shared by the threads that own its sockets, that decode it and that write what it
@@ -91,21 +74,38 @@ pub(crate) struct Listener {
     pub(crate) state: ListenerState,
 }
 
-/// What a listener has been through; nothing yet by default.
-#[derive(Default)]
+/// What a listener has been through.
 pub(crate) struct ListenerState {
     /// Ranks that wait for their state, while it is held.
     hold: Mutex<Hold>,
     /// The thread that owns its sockets.
     pub(super) mailbox: OnceLock<Mailbox>,
     status: Mutex<Status>,
+    /// What of its messages waits for its decoder.
+    pub(super) queued: Queued,
 }
+
+impl ListenerState {
+    /// Of a listener that has received nothing yet, with these options.
+    pub(crate) fn new(options: &ListenerOptions) -> Self {
+        let ceiling = options.extra_keys.then_some(EXTRA_KEYS);
+        Self {
+            hold: Mutex::default(),
+            mailbox: OnceLock::new(),
+            status: Mutex::new(Status::new(ceiling)),
+            queued: Queued::default(),
+        }
+    }
+}
+
+/// Why ranks of an engine with extra keys are never exact.
+const EXTRA_KEYS: &str =
+    "the engine was registered with extra_keys, which its events do not carry: matches may be too long";
 
 #[derive(Debug)]
 struct Status {
     connection: Connection,
-    trust: StreamTrusts,
-    is_doubtful: bool,
+    trust: TrustLedger,
     last_sequence: Option<u64>,
     last_message: Option<Instant>,
     gaps: u64,
@@ -113,12 +113,11 @@ struct Status {
     last_error: Option<String>,
 }
 
-impl Default for Status {
-    fn default() -> Self {
+impl Status {
+    fn new(ceiling: Option<&'static str>) -> Self {
         Self {
             connection: Connection::Connecting,
-            trust: StreamTrusts::of_all(Trust::Cold),
-            is_doubtful: false,
+            trust: TrustLedger::new(ceiling),
             last_sequence: None,
             last_message: None,
             gaps: 0,
@@ -126,41 +125,51 @@ impl Default for Status {
             last_error: None,
         }
     }
-}
 
-impl Status {
-    /// What is exact is so again when the engine has shown that it is the same.
-    fn trust_of(&self, dp_rank: DpRank) -> Trust {
-        match self.trust.of(dp_rank) {
-            Trust::Exact if self.is_doubtful => Trust::Degraded,
-            trust => trust,
-        }
-    }
-
+    /// What is missing of a rank; of one that is not trusted for another reason, the last thing that went wrong.
     fn last_error(&self, dp_rank: DpRank) -> Option<String> {
         match self.trust.of(dp_rank) {
-            Trust::Exact if self.is_doubtful => Some(Degraded::Unverified.to_string()),
-            _ => self.last_error.clone(),
+            (Trust::Exact, _) => None,
+            (_, Some(missing)) => Some(missing.to_string()),
+            (_, None) => self.last_error.clone(),
+        }
+    }
+
+    /// How far a repair is, if one runs.
+    fn progress(&self) -> Option<ReplayProgress> {
+        match self.trust.pending() {
+            Some(Pending::Recovering { end }) => {
+                let applied = self.last_sequence.map_or(0, |last| last.saturating_add(1));
+                Some(ReplayProgress { applied, published: end.filter(|&end| end >= applied) })
+            }
+            _ => None,
         }
     }
 }
 
-/// Trust in the ranks of one stream: a gap concerns all of them, a clear only its own.
-#[derive(Debug)]
-struct StreamTrusts {
-    /// Of ranks that nothing in particular has happened to.
-    others: Trust,
-    ranks: BTreeMap<DpRank, Trust>,
+/// How far a running repair of a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ReplayProgress {
+    /// Messages of this epoch that are applied.
+    pub applied: u64,
+    /// Messages that the engine has published in this epoch, as far as its live messages show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<u64>,
 }
 
-impl StreamTrusts {
-    fn of_all(trust: Trust) -> Self {
-        Self { others: trust, ranks: BTreeMap::new() }
+impl fmt::Display for ReplayProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.published {
+            Some(published) => write!(f, "{} of {published} messages", self.applied),
+            None => write!(f, "{} messages", self.applied),
+        }
     }
+}
 
-    fn of(&self, dp_rank: DpRank) -> Trust {
-        self.ranks.get(&dp_rank).copied().unwrap_or(self.others)
-    }
+/// A listener whose first contact with its engine is not over.
+pub(crate) struct CatchingUp {
+    /// How far the replay is, if it has begun.
+    pub(crate) replay: Option<ReplayProgress>,
 }
 
 /// A listener's state at one moment.
@@ -187,14 +196,20 @@ pub struct ListenerReport {
     pub last_event_ms_ago: Option<u64>,
     /// How often messages were missed.
     pub gaps: u64,
-    /// How far the index can be believed about the rank.
+    /// How far the index can be relied on about the rank.
     pub trust: Trust,
+    /// How far a running repair is. Only there while one runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayProgress>,
+    /// Whether the engine was registered with extra keys. Only there if it was.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub extra_keys: bool,
     /// Whether the rank holds more than the index has room for. Only said where it does.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
     /// Messages and events that could not be used, by reason.
     pub rejected: BTreeMap<&'static str, u64>,
-    /// The last thing that went wrong.
+    /// What is missing, or went wrong last. Nothing while the rank is exact.
     pub last_error: Option<String>,
 }
 
@@ -219,7 +234,9 @@ impl Listener {
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
-            trust: status.trust_of(dp_rank),
+            trust: status.trust.of(dp_rank).0,
+            replay: status.progress(),
+            extra_keys: self.options.extra_keys,
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
             last_error: status.last_error(dp_rank),
@@ -227,12 +244,27 @@ impl Listener {
     }
 
     pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
-        self.state.status.lock().trust_of(dp_rank)
+        self.state.status.lock().trust.of(dp_rank).0
     }
 
-    /// Whether something was missed for good, as far as its own rank is concerned.
+    /// Trust in a rank as of the last applied message.
+    pub(super) fn settled_trust(&self, dp_rank: DpRank) -> Trust {
+        self.state.status.lock().trust.settled(dp_rank)
+    }
+
+    /// Whether something was lost for good, as far as its own rank is concerned.
     pub(super) fn is_degraded(&self) -> bool {
-        self.state.status.lock().trust.of(self.dp_rank) == Trust::Degraded
+        self.settled_trust(self.dp_rank) == Trust::Degraded
+    }
+
+    /// What the first contact with the engine has left to do: nothing once it is over.
+    pub(crate) fn catching_up(&self) -> Option<CatchingUp> {
+        let status = self.state.status.lock();
+        match status.trust.pending() {
+            Some(Pending::FirstContact) => Some(CatchingUp { replay: None }),
+            Some(Pending::Recovering { .. }) => Some(CatchingUp { replay: status.progress() }),
+            Some(Pending::TailLost | Pending::Unverified) | None => None,
+        }
     }
 
     pub(crate) fn connection(&self) -> Connection {
@@ -243,42 +275,40 @@ impl Listener {
         self.state.status.lock().connection = connection;
     }
 
-    /// Every rank of the stream is to be trusted so.
+    /// Takes in what the stream says of all its ranks.
     pub(super) fn trust_all(&self, trust: StreamTrust) {
-        match trust {
-            StreamTrust::Cold => {
-                // Of a life that has begun nothing was taken in yet.
-                let mut status = self.state.status.lock();
-                status.trust = StreamTrusts::of_all(Trust::Cold);
-                (status.last_sequence, status.last_message) = (None, None);
-            }
-            StreamTrust::Exact => self.state.status.lock().trust = StreamTrusts::of_all(Trust::Exact),
-            StreamTrust::Degraded(why) => self.degrade_all(why.to_string()),
+        let mut status = self.state.status.lock();
+        status.trust.set_all(trust);
+        if trust == StreamTrust::Cold {
+            // Of an epoch that has begun nothing was applied yet.
+            (status.last_sequence, status.last_message) = (None, None);
         }
     }
 
     /// The cache of one rank is known to be empty.
-    pub(super) fn trust_rank(&self, dp_rank: DpRank) {
-        self.state.status.lock().trust.ranks.insert(dp_rank, Trust::Exact);
+    pub(super) fn cleared(&self, dp_rank: DpRank) {
+        self.state.status.lock().trust.cleared(dp_rank);
     }
 
-    /// Whether it is open if the engine is still the one that was listened to.
-    pub(super) fn doubt(&self, is_doubtful: bool) {
-        self.state.status.lock().is_doubtful = is_doubtful;
+    /// What is missing behind the last applied message.
+    pub(super) fn set_pending(&self, pending: Option<Pending>) {
+        self.state.status.lock().trust.set_pending(pending);
     }
 
-    /// Something was missed: no rank of the stream need be what the index says.
-    pub(super) fn degrade_all(&self, why: String) {
-        let mut status = self.state.status.lock();
-        status.trust = StreamTrusts::of_all(Trust::Degraded);
-        status.last_error = Some(why);
+    /// Records a change that was lost for good: of one rank, or of any rank of the stream.
+    pub(crate) fn raise(&self, dp_rank: Option<DpRank>, why: String) {
+        self.state.status.lock().trust.raise(dp_rank, why);
     }
 
-    /// A change of one rank was lost.
-    pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
-        let mut status = self.state.status.lock();
-        status.trust.ranks.insert(dp_rank, Trust::Degraded);
-        status.last_error = Some(why);
+    /// Messages are dropped before the decoder receives them: no rank of the stream is exact from here on, until the
+    /// decoder notes this run of drops.
+    pub(super) fn dropped(&self) -> u64 {
+        self.state.status.lock().trust.dropped()
+    }
+
+    /// The decoder knows of all drops up to this run.
+    pub(super) fn drops_noted(&self, run: u64) {
+        self.state.status.lock().trust.drops_noted(run);
     }
 
     /// Messages did not follow each other.

@@ -19,13 +19,15 @@ mod place;
 mod pods;
 mod queue;
 mod sockets;
+mod trust;
 mod writer;
 
 pub(crate) use decoders::{Decoders, Delivery};
 pub use hold::{Position, Released};
-pub use listener::{Connection, ListenerReport, Trust};
+pub use listener::{Connection, ListenerReport, ReplayProgress};
 pub(crate) use listener::{Listener, ListenerOptions, ListenerState};
 pub(crate) use place::{Detail, Place, ReadAt, Unsaid, UnsaidOfBlocks};
 pub(crate) use pods::{Arrival, Refusal, bound_endpoint, is_bound};
 pub(crate) use sockets::{BindError, BoundOptions, ConnectError, Sockets};
+pub use trust::Trust;
 pub(crate) use writer::Writers;

@@ -1,7 +1,7 @@
 //! What waits between two threads, counted.
 
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::metrics::QueueState;
 
@@ -10,18 +10,32 @@ use crate::metrics::QueueState;
 pub(crate) struct Queued {
     messages: AtomicUsize,
     bytes: AtomicUsize,
+    /// Whether a notice of dropped messages is the last thing that was queued.
+    is_dropping: AtomicBool,
 }
 
 impl Queued {
-    /// Counts messages in, unless there is no room for them.
-    pub(super) fn add(&self, messages: usize, bytes: usize, messages_max: usize, bytes_max: usize) -> bool {
-        let fits = self.messages.load(Relaxed).saturating_add(messages) <= messages_max
-            && self.bytes.load(Relaxed).saturating_add(bytes) <= bytes_max;
+    /// Counts messages in, unless there is no room for their bytes.
+    pub(super) fn add(&self, messages: usize, bytes: usize, bytes_max: usize) -> bool {
+        let fits = self.bytes.load(Relaxed).saturating_add(bytes) <= bytes_max;
         if fits {
             self.messages.fetch_add(messages, Relaxed);
             self.bytes.fetch_add(bytes, Relaxed);
         }
         fits
+    }
+
+    /// Messages are dropped: whether a notice of it is to be queued. Only the first of a run of drops needs one.
+    pub(super) fn begins_dropping(&self) -> bool {
+        !self.is_dropping.swap(true, AcqRel)
+    }
+
+    /// A message was queued after the notice, or the notice is about to be taken: further drops need another one.
+    /// Released before what the decoder concludes from the notice.
+    pub(super) fn end_dropping(&self) {
+        if self.is_dropping.load(Relaxed) {
+            self.is_dropping.store(false, Release);
+        }
     }
 
     /// What waits now.

@@ -156,15 +156,15 @@ impl Writer {
                     let is_indexed = matches!(event, RankEvent::Indexed(_));
                     if !is_indexed || listener.model.index.memory_bound().is_none() {
                         self.metrics.bounded(bound, applied.refused);
-                        listener.degrade_rank(dp_rank, why.to_owned());
+                        listener.raise(Some(dp_rank), why.to_owned());
                     }
                 }
             }
-            Change::TrustRank(dp_rank) => listener.trust_rank(dp_rank),
-            Change::DegradeRank(dp_rank, why) => listener.degrade_rank(dp_rank, why),
+            Change::Cleared(dp_rank) => listener.cleared(dp_rank),
+            Change::Raise(dp_rank, why) => listener.raise(dp_rank, why),
             Change::Trust(trust) => listener.trust_all(trust),
-            Change::Doubt(is_doubtful) => listener.doubt(is_doubtful),
-            Change::DegradeAll(why) => listener.degrade_all(why),
+            Change::Pending(pending) => listener.set_pending(pending),
+            Change::DropsNoted(run) => listener.drops_noted(run),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 listener.model.clear_rank(rank);

@@ -220,7 +220,9 @@ impl Check {
         let reports = self.indexer.instances(None, None).into_iter();
         let looks = reports.flat_map(|report| {
             // What was forgotten here is not drift, and whose connection is lost may only be late.
-            let comparable = |listener: &ListenerReport| !listener.partial && listener.status == Connection::Connected;
+            let is_settled = |listener: &ListenerReport| listener.trust != Trust::Recovering && !listener.partial;
+            let comparable =
+                move |listener: &ListenerReport| is_settled(listener) && listener.status == Connection::Connected;
             let comparable = report.listeners.into_iter().filter(move |(_, listener)| comparable(listener));
             comparable.map(move |(dp_rank, listener)| {
                 let rank = RankId { model: report.model.clone(), instance: report.instance.clone(), dp_rank };
@@ -246,7 +248,8 @@ fn looks_of(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, Look>
         let Some(model_name) = worker.model_name else { continue };
         let model = ModelKey::new(model_name, worker.tenant_id);
         for (dp_rank, listener) in worker.listeners {
-            let Some(trust) = listener.trust.filter(|_| !listener.partial) else { continue };
+            let is_settled = |trust: &Trust| *trust != Trust::Recovering && !listener.partial;
+            let Some(trust) = listener.trust.filter(is_settled) else { continue };
             let (model, instance) = (model.clone(), worker.instance_id.clone());
             let look = Look { last: listener.last_seq, trust };
             looks.insert(RankId { model, instance, dp_rank: DpRank(dp_rank) }, look);

@@ -163,6 +163,8 @@ pub(crate) struct PeerListener {
     pub(crate) engine: Option<EngineKind>,
     #[serde(default)]
     pub(crate) removal: Removal,
+    #[serde(default)]
+    pub(crate) extra_keys: bool,
     /// The source of discovery that keeps it registered there.
     pub(crate) source: Option<String>,
 }

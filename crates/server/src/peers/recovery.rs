@@ -208,6 +208,7 @@ fn registration(record: &RankRecord) -> Option<(Registration, Keeper)> {
         lora_name: engine.lora_name.clone(),
         engine: engine.engine.map(EngineKind::name),
         removed_copies: engine.removal.into(),
+        extra_keys: engine.extra_keys,
     };
     Some((registration, Keeper::taken_over(engine.source.as_deref())))
 }
@@ -230,6 +231,7 @@ fn registrations(worker: &PeerWorker) -> Vec<(Registration, Keeper)> {
             lora_name: listener.lora_name.clone(),
             engine: listener.engine.map(EngineKind::name),
             removed_copies: listener.removal.into(),
+            extra_keys: listener.extra_keys,
         };
         Some((registration, Keeper::taken_over(listener.source.as_deref())))
     });

@@ -6,6 +6,7 @@ use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_redis::{Holder, HolderId, OwnRank, Ranks, Scope};
 
 use super::{Description, Fares, Models};
+use crate::ingest::Trust;
 use crate::instance::InstanceId;
 use crate::model::Model;
 
@@ -32,7 +33,9 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
     let lora_name = model.lora_name.read().clone();
     let own = |(instance, rank): (InstanceId, WorkerRank)| {
         let standing = model.standing(&instance, rank.dp_rank);
-        let fares = Fares { trust: standing.trust, blocks: model.index.size(rank).blocks };
+        // Replicas of earlier versions do not know the recovering state.
+        let trust = if standing.trust == Trust::Recovering { Trust::Degraded } else { standing.trust };
+        let fares = Fares { trust, blocks: model.index.size(rank).blocks };
         let description = Description {
             model_name: model.key.model_name.clone(),
             tenant_id: model.key.tenant_id.clone(),

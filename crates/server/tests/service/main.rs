@@ -20,4 +20,5 @@ mod shared_scores;
 mod streams;
 mod support;
 mod tokenizer_queue;
+mod trust;
 mod wrong_input;

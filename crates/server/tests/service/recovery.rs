@@ -303,6 +303,7 @@ fn registration(engine: &Publisher) -> Registration {
         lora_name: None,
         engine: None,
         removed_copies: RemovedCopies::One,
+        extra_keys: false,
     }
 }
 

@@ -140,6 +140,7 @@ fn ready_names_what_is_missing_until_every_engine_asked_for_is_connected() {
         lora_name: None,
         engine: None,
         removed_copies: RemovedCopies::One,
+        extra_keys: false,
     };
     let options = ServerOptions { registrations: vec![registration], ..ServerOptions::default() };
     let service = Service::start_with(options);

@@ -23,8 +23,11 @@ pub enum Action<P> {
     HangUp,
     /// Forget all that the stream has told.
     Forget(Forgotten),
-    /// From here on the stream is to be trusted so.
+    /// From here on this is the trust in what was handed out up to the cursor.
     Trust(StreamTrust),
+    /// From here on this is known to be missing behind the cursor, and may still arrive. While it is anything, the
+    /// stream is not exact, whatever its trust.
+    Pending(Option<Pending>),
     /// Nothing to do; worth counting.
     Note(Note),
 }
@@ -40,7 +43,28 @@ pub enum Forgotten {
     TooMuchLost,
 }
 
-/// How far what a stream has told can be believed.
+/// What is known to be missing behind a stream's cursor, and may still arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Pending {
+    /// No contact with the publisher was made yet, or messages are held.
+    #[error("the engine was not reached yet")]
+    FirstContact,
+    /// A repair runs, or the live messages have not reached the position that was taken over.
+    #[error("missing messages are being replayed")]
+    Recovering {
+        /// One more than the number of the last live message, if one was received over this connection.
+        end: Option<u64>,
+    },
+    /// Messages after the last live one were dropped or unreadable. The number of the next one shows how many.
+    #[error("the last messages were dropped or could not be read; the next one shows how many are missing")]
+    TailLost,
+    /// The connection was lost and nothing shows yet whether the publisher is still the same one.
+    #[error("the connection was lost, and the engine may have started again unseen")]
+    Unverified,
+}
+
+/// How far what a stream has handed out can be relied on, as of its cursor. It is computed from what is known to be
+/// missing, and never set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTrust {
     /// Nothing was received in this life of the publisher.
@@ -94,6 +118,20 @@ pub enum Note {
     },
     /// A repair has ended.
     Replay(ReplayOutcome),
+    /// A live message was received twice, byte for byte; the second one is ignored.
+    Duplicate,
+    /// A repair has begun.
+    ReplayStarted {
+        /// First number wanted.
+        from: u64,
+        /// One more than the number of the last live message, if one was received over this connection.
+        end: Option<u64>,
+    },
+    /// The publisher's message of the cursor's number is another one than before: it is of another epoch.
+    Mismatch {
+        /// The cursor's number.
+        sequence: u64,
+    },
     /// A bound on waiting messages was hit: `dropped` were dropped, or the repair was given up.
     WaitingFull {
         /// Messages dropped.

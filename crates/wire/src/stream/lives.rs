@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::action::{Action, Degraded, Forgotten, Note, ReplayOutcome, StreamTrust};
+use super::action::{Action, Degraded, Forgotten, Note, ReplayOutcome};
 use super::{Doubt, Link, Phase, Replay, Stream};
 use crate::cursor::Cursor;
 
@@ -13,9 +13,15 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.compare_overlap();
         if self.doubt == Doubt::None {
             self.drain();
-            if self.cursor.is_some() && self.waiting.is_empty() {
+            if self.cursor.is_some() && !self.is_behind() {
                 return;
             }
+        }
+        if let (Some(at), true) = (self.tail_repair_at, self.tail.is_some() && !self.is_behind_live())
+            && now < at
+        {
+            // A flood of unreadable messages asks for one repair a rest.
+            return;
         }
         if self.can_ask(now) {
             self.start_repair(now);
@@ -40,10 +46,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // Over an unbroken connection they go on from where the other observer was.
             self.doubt = if whole == Link::Down { Doubt::Connection } else { Doubt::None };
         }
-        if self.doubt == Doubt::Connection {
-            self.set_trust(StreamTrust::Degraded(Degraded::Unverified));
+        let is_behind_live = self.is_behind_live();
+        if self.doubt == Doubt::Connection || (is_behind_live && self.doubt == Doubt::TakenOver(Link::Down)) {
+            self.raise(Degraded::Unverified);
         }
-        if self.waiting.is_empty() {
+        if !is_behind_live {
             return;
         }
         self.doubt = Doubt::None;
@@ -54,6 +61,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
             }
             self.drain();
         }
+        if self.next < self.live_floor {
+            // The messages that waited last were dropped.
+            self.lose_before(self.live_floor);
+        }
     }
 
     /// What was published before `first` and not handed out can no longer be had.
@@ -61,9 +72,9 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let missed = first - self.next;
         self.note(Note::Lost { messages: missed });
         if self.cursor.is_none() {
-            self.set_trust(StreamTrust::Degraded(Degraded::StartUnknown { missed }));
+            self.raise(Degraded::StartUnknown { missed });
         } else {
-            self.set_trust(StreamTrust::Degraded(Degraded::Lost { missed, next: first }));
+            self.raise(Degraded::Lost { missed, next: first });
             if missed >= self.options.limits.lost_forgotten_min {
                 self.actions.push_back(Action::Forget(Forgotten::TooMuchLost));
             }
@@ -94,8 +105,13 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.doubt = Doubt::None;
         self.remembered = None;
         self.epoch += 1;
+        if !self.heard {
+            // The floor is of the epoch before: live messages of this one count from zero.
+            self.live_floor = 0;
+        }
         self.actions.push_back(Action::Forget(Forgotten::Restarted));
-        self.set_trust(StreamTrust::Cold);
+        self.loss = None;
+        self.announce_trust();
     }
 
     /// The publisher can no longer tell whether it is in the life that the cursor is of.
@@ -103,7 +119,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.cursor = None;
         self.next = first;
         self.doubt = Doubt::None;
-        self.set_trust(StreamTrust::Degraded(Degraded::LifeUnknown));
+        self.raise(Degraded::LifeUnknown);
         self.actions.push_back(Action::Forget(Forgotten::LifeUnknown));
     }
 
@@ -116,6 +132,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             self.doubt = Doubt::None;
             self.waiting.drop_before(self.next);
         } else {
+            self.note(Note::Mismatch { sequence: cursor.sequence });
             self.begin_life();
         }
     }

@@ -8,6 +8,7 @@
 //!  connection, lost ───┤            ┌──────────┐           ├─▶ Ask        messages from a number on
 //!  replayed message ───┼───────────▶│  Stream  │──────────▶┼─▶ Forget     a new life of the publisher
 //!  end of a replay ────┤            └──────────┘           ├─▶ Trust      exact, degraded and why
+//!  known loss ─────────┤                                   ├─▶ Pending    missing, and may still arrive
 //!  time ───────────────┘                                   └─▶ Note       for counters
 //! ```
 //!
@@ -22,6 +23,12 @@
 //! * An answer may have holes: it is asked again from the first one. A request that brings nothing new is
 //!   repeated after a rest, a few times; then what is missing is given up.
 //! * An answer that starts above what was asked for means that the rest is gone.
+//! * A stream is exact while nothing is known to be missing: no message before the cursor was given up
+//!   ([`StreamTrust`]), and none behind it is known or suspected to be missing ([`Pending`]). Both are computed from
+//!   what is known; every loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
+//! * Messages that were dropped or unreadable behind the last live one are asked for at once. Without a replay the
+//!   number of the next live message shows how many they were.
+//! * A live message that was received already, byte for byte, is ignored.
 //! * What is given up degrades the stream until the publisher starts again. What was known is kept if few
 //!   messages are lost and the publisher is known to be the same one; else it is forgotten.
 
@@ -34,7 +41,7 @@ mod waiting;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-pub use self::action::{Action, Degraded, Forgotten, Note, ReplayOutcome, StreamPosition, StreamTrust};
+pub use self::action::{Action, Degraded, Forgotten, Note, Pending, ReplayOutcome, StreamPosition, StreamTrust};
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
 use self::repair::Repair;
 use self::waiting::Waiting;
@@ -53,10 +60,19 @@ pub struct Stream<P> {
     cursor: Option<Cursor>,
     /// Number of the next one to hand out.
     next: u64,
-    trust: StreamTrust,
+    /// What is lost for good since the publisher started.
+    loss: Option<Degraded>,
+    /// What the last [`Action::Trust`] and [`Action::Pending`] said.
+    announced: (StreamTrust, Option<Pending>),
     epoch: u64,
     doubt: Doubt,
     link: Link,
+    /// Whether the publisher was reached since the stream began.
+    is_contacted: bool,
+    /// Messages behind the last live one were lost; the last request sent before that.
+    tail: Option<u32>,
+    /// No repair of a lost tail alone is started before.
+    tail_repair_at: Option<Instant>,
     /// A live message with a lower number is of another life.
     live_floor: u64,
     /// Whether a message came over this connection.
@@ -111,10 +127,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
             phase,
             cursor: None,
             next: 0,
-            trust: StreamTrust::Cold,
+            loss: None,
+            announced: (StreamTrust::Cold, Some(Pending::FirstContact)),
             epoch: 1,
             doubt: Doubt::None,
             link: Link::Down,
+            is_contacted: false,
+            tail: None,
+            tail_repair_at: None,
             live_floor: 0,
             heard: false,
             quiet_until: None,
@@ -132,14 +152,22 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// The next thing to do, if any. To be asked until there is none after every other call.
     pub fn next_action(&mut self) -> Option<Action<P>> {
-        self.actions.pop_front()
+        self.actions.pop_front().or_else(|| {
+            let pending = self.pending();
+            let is_new = std::mem::replace(&mut self.announced.1, pending) != pending;
+            is_new.then_some(Action::Pending(pending))
+        })
     }
 
     /// When [`Stream::tick`] is wanted.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Held(_) | Phase::Flowing => None,
+            Phase::Held(_) => None,
+            Phase::Flowing if self.tail.is_some() && self.link == Link::Up => {
+                self.tail_repair_at.filter(|_| self.options.replay == Replay::Available)
+            }
+            Phase::Flowing => None,
             Phase::Overlapping { until } => Some(*until),
             Phase::Repairing(repair) => Some(repair.wakes_at()),
         }
@@ -161,11 +189,50 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// is still the same one, nobody else should believe more than that.
     #[must_use]
     pub fn position(&self) -> StreamPosition {
-        let trust = match self.trust {
+        let trust = match self.trust() {
             StreamTrust::Exact if self.is_doubtful() => StreamTrust::Degraded(Degraded::Unverified),
             trust => trust,
         };
         StreamPosition { cursor: self.cursor, epoch: self.epoch, trust }
+    }
+
+    /// Trust in what was handed out up to the cursor.
+    fn trust(&self) -> StreamTrust {
+        match (self.loss, self.cursor) {
+            (Some(loss), _) => StreamTrust::Degraded(loss),
+            (None, None) => StreamTrust::Cold,
+            (None, Some(_)) => StreamTrust::Exact,
+        }
+    }
+
+    /// What is known to be missing behind the cursor, and may still arrive.
+    #[must_use]
+    pub fn pending(&self) -> Option<Pending> {
+        match &self.phase {
+            Phase::Held(_) => Some(Pending::FirstContact),
+            Phase::Repairing(_) | Phase::Overlapping { .. } => Some(Pending::Recovering { end: self.live_end() }),
+            _ if !self.is_contacted => Some(Pending::FirstContact),
+            _ if self.tail.is_some() => Some(Pending::TailLost),
+            _ if self.is_doubtful() => Some(Pending::Unverified),
+            Phase::Flowing => None,
+        }
+    }
+
+    /// One more than the number of the last live message, if one was received over this connection.
+    fn live_end(&self) -> Option<u64> {
+        self.heard.then_some(self.live_floor)
+    }
+
+    /// Whether a live message was received that is not handed out yet.
+    fn is_behind_live(&self) -> bool {
+        // The end that an earlier connection has shown counts once the publisher is known to be the same one.
+        let is_end_known = self.heard || self.doubt == Doubt::None;
+        !self.waiting.is_empty() || (is_end_known && self.next < self.live_floor)
+    }
+
+    /// Whether anything behind the cursor is known to be missing.
+    fn is_behind(&self) -> bool {
+        self.is_behind_live() || self.tail.is_some()
     }
 
     /// Whether it is open if the publisher is still the one that the cursor is of.
@@ -177,8 +244,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// A live message came.
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
         self.link = Link::Up;
+        self.is_contacted = true;
         if sequence < self.live_floor {
+            if self.is_repeated(sequence, &payload) {
+                return self.note(Note::Duplicate);
+            }
             self.restarted();
+        }
+        if sequence >= self.next {
+            // Its number shows what was lost before it.
+            self.tail = None;
         }
         self.ends_before(sequence);
         let expected = if self.heard { self.live_floor } else { self.live_floor.max(self.next) };
@@ -216,10 +291,20 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// The connection to the publisher stands.
     pub fn connected(&mut self, now: Instant) {
         self.link = Link::Up;
+        self.is_contacted = true;
         match &mut self.phase {
             Phase::Held(whole) if self.doubt == Doubt::None => *whole = Link::Up,
             Phase::Flowing if self.cursor.is_none() || self.doubt != Doubt::None => self.go_on(now),
             _ => {}
+        }
+    }
+
+    /// Live messages behind the last one were dropped before they reached the stream, or could not be read. Their
+    /// number is not known: the stream is not exact until a replay or the next live message shows what is missing.
+    pub fn tail_lost(&mut self, now: Instant) {
+        self.tail = Some(self.attempts);
+        if let (Phase::Flowing, Doubt::None) = (&self.phase, self.doubt) {
+            self.go_on(now);
         }
     }
 
@@ -233,7 +318,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.heard = false;
         // The next connection is a new chance for the replay as well.
         self.quiet_until = None;
-        self.live_floor = self.live_floor.max(self.next);
+        // Without a cursor nothing was handed out: which epoch the live messages were of is of no concern.
+        self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
         // Of two lives perhaps: it is asked for again.
         self.waiting.clear();
         if let Phase::Repairing(_) = self.phase {
@@ -256,6 +342,12 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 self.go_on(now);
             }
             Phase::Repairing(repair) if now >= repair.wakes_at() => self.repair_overdue(now),
+            Phase::Flowing if self.wakes_at().is_some_and(|at| now >= at) => {
+                self.tail_repair_at = None;
+                if self.doubt == Doubt::None {
+                    self.go_on(now);
+                }
+            }
             _ => {}
         }
     }
@@ -276,8 +368,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
                     self.doubt = Doubt::Connection;
                     self.live_floor = self.live_floor.max(self.next);
                 }
-                let is_degraded = matches!(trust, StreamTrust::Degraded(_));
-                self.set_trust(if is_degraded { StreamTrust::Degraded(Degraded::Inherited) } else { trust });
+                match trust {
+                    StreamTrust::Degraded(_) => self.raise(Degraded::Inherited),
+                    StreamTrust::Cold | StreamTrust::Exact => self.announce_trust(),
+                }
             }
         }
         if self.link == Link::Up {
@@ -308,22 +402,38 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.actions.push_back(Action::Note(note));
     }
 
-    /// Degrading is said again each time: whoever listens may have come to trust a part since.
-    fn set_trust(&mut self, trust: StreamTrust) {
-        if self.trust != trust || matches!(trust, StreamTrust::Degraded(_)) {
-            self.trust = trust;
+    /// Records a loss that no message can repair any more. The one place where a stream becomes degraded.
+    fn raise(&mut self, loss: Degraded) {
+        self.loss = Some(loss);
+        self.announce_trust();
+    }
+
+    /// A degraded trust is announced again each time: a part of the stream may have become exact by a clear since.
+    fn announce_trust(&mut self) {
+        let trust = self.trust();
+        if self.announced.0 != trust || self.loss.is_some() {
+            self.announced.0 = trust;
             self.actions.push_back(Action::Trust(trust));
         }
     }
 
+    /// Whether a live message is the last one that was handed out, or one that waits, byte for byte.
+    fn is_repeated(&self, sequence: u64, payload: &P) -> bool {
+        let is_last = self.cursor.is_some_and(|cursor| cursor.sequence == sequence);
+        let is_waiting = |waiting: &P| waiting.as_ref() == payload.as_ref();
+        (is_last && self.cursor == Some(Cursor::new(sequence, payload.as_ref())))
+            || self.waiting.get(sequence).is_some_and(is_waiting)
+    }
+
     fn apply(&mut self, sequence: u64, payload: P) {
-        if self.cursor.is_none() && sequence == 0 {
-            self.set_trust(StreamTrust::Exact);
-        }
+        let is_first = self.cursor.is_none();
         let cursor = Cursor::new(sequence, payload.as_ref());
         self.recognise(cursor);
         self.cursor = Some(cursor);
         self.next = sequence.saturating_add(1);
+        if is_first && self.loss.is_none() {
+            self.announce_trust();
+        }
         self.actions.push_back(Action::Apply { sequence, payload });
     }
 
@@ -346,7 +456,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
         if !self.has_room(&payload) {
             self.note(Note::WaitingFull { dropped: 0 });
+            // This message is not lost: it waits next.
+            self.live_floor = sequence;
             self.shed(now);
+            self.live_floor = sequence.saturating_add(1);
         }
         self.waiting.insert(sequence, payload);
         if let Phase::Flowing = self.phase {

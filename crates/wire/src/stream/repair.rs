@@ -87,9 +87,17 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 self.go_on_repairing(now);
             }
             (None, Some(_)) => self.ask_again(now),
-            _ if self.waiting.is_empty() => {
+            _ if !self.is_behind_live() => {
                 self.ends_before(self.next);
-                self.end_whole_repair();
+                // What was lost after the request was sent need not be in its answer.
+                if self.tail.is_some_and(|lost_at| lost_at < attempt) {
+                    self.tail = None;
+                    self.tail_repair_at = Some(now + self.options.limits.rest);
+                }
+                match self.tail {
+                    None => self.end_whole_repair(),
+                    Some(_) => self.go_on_repairing(now),
+                }
             }
             _ => self.ask_again(now),
         }
@@ -106,6 +114,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         let request = Request::Resting { until: now };
         let repair = Repair { attempt: 0, asks: 0, fruitless: 0, is_truncated: false, request };
         self.phase = Phase::Repairing(repair);
+        let from = self.cursor.map_or(0, |cursor| cursor.sequence);
+        self.note(Note::ReplayStarted { from, end: self.live_end() });
         self.ask(now);
     }
 
@@ -119,8 +129,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
     }
 
     pub(super) fn finish_if_caught_up(&mut self) {
-        let is_whole = self.doubt == Doubt::None && self.waiting.is_empty();
-        if matches!(self.phase, Phase::Repairing(_)) && is_whole && self.heard && self.next >= self.live_floor {
+        let is_whole = self.doubt == Doubt::None && self.heard && !self.is_behind();
+        if matches!(self.phase, Phase::Repairing(_)) && is_whole {
             self.end_whole_repair();
         }
     }
@@ -133,6 +143,11 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     pub(super) fn give_up(&mut self, now: Instant) {
         self.quiet_until = Some(now + self.options.limits.quiet);
+        self.tail_repair_at = self.quiet_until;
+        if self.cursor.is_some() && !self.heard {
+            // The answer was not whole, and no live message shows where it should have ended.
+            self.tail = Some(self.attempts);
+        }
         self.end_repair(ReplayOutcome::GivenUp);
         self.go_on_without_replay(now);
     }
@@ -176,6 +191,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
                         self.waiting.clear();
                         self.live_floor = 0;
                     }
+                    self.note(Note::Mismatch { sequence });
                     self.begin_life();
                     self.go_on_repairing(now);
                 }

@@ -97,7 +97,14 @@ impl Pod {
             lora_name: self.said("lora-name").map(str::to_owned),
             engine: self.word("engine")?,
             removal: self.word::<Removal>("removal")?,
+            extra_keys: self.flag("extra-keys")?,
         })
+    }
+
+    fn flag(&self, what: &str) -> Result<Option<bool>, String> {
+        let parse =
+            |text: &str| text.parse().map_err(|_| format!("{PREFIX}{what} cannot be {text:?}: give true or false"));
+        self.said(what).map(parse).transpose()
     }
 
     fn number<T: FromStr>(&self, what: &str) -> Result<Option<T>, String> {

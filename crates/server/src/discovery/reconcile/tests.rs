@@ -32,6 +32,7 @@ fn at_endpoint(number: u64, endpoint: String) -> Registration {
         lora_name: None,
         engine: None,
         removed_copies: RemovedCopies::One,
+        extra_keys: false,
     }
 }
 

@@ -24,10 +24,12 @@ use super::queue::Queued;
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
 
-/// Messages that may wait for one decoder.
-const QUEUED_MESSAGES_MAX: usize = 1 << 16;
-/// Bytes of messages that may wait for one decoder.
+/// Bytes of messages that may wait for one decoder, each message with [`MESSAGE_OVERHEAD_BYTES`].
 const QUEUED_BYTES_MAX: usize = 256 << 20;
+/// Of what may wait for one decoder, one stream or pod may take this part: a flood of one leaves room for the others.
+const SHARE: usize = 4;
+/// What a waiting message takes besides its frames' bytes: their allocations and its place in the queue.
+const MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// Bytes of messages that one decoder's streams may keep while they wait for earlier ones.
 const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Changes are handed to the writer when they come of so many bytes, or when there is nothing more at hand.
@@ -44,6 +46,8 @@ pub(in crate::ingest) type Frames = Vec<Vec<u8>>;
 pub(crate) enum Delivery {
     /// Live messages.
     Live(Vec<Frames>),
+    /// Live messages were dropped after the last one that was delivered, in this run of drops.
+    Dropped(u64),
     /// Messages of the answer to a request for missed ones.
     Replayed { attempt: u32, messages: Vec<Frames> },
     /// The request for missed messages could not be made.
@@ -83,8 +87,13 @@ impl Delivery {
     /// Messages and their bytes.
     fn size(&self) -> (usize, usize) {
         let messages = self.messages();
-        (messages.len(), messages.iter().flatten().map(Vec::len).sum())
+        (messages.len(), messages.iter().map(|frames| queued_bytes(frames)).sum())
     }
+}
+
+/// What a message takes while it waits.
+fn queued_bytes(frames: &Frames) -> usize {
+    MESSAGE_OVERHEAD_BYTES + frames.iter().map(Vec::len).sum::<usize>()
 }
 
 enum Work {
@@ -98,6 +107,11 @@ enum Work {
         pod: Arc<Pod>,
         messages: Vec<PodMessage>,
         at: Instant,
+    },
+    /// Messages of a pod were dropped after the last ones; its listeners' runs of drops.
+    PodDropped {
+        pod: Arc<Pod>,
+        runs: Vec<(Arc<Listener>, u64)>,
     },
     /// A connection to the bound socket is lost.
     Lost(ConnectionId),
@@ -176,16 +190,51 @@ impl Decoders {
     pub(crate) fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
         let queue = &self.queues[listener.decoder];
         let (messages, bytes) = delivery.size();
-        if messages > 0 && !queue.queued.add(messages, bytes, QUEUED_MESSAGES_MAX, QUEUED_BYTES_MAX) {
-            for _ in 0..messages {
-                self.metrics.rejected(QUEUE_FULL);
+        let reached = (messages > 0).then(|| self.reserve(queue, &listener.state.queued, messages, bytes)).flatten();
+        let delivery = match (reached, delivery) {
+            (None, delivery) => delivery,
+            (Some(bound), delivery) => {
+                self.metrics.bound(bound);
+                let why = "messages arrive faster than they can be applied";
+                let Delivery::Replayed { attempt, .. } = delivery else {
+                    return self.drop_live(listener, messages, QUEUE_FULL, why);
+                };
+                (0..messages).for_each(|_| self.metrics.rejected(QUEUE_FULL));
+                listener.reject(QUEUE_FULL, why.to_owned());
+                // The answer lacks them, and may be longer than what is delivered of it.
+                Delivery::ReplayFailed { attempt, why: "replayed messages were dropped: the queue is full".to_owned() }
             }
-            self.metrics.bound(Bound::Queue);
-            listener.reject(QUEUE_FULL, "messages arrive faster than they can be applied".to_owned());
-            return;
-        }
+        };
         // It fails only when the decoder has ended, and with it everything.
         let _ = queue.sender.send(Work::Delivery { listener: Arc::clone(listener), delivery, at: Instant::now() });
+    }
+
+    /// Live messages of a listener are dropped before they reach its decoder, for this reason.
+    pub(in crate::ingest) fn drop_live(
+        &self,
+        listener: &Arc<Listener>,
+        messages: usize,
+        reason: &'static str,
+        why: &str,
+    ) {
+        (0..messages).for_each(|_| self.metrics.rejected(reason));
+        listener.reject(reason, why.to_owned());
+        if listener.state.queued.begins_dropping() {
+            self.deliver(listener, Delivery::Dropped(listener.dropped()));
+        }
+    }
+
+    /// Makes room in a queue for messages of one stream or pod, or says which bound leaves none.
+    fn reserve(&self, queue: &Queue, own: &Queued, messages: usize, bytes: usize) -> Option<Bound> {
+        if !own.add(messages, bytes, QUEUED_BYTES_MAX / SHARE) {
+            return Some(Bound::PodQueue);
+        }
+        if !queue.queued.add(messages, bytes, QUEUED_BYTES_MAX) {
+            own.take(messages, bytes);
+            return Some(Bound::Queue);
+        }
+        own.end_dropping();
+        None
     }
 
     /// Ends every decoder; what is still queued is dropped, because nothing outlives the process.
@@ -231,6 +280,7 @@ impl Decoder {
                 Ok(Work::Delivery { listener, delivery, at }) => {
                     let (messages, bytes) = delivery.size();
                     self.queued.take(messages, bytes);
+                    listener.state.queued.take(messages, bytes);
                     if !self.writers.are_stopping() {
                         self.take(&listener, delivery);
                     }
@@ -244,6 +294,11 @@ impl Decoder {
                         self.take_messages(&pod, messages);
                     }
                     at
+                }
+                Ok(Work::PodDropped { pod, runs }) => {
+                    pod.queued.end_dropping();
+                    self.note_dropped(&pod.name, &runs);
+                    Instant::now()
                 }
                 Ok(Work::Lost(connection)) => {
                     self.lose(connection);
@@ -276,6 +331,10 @@ impl Decoder {
         let now = Instant::now();
         match delivery {
             Delivery::Live(messages) => self.each(listener, messages, |intake, frames| intake.live(frames, now)),
+            Delivery::Dropped(run) => {
+                listener.state.queued.end_dropping();
+                self.with_intake(listener, |intake, _| intake.dropped(run, now));
+            }
             Delivery::Replayed { attempt, messages } => {
                 self.each(listener, messages, |intake, frames| intake.replayed(attempt, frames, now));
             }
@@ -401,5 +460,157 @@ impl Out<'_> {
         if !changes.is_empty() {
             self.writers.write(self.listener, changes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flash_indexer_core::RemovedCopies;
+    use flash_indexer_core::hashing::BlockSize;
+    use flash_indexer_sim::{Publisher, PublisherOptions};
+    use flash_indexer_test_support::wait_for;
+    use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
+
+    use super::*;
+    use crate::ingest::Trust;
+    use crate::{Indexer, IndexerOptions, InstanceId, ModelKey, Registration};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const RANK: DpRank = DpRank(0);
+
+    struct World {
+        indexer: Arc<Indexer>,
+        engines: Vec<Publisher>,
+    }
+
+    impl World {
+        /// Two engines that are exact after their first message.
+        fn start(has_replay: bool) -> Self {
+            let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
+            let engine = |number| {
+                let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+                let registration = Registration {
+                    instance: InstanceId::number(number),
+                    dp_rank: RANK,
+                    endpoint: publisher.endpoint().to_owned(),
+                    replay_endpoint: has_replay.then(|| publisher.replay_endpoint().to_owned()),
+                    model: ModelKey::new("m".to_owned(), None),
+                    block_size: BlockSize::new(1).expect("one"),
+                    lora_name: None,
+                    engine: None,
+                    removed_copies: RemovedCopies::One,
+                    extra_keys: false,
+                };
+                indexer.register(registration).expect("registered");
+                assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
+                publisher.publish(0, &payload(1)).expect("published");
+                publisher
+            };
+            let engines = (1..=2).map(engine).collect();
+            let world = Self { indexer, engines };
+            (0..2).for_each(|at| world.wait(at, 0, Trust::Exact));
+            world
+        }
+
+        fn listener(&self, at: usize) -> Arc<Listener> {
+            let name = InstanceId::number(at as u64 + 1);
+            self.indexer.listener_for_test(&ModelKey::new("m".to_owned(), None), &name, RANK)
+        }
+
+        fn wait(&self, at: usize, last_seq: u64, trust: Trust) {
+            let listener = self.listener(at);
+            wait_for("a message", PATIENCE, || {
+                let report = listener.report(RANK);
+                (report.last_seq == Some(last_seq) && report.trust == trust).then_some(())
+            });
+        }
+    }
+
+    fn payload(hash: u64) -> Vec<u8> {
+        let stored = BlockStored {
+            block_hashes: vec![flash_indexer_core::SequenceHash(hash)],
+            token_ids: TokenIds::Plain(vec![hash as u32]),
+            block_size: 1,
+            ..BlockStored::default()
+        };
+        encode_batch(hash as f64, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+    }
+
+    #[test]
+    fn dropped_last_messages_are_replayed_without_a_further_one() {
+        let world = World::start(true);
+        world.engines[0].keep(1, &payload(2));
+        world.indexer.decoders_for_test().drop_live(&world.listener(0), 1, QUEUE_FULL, "for a test");
+        world.wait(0, 1, Trust::Exact);
+        assert_eq!(world.indexer.held_blocks(), 3);
+    }
+
+    #[test]
+    fn dropped_last_messages_without_replay_leave_a_doubt() {
+        let world = World::start(false);
+        let listener = world.listener(0);
+        world.indexer.decoders_for_test().drop_live(&listener, 1, QUEUE_FULL, "for a test");
+        assert_eq!(listener.trust(RANK), Trust::Degraded, "at once");
+        world.engines[0].publish(2, &payload(2)).expect("published");
+        world.wait(0, 2, Trust::Degraded);
+        assert_eq!(world.listener(1).trust(RANK), Trust::Exact);
+    }
+
+    #[test]
+    fn a_full_queue_degrades_the_engine_that_fills_it_and_leaves_room_for_others() {
+        let world = World::start(false);
+        let (flood, quiet) = (world.listener(0), world.listener(1));
+        let metrics = Arc::new(Metrics::new(crate::metrics::MetricNames::Own));
+        let (sender, work) = unbounded();
+        // No thread takes what is queued.
+        let decoders = Decoders {
+            queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
+            assigned: AtomicUsize::new(0),
+            arrivals: bounded(1).1,
+            threads: Mutex::default(),
+            writers: Arc::new(Writers::start(1, &metrics).expect("a thread")),
+            metrics,
+        };
+        let flood = listener_of_first_decoder(&flood);
+        let quiet = listener_of_first_decoder(&quiet);
+        let message = || vec![vec![vec![0; 1 << 20]]];
+        for _ in 0..QUEUED_BYTES_MAX >> 20 {
+            decoders.deliver(&flood, Delivery::Live(message()));
+        }
+        assert_eq!(flood.trust(RANK), Trust::Degraded, "at once");
+        decoders.deliver(&quiet, Delivery::Live(message()));
+        assert_ne!(quiet.trust(RANK), Trust::Degraded);
+        let deliveries: Vec<_> = work
+            .try_iter()
+            .map(|work| match work {
+                Work::Delivery { listener, delivery: Delivery::Live(_), .. } => (listener.id == flood.id, true),
+                Work::Delivery { listener, delivery: Delivery::Dropped(1), .. } => (listener.id == flood.id, false),
+                _ => panic!("nothing else was delivered"),
+            })
+            .collect();
+        let (notice, before) = (deliveries[deliveries.len() - 2], &deliveries[..deliveries.len() - 2]);
+        assert!(before.iter().all(|&delivery| delivery == (true, true)));
+        assert!(before.len() <= (QUEUED_BYTES_MAX / SHARE) >> 20 && before.len() > 32, "{}", before.len());
+        assert_eq!(notice, (true, false), "one notice for the whole run of drops");
+        assert_eq!(deliveries.last(), Some(&(false, true)), "the other engine has room");
+    }
+
+    /// The same listener, of a decoder that stands alone.
+    fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
+        use crate::ingest::listener::ListenerState;
+        Arc::new(Listener {
+            id: listener.id,
+            model: Arc::clone(&listener.model),
+            instance: listener.instance.clone(),
+            worker: listener.worker,
+            dp_rank: listener.dp_rank,
+            options: listener.options.clone(),
+            start: listener.start,
+            decoder: 0,
+            remembered: None,
+            state: ListenerState::new(&listener.options),
+        })
     }
 }

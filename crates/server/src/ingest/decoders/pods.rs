@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::Start;
 
-use super::{Decoder, Decoders, QUEUE_FULL, QUEUED_BYTES_MAX, QUEUED_MESSAGES_MAX, Work};
+use super::{Decoder, Decoders, QUEUE_FULL, Work, queued_bytes};
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::message::Live;
 use crate::ingest::pods::{
@@ -16,13 +16,9 @@ use crate::ingest::pods::{
 use crate::instance::InstanceId;
 use crate::metrics::Bound;
 
-/// Of what may wait for one decoder, so much may be of one pod: a flood of one leaves room for the others.
-const POD_SHARE: usize = 4;
-
 /// Messages and their bytes.
 pub(super) fn size(messages: &[PodMessage]) -> (usize, usize) {
-    let bytes = messages.iter().flat_map(|message| &message.frames).map(Vec::len).sum();
-    (messages.len(), bytes)
+    (messages.len(), messages.iter().map(|message| queued_bytes(&message.frames)).sum())
 }
 
 impl Decoders {
@@ -45,18 +41,16 @@ impl Decoders {
     pub(in crate::ingest) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
         let queue = &self.queues[pod.decoder];
         let (count, bytes) = size(&messages);
-        let reached = match pod.queued.add(count, bytes, QUEUED_MESSAGES_MAX / POD_SHARE, QUEUED_BYTES_MAX / POD_SHARE)
-        {
-            false => Some(Bound::PodQueue),
-            true if !queue.queued.add(count, bytes, QUEUED_MESSAGES_MAX, QUEUED_BYTES_MAX) => {
-                pod.queued.take(count, bytes);
-                Some(Bound::Queue)
-            }
-            true => None,
-        };
-        if let Some(bound) = reached {
+        if let Some(bound) = self.reserve(queue, &pod.queued, count, bytes) {
             (0..count).for_each(|_| self.metrics.rejected(QUEUE_FULL));
-            return self.metrics.bound(bound);
+            self.metrics.bound(bound);
+            if pod.queued.begins_dropping() {
+                let runs = pod.followers().into_iter().map(|listener| (Arc::clone(&listener), listener.dropped()));
+                let dropped = Work::PodDropped { pod: Arc::clone(pod), runs: runs.collect() };
+                // It fails only when the decoder has ended, and with it everything.
+                let _ = queue.sender.send(dropped);
+            }
+            return;
         }
         // It fails only when the decoder has ended, and with it everything.
         let _ = queue.sender.send(Work::Pod { pod: Arc::clone(pod), messages, at: Instant::now() });
@@ -95,15 +89,17 @@ impl Decoder {
             let live = match Live::of(frames) {
                 Ok(live) => live,
                 Err(error) => {
-                    // Whose it is beyond the pod cannot be known.
                     self.metrics.rejected(error.reason());
+                    // It may have been the next message of any rank of the pod.
+                    self.take_together(std::mem::take(&mut together), pod, now);
+                    self.lose_tail(&pod.name, now);
                     continue;
                 }
             };
             match self.pods.take(&pod.name, live.dp_rank(), connection, live, now) {
                 Taken::Followed(message) => {
                     if together.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
-                        self.take_together(std::mem::take(&mut together), now);
+                        self.take_together(std::mem::take(&mut together), pod, now);
                     }
                     together.push(message);
                 }
@@ -115,14 +111,32 @@ impl Decoder {
                 }
             }
         }
-        self.take_together(together, now);
+        self.take_together(together, pod, now);
+    }
+
+    /// The decoder takes note of messages of a pod that were dropped before they reached it.
+    pub(super) fn note_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
+        let now = Instant::now();
+        self.lose_tail(name, now);
+        for (listener, run) in runs {
+            self.with_intake(listener, |intake, _| intake.dropped(*run, now));
+        }
+    }
+
+    /// Messages of some rank of a pod were lost after the last ones.
+    fn lose_tail(&mut self, name: &PodName, now: Instant) {
+        for listener in self.pods.lose_tail(name) {
+            self.with_intake(&listener, |intake, _| intake.tail_lost(now));
+        }
     }
 
     /// Takes messages of one listener in.
-    fn take_together(&mut self, messages: Vec<Followed>, now: Instant) {
+    fn take_together(&mut self, messages: Vec<Followed>, pod: &Pod, now: Instant) {
         let Some(first) = messages.first() else { return };
         let (listener, shadow) = (Arc::clone(&first.listener), first.shadow.clone());
+        pod.note_follower(&listener);
         if let Some(shadow) = shadow {
+            pod.note_follower(&shadow);
             let copies = messages.iter().map(|message| (message.heard, message.live.clone())).collect();
             self.each(&shadow, copies, |intake, (heard, live)| intake.hear(heard, live, now));
         }
@@ -152,12 +166,15 @@ impl Decoder {
 
     /// The messages of a listener's pod are its own from now on.
     pub(super) fn follow(&mut self, listener: &Arc<Listener>, now: Instant) {
-        let waiting = self.pods.follow(listener);
+        let (waiting, is_tail_lost) = self.pods.follow(listener);
         if waiting.is_empty() && listener.start == Start::AtOnce && listener.options.replay_endpoint.is_some() {
             // What it has published until now need not wait for its next message.
             self.with_intake(listener, |intake, _| intake.connected(now));
         }
         self.each(listener, waiting, |intake, (heard, live)| intake.hear(heard, live, now));
+        if is_tail_lost {
+            self.with_intake(listener, |intake, _| intake.tail_lost(now));
+        }
     }
 
     /// The messages of a pod are this listener's as well from now on.
@@ -195,6 +212,7 @@ mod tests {
     use crossbeam_channel::{bounded, unbounded};
     use parking_lot::Mutex;
 
+    use super::super::{QUEUED_BYTES_MAX, SHARE};
     use super::*;
     use crate::ingest::decoders::Queue;
     use crate::ingest::queue::Queued;
@@ -203,7 +221,7 @@ mod tests {
 
     fn pod(name: &str) -> Arc<Pod> {
         let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };
-        Arc::new(Pod { name, decoder: 0, queued: Queued::default() })
+        Arc::new(Pod::new(name, 0))
     }
 
     fn lot(messages: usize) -> Vec<PodMessage> {
@@ -227,7 +245,8 @@ mod tests {
             metrics,
         };
         let (flood, others) = (pod("flood"), ["a", "b", "c"].map(pod));
-        for _ in 0..QUEUED_MESSAGES_MAX / 100 {
+        let message_bytes = queued_bytes(&vec![vec![0; 100]]);
+        for _ in 0..QUEUED_BYTES_MAX / message_bytes / 100 {
             decoders.deliver_to_pod(&flood, lot(100));
         }
         for _ in 0..100 {
@@ -235,11 +254,14 @@ mod tests {
         }
         let mut waiting = [0, 0];
         for work in work.try_iter() {
-            let Work::Pod { pod, messages, .. } = work else { panic!("only messages were delivered") };
-            waiting[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len();
+            match work {
+                Work::Pod { pod, messages, .. } => waiting[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len(),
+                Work::PodDropped { pod, .. } => assert_eq!(pod.name, flood.name, "only the flood loses messages"),
+                _ => panic!("nothing else was delivered"),
+            }
         }
         assert_eq!(waiting[0], 3 * 100 * 100, "no other pod has lost any");
-        assert!(waiting[1] <= QUEUED_MESSAGES_MAX / POD_SHARE && waiting[1] > 0);
+        assert!(waiting[1] * message_bytes <= QUEUED_BYTES_MAX / SHARE && waiting[1] > 0);
         assert_eq!(queued.state().messages, waiting[0] + waiting[1]);
     }
 }

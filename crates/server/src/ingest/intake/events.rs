@@ -30,7 +30,7 @@ impl Intake {
             Err(error) => {
                 // It came by a replay, so it is the engine's.
                 self.reject(error.reason(), error.to_string());
-                self.changes.push(Change::DegradeAll(error.to_string()));
+                self.changes.push(Change::Raise(None, error.to_string()));
             }
         }
         self.changes.push(Change::TakenIn { sequence, stamped });
@@ -62,7 +62,7 @@ impl Intake {
             self.contentless.remove(&dp_rank);
         } else if self.contentless.insert(dp_rank) {
             let why = "no cache group with full attention has told what blocks contain: nothing can be found";
-            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
         }
     }
 
@@ -90,7 +90,7 @@ impl Intake {
         }
         if translator.is_hybrid() && groups_untold.remove(&dp_rank) {
             let why = "its state was taken over from somebody who does not tell what a hybrid model's other cache groups hold";
-            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
         }
         let changes = match changes {
             Ok(changes) => changes,
@@ -105,16 +105,14 @@ impl Intake {
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
         if is_clear && understands_all {
             // Whatever was missed before, the rank's cache is empty now.
-            self.changes.push(Change::TrustRank(dp_rank));
+            self.changes.push(Change::Cleared(dp_rank));
         }
     }
 
     fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
         self.reject(error.reason(), error.to_string());
-        // An event of a new kind may be harmless; a broken one was a change of the cache.
-        if !matches!(error, EventError::UnknownType { .. }) {
-            self.changes.push(Change::DegradeRank(dp_rank, error.to_string()));
-        }
+        // Also an event of an unknown kind may have been a change of the cache.
+        self.changes.push(Change::Raise(Some(dp_rank), error.to_string()));
     }
 
     fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable) {
@@ -132,6 +130,6 @@ impl Intake {
             }
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
         }
-        self.changes.push(Change::DegradeRank(dp_rank, unusable.to_string()));
+        self.changes.push(Change::Raise(Some(dp_rank), unusable.to_string()));
     }
 }

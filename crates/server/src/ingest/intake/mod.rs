@@ -12,14 +12,15 @@ use flash_indexer_wire::{
     StreamTrust, Translator,
 };
 use rustc_hash::FxHashMap;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::change::Change;
 use super::hold::Position;
-use super::listener::{Connection, Listener, Trust};
+use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
 use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
 use super::pods::Heard;
+use super::trust::Trust;
 use crate::engine::EngineKind;
 use crate::metrics::{Bound, Metrics};
 
@@ -68,8 +69,6 @@ pub(super) struct Intake {
     contentless: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
     awaited: Option<Awaited>,
-    /// What was said of the stream's doubt.
-    is_doubtful: bool,
     /// What is to follow the next statement about the whole stream.
     after_trust: Vec<Change>,
     hybrid_reported: bool,
@@ -107,7 +106,6 @@ impl Intake {
             groups_untold: BTreeSet::new(),
             contentless: BTreeSet::new(),
             awaited: None,
-            is_doubtful: false,
             after_trust: Vec::new(),
             hybrid_reported: false,
             block_size: SeenBlockSize::Settled,
@@ -125,14 +123,14 @@ impl Intake {
         fresh.listener.reject("panicked", why.to_owned());
         fresh.ranks = self.ranks;
         fresh.muted = self.muted;
-        fresh.is_doubtful = self.is_doubtful;
         fresh.forget_ranks();
-        fresh.changes.push(Change::DegradeAll(why.to_owned()));
+        fresh.changes.push(Change::Raise(None, why.to_owned()));
         fresh.stream.release(None, now);
         if fresh.listener.connection() == Connection::Connected {
             fresh.stream.connected(now);
         }
         fresh.execute();
+        fresh.changes.push(Change::Pending(fresh.stream.pending()));
         fresh
     }
 
@@ -182,7 +180,8 @@ impl Intake {
         });
         let unsaid = Unsaid { groups, of_blocks: of_blocks.unwrap_or_default() };
         move || {
-            let trust = match listener.trust(dp_rank) {
+            // What is missing behind the position is not its concern.
+            let trust = match listener.settled_trust(dp_rank) {
                 Trust::Exact if is_doubtful => Trust::Degraded,
                 trust => trust,
             };
@@ -248,8 +247,24 @@ impl Intake {
         self.metrics.message();
         match Live::of(frames) {
             Ok(live) => self.take_in(live, now),
-            Err(error) => self.reject(error.reason(), error.to_string()),
+            Err(error) => {
+                self.reject(error.reason(), error.to_string());
+                // It may have been the engine's next message.
+                self.tail_lost(now);
+            }
         }
+    }
+
+    /// Messages behind the last live one were lost before they could be decoded.
+    pub(super) fn tail_lost(&mut self, now: Instant) {
+        self.stream.tail_lost(now);
+        self.execute();
+    }
+
+    /// Messages were dropped before they reached the decoder, in this run of drops.
+    pub(super) fn dropped(&mut self, run: u64, now: Instant) {
+        self.tail_lost(now);
+        self.changes.push(Change::DropsNoted(run));
     }
 
     /// Takes in a live message from the bound socket, where only messages show whether a connection stands.
@@ -266,7 +281,7 @@ impl Intake {
             Heard::Twice => {
                 let why = "two engines publish under the pod's name: only the one that connected last is followed";
                 self.reject("duplicate_pod", why.to_owned());
-                return self.changes.push(Change::DegradeRank(self.listener.dp_rank, why.to_owned()));
+                return self.changes.push(Change::Raise(Some(self.listener.dp_rank), why.to_owned()));
             }
         }
         self.take_in(live, now);
@@ -318,19 +333,19 @@ impl Intake {
                     self.taken_over.insert(dp_rank, cursor.sequence);
                     if position.trust == Trust::Degraded {
                         let why = "its state was taken over from a peer that was not sure of it";
-                        self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                        self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
                     }
                 }
                 None if position.is_some_and(is_unplaced) => {
                     self.unplaced.insert(dp_rank);
                     let why = "its state was taken over from somebody who does not say how old it is";
-                    self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
-                    self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                    self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+                    self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
                 }
                 None if from.is_some() => {
                     self.changes.push(Change::Forget(dp_rank));
                     let why = "no state of the rank could be taken over";
-                    self.after_trust.push(Change::DegradeRank(dp_rank, why.to_owned()));
+                    self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
                 }
                 None => self.changes.push(Change::Forget(dp_rank)),
             }
@@ -354,7 +369,7 @@ impl Intake {
     pub(super) fn unmute(&mut self, dp_rank: DpRank) {
         if self.muted.remove(&dp_rank) {
             let why = "it was unregistered for a while, and its stream went on";
-            self.changes.push(Change::DegradeRank(dp_rank, why.to_owned()));
+            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
         }
     }
 
@@ -408,23 +423,39 @@ impl Intake {
                     self.contentless.clear();
                     self.changes.append(&mut self.after_trust);
                 }
+                Action::Pending(pending) => self.changes.push(Change::Pending(pending)),
                 Action::Note(note) => self.note(note),
             }
-        }
-        if self.is_doubtful != self.stream.is_doubtful() {
-            self.is_doubtful = self.stream.is_doubtful();
-            self.changes.push(Change::Doubt(self.is_doubtful));
         }
     }
 
     fn note(&self, note: Note) {
+        let Listener { model, instance, dp_rank, options, .. } = &*self.listener;
+        let (model, tenant) = (&model.key.model_name, &model.key.tenant_id);
+        let (dp_rank, endpoint) = (dp_rank.0, &options.endpoint);
         match note {
             Note::Gap { missed } => {
                 self.metrics.gap(missed);
                 self.listener.gap();
+                info!(%model, %tenant, %instance, dp_rank, %endpoint, missed, "gap in the stream");
             }
-            Note::Lost { messages } => self.metrics.lost(messages),
-            Note::Replay(outcome) => self.metrics.replay(outcome),
+            Note::Lost { messages } => {
+                self.metrics.lost(messages);
+                debug!(%model, %tenant, %instance, dp_rank, %endpoint, messages, "messages cannot be replayed");
+            }
+            Note::ReplayStarted { from, end } => {
+                info!(%model, %tenant, %instance, dp_rank, %endpoint, from, end, "replay started");
+            }
+            Note::Replay(outcome) => {
+                self.metrics.replay(outcome);
+                let seq = self.stream.position().cursor.map(|cursor| cursor.sequence);
+                info!(%model, %tenant, %instance, dp_rank, %endpoint, seq, outcome = outcome.as_str(), "replay ended");
+            }
+            Note::Mismatch { sequence } => {
+                info!(%model, %tenant, %instance, dp_rank, %endpoint, seq = sequence,
+                    "the engine's message differs from the one applied before: it is of another epoch");
+            }
+            Note::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
             Note::WaitingFull { dropped } => {
                 let why = format!("too many messages wait for earlier ones; {dropped} of them dropped");
                 self.reject("waiting_full", why);
@@ -486,6 +517,7 @@ mod tests {
                     lora_name: None,
                     engine: None,
                     removed_copies: RemovedCopies::One,
+                    extra_keys: false,
                 };
                 indexer.register(registration).expect("registered");
                 assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");

@@ -45,6 +45,8 @@ enum State {
     Arriving {
         asked: bool,
         waiting: VecDeque<(ConnectionId, Live)>,
+        /// Whether messages after the waiting ones were dropped.
+        is_tail_lost: bool,
     },
     Refused {
         until: Instant,
@@ -118,9 +120,10 @@ impl PodStreams {
                 let (listener, shadow) = (Arc::clone(listener), stream.shadow.clone());
                 Taken::Followed(Followed { listener, shadow, heard, live })
             }
-            State::Arriving { asked, waiting } => {
+            State::Arriving { asked, waiting, is_tail_lost } => {
                 let bytes = live.message.payload.len();
                 if waiting.len() >= ARRIVING_MESSAGES_MAX || self.arriving_bytes + bytes > ARRIVING_BYTES_MAX {
+                    *is_tail_lost = true;
                     return Taken::NoRoom;
                 }
                 let block_size = live.block_size();
@@ -157,7 +160,7 @@ impl PodStreams {
         let block_size = live.block_size();
         self.arriving_bytes += bytes;
         self.strangers += usize::from(is_new);
-        let state = State::Arriving { asked: true, waiting: VecDeque::from([(connection, live)]) };
+        let state = State::Arriving { asked: true, waiting: VecDeque::from([(connection, live)]), is_tail_lost: false };
         let ranks = self.streams.entry(name.clone()).or_default();
         ranks.insert(dp_rank, Stream { state, shadow: None, connection: None });
         Taken::Waits(Some(Arrival { name: name.clone(), dp_rank, block_size, refused_before }))
@@ -181,15 +184,16 @@ impl PodStreams {
         self.strangers = states.filter(|stream| !matches!(stream.state, State::Followed(_))).count();
     }
 
-    /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out.
-    pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> Vec<(Heard, Live)> {
+    /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out, and
+    /// whether messages after them were dropped.
+    pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> (Vec<(Heard, Live)>, bool) {
         let stream = Stream { state: State::Followed(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
         let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
         if before.as_ref().is_some_and(|state| !matches!(state, State::Followed(_))) {
             self.strangers -= 1;
         }
-        let Some(State::Arriving { waiting, .. }) = before else { return Vec::new() };
+        let Some(State::Arriving { waiting, is_tail_lost, .. }) = before else { return (Vec::new(), false) };
         self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
         let mut last = None;
         let heard = waiting.into_iter().map(|(connection, live)| {
@@ -200,7 +204,22 @@ impl PodStreams {
         if let Some(stream) = self.stream_of(listener) {
             stream.connection = last;
         }
-        heard
+        (heard, is_tail_lost)
+    }
+
+    /// Messages of some rank of a pod were lost after the last ones: the listeners that follow its ranks.
+    pub(crate) fn lose_tail(&mut self, name: &PodName) -> Vec<Arc<Listener>> {
+        let mut listeners = Vec::new();
+        for stream in self.streams.get_mut(name).into_iter().flat_map(BTreeMap::values_mut) {
+            match &mut stream.state {
+                State::Followed(listener) => {
+                    listeners.extend([&*listener].into_iter().chain(&stream.shadow).map(Arc::clone));
+                }
+                State::Arriving { is_tail_lost, .. } => *is_tail_lost = true,
+                State::Refused { .. } | State::Dismissed => {}
+            }
+        }
+        listeners
     }
 
     /// Another listener follows a rank as well from now on. Whether the connection stands over which it comes; nothing
@@ -234,7 +253,7 @@ impl PodStreams {
         match (state, refusal) {
             // It was registered meanwhile.
             (State::Followed(_), _) => Refused::Dropped(0),
-            (State::Arriving { asked, waiting }, Refusal::BlockSizeUnknown) => {
+            (State::Arriving { asked, waiting, .. }, Refusal::BlockSizeUnknown) => {
                 let block_size = waiting.iter().find_map(|(_, live)| live.block_size());
                 *asked = block_size.is_some();
                 let arrival = || Arrival { name: name.clone(), dp_rank, block_size, refused_before: None };

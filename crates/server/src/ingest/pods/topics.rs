@@ -1,12 +1,14 @@
 //! The bound socket's side: whose a message is, by its topic.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::PodName;
 use super::name::{Nameless, is_too_long, queue_of};
 use crate::ingest::decoders::Frames;
+use crate::ingest::listener::Listener;
 use crate::ingest::queue::Queued;
 
 /// Topics that are remembered. When there are more all are forgotten, and found again as messages come.
@@ -23,6 +25,28 @@ pub(crate) struct Pod {
     pub(crate) decoder: usize,
     /// What of its messages waits there.
     pub(crate) queued: Queued,
+    /// Listeners that its messages were applied to: they lose trust at once when a message is dropped.
+    followers: Mutex<Vec<Weak<Listener>>>,
+}
+
+impl Pod {
+    pub(crate) fn new(name: PodName, decoder: usize) -> Self {
+        Self { name, decoder, queued: Queued::default(), followers: Mutex::default() }
+    }
+
+    /// Keeps a listener that follows a rank of the pod. Cost: linear in the pod's ranks.
+    pub(crate) fn note_follower(&self, listener: &Arc<Listener>) {
+        let mut followers = self.followers.lock();
+        if !followers.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(listener))) {
+            followers.retain(|known| known.strong_count() > 0);
+            followers.push(Arc::downgrade(listener));
+        }
+    }
+
+    /// The listeners that follow its ranks, as far as their messages have shown.
+    pub(crate) fn followers(&self) -> Vec<Arc<Listener>> {
+        self.followers.lock().iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// A message of a pod.
@@ -84,7 +108,7 @@ impl Topics {
         }
         let pod = PodName::of_topic(&topic).map(|name| {
             let decoder = queue_of(&name.instance, self.decoders);
-            Arc::new(Pod { name, decoder, queued: Queued::default() })
+            Arc::new(Pod::new(name, decoder))
         });
         self.topics.push(Topic { pod, lot: Vec::new() });
         self.known.insert(topic, self.topics.len() - 1);

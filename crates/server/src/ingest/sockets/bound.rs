@@ -12,6 +12,9 @@ use crate::ingest::pods::{ConnectionId, PodMessage, Topics};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
+/// How long an engine keeps a connection over which no heartbeat is received. Longer than the timeout: a service that
+/// stood still goes on with the messages that waited, where an engine that had closed the connection drops them.
+const HEARTBEAT_TTL_MS: i32 = 120_000;
 /// Connections that may wait to be accepted: a whole fleet comes back at once.
 const BACKLOG: i32 = 4_096;
 /// How often the thread looks whether it should end, in milliseconds.
@@ -59,7 +62,7 @@ impl BoundThread {
         socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
         socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
         socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
-        socket.set_heartbeat_ttl(HEARTBEAT_TIMEOUT_MS)?;
+        socket.set_heartbeat_ttl(HEARTBEAT_TTL_MS)?;
         socket.set_tcp_keepalive(1)?;
         socket.set_backlog(BACKLOG)?;
         socket.set_subscribe(options.topic_prefix.as_bytes())?;

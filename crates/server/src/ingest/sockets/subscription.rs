@@ -14,6 +14,9 @@ use crate::ingest::listener::{Connection, Listener};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
+/// How long an engine keeps a connection over which no heartbeat is received. Longer than the timeout: a service that
+/// stood still goes on with the messages that waited, where an engine that had closed the connection drops them.
+const HEARTBEAT_TTL_MS: i32 = 120_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
 const NO_EVENTS: i32 = 0;
@@ -54,7 +57,7 @@ impl Subscription {
         socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
         socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
         socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
-        socket.set_heartbeat_ttl(HEARTBEAT_TIMEOUT_MS)?;
+        socket.set_heartbeat_ttl(HEARTBEAT_TTL_MS)?;
         socket.set_reconnect_ivl(RECONNECT_MS_MIN)?;
         socket.set_reconnect_ivl_max(RECONNECT_MS_MAX)?;
         socket.set_tcp_keepalive(1)?;
@@ -118,35 +121,59 @@ impl Subscription {
         self.ended_at.is_some_and(|ended| ended.elapsed() >= GIVEN_UP_AFTER)
     }
 
-    /// Hands some of the messages that have arrived to the listener's decoder.
-    pub(super) fn receive(&self, decoders: &Decoders) {
-        match take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
-            decoders.deliver(&self.listener, Delivery::Live(messages));
-        }) {
-            Ok(()) => {}
-            Err(error) => self.listener.reject("receive_failed", format!("failed to receive: {error}")),
+    /// Hands some of the messages that have arrived, and what the monitor says of the connection, to the listener's
+    /// decoder, in the order in which they happened.
+    ///
+    /// Messages are read before the monitor: those that were read before a loss of the connection shows are of that
+    /// connection. If a further connection shows at the same time, this thread was late, and which connection a
+    /// message is of cannot be known: these messages are dropped, as messages of two epochs must not be merged.
+    pub(super) fn receive(&mut self, decoders: &Decoders) {
+        let mut read = Vec::new();
+        let mut result = take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
+        let mut changes = self.connection_changes();
+        if changes.contains(&LinkChange::Lost) {
+            result = result.and(take_messages(&self.socket, usize::MAX, |messages| read.push(messages)));
+            changes.extend(self.connection_changes());
+        }
+        if let Err(error) = result {
+            self.listener.reject("receive_failed", format!("failed to receive: {error}"));
+        }
+        let lost = changes.iter().position(|&change| change == LinkChange::Lost).unwrap_or(changes.len());
+        let (before, after) = changes.split_at(lost);
+        before.iter().for_each(|&change| self.take_change(change, decoders));
+        let is_clear = !after.contains(&LinkChange::Connected);
+        if is_clear && !decoders.are_stopping() {
+            for messages in std::mem::take(&mut read) {
+                decoders.deliver(&self.listener, Delivery::Live(messages));
+            }
+        }
+        after.iter().for_each(|&change| self.take_change(change, decoders));
+        let dropped: usize = read.iter().map(Vec::len).sum();
+        if dropped > 0 {
+            decoders.drop_live(
+                &self.listener,
+                dropped,
+                "connection_unclear",
+                "messages were received around a reconnect",
+            );
         }
     }
 
-    /// Takes in what the monitor says about the connection.
-    pub(super) fn follow_connection(&mut self, decoders: &Decoders) {
+    /// What the monitor says about the connection since it was last asked.
+    fn connection_changes(&mut self) -> Vec<LinkChange> {
         use zmq::SocketEvent as Event;
+        let mut changes = Vec::new();
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some(event) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
             match Event::from_raw(u16::from_ne_bytes(*event)) {
                 Event::CONNECT_DELAYED | Event::CONNECT_RETRIED | Event::CONNECTED => self.ended_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
                     self.ended_at = None;
-                    self.listener.set_connection(Connection::Connected);
-                    decoders.deliver(&self.listener, Delivery::Connected);
+                    changes.push(LinkChange::Connected);
                 }
                 Event::DISCONNECTED => {
                     self.ended_at = Some(Instant::now());
-                    if self.listener.connection() == Connection::Connected {
-                        self.listener.set_connection(Connection::Disconnected);
-                        self.receive_what_came_before(decoders);
-                        decoders.deliver(&self.listener, Delivery::Disconnected);
-                    }
+                    changes.push(LinkChange::Lost);
                 }
                 Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
                     self.ended_at = Some(Instant::now());
@@ -154,17 +181,29 @@ impl Subscription {
                 _ => {}
             }
         }
+        changes
     }
 
-    /// What came before the loss of the connection is in order.
-    fn receive_what_came_before(&self, decoders: &Decoders) {
-        // What fails here is reported when the socket is read again.
-        let _ = take_messages(&self.socket, usize::MAX, |messages| {
-            if !decoders.are_stopping() {
-                decoders.deliver(&self.listener, Delivery::Live(messages));
+    fn take_change(&self, change: LinkChange, decoders: &Decoders) {
+        match change {
+            LinkChange::Connected => {
+                self.listener.set_connection(Connection::Connected);
+                decoders.deliver(&self.listener, Delivery::Connected);
             }
-        });
+            LinkChange::Lost if self.listener.connection() == Connection::Connected => {
+                self.listener.set_connection(Connection::Disconnected);
+                decoders.deliver(&self.listener, Delivery::Disconnected);
+            }
+            LinkChange::Lost => {}
+        }
     }
+}
+
+/// What a monitor says about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LinkChange {
+    Connected,
+    Lost,
 }
 
 impl Drop for Subscription {

@@ -147,18 +147,13 @@ impl SocketLoop {
             if ready.bell {
                 while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
             }
-            for id in ready.monitors {
-                if let Some(subscription) = self.open.get_mut(&id) {
-                    subscription.follow_connection(&self.decoders);
-                }
-            }
             if checked.elapsed() >= CHECK_INTERVAL {
                 checked = Instant::now();
                 self.reopen_given_up();
                 self.look_up_hosts();
             }
             for id in ready.sockets {
-                if let Some(subscription) = self.open.get(&id) {
+                if let Some(subscription) = self.open.get_mut(&id) {
                     subscription.receive(&self.decoders);
                 }
             }
@@ -223,11 +218,8 @@ impl SocketLoop {
         let mut ready = Ready { bell: items[0].is_readable(), ..Ready::default() };
         let (subscriptions, replays) = items[1..].split_at(2 * self.open.len());
         for (&id, pair) in self.open.keys().zip(subscriptions.chunks_exact(2)) {
-            if pair[0].is_readable() {
+            if pair.iter().any(zmq::PollItem::is_readable) {
                 ready.sockets.push(id);
-            }
-            if pair[1].is_readable() {
-                ready.monitors.push(id);
             }
         }
         let readable = self.replays.keys().zip(replays).filter(|(_, item)| item.is_readable());
@@ -335,7 +327,7 @@ struct Unlocated {
 #[derive(Default)]
 struct Ready {
     bell: bool,
+    /// Subscriptions with messages, or with news of their connection.
     sockets: Vec<u64>,
-    monitors: Vec<u64>,
     replays: Vec<u64>,
 }

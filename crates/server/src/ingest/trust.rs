@@ -1,0 +1,218 @@
+//! How far answers about the ranks of one stream can be relied on, computed from what is known to be missing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_wire::{Pending, StreamTrust};
+use serde::{Deserialize, Serialize};
+
+/// How far the index can be relied on about a rank. What is less reliable is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    /// Every change since a known empty cache was applied, and nothing is known to be missing.
+    Exact,
+    /// Registered, and nothing received yet.
+    Cold,
+    /// Everything up to an earlier message was applied, and the messages after it are being replayed.
+    Recovering,
+    /// Changes were lost, or the cache was not empty when the first one was received.
+    Degraded,
+}
+
+impl Trust {
+    /// The name used in answers and metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Cold => "cold",
+            Self::Recovering => "recovering",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
+/// Trust in a rank as of the last applied message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Settled {
+    Cold,
+    Exact,
+    /// Changes were lost for good.
+    Lost(String),
+}
+
+/// What is missing of a rank that is not exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing<'a> {
+    /// It will not arrive any more.
+    Lost(&'a str),
+    /// It may still arrive.
+    Pending(Pending),
+}
+
+impl fmt::Display for Missing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(why) => f.write_str(why),
+            Self::Pending(pending) => pending.fmt(f),
+        }
+    }
+}
+
+const DROPPED: &str = "messages of the engine were dropped because its decoder was behind";
+
+/// What is known to be missing of the ranks of one stream.
+///
+/// A rank is exact while nothing is: no change was lost for good (`settled`), no message behind the last applied one is
+/// missing (`pending`), and none was dropped before its decoder received it (`drops`).
+#[derive(Debug)]
+pub(super) struct TrustLedger {
+    /// Of ranks without an entry of their own.
+    others: Settled,
+    /// Ranks that were cleared, or lost changes, since the last statement about the whole stream.
+    ranks: BTreeMap<DpRank, Settled>,
+    pending: Option<Pending>,
+    /// Runs of dropped messages, and how many of them the decoder has taken note of.
+    drops: u64,
+    drops_noted: u64,
+    /// Why no rank of the stream can ever be exact, whatever arrives.
+    ceiling: Option<&'static str>,
+}
+
+impl TrustLedger {
+    /// Of a stream of which nothing was received. `ceiling` says why its ranks can never be exact, if they cannot.
+    pub(super) fn new(ceiling: Option<&'static str>) -> Self {
+        Self {
+            others: Settled::Cold,
+            ranks: BTreeMap::new(),
+            pending: Some(Pending::FirstContact),
+            drops: 0,
+            drops_noted: 0,
+            ceiling,
+        }
+    }
+
+    /// Trust in a rank, and what is missing where it is not exact. Cost: one look-up.
+    pub(super) fn of(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
+        let settled = self.ranks.get(&dp_rank).unwrap_or(&self.others);
+        let degraded = |missing| (Trust::Degraded, Some(missing));
+        match (settled, self.pending) {
+            (Settled::Lost(why), _) => degraded(Missing::Lost(why)),
+            _ if self.drops > self.drops_noted => degraded(Missing::Lost(DROPPED)),
+            (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
+            (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
+            (Settled::Cold, _) => (Trust::Cold, None),
+            (Settled::Exact, Some(pending @ Pending::Unverified)) => degraded(Missing::Pending(pending)),
+            (Settled::Exact, _) => match self.ceiling {
+                Some(why) => degraded(Missing::Lost(why)),
+                None => (Trust::Exact, None),
+            },
+        }
+    }
+
+    /// Trust in a rank as of the last applied message: what is missing behind that does not count.
+    pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
+        match self.ranks.get(&dp_rank).unwrap_or(&self.others) {
+            Settled::Cold => Trust::Cold,
+            Settled::Exact if self.ceiling.is_none() => Trust::Exact,
+            Settled::Exact | Settled::Lost(_) => Trust::Degraded,
+        }
+    }
+
+    /// What is missing behind the last applied message, and may still arrive.
+    pub(super) fn pending(&self) -> Option<Pending> {
+        self.pending
+    }
+
+    pub(super) fn set_pending(&mut self, pending: Option<Pending>) {
+        self.pending = pending;
+    }
+
+    /// Takes in what the stream says of all its ranks.
+    pub(super) fn set_all(&mut self, trust: StreamTrust) {
+        self.ranks.clear();
+        self.others = match trust {
+            StreamTrust::Cold => Settled::Cold,
+            StreamTrust::Exact => Settled::Exact,
+            StreamTrust::Degraded(why) => Settled::Lost(why.to_string()),
+        };
+    }
+
+    /// Records a change that was lost for good: of one rank, or of any rank of the stream.
+    pub(super) fn raise(&mut self, dp_rank: Option<DpRank>, why: String) {
+        match dp_rank {
+            Some(dp_rank) => drop(self.ranks.insert(dp_rank, Settled::Lost(why))),
+            None => {
+                self.ranks.clear();
+                self.others = Settled::Lost(why);
+            }
+        }
+    }
+
+    /// The cache of one rank is known to be empty: what was lost before no longer counts.
+    pub(super) fn cleared(&mut self, dp_rank: DpRank) {
+        self.ranks.insert(dp_rank, Settled::Exact);
+    }
+
+    /// Messages were dropped before the decoder received them. Returns the number of this run of drops.
+    pub(super) fn dropped(&mut self) -> u64 {
+        self.drops += 1;
+        self.drops
+    }
+
+    /// The decoder knows of all drops up to this run: what they leave missing is pending or lost from here on.
+    pub(super) fn drops_noted(&mut self, run: u64) {
+        self.drops_noted = self.drops_noted.max(run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_wire::Degraded;
+
+    use super::*;
+
+    const RANK: DpRank = DpRank(0);
+
+    #[test]
+    fn a_rank_is_exact_only_while_nothing_is_missing() {
+        let mut ledger = TrustLedger::new(None);
+        let trust = |ledger: &TrustLedger| ledger.of(RANK).0;
+        assert_eq!(trust(&ledger), Trust::Cold);
+        ledger.set_pending(Some(Pending::Recovering { end: None }));
+        ledger.set_all(StreamTrust::Exact);
+        assert_eq!((trust(&ledger), ledger.settled(RANK)), (Trust::Recovering, Trust::Exact));
+        ledger.set_pending(None);
+        assert_eq!(trust(&ledger), Trust::Exact);
+        let run = ledger.dropped();
+        assert_eq!(trust(&ledger), Trust::Degraded, "at once");
+        let later = ledger.dropped();
+        ledger.set_pending(Some(Pending::TailLost));
+        ledger.drops_noted(run);
+        ledger.set_pending(None);
+        assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not noted yet");
+        ledger.drops_noted(later);
+        assert_eq!(trust(&ledger), Trust::Exact);
+        ledger.raise(Some(RANK), "an event could not be read".to_owned());
+        assert_eq!((trust(&ledger), ledger.of(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
+        ledger.set_pending(Some(Pending::Recovering { end: Some(9) }));
+        ledger.cleared(RANK);
+        assert_eq!(trust(&ledger), Trust::Recovering, "a clear does not show what comes after it");
+        ledger.set_pending(None);
+        assert_eq!(ledger.of(RANK), (Trust::Exact, None));
+        ledger.set_all(StreamTrust::Degraded(Degraded::Unverified));
+        assert_eq!(trust(&ledger), Trust::Degraded);
+    }
+
+    #[test]
+    fn a_stream_whose_events_lack_something_is_never_exact() {
+        let mut ledger = TrustLedger::new(Some("extra keys"));
+        assert_eq!(ledger.of(RANK).0, Trust::Cold);
+        ledger.set_pending(None);
+        ledger.set_all(StreamTrust::Exact);
+        assert_eq!(ledger.of(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
+        ledger.cleared(RANK);
+        assert_eq!(ledger.of(RANK).0, Trust::Degraded);
+    }
+}

@@ -1,0 +1,236 @@
+//! What the service says of its own knowledge: never `exact` while something is known to be missing.
+
+use std::net::TcpListener;
+
+use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::{DpRank, RemovedCopies};
+use flash_indexer_server::{InstanceId, ModelKey, Registration, ServerOptions};
+use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+use serde_json::{Value, json};
+
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
+
+/// A batch of the epoch of an engine that started at `start`.
+fn batch(start: f64, events: &[EngineEvent<'_>]) -> Vec<u8> {
+    encode_batch(start, events, None, Encoding::Map)
+}
+
+fn bind(options: PublisherOptions) -> Publisher {
+    Publisher::bind(options).expect("free ports")
+}
+
+fn trust(service: &Service, engine: &Engine) -> Value {
+    service.listener(&engine.instance, engine.rank)["trust"].clone()
+}
+
+fn wait_for_state(engine: &Engine, service: &Service, last_seq: u64, trust: &str) -> Value {
+    engine.wait(service, &format!("number {last_seq}, {trust}"), |listener| {
+        listener["last_seq"] == json!(last_seq) && listener["trust"] == json!(trust)
+    })
+}
+
+/// Publishes bytes that are no batch under a number.
+fn publish_unreadable(engine: &Engine, sequence: u64) {
+    let frames = [&b"kv-events"[..], &sequence.to_be_bytes(), b"\xc1\xc1"];
+    engine.publisher.publish_frames(&frames).expect("published");
+}
+
+fn wait_for_rejection(engine: &Engine, service: &Service, reason: &str, count: u64) {
+    engine.wait(service, reason, |listener| listener["rejected"][reason] == json!(count));
+}
+
+#[test]
+fn an_unreadable_last_message_ends_exact_at_once_and_is_replayed() {
+    let service = Service::start();
+    let engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    wait_for_state(&engine, &service, 0, "exact");
+    // What the engine keeps can be read; no further message is published.
+    engine.publisher.keep(1, &batch(1.0, &[removed(&[1, 2])]));
+    publish_unreadable(&engine, 1);
+    wait_for_state(&engine, &service, 1, "exact");
+    assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 0);
+}
+
+#[test]
+fn an_unreadable_last_message_without_replay_leaves_a_doubt_until_the_next_one() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    publish_unreadable(&engine, 1);
+    wait_for_rejection(&engine, &service, "malformed_batch", 1);
+    let listener = engine.wait(&service, "the doubt", |listener| listener["trust"] == json!("degraded"));
+    assert!(listener["last_error"].as_str().expect("a reason").contains("could not be read"), "{listener}");
+    // A number of its own was not lost with it.
+    engine.say(&service, 1, &[]);
+    let listener = wait_for_state(&engine, &service, 1, "exact");
+    assert_eq!(listener["last_error"], Value::Null, "nothing is wrong any more");
+    publish_unreadable(&engine, 2);
+    wait_for_rejection(&engine, &service, "malformed_batch", 2);
+    engine.say(&service, 3, &[]);
+    let listener = wait_for_state(&engine, &service, 3, "degraded");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 messages were lost"), "{listener}");
+}
+
+#[test]
+fn a_replay_that_cannot_be_read_either_degrades_for_good() {
+    let service = Service::start();
+    let engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    engine.publisher.keep(1, b"\xc1\xc1");
+    publish_unreadable(&engine, 1);
+    wait_for_state(&engine, &service, 1, "degraded");
+    engine.say(&service, 2, &[]);
+    wait_for_state(&engine, &service, 2, "degraded");
+    engine.say(&service, 3, &[EngineEvent::Cleared]);
+    wait_for_state(&engine, &service, 3, "exact");
+}
+
+#[test]
+fn an_event_of_an_unknown_kind_may_have_been_a_removal() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    assert_eq!(trust(&service, &engine), json!("exact"));
+    // [1.0, [["BlockForgotten"]]]
+    let mut unknown = vec![0x92, 0xcb];
+    unknown.extend(1.0_f64.to_be_bytes());
+    unknown.extend([0x91, 0x91, 0xae]);
+    unknown.extend(b"BlockForgotten");
+    engine.publisher.publish(1, &unknown).expect("published");
+    let listener = wait_for_state(&engine, &service, 1, "degraded");
+    assert_eq!(listener["rejected"], json!({ "unknown_event": 1 }));
+}
+
+#[test]
+fn a_rank_is_recovering_while_a_silent_replay_endpoint_is_asked() {
+    let service = Service::start();
+    // It accepts connections and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let replay = format!("tcp://{}", silent.local_addr().expect("an address"));
+    let engine = Engine::registered(&service, json!(1), 0, &json!({ "replay_endpoint": replay }));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    wait_for_state(&engine, &service, 0, "exact");
+    engine.publisher.publish(2, &batch(1.0, &[])).expect("published");
+    let listener = wait_for_state(&engine, &service, 0, "recovering");
+    assert_eq!(listener["replay"], json!({ "applied": 1, "published": 3 }));
+    let answer = service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
+    assert_eq!(answer["instances"]["1"]["trust"], json!("recovering"));
+    let listener = wait_for_state(&engine, &service, 2, "degraded");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 messages were lost"), "{listener}");
+}
+
+#[test]
+fn a_gap_is_answered_as_recovering_until_it_is_repaired() {
+    let service = Service::start();
+    // An answer brings three messages and breaks off.
+    let options = PublisherOptions { replay_loss: ReplayLoss::RestAfter(3), ..PublisherOptions::on_loopback() };
+    let publisher = bind(options);
+    let chain =
+        |sequence: u64| batch(1.0, &[stored(sequence.checked_sub(1).map(|before| before + 1), &[sequence + 1])]);
+    (0..7).for_each(|sequence| publisher.keep(sequence, &chain(sequence)));
+    let engine = Engine::with_replay(&service, json!(1), publisher);
+    engine.publisher.publish(7, &chain(7)).expect("published");
+    let seen = std::cell::RefCell::new(Vec::new());
+    wait_for("the whole history", PATIENCE, || {
+        let listener = service.listener(&json!(1), 0);
+        let is_exact = listener["trust"] == json!("exact");
+        if is_exact {
+            assert_eq!(listener["last_seq"], json!(7), "{listener}");
+        }
+        seen.borrow_mut().push(listener.clone());
+        is_exact.then_some(())
+    });
+    let seen = seen.into_inner();
+    let progress = seen.iter().find(|listener| listener["replay"]["published"] == json!(8));
+    let progress = progress.unwrap_or_else(|| panic!("no progress was shown: {seen:?}"));
+    assert_eq!(progress["trust"], json!("recovering"));
+    assert!(progress["replay"]["applied"].as_u64().is_some_and(|applied| applied < 8), "{progress}");
+    assert_eq!(service.score(&tokens(&(1..=8).collect::<Vec<_>>()), "1", 0), 32);
+}
+
+#[test]
+fn readiness_waits_for_the_history_of_engines_asked_for_at_the_start() {
+    let options = PublisherOptions { replay_loss: ReplayLoss::RestAfter(3), ..PublisherOptions::on_loopback() };
+    let publisher = bind(options);
+    (0..6).for_each(|sequence| publisher.keep(sequence, &batch(1.0, &[stored(None, &[sequence + 1])])));
+    let registration = Registration {
+        instance: InstanceId::number(1),
+        dp_rank: DpRank(0),
+        endpoint: publisher.endpoint().to_owned(),
+        replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
+        model: ModelKey::new("m".to_owned(), None),
+        block_size: BlockSize::new(BLOCK_TOKENS).expect("four"),
+        lora_name: None,
+        engine: None,
+        removed_copies: RemovedCopies::One,
+        extra_keys: false,
+    };
+    let service = Service::start_with(ServerOptions { registrations: vec![registration], ..ServerOptions::default() });
+    let reasons = std::cell::RefCell::new(String::new());
+    wait_for("readiness", PATIENCE, || {
+        let (status, answer) = service.get("/ready");
+        // A rank is looked at after the answer: readiness never comes before its history.
+        let listener = service.listener(&json!(1), 0);
+        reasons.borrow_mut().push_str(&answer.to_string());
+        if status == 200 {
+            assert_eq!(listener["last_seq"], json!(5), "{listener}");
+        }
+        (status == 200).then_some(())
+    });
+    let reasons = reasons.into_inner();
+    assert!(reasons.contains("catching up") && reasons.contains("3 messages"), "{reasons}");
+}
+
+#[test]
+fn an_engine_with_extra_keys_is_never_exact() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({ "engine": "sglang", "extra_keys": true }));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!((&listener["trust"], &listener["extra_keys"]), (&json!("degraded"), &json!(true)));
+    assert!(listener["last_error"].as_str().expect("a reason").contains("extra_keys"), "{listener}");
+    engine.say(&service, 1, &[EngineEvent::Cleared]);
+    assert_eq!(trust(&service, &engine), json!("degraded"), "a clear does not make its events say more");
+}
+
+#[test]
+fn a_message_that_is_received_twice_is_counted_and_ignored() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1])]);
+    let last = batch(2.0, &[stored(Some(1), &[2])]);
+    engine.publisher.publish(1, &last).expect("published");
+    engine.publisher.publish(1, &last).expect("published");
+    wait_for_rejection(&engine, &service, "duplicate_message", 1);
+    wait_for_state(&engine, &service, 1, "exact");
+    assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 8);
+}
+
+#[test]
+fn a_restart_that_the_replay_shows_is_counted_once() {
+    let service = Service::start();
+    let mut engine = Engine::with_replay(&service, json!(1), bind(PublisherOptions::on_loopback()));
+    (0..6).for_each(|sequence| engine.say(&service, sequence, &[stored(None, &[sequence + 1])]));
+    let options = PublisherOptions {
+        endpoint: engine.publisher.endpoint().to_owned(),
+        replay_endpoint: engine.publisher.replay_endpoint().to_owned(),
+        ..PublisherOptions::on_loopback()
+    };
+    engine.publisher = {
+        drop(std::mem::replace(&mut engine.publisher, bind(PublisherOptions::on_loopback())));
+        engine.wait(&service, "the loss of the connection", |listener| listener["status"] != json!("connected"));
+        bind(options)
+    };
+    (0..2).for_each(|sequence| engine.publisher.keep(sequence, &batch(2.0, &[stored(None, &[sequence + 1])])));
+    wait_for_state(&engine, &service, 1, "exact");
+    // The first live message of the new epoch is below the last number of the old one.
+    engine.say(&service, 2, &[stored(None, &[3])]);
+    wait_for_state(&engine, &service, 2, "exact");
+    assert_eq!(service.score(&tokens(&[1]), "1", 0), 4, "what the replay brought is kept");
+    let metrics = service.get_text("/metrics");
+    let restarts = metrics.lines().find(|line| line.starts_with("flash_indexer_engine_restarts_total"));
+    assert_eq!(restarts, Some("flash_indexer_engine_restarts_total 1"));
+}
