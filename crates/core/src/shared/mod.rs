@@ -73,6 +73,13 @@ pub trait SharedIndex: Send + Sync {
         None
     }
 
+    /// Does a bounded part of what changes have left to be done later, and says whether anything is left: to be called when
+    /// there is nothing else to do, so that memory is given back without further changes. No answer depends on it. The run
+    /// index leaves work to it; other designs do all of it with the change.
+    fn maintain(&self) -> bool {
+        false
+    }
+
     /// Gives a bounded index another bound, one that it can live with; an index without a bound stays so.
     /// One that takes more makes a copy of the most valuable that it has, for which there are `spare_bytes`
     /// beside what it takes now. Costs what is kept and what is forgotten; changes wait meanwhile.

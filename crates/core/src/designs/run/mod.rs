@@ -8,6 +8,8 @@
 
 mod bound;
 mod branching;
+#[cfg(all(test, not(loom)))]
+mod costs;
 mod find;
 mod matches;
 #[cfg(all(test, loom))]
@@ -247,10 +249,13 @@ impl RunIndex {
         RunHolders { version, holders }
     }
 
-    /// What the index takes. Waits for the writer; costs the number of ranks.
+    /// What the index takes when nothing is left over ([`SharedIndex::maintain`]): finishes that, and waits for the writer.
     #[must_use]
     pub fn memory(&self) -> RunMemory {
-        self.writer.lock().memory()
+        let mut writer = self.writer.lock();
+        writer.finish_leftover();
+        self.compact_if_sparse(&mut writer);
+        writer.memory()
     }
 
     /// After most of the content has gone: memory that is never given back piece by piece, because a
@@ -269,6 +274,8 @@ impl RunIndex {
     }
 }
 
+/// Runs that are visited for what is left over while the writer waits.
+const VISITED_AT_A_TURN: usize = 512;
 /// Matches whose tiers are looked at while the writer waits.
 const MATCHES_AT_A_TURN: usize = 64;
 
@@ -348,8 +355,16 @@ impl SharedIndex for RunIndex {
         }
     }
 
+    fn maintain(&self) -> bool {
+        let mut writer = self.writer.lock();
+        let is_left = writer.do_leftover(VISITED_AT_A_TURN);
+        self.compact_if_sparse(&mut writer);
+        is_left
+    }
+
+    /// Waits for the writer; costs the number of ranks and of directory segments.
     fn memory_bytes(&self) -> Option<usize> {
-        Some(self.memory().bytes_taken)
+        Some(self.writer.lock().memory().bytes_taken)
     }
 
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {

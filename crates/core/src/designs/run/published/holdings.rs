@@ -16,6 +16,8 @@ use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE, RunId};
 pub(crate) const INLINE_ENTRIES: usize = if cfg!(loom) { 2 } else { (HEADER_WORDS - INLINE) * 2 };
 /// Lists with more than one in so many of all holders become arrays.
 const DENSE_SHARE: usize = if cfg!(loom) { 2 } else { 8 };
+/// Longer lists become arrays in any case: a list is gone through from its start.
+const LIST_ENTRIES_MAX: usize = 4_096;
 /// Lists and arrays come in powers of two, from a cache line on.
 const SMALLEST_WORDS_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 18;
@@ -85,6 +87,11 @@ impl Form {
 
     fn with_entries(self, entries: usize) -> Self {
         Self(self.0 & !(((1 << ENTRIES_BITS) - 1) << 2) | (entries as u64) << 2)
+    }
+
+    /// Entries, also those of holders that have gone; none of an array, which has one for every holder.
+    pub(crate) fn holders_seen_max(self) -> Option<usize> {
+        (self.0 & 3 < 2).then(|| self.entries())
     }
 
     pub(crate) fn extent(self) -> Option<Extent> {
@@ -370,10 +377,11 @@ impl HoldingsWriter<'_> {
         self.form_of(&entries)
     }
 
-    /// A dense array beyond an eighth of all holders, because a list is gone through from its start.
+    /// A dense array beyond an eighth of all holders, or [`LIST_ENTRIES_MAX`], because a list is gone through from its start.
     fn form_of(&mut self, entries: &[Entry]) -> Form {
         let holders = entries.iter().map(|entry| entry.holder().0 + 1).max().unwrap_or(0).max(self.holders_end);
-        if entries.len() > INLINE_ENTRIES && entries.len() * DENSE_SHARE > holders as usize {
+        let is_long = entries.len() * DENSE_SHARE > holders as usize || entries.len() > LIST_ENTRIES_MAX;
+        if entries.len() > INLINE_ENTRIES && is_long {
             let extent = self.extents.take(self.lists, (holders as usize).div_ceil(4));
             let words = self.lists.words(extent);
             words.iter().for_each(|word| word.store(0, Relaxed));

@@ -16,7 +16,7 @@ use crate::{DpRank, PerTier, RankSize, Tier, WorkerId, WorkerRank};
 const IN_USE: u64 = 1 << 32;
 
 /// A rank in the index's own small numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct RankSlot(pub(crate) u32);
 
 /// The published table. Its version changes when ranks or holders come and go; sizes are counters

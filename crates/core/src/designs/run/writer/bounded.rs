@@ -170,7 +170,14 @@ impl Writer {
         let blocks = self.runs.bytes_allocated() + self.names.bytes_allocated() + self.extents.bytes_allocated();
         let bounded = self.bounded.as_ref();
         let own = bounded.map_or(0, |bounded| bounded.values.bytes() + bounded.directory_bytes);
-        FIXED_BYTES + blocks + self.edges.bytes() + self.ranks.bytes_allocated() + self.rare_bytes + own
+        FIXED_BYTES
+            + blocks
+            + self.edges.bytes()
+            + self.ranks.bytes_allocated()
+            + self.rare_bytes
+            + self.all_needs.bytes()
+            + self.remains.bytes()
+            + own
     }
 
     fn tell_bytes(&self) {
@@ -203,12 +210,8 @@ impl Writer {
         };
         self.bounded_mut().current = None;
         self.finish(rank);
-        if *event != BlockEvent::Cleared {
-            self.release_left_behind();
-        }
-        if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
-            self.prune_if_bare();
-        }
+        let slot = self.ranks.slot(rank);
+        self.do_leftover_of_event(slot, event);
         self.tell_bytes();
         applied
     }
@@ -298,6 +301,10 @@ impl Writer {
     fn make_room(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
         let mut forgotten = 0;
         while !self.reserve(slot, blocks) {
+            if !self.untrimmed.is_empty() {
+                self.trim_untrimmed();
+                continue;
+            }
             if forgotten == FORGOTTEN_FOR_STRETCH_MAX || !self.evict() {
                 return false;
             }
@@ -346,10 +353,10 @@ impl Writer {
         reserved.is_ok()
     }
 
-    /// Counts what directories take anew: domains have come or gone, or been filled.
-    pub(super) fn recount_directories(&mut self) {
+    /// A directory takes more or less than before: it has come or gone, or been filled.
+    pub(super) fn count_directory(&mut self, (before, after): (usize, usize)) {
         if let Some(bounded) = &mut self.bounded {
-            bounded.directory_bytes = self.domains.bytes();
+            bounded.directory_bytes = bounded.directory_bytes + after - before;
         }
     }
 

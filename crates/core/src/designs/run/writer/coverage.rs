@@ -95,6 +95,11 @@ impl Exceptions {
         self.0.is_empty()
     }
 
+    /// Intervals of all ranks.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// One more than the last offset that any rank holds.
     pub(super) fn end(&self) -> u16 {
         self.0.iter().map(|interval| interval.end()).max().unwrap_or(0)

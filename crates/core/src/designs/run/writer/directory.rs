@@ -283,6 +283,11 @@ impl Directory {
         before - segment.bytes()
     }
 
+    /// What is to be given back.
+    pub(super) fn into_segments(self) -> Vec<Segment> {
+        self.segments
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.segments.iter().all(Segment::is_empty)
     }

@@ -7,16 +7,24 @@
 //! it goes to a domain that agrees with all that it holds, or to one of its own. It keeps every
 //! holding meanwhile: runs belong to no domain.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use rustc_hash::FxHashMap;
 
 use super::Writer;
 use super::directory::Directory;
 use super::place::Located;
 use super::ranks::RankState;
+use super::remains::Remains;
 use super::runs::DomainId;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
+
+/// Domains that are asked whether they know a name, the largest first. In a fleet with more of them that all have few ranks,
+/// a rank may get a domain of its own although another one names alike: that costs memory and changes no answer.
+const ASKED_MAX: usize = 256;
 
 /// One domain.
 #[derive(Debug, Default)]
@@ -24,6 +32,8 @@ pub(super) struct Domain {
     pub(super) directory: Directory,
     /// Ranks in it.
     members: usize,
+    /// Runs that are still to be trimmed for it; until then it exists.
+    pub(super) untrimmed: usize,
     /// The rank that joined last.
     newest: Option<RankSlot>,
 }
@@ -33,17 +43,15 @@ impl Domain {
     pub(super) fn only_member(&self) -> Option<RankSlot> {
         self.newest.filter(|_| self.members == 1)
     }
-
-    fn join(&mut self, rank: RankSlot) {
-        self.members += 1;
-        self.newest = Some(rank);
-    }
 }
 
 /// Every domain.
 #[derive(Debug, Default)]
 pub(super) struct Domains {
     domains: Vec<Option<Domain>>,
+    free: Vec<DomainId>,
+    /// Those with ranks in them, by how many.
+    by_members: BTreeSet<(Reverse<usize>, DomainId)>,
 }
 
 impl Domains {
@@ -68,36 +76,46 @@ impl Domains {
     }
 
     fn create(&mut self) -> DomainId {
-        let free = self.domains.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
+        let at = self.free.pop().unwrap_or_else(|| {
             self.domains.push(None);
-            self.domains.len() - 1
+            DomainId(u32::try_from(self.domains.len() - 1).expect("fewer than 2^32 domains"))
         });
-        self.domains[at] = Some(Domain::default());
-        DomainId(u32::try_from(at).expect("fewer than 2^32 domains"))
+        self.domains[at.0 as usize] = Some(Domain::default());
+        at
     }
 
-    pub(super) fn leave(&mut self, domain: DomainId, rank: RankSlot) {
+    fn join(&mut self, domain: DomainId, rank: RankSlot) {
+        self.change_members(domain, |members| members + 1);
+        self.get_mut(domain).newest = Some(rank);
+    }
+
+    fn leave(&mut self, domain: DomainId, rank: RankSlot) {
+        self.change_members(domain, |members| members - 1);
         let state = self.get_mut(domain);
-        state.members -= 1;
         state.newest = state.newest.filter(|&newest| newest != rank);
-        if state.members == 0 {
-            debug_assert!(state.directory.is_empty(), "names go with what they name");
-            self.domains[domain.0 as usize] = None;
-        }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (DomainId, &Domain)> {
-        let domains = self.domains.iter().enumerate();
-        domains.filter_map(|(at, domain)| Some((DomainId(at as u32), domain.as_ref()?)))
+    fn change_members(&mut self, domain: DomainId, change: impl FnOnce(usize) -> usize) {
+        let before = self.get(domain).members;
+        let after = change(before);
+        self.by_members.remove(&(Reverse(before), domain));
+        if after > 0 {
+            self.by_members.insert((Reverse(after), domain));
+        }
+        self.get_mut(domain).members = after;
+    }
+
+    /// The largest domains.
+    fn largest(&self) -> impl Iterator<Item = DomainId> {
+        self.by_members.iter().take(ASKED_MAX).map(|&(_, domain)| domain)
     }
 
     pub(super) fn count(&self) -> usize {
-        self.iter().count()
+        self.domains.len() - self.free.len()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.iter().map(|(_, domain)| domain.directory.bytes()).sum()
+        self.domains.iter().flatten().map(|domain| domain.directory.bytes()).sum()
     }
 }
 
@@ -115,20 +133,25 @@ impl Writer {
         }
         let domain = self.domain_for(parent, first);
         let slot = self.ranks.insert(RankState::new(rank, domain, home));
-        self.domains.get_mut(domain).join(slot);
+        self.domains.join(domain, slot);
         let holder = self.holders.take(slot);
         self.ranks.get_mut(slot).levels.set(home, holder);
         self.published.ranks.change(|table| table.set_rank(slot, Some(rank)));
         self.publish_levels(slot);
-        self.recount_directories();
         Some(slot)
     }
 
     /// The domain for a rank whose first event is this: one that knows the block, else the largest one
-    /// that does not call it something else. Costs a search in every domain's directory.
+    /// that does not call it something else. Costs a search in the directories of [`ASKED_MAX`] domains.
     fn domain_for(&mut self, parent: Option<SequenceHash>, first: &Block) -> DomainId {
+        if parent.is_none()
+            && let Some(domain) = self.domain_that_starts_with(first)
+        {
+            return domain;
+        }
         let mut best = None;
-        for (domain, state) in self.domains.iter() {
+        for domain in self.domains.largest() {
+            self.steps.take(1);
             let at = match parent {
                 None => Some(Place::ROOT),
                 Some(parent) => self.named(domain, parent).map(|cursor| cursor.place),
@@ -139,14 +162,57 @@ impl Writer {
                 Some(Located::OtherName | Located::Elsewhere(_)) => {}
                 // Knowing the parent is a sign of kinship, knowing nothing is none.
                 Some(Located::Unnamed(_) | Located::Absent) | None => {
-                    let preference = (parent.is_some() && at.is_some(), state.members);
+                    let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
                     if best.is_none_or(|(best, _)| best < preference) {
                         best = Some((preference, domain));
                     }
                 }
             }
         }
-        best.map_or_else(|| self.domains.create(), |(_, domain)| domain)
+        best.map_or_else(|| self.create_domain(), |(_, domain)| domain)
+    }
+
+    /// A domain that knows this block as the first of a sequence.
+    fn domain_that_starts_with(&self, first: &Block) -> Option<DomainId> {
+        let starts = self.followers(Place::ROOT, first.local).into_iter();
+        starts.filter_map(|place| self.first_namer(place.run, first.sequence)).next()
+    }
+
+    /// A domain that calls the first block of a run so.
+    fn first_namer(&self, run: RunId, name: SequenceHash) -> Option<DomainId> {
+        if let Some(needs) = self.needs(run).filter(|needs| needs.has_domains()) {
+            self.steps.take(1);
+            return needs.first_namer(name);
+        }
+        let columns = &self.runs.get(run).columns;
+        let mut domains = columns.domains().inspect(|_| self.steps.take(1));
+        domains.find(|&domain| self.names.at(&columns.get(domain), 0) == name)
+    }
+
+    fn create_domain(&mut self) -> DomainId {
+        let domain = self.domains.create();
+        self.count_directory((0, self.domains.get(domain).directory.bytes()));
+        domain
+    }
+
+    /// A rank that holds nothing with the domain's names any more leaves it.
+    pub(super) fn leave_domain(&mut self, domain: DomainId, rank: RankSlot) {
+        self.domains.leave(domain, rank);
+        self.end_domain_if_empty(domain);
+    }
+
+    /// A domain goes with its last rank, or with its last name.
+    pub(super) fn end_domain_if_empty(&mut self, domain: DomainId) {
+        let state = self.domains.get(domain);
+        if state.members > 0 || state.untrimmed > 0 {
+            return;
+        }
+        debug_assert!(state.directory.is_empty(), "names go with what they name");
+        let state = self.domains.domains[domain.0 as usize].take().expect("it was there just now");
+        self.domains.free.push(domain);
+        let bytes = state.directory.bytes();
+        self.count_directory((bytes, 0));
+        self.remains.push(Remains::Directory(state.directory.into_segments()), bytes);
     }
 
     /// Moves a rank that contradicts its domain to another: to one that knows `hint`, if it agrees with
@@ -155,10 +221,11 @@ impl Writer {
         let old = self.ranks.get(slot).domain;
         let area = self.named_area(slot);
         let knows = |domain: DomainId| hint.is_some_and(|hint| self.named(domain, hint).is_some());
-        let candidates = self.domains.iter().map(|(domain, _)| domain);
+        let candidates = self.domains.largest().inspect(|_| self.steps.take(1));
         let agreeing =
             candidates.filter(|&domain| domain != old && knows(domain)).find(|&domain| self.agrees(&area, old, domain));
-        let new = agreeing.unwrap_or_else(|| self.domains.create());
+        let new = agreeing.unwrap_or_else(|| self.create_domain());
+        let bytes_before = self.domains.get(new).directory.bytes();
         for &(run, count) in &area {
             let column = self.runs.get(run).columns.get(old);
             let unnamed = self.runs.get(run).columns.get(new).named..count;
@@ -168,13 +235,18 @@ impl Writer {
                 assert_eq!(named, missing.len(), "the domain agrees with all of these names");
             }
         }
-        self.domains.get_mut(new).join(slot);
+        let bytes_after = self.domains.get(new).directory.bytes();
+        self.count_directory((bytes_before, bytes_after));
+        self.domains.join(new, slot);
         self.ranks.get_mut(slot).domain = new;
+        for &(run, _) in &area {
+            let length = self.coverage_end(run, slot);
+            self.rank_changes_domain(run, length, (old, new));
+        }
         for &(run, _) in area.iter().rev() {
             self.trim(run, old);
         }
-        self.domains.leave(old, slot);
-        self.recount_directories();
+        self.leave_domain(old, slot);
     }
 
     /// The runs that a rank holds something of, and those above them, each with the number of blocks

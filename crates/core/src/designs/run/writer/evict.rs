@@ -76,6 +76,7 @@ impl Writer {
         let mut compared = 0;
         for _ in 0..LOOKED_AT_MAX {
             let random = self.random();
+            self.steps.take(1);
             let run = self.run_at(((u128::from(random) * touched as u128) >> 64) as usize);
             if !self.may_go(run) {
                 continue;
@@ -90,7 +91,9 @@ impl Writer {
             }
         }
         // Hardly any run is in use, or each has another behind it.
-        least.map(|(_, run)| run).or_else(|| (0..touched).map(|at| self.run_at(at)).find(|&run| self.may_go(run)))
+        least.map(|(_, run)| run).or_else(|| {
+            (0..touched).map(|at| self.run_at(at)).inspect(|_| self.steps.take(1)).find(|&run| self.may_go(run))
+        })
     }
 
     /// A record by its number among all classes.

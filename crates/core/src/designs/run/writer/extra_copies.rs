@@ -2,7 +2,7 @@
 //!
 //! They come and go as the prompts do, so they are kept by stretch and not by block.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{self, Entry};
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -22,9 +22,12 @@ pub(super) struct ExtraCopies {
 /// Those of one run, by tier and offset; disjoint, at least one copy each.
 type Stretches = Vec<Stretch>;
 
+/// All of them, run by run.
+pub(super) type ExtraCopiesOfRuns = hash_map::IntoIter<RunId, Stretches>;
+
 /// Blocks next to each other with equally many copies beyond the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stretch {
+pub(super) struct Stretch {
     tier: Tier,
     start: u16,
     end: u16,
@@ -76,6 +79,15 @@ impl ExtraCopies {
     /// Whether any block of a run has a copy beyond the first.
     pub(super) fn are_in(&self, run: RunId) -> bool {
         self.by_run.contains_key(&run)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_run.is_empty()
+    }
+
+    /// What is to be given back.
+    pub(super) fn into_runs(self) -> ExtraCopiesOfRuns {
+        self.by_run.into_iter()
     }
 
     pub(super) fn bytes(&self) -> usize {

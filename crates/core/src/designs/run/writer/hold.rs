@@ -57,6 +57,7 @@ impl Writer {
         range: Range<u16>,
         (tier, copies): (Tier, u32),
     ) -> Applied {
+        self.steps.take(1);
         let rank = self.ranks.get(slot);
         if rank.home == tier && self.exception(run, slot).is_none() {
             let end = self.end(run, rank.home_holder());
@@ -69,7 +70,7 @@ impl Writer {
                     if end == 0 {
                         self.list(slot, run);
                     }
-                    self.publish_plain(slot, run, range.end);
+                    self.publish_plain(slot, run, (end, range.end));
                     let size = &mut self.ranks.get_mut(slot).size;
                     size.blocks += new.len();
                     size.by_tier[tier] += new.len();
@@ -119,13 +120,14 @@ impl Writer {
     /// more is trimmed.
     pub(super) fn release(&mut self, slot: RankSlot, run: RunId, ranges: &[Range<u16>], tier: Tier) {
         debug_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
+        self.steps.take(1);
         let rank = self.ranks.get(slot);
         let blocks = ranges.iter().map(Range::len).sum::<usize>();
         let end = ranges.last().map_or(0, |last| last.end);
         let plain = rank.home == tier && self.exception(run, slot).is_none();
         let unheld = match ranges {
             [range] if plain && self.end(run, rank.home_holder()) == range.end => {
-                self.publish_plain(slot, run, range.start);
+                self.publish_plain(slot, run, (range.end, range.start));
                 if range.start == 0 {
                     self.ranks.get_mut(slot).runs_held -= 1;
                 }
@@ -153,8 +155,8 @@ impl Writer {
         }
     }
 
-    /// Publishes an interval from the start in the home tier.
-    pub(super) fn publish_plain(&mut self, slot: RankSlot, run: RunId, end: u16) {
+    /// Publishes an interval from the start in the home tier, instead of one that ended elsewhere.
+    pub(super) fn publish_plain(&mut self, slot: RankSlot, run: RunId, (old, end): (u16, u16)) {
         let rank = self.ranks.get(slot);
         let home = rank.home;
         for (tier, holder) in rank.levels.iter() {
@@ -162,6 +164,7 @@ impl Writer {
                 self.publish_end(run, holder, end);
             }
         }
+        self.rank_needs(slot, run, (old, end));
     }
 
     /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
@@ -174,7 +177,9 @@ impl Writer {
         let rank = self.ranks.get(slot);
         let (home, levels) = (rank.home, rank.levels);
         // What is not an exception yet becomes one.
-        let plain = self.exception(run, slot).is_none().then(|| 0..self.end(run, rank.home_holder()));
+        let exception_end = self.exception(run, slot).map(|coverage| coverage.end());
+        let plain = exception_end.is_none().then(|| 0..self.end(run, rank.home_holder()));
+        let end_before = exception_end.or(plain.as_ref().map(|plain| plain.end)).unwrap_or(0);
         let exceptions = &mut self.runs.get_mut(run).exceptions;
         let bytes_before = exceptions_bytes(exceptions);
         let changed = exceptions.get_or_insert_default();
@@ -183,7 +188,7 @@ impl Writer {
         }
         let result = change(changed);
         let left = changed.left_of(slot);
-        let is_plain = left.is_plain(home);
+        let (is_plain, end_after) = (left.is_plain(home), left.end());
         let mut reaches = PerTier::default();
         for (tier, _) in levels.iter() {
             reaches[tier] = left.reach(tier);
@@ -199,6 +204,7 @@ impl Writer {
             }
         }
         self.rare_bytes = self.rare_bytes + exceptions_bytes(exceptions) - bytes_before;
+        self.rank_needs(slot, run, (end_before, end_after));
         result
     }
 
@@ -267,6 +273,7 @@ impl Writer {
     pub(super) fn runs_of(&self, slot: RankSlot) -> Vec<RunId> {
         let rank = self.ranks.get(slot);
         let mut runs = rank.runs.clone();
+        self.steps.take(runs.len());
         runs.sort_unstable();
         runs.dedup();
         let home = rank.home_holder();

@@ -12,12 +12,15 @@ mod extra_copies;
 mod hold;
 mod moves;
 mod names;
+mod needs;
 mod place;
 mod prune;
 mod ranks;
+mod remains;
 mod remove;
 mod runs;
 mod segment;
+mod steps;
 mod store;
 mod tiers;
 mod trim;
@@ -29,11 +32,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(super) use self::bounded::Bounded;
+use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 use self::directory::Rows;
 use self::domains::Domains;
 use self::names::Names;
+use self::needs::AllNeeds;
+use self::prune::Pruning;
 use self::ranks::Ranks;
+use self::remains::AllRemains;
 use self::runs::Runs;
+use self::steps::Steps;
+use self::trim::Untrimmed;
 use self::upcoming::Upcoming;
 use super::published::Published;
 use super::published::edges::EdgesWriter;
@@ -57,14 +66,24 @@ pub(super) struct Writer {
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
+    all_needs: AllNeeds,
     /// Cleared ranks whose holders still have something in runs.
     leaving: VecDeque<RankSlot>,
+    /// Runs of chains whose trimming was put off.
+    untrimmed: Untrimmed,
+    /// Blocks behind holes that are being set aside.
+    pruning: Option<Box<Pruning>>,
+    /// How many blocks more than the limit may be kept before it is looked again for what can be set aside.
+    pruned_in_vain: usize,
+    /// Memory to be given back.
+    remains: AllRemains,
     /// Blocks that ranks hold and that have a place, summed over the ranks.
     placed: usize,
     /// Bytes of what is rare: tables for further domains, of exceptions and of extra copies.
     rare_bytes: usize,
     /// The last version given to any run: no version is given twice.
     version: u64,
+    pub(super) steps: Steps,
     /// What keeps the index within a bound of memory, if there is one.
     bounded: Option<Box<Bounded>>,
 }
@@ -115,10 +134,16 @@ impl Writer {
             domains: Domains::default(),
             ranks: Ranks::default(),
             holders: Holders::default(),
+            all_needs: AllNeeds::default(),
             leaving: VecDeque::new(),
+            untrimmed: Untrimmed::default(),
+            pruning: None,
+            pruned_in_vain: 0,
+            remains: AllRemains::default(),
             placed: 0,
             rare_bytes: 0,
             version: 0,
+            steps: Steps::default(),
             bounded: None,
         }
     }
@@ -147,14 +172,22 @@ impl Writer {
             (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
-        // Not with the clear itself, so that nobody waits for it.
-        if *event != BlockEvent::Cleared {
-            self.release_left_behind();
-        }
-        if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
-            self.prune_if_bare();
-        }
+        self.do_leftover_of_event(self.ranks.slot(rank), event);
         applied
+    }
+
+    /// What an event does beside what it is about: a bounded part of what is left over.
+    fn do_leftover_of_event(&mut self, slot: Option<RankSlot>, event: &BlockEvent) {
+        if let Some(slot) = slot {
+            self.pruning_meets(slot);
+        }
+        let blocks = match event {
+            BlockEvent::Stored { blocks, .. } => blocks.len(),
+            BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
+            // Nobody waits for a worker that goes.
+            BlockEvent::Cleared => return,
+        };
+        self.do_leftover(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);
     }
 
     /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
@@ -174,12 +207,12 @@ impl Writer {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
     }
 
-    /// How much memory everything takes, when what cleared ranks have left behind is gone. Costs that,
-    /// and the number of ranks and directory segments.
-    pub(super) fn memory(&mut self) -> RunMemory {
-        self.release_all_left_behind();
+    /// How much memory everything takes. Costs the number of ranks and directory segments.
+    pub(super) fn memory(&self) -> RunMemory {
         let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
-        let tables = self.domains.bytes() + self.edges.bytes() + self.ranks.bytes() + self.rare_bytes;
+        let tables =
+            self.domains.bytes() + self.edges.bytes() + self.ranks.bytes() + self.rare_bytes + self.all_needs.bytes();
+        let tables = tables + self.remains.bytes();
         RunMemory {
             runs: self.runs.count(),
             domains: self.domains.count(),

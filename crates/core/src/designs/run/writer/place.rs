@@ -278,8 +278,11 @@ impl Writer {
         let named_before = column.named;
         domains.get_mut(domain).directory.extend((names, rows), (run, &mut column), new);
         columns.set_counted(domain, column, rare_bytes);
+        if named_before == 0 && column.named > 0 {
+            self.naming_started(run, domain);
+        }
         let last = Place { run, offset: column.named - 1 };
-        ((column.named - named_before).into(), Cursor { place: last, line: names.last_line(&column) })
+        ((column.named - named_before).into(), Cursor { place: last, line: self.names.last_line(&column) })
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.
@@ -292,6 +295,7 @@ impl Writer {
         }
         let parent = info.parent();
         self.runs.link(run, parent);
+        self.child_attached(run);
         self.change_run(run, |run| {
             run.record[INFO].store(info.0, Relaxed);
             run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);

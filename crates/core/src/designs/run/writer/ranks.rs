@@ -131,6 +131,16 @@ impl Ranks {
         self.states.len() * RANK_BYTES + self.listed * size_of::<RunId>()
     }
 
+    /// One more than the largest slot ever in use.
+    pub(super) fn slot_count(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Whether the slot is a rank's that was not cleared.
+    pub(super) fn is_in_use(&self, slot: RankSlot) -> bool {
+        self.states[slot.0 as usize].is_some() && !self.is_retired(slot)
+    }
+
     /// Whether the rank was cleared and has left something behind.
     pub(super) fn is_retired(&self, slot: RankSlot) -> bool {
         self.by_rank.get(&self.get(slot).rank) != Some(&slot)

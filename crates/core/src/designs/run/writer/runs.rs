@@ -7,12 +7,13 @@ use rustc_hash::FxHashMap;
 use super::chunked::{CHUNK, Chunked};
 use super::coverage::{Coverage, Exceptions};
 use super::names::Column;
+use super::needs::NeedsId;
 use crate::designs::run::published::arena::Numbers;
 use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId, record_words};
 use crate::designs::run::published::ranks::RankSlot;
 
 /// A hash domain: ranks whose engines call the same prefix the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Zeroable)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Zeroable)]
 pub(super) struct DomainId(pub(super) u32);
 
 /// One run, as its writer knows it.
@@ -26,10 +27,14 @@ pub(super) struct RunState {
     first_child: RunId,
     next_sibling: RunId,
     previous_sibling: RunId,
+    /// What its ranks and children need of it, once they are many.
+    pub(super) needs: NeedsId,
     pub(super) columns: Columns,
     /// Ranks that hold more than an interval from the start in one tier.
     pub(super) exceptions: Option<Box<Exceptions>>,
 }
+
+const _: () = assert!(size_of::<RunState>() == 64);
 
 impl Default for RunState {
     fn default() -> Self {
@@ -41,6 +46,7 @@ impl Default for RunState {
             first_child: RunId::NONE,
             next_sibling: RunId::NONE,
             previous_sibling: RunId::NONE,
+            needs: NeedsId::default(),
             columns: Columns::default(),
             exceptions: None,
         }
@@ -109,6 +115,16 @@ impl Columns {
     pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> {
         let first = (self.first.1.named > 0).then_some(self.first.0);
         first.into_iter().chain(self.more.iter().flat_map(|more| more.keys().copied()))
+    }
+
+    /// How many blocks the only domain has named here; none when there are several.
+    pub(super) fn only_named(&self) -> Option<u16> {
+        self.is_single().then_some(self.first.1.named)
+    }
+
+    /// How many those are.
+    pub(super) fn domain_count(&self) -> usize {
+        usize::from(self.first.1.named > 0) + self.more.as_ref().map_or(0, |more| more.len())
     }
 
     /// Bytes of the table for further domains.

@@ -143,6 +143,8 @@ impl Writer {
             return self.store_one(slot, parent, block, (tier, copies));
         }
         self.move_away(slot, place);
+        // Its old meaning must be gone, also where the trimming of what was kept for it was put off.
+        while self.named(domain, block.sequence).is_some() && self.trim_untrimmed() > 0 {}
         let limit = if held { usize::MAX } else { limit };
         Applied { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
     }

@@ -2,6 +2,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::remains::WaitingByParent;
+
 use crate::{HeldBlock, SequenceHash};
 
 /// The waiting blocks of a rank.
@@ -14,6 +16,11 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
+    }
+
+    /// What is to be given back piece by piece; the rest is one piece.
+    pub(super) fn into_sets(self) -> WaitingByParent {
+        self.by_parent.into_iter()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -1,0 +1,254 @@
+//! How many steps an event may cost: a bound that no other rank's data moves, for every operation.
+//!
+//! Steps are counted and not timed ([`super::writer`] says what one is). Histories are scaled; the bound is not.
+
+use super::{RunIndex, RunLimits};
+use crate::{
+    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+};
+
+/// Steps of any event.
+const EVENT_STEPS_MAX: u64 = 4_096;
+/// Steps more for each block that an event names.
+const BLOCK_STEPS_MAX: u64 = 64;
+
+/// An index whose events are looked at one by one.
+struct Watched {
+    index: RunIndex,
+    most: u64,
+}
+
+impl Watched {
+    fn new(index: RunIndex) -> Self {
+        Self { index, most: 0 }
+    }
+
+    fn steps(&self) -> u64 {
+        self.index.writer.lock().steps.taken()
+    }
+
+    /// Applies an event and checks what it cost.
+    #[track_caller]
+    fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
+        let before = self.steps();
+        self.index.apply(rank, event);
+        // A copy of the index counts from zero.
+        let steps = self.steps().checked_sub(before).unwrap_or_else(|| self.steps());
+        let blocks = match event {
+            BlockEvent::Stored { blocks, .. } => blocks.len(),
+            BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
+            BlockEvent::Cleared => 0,
+        };
+        let bound = EVENT_STEPS_MAX + BLOCK_STEPS_MAX * blocks as u64;
+        assert!(steps <= bound, "{steps} steps for an event of {blocks} blocks, at most {bound}");
+        self.most = self.most.max(steps);
+    }
+
+    #[track_caller]
+    fn store(&mut self, rank: WorkerRank, parent: Option<SequenceHash>, blocks: &[Block]) {
+        let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks: blocks.to_vec(), copies: 1 };
+        self.apply(rank, &event);
+    }
+
+    #[track_caller]
+    fn remove(&mut self, rank: WorkerRank, blocks: &[Block]) {
+        let blocks = blocks.iter().rev().map(|block| block.sequence).collect();
+        self.apply(rank, &BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All });
+    }
+
+    #[track_caller]
+    fn clear(&mut self, rank: WorkerRank) {
+        self.apply(rank, &BlockEvent::Cleared);
+    }
+}
+
+fn rank(worker: u64) -> WorkerRank {
+    WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
+}
+
+fn mixed(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Blocks of some content, as engines with this seed call them.
+fn chain(seed: u64, content: u64, blocks: std::ops::Range<u64>) -> Vec<Block> {
+    let block = |at: u64| {
+        let local = mixed(content << 24 | at);
+        Block { sequence: SequenceHash(mixed(local ^ mixed(seed)).rotate_left(17)), local: LocalHash(local) }
+    };
+    blocks.map(block).collect()
+}
+
+fn last(blocks: &[Block]) -> Option<SequenceHash> {
+    blocks.last().map(|block| block.sequence)
+}
+
+const PREFIX: u64 = 128;
+
+/// Ranks that share a prefix, each with children of its own; `seed` says how a rank calls its blocks.
+fn share_prefix(watched: &mut Watched, ranks: u64, children: u64, seed: impl Fn(u64) -> u64) {
+    for worker in 0..ranks {
+        let prefix = chain(seed(worker), 0, 0..PREFIX);
+        watched.store(rank(worker), None, &prefix);
+        for child in 0..children {
+            let blocks = chain(seed(worker), 1 + worker * children + child, 0..4);
+            let parent = &prefix[..(PREFIX - child % 16) as usize];
+            watched.store(rank(worker), last(parent), &blocks);
+        }
+    }
+}
+
+/// Every rank removes the prefix and stores it again, so that its children hang behind a hole for a moment.
+fn restore_prefix(watched: &mut Watched, ranks: u64, seed: impl Fn(u64) -> u64) {
+    for worker in 0..ranks {
+        let prefix = chain(seed(worker), 0, 0..PREFIX);
+        watched.remove(rank(worker), &prefix);
+        watched.store(rank(worker), None, &prefix);
+    }
+}
+
+/// Something of another rank, over and over, until what was cleared must be gone.
+fn let_time_pass(watched: &mut Watched, events: u64) {
+    for event in 0..events {
+        let blocks = chain(0, 1 << 39 | event, 0..2);
+        watched.store(rank(1 << 20), None, &blocks);
+        watched.remove(rank(1 << 20), &blocks);
+    }
+}
+
+/// Many ranks with private names share one prefix and have short children of their own; then they are cleared.
+#[test]
+fn clearing_ranks_with_private_names_of_one_prefix() {
+    const RANKS: u64 = 60;
+    const CHILDREN: u64 = 200;
+    let mut watched = Watched::new(RunIndex::default());
+    share_prefix(&mut watched, RANKS, CHILDREN, |worker| worker + 1);
+    restore_prefix(&mut watched, RANKS, |worker| worker + 1);
+    for worker in 0..RANKS {
+        watched.clear(rank(worker));
+        if worker % 3 == 0 {
+            let_time_pass(&mut watched, 20);
+        }
+    }
+    let_time_pass(&mut watched, RANKS * CHILDREN / 4);
+    println!("{} steps at most", watched.most);
+}
+
+/// The same where two groups of ranks name alike: who holds what of the prefix matters as much as what hangs from it.
+#[test]
+fn clearing_ranks_of_two_domains() {
+    const RANKS: u64 = 600;
+    let seed = |worker: u64| 1 + worker % 2;
+    let mut watched = Watched::new(RunIndex::default());
+    share_prefix(&mut watched, RANKS, 10, seed);
+    // Each ends elsewhere, and again and again one of them is the deepest of its domain.
+    for worker in 0..RANKS {
+        let prefix = chain(seed(worker), 0, 0..PREFIX);
+        for at in (worker % 120..PREFIX).rev() {
+            watched.remove(rank(worker), &prefix[at as usize..=at as usize]);
+        }
+    }
+    for worker in 0..RANKS {
+        watched.clear(rank(worker));
+    }
+    let_time_pass(&mut watched, 3_000);
+    println!("{} steps at most", watched.most);
+}
+
+/// A rank with many short prompts is cleared beside one that goes on.
+#[test]
+fn clearing_one_large_rank() {
+    const PROMPTS: u64 = 20_000;
+    let limits = RunLimits { removed_blocks_max: 1_000, ..RunLimits::default() };
+    let mut watched = Watched::new(RunIndex::new(limits));
+    for prompt in 0..PROMPTS {
+        watched.store(rank(1), None, &chain(1, prompt, 0..8));
+    }
+    watched.clear(rank(1));
+    let_time_pass(&mut watched, 2_000);
+    watched.clear(rank(1 << 20));
+    println!("{} steps at most", watched.most);
+}
+
+/// Blocks before the ends of chains go, of all ranks.
+#[test]
+fn removing_all_but_the_ends() {
+    const CHAINS: u64 = 2_000;
+    let limits = RunLimits { removed_blocks_max: 10_000, ..RunLimits::default() };
+    let mut watched = Watched::new(RunIndex::new(limits));
+    for number in 0..CHAINS {
+        let blocks = chain(1, number, 0..32);
+        watched.store(rank(number % 7), None, &blocks);
+        watched.remove(rank(number % 7), &blocks[..31]);
+    }
+    println!("{} steps at most", watched.most);
+}
+
+/// A long chain of which only the end is left: with it all of the others go that were kept for it.
+#[test]
+fn removing_the_end_of_a_bare_chain() {
+    const LINKS: u64 = 4_000;
+    let mut watched = Watched::new(RunIndex::default());
+    let mut parent = None;
+    let mut links = Vec::new();
+    for link in 0..LINKS {
+        // Each leaves the run of the one before it after a block: a run for each.
+        let blocks = chain(1, link, 0..2);
+        watched.store(rank(1), parent, &blocks);
+        parent = last(&blocks[..1]);
+        links.push(blocks);
+    }
+    let kept = links.pop().expect("there are links");
+    for blocks in &links {
+        watched.remove(rank(1), blocks);
+    }
+    watched.remove(rank(1), &kept);
+    let_time_pass(&mut watched, LINKS);
+    println!("{} steps at most", watched.most);
+}
+
+/// Ranks come and go where every rank has names of its own.
+#[test]
+fn joining_many_private_domains() {
+    const RANKS: u64 = 6_000;
+    let mut watched = Watched::new(RunIndex::default());
+    for worker in 0..RANKS {
+        watched.store(rank(worker), None, &chain(worker + 1, 0, 0..4));
+    }
+    for worker in 0..RANKS {
+        watched.store(rank(RANKS + worker), Some(SequenceHash(worker)), &chain(RANKS + worker + 1, 0, 0..4));
+    }
+    println!("{} steps at most", watched.most);
+}
+
+/// Most of the content goes from an index that is large enough to be made smaller.
+#[test]
+fn removing_most_of_a_large_index() {
+    const PROMPTS: u64 = 9_000;
+    let mut watched = Watched::new(RunIndex::default());
+    let prompt = |number: u64| chain(1, number, 0..64);
+    for number in 0..PROMPTS {
+        watched.store(rank(number % 5), None, &prompt(number));
+    }
+    for number in (0..PROMPTS).filter(|number| number % 6 != 0) {
+        watched.remove(rank(number % 5), &prompt(number));
+    }
+    let_time_pass(&mut watched, 5_000);
+    println!("{} steps at most", watched.most);
+}
+
+/// Within a bound of memory runs are forgotten for what is new, also those that a whole fleet holds.
+#[test]
+fn forgetting_what_a_fleet_holds() {
+    const RANKS: u64 = 300;
+    let index = RunIndex::bounded(RunLimits::default(), 4 << 20).expect("enough for an index");
+    let mut watched = Watched::new(index);
+    for prompt in 0..600 {
+        for worker in 0..RANKS {
+            if worker % 40 == 0 || prompt < 60 {
+                watched.store(rank(worker), None, &chain(1, prompt, 0..32));
+            }
+        }
+    }
+    println!("{} steps at most", watched.most);
+}
