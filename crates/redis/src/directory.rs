@@ -1,5 +1,7 @@
 //! The list of holders, as the store had it a moment ago.
 
+use std::time::Instant;
+
 use redis::Value;
 use rustc_hash::FxHashMap;
 
@@ -23,6 +25,7 @@ pub struct Listed {
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub(crate) version: Vec<u8>,
+    read_at: Option<Instant>,
     holders: FxHashMap<HolderId, Listed>,
 }
 
@@ -44,7 +47,7 @@ impl Directory {
     }
 
     /// The list after this one, from the store's answer.
-    pub(crate) fn next(&self, answer: Value) -> Result<Self, LinkError> {
+    pub(crate) fn next(&self, answer: Value, read_at: Instant) -> Result<Self, LinkError> {
         let strange = LinkError::Strange("the list of holders");
         let Value::Array(parts) = answer else { return Err(strange) };
         let mut parts = parts.into_iter();
@@ -66,7 +69,7 @@ impl Directory {
                     };
                     Some((id, listed))
                 });
-                Self { version, holders: listed.collect() }
+                Self { version, read_at: None, holders: listed.collect() }
             }
             _ => self.clone(),
         };
@@ -75,7 +78,14 @@ impl Directory {
                 listed.state = state;
             }
         }
+        next.read_at = Some(read_at);
         Ok(next)
+    }
+
+    /// When the store was asked for it; none if it has not answered yet.
+    #[must_use]
+    pub fn read_at(&self) -> Option<Instant> {
+        self.read_at
     }
 }
 
@@ -93,8 +103,10 @@ fn by_holder(answer: Value) -> Result<FxHashMap<HolderId, Vec<u8>>, LinkError> {
         let (Value::BulkString(key), Some(Value::BulkString(value))) = (key, flat.next()) else {
             return Err(strange());
         };
-        let key = key.as_slice().try_into().map_err(|_| strange())?;
-        table.insert(HolderId(u64::from_be_bytes(key)), value);
+        // The script has removed names that are none of ours.
+        if let Ok(key) = key.as_slice().try_into() {
+            table.insert(HolderId(u64::from_be_bytes(key)), value);
+        }
     }
     Ok(table)
 }

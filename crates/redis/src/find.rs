@@ -36,18 +36,37 @@ struct Stretch {
     entries: FxHashMap<Life, u8>,
 }
 
+/// What the store answers to a query.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) found: Vec<Found>,
+    /// Keys whose values are none of ours. They count as missing.
+    pub(crate) invalid: Vec<Vec<u8>>,
+}
+
 /// Reads the answer of `find.lua` for a query of so many blocks.
-pub(crate) fn read(answer: Value, blocks: u32) -> Result<Vec<Found>, LinkError> {
+pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, LinkError> {
     let strange = LinkError::Strange("an answer to a query");
     let Value::Array(parts) = answer else { return Err(strange) };
     if parts.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Answer::default());
     }
-    let Ok([Value::BulkString(lives), Value::Array(holders), Value::Array(changes), Value::Array(entries)]) =
-        <[Value; 4]>::try_from(parts)
+    let Ok(
+        [
+            Value::BulkString(lives),
+            Value::Array(holders),
+            Value::Array(changes),
+            Value::Array(entries),
+            Value::Array(invalid),
+        ],
+    ) = <[Value; 5]>::try_from(parts)
     else {
         return Err(strange);
     };
+    let invalid = invalid.into_iter().filter_map(|key| match key {
+        Value::BulkString(key) => Some(key),
+        _ => None,
+    });
     let stretches = stretches(changes, entries, blocks).ok_or(strange)?;
     let mut found: FxHashMap<HolderId, PerTier<u32>> = FxHashMap::default();
     for (life, holder) in lives.as_chunks().0.iter().zip(holders) {
@@ -59,7 +78,8 @@ pub(crate) fn read(answer: Value, blocks: u32) -> Result<Vec<Found>, LinkError> 
         agreed.0.iter_mut().zip(depths.0).for_each(|(agreed, depth)| *agreed = depth.min(*agreed));
     }
     let found = found.into_iter().map(|(holder, blocks)| Found { holder, blocks });
-    Ok(found.filter(|found| found.blocks[Tier::External] > 0).collect())
+    let found = found.filter(|found| found.blocks[Tier::External] > 0);
+    Ok(Answer { found: found.collect(), invalid: invalid.collect() })
 }
 
 fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Stretch>> {

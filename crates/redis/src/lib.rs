@@ -31,7 +31,7 @@ pub use find::{FindError, Found};
 pub use holder::{Holder, HolderId, PublisherId, Scope};
 pub use keys::{Namespace, NamespaceError};
 pub use link::{Credentials, LinkError};
-pub use publisher::{OwnRank, PublisherReport, Ranks};
+pub use publisher::{OwnRank, PublisherReport, Ranks, STEP_PREFIXES_MAX};
 pub use shared_rank::{SharedRank, WAITING_CHANGES_MAX, Withheld};
 pub use store::{RankMaker, Store, StoreOptions, StoreReport};
 pub use url::{StoreUrl, StoreUrlError, Topology};

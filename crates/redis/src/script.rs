@@ -30,22 +30,30 @@ scripts! {
     RELEASE = "release.lua";
     /// The list of holders.
     LIST = "list.lua";
+    /// Values that are none of ours, to be removed.
+    REMOVE_INVALID = "remove_invalid.lua";
 }
 
 /// One call of a script.
 pub(crate) struct Call {
     script: &'static Script,
-    keys: Vec<String>,
+    keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
 }
 
 impl Script {
     pub(crate) fn on(&'static self, keys: impl Into<Vec<String>>) -> Call {
-        Call { script: self, keys: keys.into(), arguments: Vec::new() }
+        let keys = keys.into().into_iter().map(String::into_bytes).collect();
+        Call { script: self, keys, arguments: Vec::new() }
     }
 }
 
 impl Call {
+    pub(crate) fn keys(mut self, more: Vec<Vec<u8>>) -> Self {
+        self.keys.extend(more);
+        self
+    }
+
     pub(crate) fn argument(mut self, argument: impl Into<Vec<u8>>) -> Self {
         self.arguments.push(argument.into());
         self
@@ -56,7 +64,7 @@ impl Call {
     }
 
     pub(crate) fn first_key(&self) -> &str {
-        self.keys.first().map_or("", String::as_str)
+        self.keys.first().and_then(|key| str::from_utf8(key).ok()).unwrap_or_default()
     }
 
     /// The command for a node that has the script.
@@ -71,8 +79,8 @@ impl Call {
 
     fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys);
-        for argument in &self.arguments {
+        command.arg(script).arg(self.keys.len());
+        for argument in self.keys.iter().chain(&self.arguments) {
             command.arg(argument.as_slice());
         }
         command

@@ -95,19 +95,24 @@ impl SharedRank {
         (inner.waiting.as_ref().map_or(0, FxHashSet::len), inner.overflows)
     }
 
-    /// Everything that is held now; changes are kept from here on. With the life that they are of.
-    pub(crate) fn publish(&self) -> (u64, Vec<Prefix>) {
+    /// Keeps changes from here on, for a publisher. Returns the life that they are of.
+    pub(crate) fn publish(&self) -> u64 {
         let mut inner = self.inner.lock();
-        if inner.withheld.is_some() {
-            return (inner.life, Vec::new());
+        if inner.withheld.is_none() {
+            inner.waiting = Some(FxHashSet::default());
         }
-        inner.waiting = Some(FxHashSet::default());
-        (inner.life, inner.prefixes.iter().collect())
+        inner.life
     }
 
-    /// Everything that is held now.
+    /// Everything that is held now and may be shared. The rank's writer waits for that long.
     pub(crate) fn all(&self) -> Vec<Prefix> {
-        self.inner.lock().prefixes.iter().collect()
+        let inner = self.inner.lock();
+        if inner.withheld.is_some() { Vec::new() } else { inner.prefixes.iter().collect() }
+    }
+
+    /// Number of held prefixes.
+    pub(crate) fn held(&self) -> usize {
+        self.inner.lock().prefixes.blocks()
     }
 
     /// Nobody publishes the rank any more.
@@ -127,8 +132,8 @@ impl SharedRank {
         if waiting.len() <= max {
             return Some((std::mem::take(waiting).into_iter().map(written).collect(), false));
         }
-        let taken: FxHashSet<Prefix> = waiting.iter().copied().take(max).collect();
-        waiting.retain(|prefix| !taken.contains(prefix));
+        let taken: Vec<Prefix> = waiting.iter().copied().take(max).collect();
+        taken.iter().for_each(|prefix| _ = waiting.remove(prefix));
         Some((taken.into_iter().map(written).collect(), true))
     }
 
@@ -140,12 +145,11 @@ impl SharedRank {
         (inner.life == life).then(|| prefixes.iter().filter_map(written).collect())
     }
 
-    /// Changes that were taken and not written.
-    pub(crate) fn give_back(&self, life: u64, prefixes: impl IntoIterator<Item = Prefix>) {
-        let mut inner = self.inner.lock();
-        if inner.life == life {
-            prefixes.into_iter().for_each(|prefix| inner.wait(prefix));
-        }
+    /// Changes that were taken before, as they are now. None if the rank is in another life.
+    pub(crate) fn reread(&self, life: u64, prefixes: &[Prefix]) -> Option<Vec<Written>> {
+        let inner = self.inner.lock();
+        let written = |&prefix: &Prefix| Written { prefix, tier: inner.prefixes.slowest_tier(prefix.hash) };
+        (inner.life == life).then(|| prefixes.iter().map(written).collect())
     }
 }
 

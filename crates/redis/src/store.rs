@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::directory::Directory;
-use crate::find::{FindError, Found, read};
+use crate::find::{Answer, FindError, Found, read};
 use crate::holder::{PublisherId, Scope};
 use crate::keys::{Keys, Namespace};
 use crate::link::{Credentials, Link, LinkError};
@@ -105,16 +105,20 @@ impl Store {
             Topology::Cluster => CLUSTER_BUCKETS,
             Topology::Single | Topology::Sentinel { .. } => 1,
         };
-        let link = || Link::new(&options.url, &options.credentials).map(Arc::new);
+        let keys = Keys::new(options.namespace.clone(), buckets);
+        let [.., probe_key] = keys.list();
+        let link = || Link::new(&options.url, &options.credentials, probe_key.clone()).map(Arc::new);
         let (writing, asking) = (link()?, link()?);
         let shared = Arc::new(Shared {
             id: PublisherId(unique()),
-            keys: Keys::new(options.namespace.clone(), buckets),
+            keys,
             times: Times { to_live: options.time_to_live, keep: options.keep },
             link: writing,
             directory: ArcSwap::default(),
             counts: Arc::new(Counts::default()),
             changed: Arc::clone(&maker.changed),
+            listed: Notify::new(),
+            suspects: Mutex::default(),
         });
         let (stop, stopped) = watch::channel(false);
         let linking = [&shared.link, &asking].map(|link| on.spawn(Arc::clone(link).keep()));
@@ -136,7 +140,23 @@ impl Store {
         sequence_hashes(query).for_each(|prefix| ends.extend_from_slice(&Keys::block(scope, prefix)));
         let call = FIND.on(keys.bucket_tables(bucket)).argument(keys.blocks(bucket)).argument(ends);
         let answer = self.asking.call(&call, self.options.deadline).await?;
-        Ok(read(answer, u32::try_from(query.len()).unwrap_or(u32::MAX))?)
+        let Answer { found, invalid } = read(answer, u32::try_from(query.len()).unwrap_or(u32::MAX))?;
+        if !invalid.is_empty() {
+            self.shared.suspect(bucket, invalid);
+        }
+        Ok(found)
+    }
+
+    /// Returns when the list of holders has been read again.
+    pub async fn listed(&self) {
+        self.shared.listed.notified().await;
+    }
+
+    /// Whether the list of holders is not older than what publishers confirm counts: otherwise what it says of a rank
+    /// may no longer be so.
+    #[must_use]
+    pub fn is_directory_current(&self) -> bool {
+        self.directory().read_at().is_some_and(|read_at| read_at.elapsed() < self.options.time_to_live)
     }
 
     /// Who is listed.

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
-pub use self::redis::{RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_server};
+pub use self::redis::{
+    ClusterSetup, RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_cluster_with, redis_server,
+};
 
 /// Folder of recorded streams and vectors: `FLASH_SHARED`, or `../shared` beside the repository.
 ///

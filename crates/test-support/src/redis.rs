@@ -165,33 +165,73 @@ impl Drop for RedisNode {
     }
 }
 
-/// Masters that share the slots.
+/// How a cluster is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterSetup {
+    /// Masters, each with an equal part of the slots.
+    pub masters: usize,
+    /// Replicas of each master.
+    pub replicas: usize,
+    /// The setting `cluster-require-full-coverage`; Redis has `true` by default.
+    pub is_full_coverage_required: bool,
+}
+
+/// A cluster of masters without replicas that answers for the slots that are left when a master is gone.
 ///
 /// # Panics
 ///
 /// When they do not become a cluster.
 #[must_use]
 pub fn redis_cluster(program: &PathBuf, masters: usize) -> Vec<RedisNode> {
+    redis_cluster_with(program, ClusterSetup { masters, replicas: 0, is_full_coverage_required: false })
+}
+
+/// A cluster on loopback: its masters in the order of their slots, then their replicas.
+///
+/// # Panics
+///
+/// When the nodes do not become a cluster.
+#[must_use]
+pub fn redis_cluster_with(program: &PathBuf, setup: ClusterSetup) -> Vec<RedisNode> {
+    let ClusterSetup { masters, replicas, is_full_coverage_required } = setup;
+    let coverage = if is_full_coverage_required { "yes" } else { "no" };
     let start = |_| {
         let bus = free_port().to_string();
         let more = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "2000"];
-        (RedisNode::start(program, &[&more[..], &["--cluster-require-full-coverage", "no"]].concat()), bus)
+        let more = [&more[..], &["--cluster-require-full-coverage", coverage, "--repl-diskless-sync-delay", "0"]];
+        (RedisNode::start(program, &more.concat()), bus)
     };
-    let nodes: Vec<_> = (0..masters).map(start).collect();
+    let nodes: Vec<_> = (0..masters * (1 + replicas)).map(start).collect();
     for (at, (node, bus)) in nodes.iter().enumerate() {
         let slot = |at: usize| (at * 16_384 / masters).to_string();
-        let last = (at + 1) * 16_384 / masters - 1;
-        assert_eq!(node.command(&["CLUSTER", "ADDSLOTSRANGE", &slot(at), &last.to_string()]), "OK");
+        if at < masters {
+            let last = (at + 1) * 16_384 / masters - 1;
+            assert_eq!(node.command(&["CLUSTER", "ADDSLOTSRANGE", &slot(at), &last.to_string()]), "OK");
+        }
         let met = nodes[0].0.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port.to_string(), bus]);
         assert_eq!(met, "OK");
     }
-    for (node, _) in &nodes {
-        wait_for("a cluster", PATIENCE, || {
-            let info = node.command(&["CLUSTER", "INFO"]);
-            (info.contains("cluster_state:ok") && info.contains("cluster_slots_assigned:16384")).then_some(())
+    let nodes: Vec<RedisNode> = nodes.into_iter().map(|(node, _)| node).collect();
+    for (at, replica) in nodes.iter().enumerate().skip(masters) {
+        let master = nodes[at % masters].command(&["CLUSTER", "MYID"]);
+        wait_for("a replica of a master that it knows", PATIENCE, || {
+            (replica.command(&["CLUSTER", "REPLICATE", &master]) == "OK").then_some(())
+        });
+        wait_for("a replica in step", PATIENCE, || {
+            replica.command(&["INFO", "replication"]).contains("master_link_status:up").then_some(())
         });
     }
-    nodes.into_iter().map(|(node, _)| node).collect()
+    for node in &nodes {
+        wait_for("a cluster", PATIENCE, || {
+            let info = node.command(&["CLUSTER", "INFO"]);
+            let replicas_known = node.command(&["CLUSTER", "NODES"]).matches("slave").count();
+            (info.contains("cluster_state:ok")
+                && info.contains("cluster_slots_assigned:16384")
+                && replicas_known == masters * replicas)
+                .then_some(())
+        });
+    }
+    nodes
 }
 
 /// A master, its replica, and a sentinel that makes the replica the master soon after it is gone. The sentinel calls

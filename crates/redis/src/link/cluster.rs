@@ -2,23 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tracing::{info, warn};
 
 use super::node::{Dialler, NodeLink};
 use super::slots::{Address, Slots};
 use super::{LinkError, Settings};
 use crate::script::Call;
 
-/// How often the nodes are asked who has what, without a reason.
+/// How often the slot table of a healthy cluster is read again.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Shortest pause between two such questions.
+/// How often it is read while the cluster is down or a master is not connected: a failover is followed after so long.
+const UNHEALTHY_REFRESH: Duration = Duration::from_secs(1);
+/// Shortest pause between two reads.
 const PAUSE: Duration = Duration::from_millis(200);
+/// `MOVED` answers that one call follows.
+const REDIRECTS_MAX: usize = 3;
 /// Longest wait for the answer.
 const DEADLINE: Duration = Duration::from_secs(1);
 
@@ -39,18 +44,34 @@ pub(crate) struct ClusterLink {
     seeds: Vec<Address>,
     nodes: Mutex<BTreeMap<Address, Node>>,
     slots: ArcSwap<Slots>,
+    /// Why the whole cluster refuses every key, as its nodes answered last; none if they serve keys.
+    down: Mutex<Option<String>>,
+    /// Any key of ours, to ask whether the cluster is down.
+    probe_key: String,
     /// Somebody has found the slots to be elsewhere, or a node gone.
     stale: Notify,
 }
 
 impl ClusterLink {
-    pub(super) fn new(settings: Settings, seeds: Vec<Address>) -> Self {
-        Self { settings, seeds, nodes: Mutex::default(), slots: ArcSwap::default(), stale: Notify::new() }
+    pub(super) fn new(settings: Settings, seeds: Vec<Address>, probe_key: String) -> Self {
+        Self {
+            settings,
+            seeds,
+            nodes: Mutex::default(),
+            slots: ArcSwap::default(),
+            down: Mutex::default(),
+            probe_key,
+            stale: Notify::new(),
+        }
     }
 
     pub(super) async fn keep(self: Arc<Self>) {
         loop {
-            let pause = if self.refresh().await { REFRESH } else { PAUSE };
+            let pause = match self.refresh().await {
+                false => PAUSE,
+                true if self.is_connected() => REFRESH,
+                true => UNHEALTHY_REFRESH,
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stale.notified() => tokio::time::sleep(PAUSE).await,
@@ -61,7 +82,7 @@ impl ClusterLink {
     pub(super) fn is_connected(&self) -> bool {
         let (slots, nodes) = (self.slots.load(), self.nodes.lock());
         let is_there = |master| nodes.get(master).is_some_and(|node| node.link.is_connected());
-        slots.masters().next().is_some() && slots.masters().all(is_there)
+        slots.is_complete() && slots.masters().all(is_there) && self.down.lock().is_none()
     }
 
     pub(super) fn is_usable(&self) -> bool {
@@ -69,51 +90,100 @@ impl ClusterLink {
         slots.masters().any(|master| nodes.get(master).is_some_and(|node| node.link.is_connected()))
     }
 
+    /// Why not everything can be asked: the cluster's own reason before that of a node.
     pub(super) fn last_error(&self) -> String {
+        if let Some(down) = &*self.down.lock() {
+            return down.clone();
+        }
         let nodes = self.nodes.lock();
         let gone = nodes.iter().find(|(_, node)| !node.link.is_connected());
         gone.map_or_else(String::new, |((host, port), node)| format!("{host}:{port}: {}", node.link.last_error()))
     }
 
+    /// Asks the master of the call's keys, and the nodes that it names instead.
     pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
-        match self.call_master(call, deadline).await {
-            Err(LinkError::Moved(_)) => {
-                self.refresh().await;
-                self.call_master(call, deadline).await
+        let start = Instant::now();
+        let master = self.slots.load().master_of(call.first_key()).cloned();
+        let Some(master) = master else {
+            self.stale.notify_one();
+            return Err(LinkError::Away("no node of the cluster serves this key's slot".to_owned()));
+        };
+        let answered = match self.call_node(&master, call, deadline).await {
+            Err(LinkError::Moved(to)) => {
+                // A redirection shares the deadline, and does not cost a connection that answers.
+                let left = deadline.saturating_sub(start.elapsed());
+                let following = self.follow(master, to, call, deadline);
+                tokio::time::timeout(left, following).await.unwrap_or(Err(LinkError::Late(deadline)))
             }
             answered => answered,
-        }
-    }
-
-    async fn call_master(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
-        let link = {
-            let slots = self.slots.load();
-            slots.master_of(call.first_key()).and_then(|master| Some(Arc::clone(&self.nodes.lock().get(master)?.link)))
         };
-        let Some(link) = link else { return Err(LinkError::Away("no node is known to have this part".to_owned())) };
-        let answered = link.call(call, deadline).await;
-        if matches!(answered, Err(LinkError::Away(_) | LinkError::Late(_))) {
+        if let Err(LinkError::Away(_) | LinkError::Late(_) | LinkError::Moved(_) | LinkError::Busy(_)) = &answered {
             self.stale.notify_one();
         }
         answered
     }
 
-    /// Asks one node after the other who has what, until one knows.
+    async fn follow(
+        &self,
+        mut from: Address,
+        mut to: String,
+        call: &Call,
+        deadline: Duration,
+    ) -> Result<Value, LinkError> {
+        self.stale.notify_one();
+        for _ in 0..REDIRECTS_MAX {
+            let Some(node) = redirected(&from, &to) else { return Err(LinkError::Moved(to)) };
+            match self.call_node(&node, call, deadline).await {
+                Err(LinkError::Moved(next)) => (from, to) = (node, next),
+                answered => return answered,
+            }
+        }
+        Err(LinkError::Moved(to))
+    }
+
+    async fn call_node(&self, node: &Address, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
+        let link =
+            self.link(node).ok_or_else(|| LinkError::Away(format!("{}:{} cannot be dialled", node.0, node.1)))?;
+        link.call(call, deadline).await
+    }
+
+    /// Reads the slot table from the first node that serves keys. A node that refuses every key, as one does that is cut
+    /// off from the other masters, counts only if no other node answers.
     async fn refresh(&self) -> bool {
         let masters: Vec<Address> = self.slots.load().masters().cloned().collect();
+        let mut refusing = None;
         for address in masters.iter().chain(&self.seeds) {
             let Some(link) = self.link(address) else { continue };
             let answer = link.command(redis::cmd("CLUSTER").arg("SLOTS"), DEADLINE).await;
             let slots = answer.ok().and_then(|answer| Slots::read(&answer, address));
-            if let Some(slots) = slots.filter(|slots| slots.masters().next().is_some()) {
-                slots.masters().for_each(|master| drop(self.link(master)));
-                let is_needed = |address: &Address| slots.masters().any(|master| master == address);
-                self.nodes.lock().retain(|address, _| is_needed(address) || self.seeds.contains(address));
-                self.slots.store(Arc::new(slots));
-                return true;
+            let Some(slots) = slots.filter(|slots| slots.masters().next().is_some()) else { continue };
+            match link.command(redis::cmd("GET").arg(&self.probe_key), DEADLINE).await {
+                Err(LinkError::Busy(why)) => _ = refusing.get_or_insert((slots, why)),
+                _ => {
+                    self.adopt(slots, None);
+                    return true;
+                }
             }
         }
-        false
+        let Some((slots, why)) = refusing else { return false };
+        self.adopt(slots, Some(why));
+        true
+    }
+
+    /// Sends calls by this table from now on.
+    fn adopt(&self, slots: Slots, down: Option<String>) {
+        slots.masters().for_each(|master| drop(self.link(master)));
+        let is_needed = |address: &Address| slots.masters().any(|master| master == address);
+        self.nodes.lock().retain(|address, _| is_needed(address) || self.seeds.contains(address));
+        self.slots.store(Arc::new(slots));
+        let mut known = self.down.lock();
+        if known.is_some() != down.is_some() {
+            match &down {
+                Some(why) => warn!("the cluster refuses every key: {why}"),
+                None => info!("the cluster serves keys again"),
+            }
+        }
+        *known = down;
     }
 
     /// The connection to a node, made from now on if it is new; none if there can be none.
@@ -126,5 +196,26 @@ impl ClusterLink {
         let keeping = tokio::spawn(Arc::clone(&link).keep());
         nodes.insert(address.clone(), Node { link: Arc::clone(&link), keeping });
         Some(link)
+    }
+}
+
+/// The node that a `MOVED` answer names; without a host it is the one that answered.
+fn redirected(from: &Address, to: &str) -> Option<Address> {
+    let (host, port) = to.rsplit_once(':')?;
+    let host = if host.is_empty() { from.0.clone() } else { host.trim_matches(['[', ']']).to_owned() };
+    Some((host, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirection_names_a_node_or_only_its_port() {
+        let from = ("a".to_owned(), 1);
+        assert_eq!(redirected(&from, "b:2"), Some(("b".to_owned(), 2)));
+        assert_eq!(redirected(&from, ":3"), Some(("a".to_owned(), 3)));
+        assert_eq!(redirected(&from, "::1:4"), Some(("::1".to_owned(), 4)));
+        assert_eq!(redirected(&from, "b"), None);
     }
 }

@@ -43,9 +43,13 @@ pub enum LinkError {
     /// No answer in time.
     #[error("the store did not answer within {0:?}")]
     Late(Duration),
-    /// The node does not have it any more.
-    #[error("the store has moved what was asked for: {0}")]
+    /// Another node of the cluster serves the keys: its host and port.
+    #[error("the store has moved what was asked for to {0}")]
     Moved(String),
+    /// The node serves the keys at another time: the cluster is down, the slot is being moved, the data is being
+    /// loaded, or the node is no longer a master.
+    #[error("the store cannot serve the keys now: {0}")]
+    Busy(String),
     /// It answered with an error.
     #[error("the store refused: {0}")]
     Refused(String),
@@ -63,7 +67,8 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    pub(crate) fn new(url: &StoreUrl, credentials: &Credentials) -> Result<Self, LinkError> {
+    /// A link to a store; `probe_key` is any key that its user may read.
+    pub(crate) fn new(url: &StoreUrl, credentials: &Credentials, probe_key: String) -> Result<Self, LinkError> {
         let unusable = |error: redis::RedisError| LinkError::Refused(error.to_string());
         let settings = Settings::of(url, credentials);
         Ok(match &url.topology {
@@ -77,7 +82,7 @@ impl Link {
                 let sentinels = settings.sentinels(&url.nodes, master).map_err(unusable)?;
                 Self::Node(Arc::new(NodeLink::new(Dialler::Sentinel(Box::new(tokio::sync::Mutex::new(sentinels))))))
             }
-            Topology::Cluster => Self::Cluster(Arc::new(ClusterLink::new(settings, url.nodes.clone()))),
+            Topology::Cluster => Self::Cluster(Arc::new(ClusterLink::new(settings, url.nodes.clone(), probe_key))),
         })
     }
 

@@ -131,14 +131,11 @@ impl NodeLink {
         };
         match tokio::time::timeout(deadline, asking(&mut connection)).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {
-                Err(LinkError::Moved(error.to_string()))
-            }
             Ok(Err(error)) => {
                 if is_lost(&error) {
                     self.give_up(number, &error.to_string());
                 }
-                Err(LinkError::Refused(error.to_string()))
+                Err(refusal(&error))
             }
             Err(_) => {
                 let error = LinkError::Late(deadline);
@@ -163,11 +160,55 @@ async fn answer(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisR
     connection.req_packed_command(command).await?.extract_error()
 }
 
+/// What an error of a node means for the call.
+fn refusal(error: &RedisError) -> LinkError {
+    use ServerErrorKind as Kind;
+    match error.kind() {
+        ErrorKind::Server(Kind::Moved) => {
+            LinkError::Moved(error.redirect_node().map_or_else(|| error.to_string(), |(node, _)| node.to_owned()))
+        }
+        // A slot that is being moved is not followed to where it goes: a change that is written there is overwritten by
+        // the older entry that comes after it, and a read there lacks what has not come yet.
+        ErrorKind::Server(
+            Kind::ClusterDown | Kind::TryAgain | Kind::Ask | Kind::BusyLoading | Kind::MasterDown | Kind::ReadOnly,
+        ) => LinkError::Busy([error.code(), error.detail()].map(Option::unwrap_or_default).join(" ")),
+        _ => LinkError::Refused(error.to_string()),
+    }
+}
+
 /// Whether another connection may do better.
 fn is_lost(error: &RedisError) -> bool {
-    let is_elsewhere = matches!(
-        error.kind(),
-        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading)
-    );
+    use ServerErrorKind as Kind;
+    let is_elsewhere = matches!(error.kind(), ErrorKind::Server(Kind::ReadOnly | Kind::MasterDown | Kind::BusyLoading));
     is_elsewhere || error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> (LinkError, bool) {
+        let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
+        let error = error.extract_error().expect_err("an error");
+        (refusal(&error), is_lost(&error))
+    }
+
+    #[test]
+    fn answers_that_another_try_may_change_are_known() {
+        for (line, is_lost) in [
+            ("CLUSTERDOWN The cluster is down", false),
+            ("CLUSTERDOWN Hash slot not served", false),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", false),
+            ("ASK 3999 127.0.0.1:6381", false),
+            ("LOADING Redis is loading the dataset in memory", true),
+            ("MASTERDOWN Link with MASTER is down", true),
+            ("READONLY You can't write against a read only replica.", true),
+        ] {
+            let (refusal, was_lost) = refused(line);
+            assert!(matches!(refusal, LinkError::Busy(_)), "{line}: {refusal}");
+            assert_eq!(was_lost, is_lost, "{line}");
+        }
+        assert_eq!(refused("MOVED 3999 127.0.0.1:6381").0, LinkError::Moved("127.0.0.1:6381".to_owned()));
+        assert!(matches!(refused("WRONGTYPE Operation against a key").0, LinkError::Refused(_)));
+    }
 }

@@ -33,6 +33,9 @@ impl Slots {
                 _ => asked.0.clone(),
             };
             let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+            if first > last || last >= SLOTS {
+                return None;
+            }
             Some(Range { first, last, master: (host, u16::try_from(*port).ok()?) })
         };
         ranges.iter().map(range).collect::<Option<_>>().map(Self)
@@ -42,6 +45,11 @@ impl Slots {
     pub(super) fn master_of(&self, key: &str) -> Option<&Address> {
         let slot = slot(key);
         self.0.iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| &range.master)
+    }
+
+    /// Whether every slot has a master.
+    pub(super) fn is_complete(&self) -> bool {
+        self.0.iter().map(|range| u32::from(range.last - range.first) + 1).sum::<u32>() >= u32::from(SLOTS)
     }
 
     pub(super) fn masters(&self) -> impl Iterator<Item = &Address> {
@@ -81,6 +89,11 @@ mod tests {
         let slots = Slots::read(&answer, &("a".to_owned(), 9)).expect("a table");
         assert_eq!(slots.master_of("foo"), Some(&("b".to_owned(), 2)));
         assert_eq!(slots.masters().collect::<Vec<_>>(), [&("a".to_owned(), 1), &("b".to_owned(), 2)]);
+        assert!(slots.is_complete());
+        let part = Value::Array(vec![range(0, 9_000, node(b"b", 1))]);
+        assert!(!Slots::read(&part, &("a".to_owned(), 9)).expect("a table").is_complete());
+        let turned = Value::Array(vec![range(9_000, 0, node(b"b", 1))]);
+        assert_eq!(Slots::read(&turned, &("a".to_owned(), 9)), None);
         assert_eq!(Slots::read(&Value::Int(1), &("a".to_owned(), 9)), None);
     }
 }

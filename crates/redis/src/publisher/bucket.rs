@@ -5,7 +5,9 @@ use std::time::Instant;
 use flash_indexer_core::Tier;
 use flash_indexer_core::prefixes::Prefix;
 use redis::Value;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::outage::Outage;
 use super::{Shared, Times, WRITE_DEADLINE, millis};
 use crate::holder::HolderId;
 use crate::keys::Bucket;
@@ -15,6 +17,8 @@ use crate::script::WRITE;
 
 /// Changes in one batch: the store does nothing else for a millisecond or two.
 const BATCH_CHANGES_MAX: usize = 1_024;
+/// Ended lives that wait to be removed from a bucket that cannot be written; with more, it is written as a whole.
+const ENDING_LIVES_MAX: usize = 1 << 16;
 /// Says in a batch that a prefix is not held.
 const NOT_HELD: u8 = 255;
 
@@ -46,9 +50,20 @@ impl Changes {
 pub(super) struct Outcome {
     pub(super) batches: u64,
     pub(super) written: u64,
-    /// Why not all was written: an error, or none if the bucket is not as it was left.
-    pub(super) failed: Option<Option<LinkError>>,
+    /// Why not all was written.
+    pub(super) failed: Option<Failure>,
     pub(super) unwritten: Vec<(HolderId, Prefix)>,
+}
+
+/// Why a batch was not written.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The bucket is not as this replica left it.
+    NotAsLeft,
+    /// The bucket had values that are none of ours. They are removed, and the sessions of all publishers with them.
+    InvalidValues(u64),
+    /// The store was not asked, or did not do as asked.
+    Link(LinkError),
 }
 
 /// The store's clock, as it was when it answered.
@@ -80,9 +95,11 @@ pub(super) struct BucketWriter {
     sent: u64,
     clock: Option<Clock>,
     valid_since: Option<Instant>,
-    starting: Vec<(u64, HolderId)>,
-    whole: Vec<u64>,
+    starting: FxHashMap<u64, HolderId>,
+    whole: FxHashSet<u64>,
     ending: Vec<u64>,
+    /// What waits while the bucket cannot be written.
+    pub(super) outage: Outage,
 }
 
 impl BucketWriter {
@@ -98,9 +115,10 @@ impl BucketWriter {
             sent: 0,
             clock: None,
             valid_since: None,
-            starting: Vec::new(),
-            whole: Vec::new(),
+            starting: FxHashMap::default(),
+            whole: FxHashSet::default(),
             ending: Vec::new(),
+            outage: Outage::default(),
         }
     }
 
@@ -110,12 +128,12 @@ impl BucketWriter {
 
     /// A life begins.
     pub(super) fn start(&mut self, life: u64, holder: HolderId) {
-        self.starting.push((life, holder));
+        self.starting.insert(life, holder);
     }
 
     /// All of a life will be written with the next batches.
     pub(super) fn whole(&mut self, life: u64) {
-        self.whole.push(life);
+        self.whole.insert(life);
     }
 
     /// A life no longer counts.
@@ -123,12 +141,15 @@ impl BucketWriter {
         if life == 0 {
             return;
         }
-        self.whole.retain(|&whole| whole != life);
-        let told = self.starting.len();
-        self.starting.retain(|&(starting, _)| starting != life);
-        // What was never told needs no end, unless a batch with it may be under way.
-        if self.starting.len() == told || self.sent > self.confirmed {
+        self.whole.remove(&life);
+        let is_unwritten = self.starting.remove(&life).is_some();
+        // A life that was never written needs no end, unless a batch with it may be under way.
+        if !is_unwritten || self.sent > self.confirmed {
             self.ending.push(life);
+            if self.ending.len() > ENDING_LIVES_MAX {
+                self.outage.give_up();
+                self.ending.clear();
+            }
         }
     }
 
@@ -148,6 +169,7 @@ impl BucketWriter {
         self.starting.clear();
         self.whole.clear();
         self.ending.clear();
+        self.outage.restart();
     }
 
     /// Writes changes in batches; the last one confirms what was true at a moment, if it is to.
@@ -183,6 +205,12 @@ impl BucketWriter {
         outcome
     }
 
+    /// Finds out whether the bucket can be written again, to be written as a whole then.
+    pub(super) async fn probe(&mut self, link: &Link) -> Outcome {
+        let failed = self.send(link, &[], false, false, None).await.err().unwrap_or(Failure::NotAsLeft);
+        Outcome { failed: Some(failed), ..Outcome::default() }
+    }
+
     async fn send(
         &mut self,
         link: &Link,
@@ -190,11 +218,11 @@ impl BucketWriter {
         is_refresh: bool,
         is_last: bool,
         valid_from: Option<Instant>,
-    ) -> Result<(), Option<LinkError>> {
+    ) -> Result<(), Failure> {
         let (low, high) = (self.confirmed, self.sent);
         if low == 0 && high > 0 {
             // Whether the session has begun is not known: another one does.
-            return Err(None);
+            return Err(Failure::NotAsLeft);
         }
         self.sent += 1;
         let valid_until =
@@ -219,7 +247,8 @@ impl BucketWriter {
             .argument(encoded(batch))
             .argument(if is_refresh { "1" } else { "0" });
         match link.call(&call, WRITE_DEADLINE).await {
-            Ok(Value::Int(0)) => Err(None),
+            Ok(Value::Int(0)) => Err(Failure::NotAsLeft),
+            Ok(Value::Int(removed)) if removed < 0 => Err(Failure::InvalidValues(removed.unsigned_abs())),
             Ok(Value::Int(now)) => {
                 self.clock = Some(Clock { millis: now.unsigned_abs(), at: Instant::now() });
                 self.confirmed = self.sent;
@@ -234,8 +263,14 @@ impl BucketWriter {
                 }
                 Ok(())
             }
-            Ok(_) => Err(Some(LinkError::Strange("an answer to a batch"))),
-            Err(error) => Err(Some(error)),
+            Ok(_) => Err(Failure::Link(LinkError::Strange("an answer to a batch"))),
+            Err(error) => {
+                if let LinkError::Away(_) | LinkError::Busy(_) | LinkError::Moved(_) = error {
+                    // No node has run it.
+                    self.sent = high;
+                }
+                Err(Failure::Link(error))
+            }
         }
     }
 }

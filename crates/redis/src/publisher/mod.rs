@@ -7,26 +7,29 @@
 //! ```
 
 mod bucket;
+mod cycle;
+mod listing;
+mod outage;
+mod pace;
 mod rank;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use redis::Value;
-use rustc_hash::{FxHashMap, FxHashSet};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::warn;
 
-use self::bucket::{BucketWriter, Changes, Outcome};
+use self::bucket::BucketWriter;
 use self::rank::Publishing;
-use crate::directory::{Directory, with_scope};
+use crate::directory::Directory;
 use crate::holder::{Holder, HolderId, PublisherId};
-use crate::keys::Keys;
+use crate::keys::{Bucket, Keys};
 use crate::link::{Link, LinkError};
-use crate::script::{LIST, RELEASE, RENEW};
 use crate::shared_rank::SharedRank;
 
 /// A rank that this replica listens to.
@@ -63,8 +66,14 @@ pub struct PublisherReport {
     pub failed_batches: u64,
     /// How often a part of the store was not as this replica had left it, so that it was written anew.
     pub rewrites: u64,
-    /// How often too many changes of a rank waited, so that it was written anew.
+    /// How often too many changes of a rank or for a part of the store waited, so that it was written as a whole.
     pub overflows: u64,
+    /// Values in the store that are none of ours, as queries of this replica met them.
+    pub invalid_values_read: u64,
+    /// Such values that this replica has removed.
+    pub invalid_values_removed: u64,
+    /// Most prefixes that this replica has worked on without a turn of other tasks.
+    pub largest_step: usize,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +86,10 @@ pub(crate) struct Counts {
     failed_batches: AtomicU64,
     rewrites: AtomicU64,
     overflows: AtomicU64,
+    bucket_overflows: AtomicU64,
+    pub(crate) invalid_values_read: AtomicU64,
+    invalid_values_removed: AtomicU64,
+    largest_step: AtomicUsize,
 }
 
 impl Counts {
@@ -89,7 +102,10 @@ impl Counts {
             batches: self.batches.load(Relaxed),
             failed_batches: self.failed_batches.load(Relaxed),
             rewrites: self.rewrites.load(Relaxed),
-            overflows: self.overflows.load(Relaxed),
+            overflows: self.overflows.load(Relaxed) + self.bucket_overflows.load(Relaxed),
+            invalid_values_read: self.invalid_values_read.load(Relaxed),
+            invalid_values_removed: self.invalid_values_removed.load(Relaxed),
+            largest_step: self.largest_step.load(Relaxed),
         }
     }
 }
@@ -98,6 +114,14 @@ impl Counts {
 const CYCLE_CHANGES_MAX: usize = 1 << 18;
 /// Of a rank that is written as a whole, prefixes in one cycle.
 const CYCLE_REST_MAX: usize = 1 << 15;
+/// Changes that wait for buckets that cannot be written, all buckets together; with more, the bucket that they are for
+/// is written as a whole later.
+const UNWRITTEN_CHANGES_MAX: usize = 1 << 18;
+/// Prefixes that the publisher works on before other tasks of the runtime take a turn; a single rank's may be added
+/// once. About a millisecond.
+pub const STEP_PREFIXES_MAX: usize = 1 << 13;
+/// Keys of a bucket that wait to be checked for values that are none of ours; further ones are found again.
+const SUSPECTS_MAX: usize = 64;
 /// Holders in one call.
 const HOLDERS_PER_CALL: usize = 256;
 /// A session that is not confirmed is forgotten after so many times the time to live.
@@ -140,6 +164,26 @@ pub(crate) struct Shared {
     pub(crate) directory: ArcSwap<Directory>,
     pub(crate) counts: Arc<Counts>,
     pub(crate) changed: Arc<Notify>,
+    /// The list of holders was read.
+    pub(crate) listed: Notify,
+    /// Keys, by bucket, whose values queries have found to be none of ours.
+    pub(crate) suspects: Mutex<BTreeMap<u16, Vec<Vec<u8>>>>,
+}
+
+impl Shared {
+    /// Notes keys of a bucket whose values a query found to be none of ours; the publisher has them removed.
+    pub(crate) fn suspect(&self, bucket: Bucket, keys: Vec<Vec<u8>>) {
+        self.counts.invalid_values_read.fetch_add(keys.len() as u64, Relaxed);
+        let mut suspects = self.suspects.lock();
+        let known = suspects.entry(bucket.0).or_default();
+        for key in keys {
+            if known.len() < SUSPECTS_MAX && !known.contains(&key) {
+                known.push(key);
+            }
+        }
+        drop(suspects);
+        self.changed.notify_one();
+    }
 }
 
 pub(crate) struct Publisher {
@@ -161,9 +205,11 @@ impl Publisher {
         let mut next_beat = Instant::now();
         loop {
             let shared = Arc::clone(&self.shared);
+            let next_try = self.buckets.iter().filter_map(|bucket| bucket.outage.retry_at()).min();
+            let wake_at = next_try.map_or(next_beat, |at| at.min(next_beat));
             tokio::select! {
                 () = shared.changed.notified() => {}
-                () = tokio::time::sleep_until(next_beat.into()) => {}
+                () = tokio::time::sleep_until(wake_at.into()) => {}
                 _ = stop.wait_for(|&stop| stop) => break,
             }
             let now = Instant::now();
@@ -183,180 +229,13 @@ impl Publisher {
             if is_beat && let Err(error) = self.beat().await {
                 self.warn("failed to renew the list of holders", &error);
             }
-            let failed = self.cycle(is_beat).await;
-            self.count();
-            if let Some(error) = failed {
+            self.remove_invalid_values().await;
+            if let Some(error) = self.cycle(is_beat).await {
                 self.warn("failed to write to the store", &error);
-                tokio::time::sleep(PAUSE).await;
-                self.shared.changed.notify_one();
             }
+            self.count();
         }
         self.release(&self.ranks.keys().copied().collect::<Vec<_>>()).await;
-    }
-
-    /// Looks which ranks there are and which are to be published here.
-    async fn beat(&mut self) -> Result<(), LinkError> {
-        let own = self.source.ranks();
-        let known: FxHashSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
-        let gone: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
-        for id in &gone {
-            self.retire(*id);
-        }
-        self.release(&gone).await;
-        for chunk in own.chunks(HOLDERS_PER_CALL) {
-            let mine = self.renew(chunk).await?;
-            for (own, is_mine) in chunk.iter().zip(mine) {
-                self.assign(own, is_mine);
-            }
-        }
-        self.list().await
-    }
-
-    async fn renew(&self, ranks: &[OwnRank]) -> Result<Vec<bool>, LinkError> {
-        let Shared { id, keys, times, link, .. } = &*self.shared;
-        let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes()).number(millis(times.to_live));
-        for OwnRank { holder, state, .. } in ranks {
-            call = call.argument(holder.id.0.to_be_bytes());
-            call = call.argument(with_scope(holder.scope, &holder.description)).argument(state.clone());
-        }
-        let Value::Array(mine) = link.call(&call, WRITE_DEADLINE).await? else {
-            return Err(LinkError::Strange("an answer to a renewal"));
-        };
-        Ok(mine.into_iter().map(|mine| mine == Value::Int(1)).collect())
-    }
-
-    fn assign(&mut self, own: &OwnRank, is_mine: bool) {
-        let id = own.holder.id;
-        let wanted = is_mine && own.rank.withheld().is_none();
-        let is_other = |known: &Publishing| !Arc::ptr_eq(&known.rank, &own.rank);
-        if self.ranks.get(&id).is_some_and(|known| !wanted || is_other(known)) {
-            self.retire(id);
-        }
-        if wanted && !self.ranks.contains_key(&id) {
-            let buckets = self.buckets.len();
-            self.ranks.insert(id, Publishing::new(Arc::clone(&own.rank), own.holder.scope, buckets));
-        }
-    }
-
-    /// What was written of a rank no longer counts.
-    fn retire(&mut self, id: HolderId) {
-        if let Some(publishing) = self.ranks.remove(&id) {
-            publishing.rank.retire();
-            for (bucket, life) in self.buckets.iter_mut().zip(publishing.lives) {
-                bucket.end(life);
-            }
-        }
-    }
-
-    async fn release(&self, holders: &[HolderId]) {
-        if holders.is_empty() {
-            return;
-        }
-        let mut call = RELEASE.on(self.shared.keys.list()).argument(self.shared.id.0.to_be_bytes());
-        for holder in holders {
-            call = call.argument(holder.0.to_be_bytes());
-        }
-        if let Err(error) = self.shared.link.call(&call, WRITE_DEADLINE).await {
-            info!("the list of holders learns later that some are gone: {error}");
-        }
-    }
-
-    async fn list(&self) -> Result<(), LinkError> {
-        let known = self.shared.directory.load_full();
-        let call = LIST.on(self.shared.keys.list()).argument(known.version.clone());
-        let answer = self.shared.link.call(&call, WRITE_DEADLINE).await?;
-        self.shared.directory.store(Arc::new(known.next(answer)?));
-        Ok(())
-    }
-
-    /// Writes everything that has changed, and confirms what is there. The first error, if there was one.
-    async fn cycle(&mut self, is_beat: bool) -> Option<LinkError> {
-        let start = Instant::now();
-        let (mut work, is_complete) = self.collect(start);
-        let mut writing = JoinSet::new();
-        let buckets = std::mem::take(&mut self.buckets);
-        for (mut bucket, changes) in buckets.into_iter().zip(work.drain(..)) {
-            let confirm = is_complete && (is_beat || bucket.needs_confirming(start));
-            if changes.is_empty() && !confirm && !bucket.has_news() {
-                self.buckets.push(bucket);
-                continue;
-            }
-            let link = Arc::clone(&self.shared.link);
-            writing.spawn(async move {
-                let outcome = bucket.write(&link, changes, confirm.then_some(start)).await;
-                (bucket, outcome)
-            });
-        }
-        let mut failed = None;
-        while let Some(joined) = writing.join_next().await {
-            // A task that panicked has taken its bucket along; there is nothing to go on with.
-            let (bucket, outcome) = joined.expect("writing does not panic");
-            if let Some(error) = self.finish(bucket, outcome) {
-                failed.get_or_insert(error);
-            }
-        }
-        self.buckets.sort_by_key(BucketWriter::bucket);
-        if !is_complete || self.ranks.values().any(|rank| !rank.is_whole()) {
-            self.shared.changed.notify_one();
-        }
-        failed
-    }
-
-    /// Takes the changes of all ranks, by bucket; false if there are more.
-    fn collect(&mut self, now: Instant) -> (Vec<Changes>, bool) {
-        let mut work: Vec<Changes> = self.buckets.iter().map(|_| Changes::default()).collect();
-        let (mut room, mut rest_room, mut is_complete) = (CYCLE_CHANGES_MAX, CYCLE_REST_MAX, true);
-        let mut refreshing = self.ranks.values().any(|rank| !rank.is_whole());
-        for (&holder, rank) in &mut self.ranks {
-            if rank.life != Some(rank.rank.life()) {
-                rank.start(holder, now, &mut self.buckets);
-            }
-            if !refreshing && rank.written_at + self.shared.times.refresh() < now {
-                rank.refresh(now);
-                refreshing = true;
-            }
-            let keys = &self.shared.keys;
-            let taken = rank.take(room);
-            is_complete &= !taken.has_more;
-            room = room.saturating_sub(taken.changes.len());
-            rank.sort(holder, keys, taken.changes, &mut work, false);
-            let rest = rank.take_rest(rest_room);
-            rest_room -= rest.len();
-            rank.sort(holder, keys, rest, &mut work, rank.is_refreshing());
-            rank.note_whole(&mut self.buckets);
-        }
-        (work, is_complete)
-    }
-
-    /// Takes a bucket back after writing to it.
-    fn finish(&mut self, mut bucket: BucketWriter, outcome: Outcome) -> Option<LinkError> {
-        let counts = &self.shared.counts;
-        counts.batches.fetch_add(outcome.batches, Relaxed);
-        counts.written.fetch_add(outcome.written, Relaxed);
-        let error = match outcome.failed {
-            None => None,
-            Some(None) => {
-                info!("a part of the store is not as it was left: it is written anew");
-                counts.rewrites.fetch_add(1, Relaxed);
-                bucket.restart();
-                for (&holder, rank) in &mut self.ranks {
-                    rank.restart_bucket(holder, &self.shared.keys, &mut bucket);
-                }
-                self.shared.changed.notify_one();
-                None
-            }
-            Some(Some(error)) => {
-                counts.failed_batches.fetch_add(1, Relaxed);
-                for (holder, prefix) in outcome.unwritten {
-                    if let Some(rank) = self.ranks.get(&holder) {
-                        rank.give_back(prefix);
-                    }
-                }
-                Some(error)
-            }
-        };
-        self.buckets.push(bucket);
-        error
     }
 
     /// Says what went wrong, once until it is something else.
@@ -375,6 +254,7 @@ impl Publisher {
             waiting += changes;
             overflows += times;
         }
+        waiting += self.waiting();
         let counts = &self.shared.counts;
         counts.published_ranks.store(self.ranks.len(), Relaxed);
         counts.unfinished_ranks.store(self.ranks.values().filter(|rank| !rank.is_whole()).count(), Relaxed);

@@ -1,6 +1,19 @@
 -- The list of holders, without those of publishers that are not believed any more.
 -- KEYS: alive, publishers, descriptions, states, version. ARGV: the version that the caller has.
--- Answers { version, states }, and publishers and descriptions if the version is another; each as a flat list.
+-- Answers { removed, version, states }, with how many values were none of ours and removed, and publishers and
+-- descriptions if the version is another; each as a flat list.
+-- A table of another type is none of ours. Without one of them the others make no sense: publishers write all again.
+local removed = 0
+for at, command in ipairs({ 'ZSCORE', 'HEXISTS', 'HEXISTS', 'HEXISTS', 'GET' }) do
+  local answer = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
+  if type(answer) == 'table' and answer.err then
+    if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+    removed = removed + 1
+  end
+end
+if removed > 0 then
+  for at = 1, 5 do redis.call('DEL', KEYS[at]) end
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now), 'LIMIT', 0, 256)
@@ -10,6 +23,24 @@ for _, holder in ipairs(gone) do
 end
 if #gone > 0 then redis.call('SET', KEYS[5], time[1] .. '.' .. time[2]) end
 local version = redis.call('GET', KEYS[5]) or ''
-local states = redis.call('HGETALL', KEYS[4])
-if version == ARGV[1] then return { version, states } end
-return { version, states, redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3]) }
+-- Names of holders have 8 bytes, their publishers as well.
+local function without_invalid(key, is_ours)
+  local all, kept = redis.call('HGETALL', key), {}
+  for i = 1, #all, 2 do
+    if #all[i] == 8 and is_ours(all[i + 1]) then
+      kept[#kept + 1] = all[i]
+      kept[#kept + 1] = all[i + 1]
+    else
+      redis.call('HDEL', key, all[i])
+      removed = removed + 1
+    end
+  end
+  return kept
+end
+local function is_any() return true end
+local function is_publisher(value) return #value == 8 end
+local function is_description(value) return #value >= 8 end
+local states = without_invalid(KEYS[4], is_any)
+if version == ARGV[1] then return { removed, version, states } end
+local publishers, descriptions = without_invalid(KEYS[2], is_publisher), without_invalid(KEYS[3], is_description)
+return { removed, version, states, publishers, descriptions }

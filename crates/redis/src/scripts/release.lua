@@ -1,5 +1,17 @@
 -- Takes holders off the list that this publisher publishes no longer.
 -- KEYS: alive, publishers, descriptions, states, version. ARGV: publisher, holders.
+-- A table of another type is none of ours. Without one of them the others make no sense: publishers write all again.
+local removed = 0
+for at, command in ipairs({ 'ZSCORE', 'HEXISTS', 'HEXISTS', 'HEXISTS', 'GET' }) do
+  local answer = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
+  if type(answer) == 'table' and answer.err then
+    if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+    removed = removed + 1
+  end
+end
+if removed > 0 then
+  for at = 1, 5 do redis.call('DEL', KEYS[at]) end
+end
 local is_changed = false
 for i = 2, #ARGV do
   if redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[1] then

@@ -6,18 +6,45 @@
 --   8 beginning of block keys, 9 a session to end, 10 lives that start (8 bytes life, 8 holder),
 --   11 lives of which all is written now, 12 lives that end,
 --   13 changes (8 bytes end of key, 8 life, 1 tier or 255), 14 '1' to drop what dead lives left there.
--- Answers this node's clock in milliseconds, or 0 if the session is not here so.
+-- Answers this node's clock in milliseconds, or 0 if the session is not here so. Where it finds values that are none of
+-- ours it removes them and all sessions, so that every publisher writes its part as a whole, and answers how many they
+-- were, as a negative number.
 local lives, sessions = KEYS[1], KEYS[2]
 local session, low, high, number = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local keep_ms = ARGV[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local told = redis.call('HGET', sessions, session)
+
+local removed = 0
+local function remove(key)
+  redis.call('DEL', key)
+  removed = removed + 1
+end
+-- The answer of a command; false, and the key is removed, if it holds another type.
+local function read(command, key, ...)
+  local answer = redis.pcall(command, key, ...)
+  if type(answer) == 'table' and answer.err then
+    if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+    remove(key)
+    return false
+  end
+  return answer
+end
+read('HEXISTS', lives, '')
+local told = read('HGET', sessions, session)
+if removed > 0 then
+  redis.call('DEL', sessions)
+  return -removed
+end
 -- A session that begins is not valid yet, and not to be forgotten either.
 local valid_until = string.format('%d', now)
 if high > 0 then
   if not told then return 0 end
   local last, told_until = string.match(told, '^(%d+) (%d+)$')
+  if not last then
+    redis.call('DEL', sessions)
+    return -1
+  end
   last = tonumber(last)
   -- A client that lost the answer sends the same again.
   if last ~= number and (last < low or last > high) then return 0 end
@@ -66,7 +93,11 @@ for i = 1, #changes, 17 do
   local key = beginning .. string.sub(changes, i, i + 7)
   local life = string.sub(changes, i + 8, i + 15)
   local tier = string.sub(changes, i + 16, i + 16)
-  local old = redis.call('GET', key) or ''
+  local old = read('GET', key) or ''
+  if #old % 9 ~= 0 then
+    remove(key)
+    old = ''
+  end
   local entries = old
   if is_cleaning then entries = without_dead(entries) end
   local at = find(entries, life)
@@ -84,6 +115,10 @@ for i = 1, #changes, 17 do
   end
 end
 
+if removed > 0 then
+  redis.call('DEL', sessions)
+  return -removed
+end
 for at = 1, #whole, 8 do
   local life = string.sub(whole, at, at + 7)
   local value = redis.call('HGET', lives, life)

@@ -2,6 +2,8 @@
 //! dies.
 
 mod access;
+mod clusters;
+mod invalid_values;
 mod outages;
 mod publishing;
 mod support;

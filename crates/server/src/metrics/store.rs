@@ -19,6 +19,9 @@ pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::
         failed_batches,
         rewrites,
         overflows,
+        invalid_values_read,
+        invalid_values_removed,
+        largest_step: _,
     } = report.published;
     let help = "Whether the shared index can be asked and written to";
     families.one("store_connected", help, &gauge(report.is_connected.into()))?;
@@ -32,6 +35,10 @@ pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::
     families.one("store_failed_batches", "Batches that failed", &ConstCounter::new(failed_batches))?;
     let help = "Times that a part of the shared index was not as it was left and was written anew";
     families.one("store_rewrites", help, &ConstCounter::new(rewrites))?;
-    let help = "Times that too many changes of a rank waited, so that it was written anew";
-    families.one("store_overflows", help, &ConstCounter::new(overflows))
+    let help = "Times that too many changes of a rank, or for a part of the shared index, waited, so that it is written as a whole";
+    families.one("store_overflows", help, &ConstCounter::new(overflows))?;
+    let help = "Values in the shared index that no replica writes, as queries met them: they count as missing";
+    families.one("store_invalid_values_read", help, &ConstCounter::new(invalid_values_read))?;
+    let help = "Such values that this replica has removed";
+    families.one("store_invalid_values_removed", help, &ConstCounter::new(invalid_values_removed))
 }

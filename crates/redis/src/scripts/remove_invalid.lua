@@ -1,0 +1,32 @@
+-- Removes what is none of ours, and all sessions if there was something: every publisher writes its part as a whole then.
+-- KEYS: lives, sessions, keys of blocks or tables that a query found to be invalid. Answers how many values were removed.
+local removed = 0
+local function remove(key)
+  redis.call('DEL', key)
+  removed = removed + 1
+end
+local function is_of_other_type(answer)
+  if type(answer) ~= 'table' or not answer.err then return false end
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+  return true
+end
+local function clean(key, is_ours)
+  local all = redis.pcall('HGETALL', key)
+  if is_of_other_type(all) then return remove(key) end
+  for i = 1, #all, 2 do
+    if #all[i] ~= 8 or not is_ours(all[i + 1]) then
+      redis.call('HDEL', key, all[i])
+      removed = removed + 1
+    end
+  end
+end
+clean(KEYS[1], function(life) return #life == 17 end)
+clean(KEYS[2], function(session) return string.match(session, '^%d+ %d+$') end)
+for i = 3, #KEYS do
+  if KEYS[i] ~= KEYS[1] and KEYS[i] ~= KEYS[2] then
+    local value = redis.pcall('GET', KEYS[i])
+    if is_of_other_type(value) or (value and (#value == 0 or #value % 9 ~= 0)) then remove(KEYS[i]) end
+  end
+end
+if removed > 0 then redis.call('DEL', KEYS[2]) end
+return removed

@@ -1,0 +1,141 @@
+//! Clusters that lose a master: with and without replicas, with and without the demand for full coverage.
+
+use std::time::Duration;
+
+use flash_indexer_core::{LocalHash, Tier};
+use flash_indexer_redis::{StoreOptions, WAITING_CHANGES_MAX};
+use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for};
+
+use crate::publishing::{path, rank, removed, stored};
+use crate::support::{PATIENCE, Replica, cluster_url, device_depth, options};
+
+/// Prompts on all nodes of a cluster.
+fn paths() -> Vec<Vec<LocalHash>> {
+    (0..30).map(|start| path(start * 7_919, 8)).collect()
+}
+
+/// Two replicas on a cluster: the first one publishes a rank that holds all of these prompts, the second one finds it.
+fn published(nodes: &[RedisNode], paths: &[Vec<LocalHash>]) -> [Replica; 2] {
+    let options = StoreOptions { deadline: Duration::from_millis(1_000), ..options(&cluster_url(nodes)) };
+    let replicas = [Replica::start(options.clone()), Replica::start(options)];
+    for path in paths {
+        replicas[0].apply(rank(1), &stored(path, Tier::Device));
+    }
+    for path in paths {
+        replicas[1].wait_for_depth(path, rank(1), 8);
+    }
+    replicas
+}
+
+fn wait_for_state(node: &RedisNode, state: &str) {
+    wait_for(state, PATIENCE, || {
+        node.command(&["CLUSTER", "INFO"]).contains(&format!("cluster_state:{state}")).then_some(())
+    });
+}
+
+#[test]
+fn a_cluster_that_is_down_for_want_of_a_master_is_unavailable_and_is_written_when_it_is_back() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes =
+        redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: true });
+    let paths = paths();
+    let [a, b] = published(&nodes, &paths);
+    nodes[2].kill();
+    wait_for_state(&nodes[0], "fail");
+    wait_for_state(&nodes[1], "fail");
+    for path in &paths {
+        assert_eq!(b.find(path), None, "no key is answered for");
+    }
+    for replica in [&a, &b] {
+        wait_for("the reason", PATIENCE, || {
+            let report = replica.store.report();
+            (!report.is_connected && report.last_error.contains("CLUSTERDOWN")).then_some(())
+        });
+    }
+    for path in &paths {
+        a.apply(rank(1), &removed(path, 5));
+    }
+    nodes[2].restart();
+    for path in &paths {
+        b.wait_for_depth(path, rank(1), 5);
+    }
+    wait_for("the reports say so", PATIENCE, || {
+        let is_fine = |replica: &Replica| replica.store.report().is_connected;
+        (is_fine(&a) && is_fine(&b)).then_some(())
+    });
+}
+
+#[test]
+fn a_failover_of_a_cluster_is_followed() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes =
+        redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 1, is_full_coverage_required: true });
+    let paths = paths();
+    let [a, b] = published(&nodes, &paths);
+    nodes[2].kill();
+    wait_for("a new master", PATIENCE, || nodes[5].command(&["ROLE"]).starts_with("master").then_some(()));
+    for path in &paths {
+        a.apply(rank(1), &removed(path, 5));
+    }
+    for path in &paths {
+        b.wait_for_depth(path, rank(1), 5);
+    }
+    for replica in [&a, &b] {
+        wait_for("all masters connected", PATIENCE, || replica.store.report().is_connected.then_some(()));
+    }
+    // The old master comes back as a replica, and knows less.
+    nodes[2].restart();
+    wait_for("a replica", PATIENCE, || nodes[2].command(&["ROLE"]).starts_with("slave").then_some(()));
+    for path in &paths {
+        a.apply(rank(1), &removed(path, 3));
+        b.wait_for_depth(path, rank(1), 3);
+    }
+}
+
+#[test]
+fn more_changes_than_wait_for_a_dead_master_leave_the_other_masters_alone() {
+    let Some(redis) = redis_server() else { return };
+    let mut nodes =
+        redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: false });
+    let paths = paths();
+    let [a, b] = published(&nodes, &paths);
+    nodes[2].kill();
+    let (mut living, mut dead) = (Vec::new(), Vec::new());
+    for path in &paths {
+        match b.find(path) {
+            Some(depths) => {
+                assert_eq!(device_depth(&depths, rank(1)), 8);
+                living.push(path);
+            }
+            None => dead.push(path),
+        }
+    }
+    assert!(!living.is_empty() && !dead.is_empty());
+    // All of it belongs to one bucket of the dead master.
+    let more = [&dead[0][..1], &path(900_000_000, WAITING_CHANGES_MAX as u64 + 1_000)].concat();
+    let before = a.store.report().published;
+    a.apply(rank(1), &stored(&more, Tier::Device));
+    for &path in &living {
+        a.apply(rank(1), &removed(path, 5));
+    }
+    for &path in &living {
+        b.wait_for_depth(path, rank(1), 5);
+    }
+    // Two more confirmations of the living masters: the rank stays as it is there.
+    for round in 0..20 {
+        let path = living[round % living.len()];
+        let depth = 5 - u32::try_from(round / living.len().min(20)).expect("a small number");
+        a.apply(rank(1), &removed(path, depth as usize));
+        b.wait_until("it is found at any time", path, |depths| {
+            assert!(device_depth(depths, rank(1)) > 0, "round {round}: what a living master has is not begun again");
+            device_depth(depths, rank(1)) == depth
+        });
+    }
+    let after = a.store.report().published;
+    assert!(after.overflows <= before.overflows + 1, "not written as a whole again and again: {after:?}");
+    nodes[2].restart();
+    b.wait_for_depth(&more, rank(1), u32::try_from(more.len()).expect("a length"));
+    for &path in &dead[1..] {
+        b.wait_for_depth(path, rank(1), 8);
+    }
+}

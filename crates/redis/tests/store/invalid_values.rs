@@ -1,0 +1,111 @@
+//! Keys of ours that hold what no replica writes: they count as missing, are removed, and their bucket is written again.
+
+use std::time::Duration;
+
+use flash_indexer_core::Tier;
+use flash_indexer_redis::StoreOptions;
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+
+use crate::publishing::{path, rank, removed, stored};
+use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
+
+/// Spoils one part of the store, as another program may that uses the same names.
+const SPOILED: [(&str, &str); 7] = [
+    ("blocks of another type", "for _, k in ipairs(blocks) do redis.call('DEL', k) redis.call('RPUSH', k, 'x') end"),
+    ("blocks with torn entries", "for _, k in ipairs(blocks) do redis.call('APPEND', k, 'torn') end"),
+    ("foreign text in blocks", "for _, k in ipairs(blocks) do redis.call('SET', k, 'another program') end"),
+    ("lives of another type", "redis.call('DEL', lives) redis.call('SET', lives, 'x')"),
+    ("torn lives", "for _, k in ipairs(redis.call('HKEYS', lives)) do redis.call('HSET', lives, k, 'x') end"),
+    ("sessions of another type", "redis.call('DEL', sessions) redis.call('RPUSH', sessions, 'x')"),
+    ("torn sessions", "for _, k in ipairs(redis.call('HKEYS', sessions)) do redis.call('HSET', sessions, k, 'x') end"),
+];
+
+fn spoil(node: &RedisNode, how: &str) {
+    let script = format!(
+        "local blocks = redis.call('KEYS', '{{fi:0}}:*') \
+         local lives, sessions = '{{fi:0}}.lives', '{{fi:0}}.sessions' {how} return #blocks"
+    );
+    assert_eq!(node.command(&["EVAL", &script, "0"]), "20");
+}
+
+fn invalid_values_removed(replicas: &[&Replica]) -> u64 {
+    replicas.iter().map(|replica| replica.store.report().published.invalid_values_removed).sum()
+}
+
+#[test]
+fn a_query_that_meets_invalid_values_has_them_removed_and_written_again() {
+    let Some(redis) = redis_server() else { return };
+    for (what, how) in SPOILED {
+        let node = RedisNode::start(&redis, &[]);
+        let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
+        let long = path(1, 20);
+        // Two publishers have entries in the same blocks: both write them again.
+        a.apply(rank(1), &stored(&long, Tier::Device));
+        b.apply(rank(2), &stored(&long, Tier::Device));
+        b.wait_for_depth(&long, rank(1), 20);
+        b.wait_for_depth(&long, rank(2), 20);
+        spoil(&node, how);
+        b.wait_until(&format!("{what}: both ranks again"), &long, |depths| {
+            let depths = [1, 2].map(|worker| device_depth(depths, rank(worker)));
+            assert!(depths.iter().all(|&depth| depth <= 20), "{what}: {depths:?}");
+            depths == [20, 20] && invalid_values_removed(&[&a, &b]) > 0
+        });
+        a.apply(rank(1), &removed(&long, 7));
+        b.wait_for_depth(&long, rank(1), 7);
+        let before = invalid_values_removed(&[&a, &b]);
+        b.wait_for_depth(&long, rank(2), 20);
+        assert_eq!(invalid_values_removed(&[&a, &b]), before, "{what}: nothing of it is left");
+    }
+}
+
+#[test]
+fn a_publisher_that_meets_invalid_values_removes_them_and_writes_its_bucket_again() {
+    let Some(redis) = redis_server() else { return };
+    // A publisher replaces lives and does not read them: queries find torn ones.
+    for (what, how) in SPOILED.into_iter().filter(|&(what, _)| what != "torn lives") {
+        let node = RedisNode::start(&redis, &[]);
+        let a = Replica::start(options(&single_url(&node)));
+        let long = path(1, 20);
+        a.apply(rank(1), &stored(&long, Tier::Device));
+        a.wait_for_depth(&long, rank(1), 20);
+        spoil(&node, how);
+        a.apply(rank(1), &removed(&long, 7));
+        wait_for(what, PATIENCE, || (invalid_values_removed(&[&a]) > 0).then_some(()));
+        assert_eq!(a.store.report().published.invalid_values_read, 0, "{what}: no query has met it");
+        assert!(a.store.report().published.rewrites > 0, "{what}");
+        a.wait_for_depth(&long, rank(1), 7);
+    }
+}
+
+#[test]
+fn invalid_values_in_the_list_of_holders_are_removed_and_written_again() {
+    let Some(redis) = redis_server() else { return };
+    let node = RedisNode::start(&redis, &[]);
+    // Nothing that is confirmed runs out meanwhile.
+    let options = || StoreOptions { time_to_live: Duration::from_secs(3), ..options(&single_url(&node)) };
+    let [a, b] = [Replica::start(options()), Replica::start(options())];
+    let long = path(1, 20);
+    a.apply(rank(1), &stored(&long, Tier::Device));
+    b.wait_for_depth(&long, rank(1), 20);
+    let tables =
+        ["alive", "publishers", "descriptions", "states", "version"].map(|table| format!("{{fi:list}}.{table}"));
+    let mut spoiled: Vec<Vec<&str>> = Vec::new();
+    for table in &tables {
+        let of_another_type = "redis.call('DEL', KEYS[1]) return redis.call('SADD', KEYS[1], 'x')";
+        spoiled.push(vec!["EVAL", of_another_type, "1", table]);
+    }
+    spoiled.push(vec!["HSET", &tables[3], "a name of another length", "x"]);
+    for (round, command) in spoiled.iter().enumerate() {
+        let before = invalid_values_removed(&[&a, &b]);
+        assert_eq!(node.command(command), "1", "{command:?}");
+        wait_for("it is removed", PATIENCE, || (invalid_values_removed(&[&a, &b]) > before).then_some(()));
+        // A rank that is new is listed, and both go on.
+        let new = rank(10 + round as u64);
+        a.apply(new, &stored(&long[..5], Tier::Device));
+        b.wait_for_depth(&long, new, 5);
+        wait_for("the list", PATIENCE, || {
+            let directory = b.store.directory();
+            (directory.get(holder(new)).is_some() && directory.get(holder(rank(1))).is_some()).then_some(())
+        });
+    }
+}
