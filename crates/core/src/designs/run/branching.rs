@@ -7,7 +7,6 @@ use super::find::{Changed, as_child, match_length};
 use super::matches::Depths;
 use super::published::Published;
 use super::published::atomics::{Acquire, fence};
-use super::published::edges::edge_hash;
 use super::published::holdings::Holder;
 use super::published::layout::{Info, Place, RunId};
 use crate::LocalHash;
@@ -76,7 +75,7 @@ fn follow(
         return Ok(());
     }
     let mut result = Ok(());
-    published.edges.search(generation, edge_hash(parent, local), |run| {
+    published.edges.search(generation, published.edges.hash(parent, local), |run| {
         match as_child(published.run(run), parent, local) {
             Ok(None) => {}
             Ok(Some((version, info))) => {

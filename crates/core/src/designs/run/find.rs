@@ -7,7 +7,6 @@
 use super::branching;
 use super::matches::{Scratch, Step};
 use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
-use super::published::edges::edge_hash;
 use super::published::fingerprint::fingerprint_of;
 use super::published::layout::{Info, Place, RunId, SECTION_BLOCKS};
 use super::published::prefetch::prefetch;
@@ -137,7 +136,7 @@ fn child(
         }
     }
     let mut found = Ok(None);
-    published.edges.search(generation, edge_hash(parent, local), |run| {
+    published.edges.search(generation, published.edges.hash(parent, local), |run| {
         let record = published.run(run);
         prefetch_start(record.record);
         meanwhile();

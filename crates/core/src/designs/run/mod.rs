@@ -8,6 +8,7 @@
 
 mod bound;
 mod branching;
+mod effort;
 mod find;
 mod matches;
 #[cfg(all(test, loom))]
@@ -36,6 +37,7 @@ use self::published::ranks::RankSlot;
 use self::top::find_top;
 use self::touches::Touches;
 use self::writer::{Bounded, Writer};
+use crate::keyed::HashKey;
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank, tiers,
@@ -166,10 +168,16 @@ pub struct RunHolder {
 }
 
 impl RunIndex {
-    /// An empty index with the given bounds.
+    /// An empty index with the given bounds, and the process's key in its hash tables.
     #[must_use]
     pub fn new(limits: RunLimits) -> Self {
-        let published = Arc::new(Published::new(0));
+        Self::keyed(limits, HashKey::of_process())
+    }
+
+    /// An empty index with the given bounds and a key of its own in its hash tables.
+    #[must_use]
+    pub fn keyed(limits: RunLimits, key: HashKey) -> Self {
+        let published = Arc::new(Published::new(0, key));
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
         Self { published: ArcSwap::new(published), writer, bound: None }
     }

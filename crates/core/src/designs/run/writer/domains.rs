@@ -16,10 +16,11 @@ use super::ranks::RankState;
 use super::runs::DomainId;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
+use crate::keyed::HashKey;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
 /// One domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Domain {
     pub(super) directory: Directory,
     /// Ranks in it.
@@ -29,6 +30,10 @@ pub(super) struct Domain {
 }
 
 impl Domain {
+    fn new(key: HashKey) -> Self {
+        Self { directory: Directory::new(key), members: 0, newest: None }
+    }
+
     /// The domain's rank, if there is only one and it is known.
     pub(super) fn only_member(&self) -> Option<RankSlot> {
         self.newest.filter(|_| self.members == 1)
@@ -41,12 +46,18 @@ impl Domain {
 }
 
 /// Every domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Domains {
     domains: Vec<Option<Domain>>,
+    key: HashKey,
 }
 
 impl Domains {
+    /// None yet; `key` is the key of their directories' hash.
+    pub(super) fn new(key: HashKey) -> Self {
+        Self { domains: Vec::new(), key }
+    }
+
     #[inline]
     pub(super) fn get(&self, domain: DomainId) -> &Domain {
         self.domains[domain.0 as usize].as_ref().expect("a domain with members exists")
@@ -73,7 +84,7 @@ impl Domains {
             self.domains.push(None);
             self.domains.len() - 1
         });
-        self.domains[at] = Some(Domain::default());
+        self.domains[at] = Some(Domain::new(self.key));
         DomainId(u32::try_from(at).expect("fewer than 2^32 domains"))
     }
 

@@ -4,7 +4,6 @@ use super::Writer;
 use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::{Relaxed, Release};
-use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::fingerprint::fingerprint_of;
 use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{
@@ -160,7 +159,7 @@ impl Writer {
             }
         }
         let edges = &self.published.edges;
-        edges.search(edges.generation(), edge_hash(parent, local), |run| {
+        edges.search(edges.generation(), edges.hash(parent, local), |run| {
             let place = Place { run, offset: 0 };
             if self.runs.get(run).parent == parent && self.local_of(place) == local {
                 places.push(place);
@@ -296,7 +295,7 @@ impl Writer {
             run.record[INFO].store(info.0, Relaxed);
             run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
         });
-        let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
+        let hash = self.published.edges.hash(parent, self.local_of(Place { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
         self.show_child(parent.run);
     }

@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 use super::Writer;
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::Relaxed;
-use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
 
@@ -113,7 +112,7 @@ impl Writer {
 
     fn free(&mut self, run: RunId) {
         let parent = self.runs.get(run).parent;
-        let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
+        let hash = self.published.edges.hash(parent, self.local_of(Place { run, offset: 0 }));
         self.edges.remove(&self.published.edges, hash, run);
         let extent = Form(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
         self.change_run(run, |run| {
