@@ -5,9 +5,9 @@ use std::sync::Arc;
 use flash_indexer_core::BlockEvent;
 use flash_indexer_core::Tier;
 use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::keyed::KeyedSet;
 use flash_indexer_core::prefixes::{HeldPrefixes, Prefix};
 use parking_lot::Mutex;
-use rustc_hash::FxHashSet;
 use tokio::sync::Notify;
 
 /// Changed prefixes of one rank that may wait to be written; with more, all of the rank is written anew.
@@ -34,7 +34,7 @@ struct Inner {
     /// Rises when what was written is to be forgotten as a whole.
     life: u64,
     /// Changes since they were last taken, while somebody publishes the rank.
-    waiting: Option<FxHashSet<Prefix>>,
+    waiting: Option<KeyedSet<Prefix>>,
     overflows: u64,
 }
 
@@ -92,7 +92,7 @@ impl SharedRank {
     /// Changes that wait, and how often there were too many.
     pub(crate) fn waiting(&self) -> (usize, u64) {
         let inner = self.inner.lock();
-        (inner.waiting.as_ref().map_or(0, FxHashSet::len), inner.overflows)
+        (inner.waiting.as_ref().map_or(0, KeyedSet::len), inner.overflows)
     }
 
     /// Everything that is held now; changes are kept from here on. With the life that they are of.
@@ -101,7 +101,7 @@ impl SharedRank {
         if inner.withheld.is_some() {
             return (inner.life, Vec::new());
         }
-        inner.waiting = Some(FxHashSet::default());
+        inner.waiting = Some(KeyedSet::default());
         (inner.life, inner.prefixes.iter().collect())
     }
 
@@ -127,7 +127,7 @@ impl SharedRank {
         if waiting.len() <= max {
             return Some((std::mem::take(waiting).into_iter().map(written).collect(), false));
         }
-        let taken: FxHashSet<Prefix> = waiting.iter().copied().take(max).collect();
+        let taken: KeyedSet<Prefix> = waiting.iter().copied().take(max).collect();
         waiting.retain(|prefix| !taken.contains(prefix));
         Some((taken.into_iter().map(written).collect(), true))
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use flash_indexer_core::keyed::{KeyedMap, KeyedSet};
 use redis::Value;
-use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -146,14 +146,14 @@ pub(crate) struct Publisher {
     shared: Arc<Shared>,
     source: Arc<dyn Ranks>,
     buckets: Vec<BucketWriter>,
-    ranks: FxHashMap<HolderId, Publishing>,
+    ranks: KeyedMap<HolderId, Publishing>,
     last_warning: String,
 }
 
 impl Publisher {
     pub(crate) fn new(shared: Arc<Shared>, source: Arc<dyn Ranks>) -> Self {
         let buckets = shared.keys.buckets().map(|bucket| BucketWriter::new(bucket, &shared)).collect();
-        Self { shared, source, buckets, ranks: FxHashMap::default(), last_warning: String::new() }
+        Self { shared, source, buckets, ranks: KeyedMap::default(), last_warning: String::new() }
     }
 
     /// Publishes until it is told to stop, and then takes its ranks off the list.
@@ -197,7 +197,7 @@ impl Publisher {
     /// Looks which ranks there are and which are to be published here.
     async fn beat(&mut self) -> Result<(), LinkError> {
         let own = self.source.ranks();
-        let known: FxHashSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
+        let known: KeyedSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
         let gone: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
         for id in &gone {
             self.retire(*id);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use flash_indexer_core::keyed::KeyedMap;
 
 use super::PodName;
 use super::name::{Nameless, is_too_long, queue_of};
@@ -41,7 +41,7 @@ struct Topic {
 /// Sorts messages by pod.
 pub(crate) struct Topics {
     decoders: usize,
-    known: FxHashMap<Vec<u8>, usize>,
+    known: KeyedMap<Vec<u8>, usize>,
     topics: Vec<Topic>,
     /// Topics with messages that were not handed on yet.
     waiting: Vec<usize>,
@@ -49,7 +49,7 @@ pub(crate) struct Topics {
 
 impl Topics {
     pub(crate) fn new(decoders: usize) -> Self {
-        Self { decoders, known: FxHashMap::default(), topics: Vec::new(), waiting: Vec::new() }
+        Self { decoders, known: KeyedMap::default(), topics: Vec::new(), waiting: Vec::new() }
     }
 
     /// Puts a message to those of its pod.

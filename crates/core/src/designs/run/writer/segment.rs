@@ -541,7 +541,8 @@ mod tests {
         crowd.extend((0..1 << 20).filter(of_home(SPLIT_LINES - 1)).take(90));
         // Equal tags beside each other share lines of names.
         crowd.sort_unstable_by_key(|&name| Hash::of(KEY, SequenceHash(name)).tag());
-        let alike = |pair: &[u64]| Hash::of(KEY, SequenceHash(pair[0])).tag() == Hash::of(KEY, SequenceHash(pair[1])).tag();
+        let alike =
+            |pair: &[u64]| Hash::of(KEY, SequenceHash(pair[0])).tag() == Hash::of(KEY, SequenceHash(pair[1])).tag();
         assert!(crowd.windows(2).any(alike), "some share tag and home");
 
         for split in [false, true] {
