@@ -7,6 +7,10 @@ pub(super) enum Effort {
     EdgeLine,
     /// A line of a directory that a search looks at.
     DirectoryLine,
+    /// A run of a branch that a query compares.
+    BranchRun,
+    /// A holder of a run of a branch that a query looks at.
+    BranchHolder,
 }
 
 /// Counts steps of this thread. Does nothing outside of tests.

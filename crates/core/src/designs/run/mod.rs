@@ -51,11 +51,14 @@ pub struct RunLimits {
     /// Removed blocks that the whole index may keep because blocks that follow them are held. Beyond
     /// that those wait until what was removed comes back, which changes no answer.
     pub removed_blocks_max: usize,
+    /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several names. Further ones are
+    /// refused and counted.
+    pub twins_max: usize,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20 }
+        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20, twins_max: 64 }
     }
 }
 

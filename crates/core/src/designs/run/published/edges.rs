@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use super::arena::LINE_WORDS;
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
-use super::layout::{Place, RunId};
+use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
 use crate::designs::run::effort::{self, Effort};
 use crate::keyed::HashKey;
@@ -21,6 +21,9 @@ const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
 const OVERFLOW: usize = SLOTS;
 const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 26;
+/// An offset that no block has.
+const NO_OFFSET: u16 = 1_023;
+const _: () = assert!(RUN_BLOCKS_MAX < NO_OFFSET as usize);
 
 /// The table. One size is in use at a time; smaller ones stay for readers that are still in them.
 #[derive(Debug)]
@@ -48,6 +51,13 @@ impl Edges {
     pub(crate) fn hash(&self, parent: Place, local: LocalHash) -> u32 {
         let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
         self.key.hash(local.0, place) as u32
+    }
+
+    /// The hash under which the runs are listed that are attached inside a run and start with a block of it: those that
+    /// make it [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
+    #[inline]
+    pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
+        self.hash(Place { run, offset: NO_OFFSET }, LocalHash(0))
     }
 
     /// Changes whenever edges have moved; a search is good when it is the same before and after.

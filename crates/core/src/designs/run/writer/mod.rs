@@ -21,6 +21,7 @@ mod segment;
 mod store;
 mod tiers;
 mod trim;
+mod twins;
 mod upcoming;
 mod value;
 mod waiting;
@@ -198,7 +199,8 @@ impl Writer {
     /// The same content in memory of its own, as small as it can be.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
         let published = Arc::new(Published::new(self.published.ranks.next_version(), self.published.edges.key()));
-        let unlimited = RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX };
+        let unlimited =
+            RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX, twins_max: usize::MAX };
         let mut compacted = Self::new(Arc::clone(&published), unlimited);
         for (slot, state) in self.ranks.iter() {
             for event in stored_events(self.held_by(slot)) {

@@ -145,7 +145,7 @@ impl Writer {
         if other_name { Located::OtherName } else { Located::Absent }
     }
 
-    /// Every block with this content right after `parent`: more than one are twins.
+    /// Every block with this content right after `parent`, the preferred one first: more than one are twins.
     pub(super) fn followers(&self, parent: Place, local: LocalHash) -> Vec<Place> {
         let mut places = Vec::new();
         if parent != Place::ROOT {
@@ -166,6 +166,9 @@ impl Writer {
             }
             false
         });
+        if places.len() > 1 {
+            places.sort_by_key(|place| self.is_later_twin(place.run));
+        }
         places
     }
 
@@ -198,20 +201,6 @@ impl Writer {
         (count, last)
     }
 
-    /// Twin of a block that the domain calls something else: a run of its own, and readers are told
-    /// that this prefix has more than one way.
-    pub(super) fn append_twin(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> (usize, Cursor) {
-        for twin in self.followers(parent, blocks[0].local) {
-            let flag = if twin.offset > 0 { Info::TWIN_INSIDE } else { Info::TWIN };
-            self.set_flag(twin.run, flag);
-        }
-        let run = self.new_run(parent, blocks.len());
-        let (count, last) = self.fill(domain, run, 0, &blocks[..blocks.len().min(run.capacity())]);
-        // Whoever finds this one of the twins first must know at once that there is another.
-        self.publish_length(run, Info(Info::new(parent).0 | Info::TWIN), 0, count);
-        (count, last)
-    }
-
     /// With a new version of the run: whoever has read it without the flag starts again.
     pub(super) fn set_flag(&mut self, run: RunId, flag: u64) {
         self.change_run(run, |run| {
@@ -222,7 +211,7 @@ impl Writer {
 
     /// An unused run with room for so many blocks, and for more if it goes on a long chain: such
     /// chains grow block by block, and each run of them is a step for every query.
-    fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
+    pub(super) fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
         let goes_on = parent != Place::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
         let room = if goes_on { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
         let mut class = class_for(blocks.max(room));
@@ -248,7 +237,7 @@ impl Writer {
 
     /// Writes blocks, names and the fingerprints of sections that become complete behind the end of a run, where no
     /// reader looks yet.
-    fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
+    pub(super) fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
         let (count, last) = self.push_names(domain, run, sequences(blocks));
         let run = self.published.run(run);
         for (local, block) in run.locals()[start..].iter().zip(&blocks[..count]) {
@@ -282,7 +271,7 @@ impl Writer {
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.
-    fn publish_length(&mut self, run: RunId, info: Info, start: usize, end: usize) {
+    pub(super) fn publish_length(&mut self, run: RunId, info: Info, start: usize, end: usize) {
         self.runs.get_mut(run).len = end as u16;
         let info = info.with_len(end);
         if start > 0 {

@@ -23,6 +23,8 @@ pub(super) struct RunState {
     /// No child hangs from a later offset; only lowered when a child's offset is looked for.
     pub(super) deepest_child: u16,
     pub(super) children: u32,
+    /// Runs attached inside this one that start with the block that follows there in this one.
+    pub(super) twins_inside: u32,
     first_child: RunId,
     next_sibling: RunId,
     previous_sibling: RunId,
@@ -31,6 +33,8 @@ pub(super) struct RunState {
     pub(super) exceptions: Option<Box<Exceptions>>,
 }
 
+const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "a line of the cache");
+
 impl Default for RunState {
     fn default() -> Self {
         Self {
@@ -38,6 +42,7 @@ impl Default for RunState {
             len: 0,
             deepest_child: 0,
             children: 0,
+            twins_inside: 0,
             first_child: RunId::NONE,
             next_sibling: RunId::NONE,
             previous_sibling: RunId::NONE,

@@ -103,6 +103,7 @@ impl Writer {
         if self.runs.get(run).len == len {
             return;
         }
+        self.before_truncating(run, len);
         self.runs.get_mut(run).len = len;
         self.change_run(run, |run| {
             let info = Info(run.record[INFO].load(Relaxed)).with_len(len.into());
@@ -112,7 +113,9 @@ impl Writer {
 
     fn free(&mut self, run: RunId) {
         let parent = self.runs.get(run).parent;
-        let hash = self.published.edges.hash(parent, self.local_of(Place { run, offset: 0 }));
+        let local = self.local_of(Place { run, offset: 0 });
+        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let hash = self.published.edges.hash(parent, local);
         self.edges.remove(&self.published.edges, hash, run);
         let extent = Form(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
         self.change_run(run, |run| {
@@ -125,5 +128,6 @@ impl Writer {
         self.runs.unlink(run);
         self.show_child(parent.run);
         self.runs.give_back(run);
+        self.after_freeing_twin((run, info), local);
     }
 }
