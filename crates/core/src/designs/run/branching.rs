@@ -247,7 +247,7 @@ mod tests {
 
     fn removed(alias: u64, alias_from: u64) -> BlockEvent {
         let blocks = names(alias, alias_from).into_iter().skip(alias_from as usize).rev().collect();
-        BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
+        BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All }
     }
 
     /// Many ranks that share a prompt.
@@ -265,6 +265,14 @@ mod tests {
             let mut matches = RunMatches::default();
             effort::of(effort, || index.find_depths(query, &mut matches))
         })
+    }
+
+    /// What the runs on the way of the prompt say of twins.
+    fn flags(index: &RunIndex) -> u64 {
+        let mut matches = RunMatches::default();
+        index.find_depths(&prompt(), &mut matches);
+        let twin_flags = Info::TWIN | Info::TWIN_INSIDE | Info::LATER_TWIN;
+        matches.scratch.path.iter().fold(0, |flags, step| flags | step.info.0 & twin_flags)
     }
 
     /// One rank holds the shared prompt under other names from these blocks on, and lets go of them again.
@@ -287,6 +295,7 @@ mod tests {
             assert_eq!(index.apply(rank(3), &removed(alias, from)).removed, PROMPT_BLOCKS - from);
         }
         assert_eq!(steps(&index, &query), before, "a query costs what it cost before");
+        assert_eq!(flags(&index), 0);
     }
 
     #[test]
@@ -326,6 +335,24 @@ mod tests {
             assert_eq!(branch_runs, left);
             assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
         }
+    }
+
+    /// A run loses the blocks of which another run has twins: the others are the only ones then.
+    #[test]
+    fn a_twin_of_blocks_that_go_is_none() {
+        let index = RunIndex::default();
+        index.apply(rank(1), &stored(0, 0));
+        index.apply(rank(1), &stored(1, 64));
+        assert_ne!(flags(&index), 0);
+        index.apply(rank(1), &removed(0, 64));
+        assert_eq!(flags(&index), 0);
+        assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
+        index.apply(rank(1), &stored(2, 64));
+        assert_eq!(steps(&index, &prompt())[1], 1);
+        for (alias, from) in [(1, 64), (2, 64), (0, 0)] {
+            index.apply(rank(1), &removed(alias, from));
+        }
+        assert_eq!(index.memory().runs, 0);
     }
 
     /// Names of twins of twins: a query follows so many and no more.
