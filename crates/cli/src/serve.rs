@@ -166,6 +166,7 @@ pub(crate) struct ServeArguments {
 }
 
 pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
+    flash_indexer_server::use_random_hash_key();
     let registrations = arguments.workers.iter().map(|worker| arguments.registration(worker));
     let options = ServerOptions {
         host: arguments.host.clone(),

@@ -1,6 +1,6 @@
 //! What a rank holds, as a list, and the events that say it again.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::keyed::{KeyedMap, KeyedSet};
 
 use crate::{Block, BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
 
@@ -67,14 +67,14 @@ fn push_run(events: &mut Vec<BlockEvent>, held: &[HeldBlock], run: &[usize]) {
 /// Which held blocks follow which.
 struct Chain<'a> {
     held: &'a [HeldBlock],
-    position: FxHashMap<SequenceHash, usize>,
-    followers: FxHashMap<SequenceHash, Vec<usize>>,
+    position: KeyedMap<SequenceHash, usize>,
+    followers: KeyedMap<SequenceHash, Vec<usize>>,
 }
 
 impl<'a> Chain<'a> {
     fn new(held: &'a [HeldBlock]) -> Self {
         let position = held.iter().enumerate().map(|(at, block)| (block.sequence, at)).collect();
-        let mut followers: FxHashMap<SequenceHash, Vec<usize>> = FxHashMap::default();
+        let mut followers: KeyedMap<SequenceHash, Vec<usize>> = KeyedMap::default();
         for (at, block) in held.iter().enumerate() {
             if let Some(parent) = block.parent {
                 followers.entry(parent).or_default().push(at);
@@ -100,7 +100,7 @@ impl<'a> Chain<'a> {
 
     /// Where the parents of a block lead: a block without held parent, or one of a circle.
     fn start_of(&self, block: usize) -> usize {
-        let mut visited = FxHashSet::default();
+        let mut visited = KeyedSet::default();
         let mut at = block;
         while visited.insert(at)
             && let Some(parent) = self.held[at].parent

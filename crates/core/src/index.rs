@@ -90,8 +90,11 @@ pub struct Applied {
     pub waiting: u64,
     /// Of `stored`, those that contradicted what their sequence hash meant to the rank.
     pub moved: u64,
-    /// Stored blocks refused because too many were waiting for a parent already.
+    /// Stored blocks refused because too many were waiting for a parent already, or had twins.
     pub refused: u64,
+    /// Of `refused`, those refused because the rank has too many other names for the same prefix, and blocks that follow
+    /// them.
+    pub twins_refused: u64,
     /// Removals of blocks that were held in the event's tier; for a clear, blocks that were held.
     pub removed: u64,
     /// Removals or tier copies of blocks that the rank does not hold.
@@ -113,6 +116,7 @@ impl AddAssign for Applied {
         self.waiting += other.waiting;
         self.moved += other.moved;
         self.refused += other.refused;
+        self.twins_refused += other.twins_refused;
         self.removed += other.removed;
         self.unknown += other.unknown;
     }

@@ -28,6 +28,7 @@
 pub mod designs;
 pub mod groups;
 pub mod hashing;
+pub mod keyed;
 pub mod oracle;
 pub mod prefixes;
 

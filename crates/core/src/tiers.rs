@@ -1,6 +1,6 @@
 //! Where the blocks of a match lie.
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use crate::{HeldBlock, LocalHash, PerTier, RankMatch, SequenceHash, Tier};
 
@@ -32,7 +32,7 @@ pub(crate) fn in_device(found: &RankMatch) -> Option<PerTier<u32>> {
 
 /// The answer for a rank that holds these blocks. Where it has several names for one prefix, the fastest counts.
 pub(crate) fn of_held(held: &[HeldBlock], matched: &[LocalHash]) -> PerTier<u32> {
-    let mut following: FxHashMap<(Option<SequenceHash>, LocalHash), Vec<&HeldBlock>> = FxHashMap::default();
+    let mut following: KeyedMap<(Option<SequenceHash>, LocalHash), Vec<&HeldBlock>> = KeyedMap::default();
     for block in held {
         following.entry((block.parent, block.local)).or_default().push(block);
     }

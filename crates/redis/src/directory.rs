@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use flash_indexer_core::keyed::KeyedMap;
 use redis::Value;
-use rustc_hash::FxHashMap;
 
 use crate::holder::{HolderId, PublisherId, Scope};
 use crate::link::LinkError;
@@ -26,7 +26,7 @@ pub struct Listed {
 pub struct Directory {
     pub(crate) version: Vec<u8>,
     read_at: Option<Instant>,
-    holders: FxHashMap<HolderId, Listed>,
+    holders: KeyedMap<HolderId, Listed>,
 }
 
 /// A description in the store has its scope in front.
@@ -90,14 +90,14 @@ impl Directory {
 }
 
 /// Pairs of a flat list, or of a map.
-fn by_holder(answer: Value) -> Result<FxHashMap<HolderId, Vec<u8>>, LinkError> {
+fn by_holder(answer: Value) -> Result<KeyedMap<HolderId, Vec<u8>>, LinkError> {
     let strange = || LinkError::Strange("a table of holders");
     let flat: Vec<Value> = match answer {
         Value::Array(flat) => flat,
         Value::Map(pairs) => pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
         _ => return Err(strange()),
     };
-    let mut table = FxHashMap::default();
+    let mut table = KeyedMap::default();
     let mut flat = flat.into_iter();
     while let Some(key) = flat.next() {
         let (Value::BulkString(key), Some(Value::BulkString(value))) = (key, flat.next()) else {

@@ -1,8 +1,8 @@
 //! What the store's answer to a query says.
 
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{PerTier, Tier};
 use redis::Value;
-use rustc_hash::FxHashMap;
 
 use crate::holder::HolderId;
 use crate::link::LinkError;
@@ -33,7 +33,7 @@ type Life = [u8; 8];
 struct Stretch {
     /// Number of the last one.
     last: u32,
-    entries: FxHashMap<Life, u8>,
+    entries: KeyedMap<Life, u8>,
 }
 
 /// What the store answers to a query.
@@ -68,7 +68,7 @@ pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, LinkError> {
         _ => None,
     });
     let stretches = stretches(changes, entries, blocks).ok_or(strange)?;
-    let mut found: FxHashMap<HolderId, PerTier<u32>> = FxHashMap::default();
+    let mut found: KeyedMap<HolderId, PerTier<u32>> = KeyedMap::default();
     for (life, holder) in lives.as_chunks().0.iter().zip(holders) {
         let Value::BulkString(holder) = holder else { continue };
         let Ok(holder) = holder.as_slice().try_into() else { continue };

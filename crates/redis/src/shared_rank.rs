@@ -5,9 +5,9 @@ use std::sync::Arc;
 use flash_indexer_core::BlockEvent;
 use flash_indexer_core::Tier;
 use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::keyed::KeyedSet;
 use flash_indexer_core::prefixes::{HeldPrefixes, Prefix};
 use parking_lot::Mutex;
-use rustc_hash::FxHashSet;
 use tokio::sync::Notify;
 
 /// Changed prefixes of one rank that may wait to be written; with more, all of the rank is written anew.
@@ -34,7 +34,7 @@ struct Inner {
     /// Rises when what was written is to be forgotten as a whole.
     life: u64,
     /// Changes since they were last taken, while somebody publishes the rank.
-    waiting: Option<FxHashSet<Prefix>>,
+    waiting: Option<KeyedSet<Prefix>>,
     overflows: u64,
 }
 
@@ -92,14 +92,14 @@ impl SharedRank {
     /// Changes that wait, and how often there were too many.
     pub(crate) fn waiting(&self) -> (usize, u64) {
         let inner = self.inner.lock();
-        (inner.waiting.as_ref().map_or(0, FxHashSet::len), inner.overflows)
+        (inner.waiting.as_ref().map_or(0, KeyedSet::len), inner.overflows)
     }
 
     /// Keeps changes from here on, for a publisher. Returns the life that they are of.
     pub(crate) fn publish(&self) -> u64 {
         let mut inner = self.inner.lock();
         if inner.withheld.is_none() {
-            inner.waiting = Some(FxHashSet::default());
+            inner.waiting = Some(KeyedSet::default());
         }
         inner.life
     }

@@ -15,6 +15,7 @@ pub mod dump;
 mod engine;
 mod explain;
 mod grpc;
+mod hash_key;
 mod hashes;
 mod http;
 mod indexer;
@@ -37,6 +38,7 @@ pub use discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
 };
+pub use hash_key::use_random_hash_key;
 pub use indexer::{
     Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
     RegistrationError, Unregistered,

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_wire::StreamPosition;
-use rustc_hash::FxHashMap;
 
 use crate::ingest::ListenerOptions;
 use crate::instance::{InstanceId, ModelKey};
@@ -32,7 +32,7 @@ impl StreamName {
 /// Positions by stream; the longest remembered ones are forgotten when there are too many.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
-    positions: FxHashMap<StreamName, StreamPosition>,
+    positions: KeyedMap<StreamName, StreamPosition>,
     in_order: VecDeque<StreamName>,
 }
 

@@ -6,7 +6,7 @@
 //!        0x47 ─▶ {rank 2}
 //! ```
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use super::holders::Holders;
 use super::matching::{Depths, Matching};
@@ -32,13 +32,13 @@ use crate::{
 /// content. One writer; wrap it for sharing.
 #[derive(Debug, Default)]
 pub struct Inverted {
-    by_content: FxHashMap<LocalHash, FxHashMap<SequenceHash, Holders>>,
+    by_content: KeyedMap<LocalHash, KeyedMap<SequenceHash, Holders>>,
     ranks: RankSlots<RankBlocks>,
 }
 
 /// The index as one rank's writer sees it.
 struct RankPostings<'i> {
-    by_content: &'i mut FxHashMap<LocalHash, FxHashMap<SequenceHash, Holders>>,
+    by_content: &'i mut KeyedMap<LocalHash, KeyedMap<SequenceHash, Holders>>,
     slot: u32,
 }
 
@@ -64,7 +64,7 @@ impl Postings for RankPostings<'_> {
 impl Inverted {
     /// Takes out the ranks that hold no block with this content.
     fn split_off_lost(&self, matching: &mut Matching, local: LocalHash) -> Option<Matching> {
-        let same_content = self.by_content.get(&local).map(FxHashMap::values);
+        let same_content = self.by_content.get(&local).map(KeyedMap::values);
         let mut same_content = same_content.into_iter().flatten();
         match (same_content.next(), same_content.next()) {
             (None, _) => Some(std::mem::take(matching)),

@@ -6,7 +6,7 @@
 //!  rank 1 ─▶ A1 ─▶ {0x71}
 //! ```
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use super::naming::Tiers;
 use super::rank_blocks::{Postings, RankBlocks};
@@ -33,7 +33,7 @@ use crate::{
 /// many blocks of a rank have the same content. One writer; wrap it for sharing.
 #[derive(Debug, Default)]
 pub struct NestedMap {
-    ranks: FxHashMap<WorkerRank, Rank>,
+    ranks: KeyedMap<WorkerRank, Rank>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Rank {
 }
 
 #[derive(Debug, Default)]
-struct ByContent(FxHashMap<LocalHash, FxHashMap<SequenceHash, Tiers>>);
+struct ByContent(KeyedMap<LocalHash, KeyedMap<SequenceHash, Tiers>>);
 
 impl Postings for ByContent {
     fn appear(&mut self, block: Block, tier: Tier) {

@@ -1,13 +1,13 @@
 //! What one rank holds, as a table by name: all that designs without places keep of it.
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use crate::{Applied, Block, BlockEvent, HeldBlock, PerTier, RankSize, RemovedCopies, SequenceHash, Tier};
 
 /// A rank's blocks by sequence hash.
 #[derive(Debug, Default)]
 pub(super) struct RankBlocks {
-    blocks: FxHashMap<SequenceHash, HeldBlock>,
+    blocks: KeyedMap<SequenceHash, HeldBlock>,
     by_tier: PerTier<usize>,
 }
 

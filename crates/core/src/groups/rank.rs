@@ -1,6 +1,6 @@
 //! What one rank holds in its further cache groups, by name for its events and by place for queries.
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use super::places::{Place, Places};
 use super::{
@@ -76,7 +76,7 @@ impl RankGroups {
 
 /// What is held at each place, by our own sequence hash; nothing of places where nothing is.
 #[derive(Debug, Default)]
-pub(super) struct HeldPlaces(FxHashMap<SequenceHash, HeldNames>);
+pub(super) struct HeldPlaces(KeyedMap<SequenceHash, HeldNames>);
 
 /// Nearly always one name: two where one rank has two names for one prefix.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Further {
             return Some(at);
         }
         (self.groups.len() < GROUPS_MAX).then(|| {
-            self.groups.push(NamedCopies { group, copies: FxHashMap::default() });
+            self.groups.push(NamedCopies { group, copies: KeyedMap::default() });
             self.groups.len() - 1
         })
     }
@@ -208,7 +208,7 @@ impl Further {
     }
 
     fn clear(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.copies = FxHashMap::default());
+        self.groups.iter_mut().for_each(|group| group.copies = KeyedMap::default());
     }
 }
 
@@ -216,7 +216,7 @@ impl Further {
 #[derive(Debug)]
 struct NamedCopies {
     group: FurtherGroup,
-    copies: FxHashMap<SequenceHash, PerTier<u32>>,
+    copies: KeyedMap<SequenceHash, PerTier<u32>>,
 }
 
 impl NamedCopies {
@@ -247,7 +247,7 @@ impl NamedCopies {
     }
 
     fn stores(&self) -> Vec<GroupChange> {
-        let mut by_place: FxHashMap<(Tier, u32), Vec<SequenceHash>> = FxHashMap::default();
+        let mut by_place: KeyedMap<(Tier, u32), Vec<SequenceHash>> = KeyedMap::default();
         for (&name, held) in &self.copies {
             for (tier, &copies) in held.iter().filter(|&(_, &copies)| copies > 0) {
                 by_place.entry((tier, copies)).or_default().push(name);

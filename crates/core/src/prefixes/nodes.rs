@@ -1,6 +1,6 @@
 //! A rank's places as a tree, each with what must be used to have everything up to it.
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use super::Prefix;
 use crate::designs::{Lookup, Placement, Tiers};
@@ -47,7 +47,7 @@ impl Named {
 pub(super) struct Nodes {
     nodes: Vec<Node>,
     free: Vec<u32>,
-    by_prefix: FxHashMap<SequenceHash, Named>,
+    by_prefix: KeyedMap<SequenceHash, Named>,
 }
 
 impl Nodes {

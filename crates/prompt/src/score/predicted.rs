@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{SequenceHash, WorkerId};
-use rustc_hash::FxHashMap;
 
 /// Bounds of [`PredictedBlocks`].
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub struct Predicted {
 pub struct PredictedBlocks {
     limits: PredictionLimits,
     /// Until when each block counts.
-    blocks: FxHashMap<Entry, Duration>,
+    blocks: KeyedMap<Entry, Duration>,
     /// Entries by when they are looked at again. A block that was predicted anew is in more than one place, and counts
     /// as often for the bound.
     agenda: BTreeMap<Turn, Vec<Entry>>,
@@ -67,7 +67,7 @@ impl PredictedBlocks {
     /// Nothing is predicted.
     #[must_use]
     pub fn new(limits: PredictionLimits) -> Self {
-        Self { limits, blocks: FxHashMap::default(), agenda: BTreeMap::new(), listed: 0 }
+        Self { limits, blocks: KeyedMap::default(), agenda: BTreeMap::new(), listed: 0 }
     }
 
     /// The worker is going to hold these blocks, and they count until `now + ttl`; those that counted for longer still do.

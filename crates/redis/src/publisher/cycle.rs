@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::prefixes::Prefix;
 use redis::Value;
-use rustc_hash::FxHashMap;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -127,7 +127,7 @@ impl Publisher {
         }
         let waited = outage.take();
         let count = waited.len();
-        let mut by_holder: FxHashMap<HolderId, Vec<Prefix>> = FxHashMap::default();
+        let mut by_holder: KeyedMap<HolderId, Vec<Prefix>> = KeyedMap::default();
         for (holder, prefix) in waited {
             by_holder.entry(holder).or_default().push(prefix);
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use flash_indexer_core::keyed::KeyedSet;
 use redis::Value;
-use rustc_hash::FxHashSet;
 use tracing::info;
 
 use super::rank::Publishing;
@@ -21,7 +21,7 @@ impl Publisher {
         let source = Arc::clone(&self.source);
         let own = tokio::task::spawn_blocking(move || source.ranks()).await;
         let own = own.map_err(|_| LinkError::Strange("the ranks of this replica could not be listed"))?;
-        let known: FxHashSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
+        let known: KeyedSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
         let gone: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
         for id in &gone {
             self.retire(*id);

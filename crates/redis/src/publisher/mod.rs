@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
@@ -190,14 +190,14 @@ pub(crate) struct Publisher {
     shared: Arc<Shared>,
     source: Arc<dyn Ranks>,
     buckets: Vec<BucketWriter>,
-    ranks: FxHashMap<HolderId, Publishing>,
+    ranks: KeyedMap<HolderId, Publishing>,
     last_warning: String,
 }
 
 impl Publisher {
     pub(crate) fn new(shared: Arc<Shared>, source: Arc<dyn Ranks>) -> Self {
         let buckets = shared.keys.buckets().map(|bucket| BucketWriter::new(bucket, &shared)).collect();
-        Self { shared, source, buckets, ranks: FxHashMap::default(), last_warning: String::new() }
+        Self { shared, source, buckets, ranks: KeyedMap::default(), last_warning: String::new() }
     }
 
     /// Publishes until it is told to stop, and then takes its ranks off the list.

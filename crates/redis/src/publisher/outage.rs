@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use flash_indexer_core::keyed::KeyedSet;
 use flash_indexer_core::prefixes::Prefix;
-use rustc_hash::FxHashSet;
 
 use crate::holder::HolderId;
 
@@ -21,7 +21,7 @@ pub(super) struct Outage {
     retry_at: Option<Instant>,
     failures: u32,
     /// Prefixes to be read again from their ranks and written.
-    waiting: FxHashSet<(HolderId, Prefix)>,
+    waiting: KeyedSet<(HolderId, Prefix)>,
     /// Too many prefixes have waited: the whole bucket is to be written.
     has_dropped: bool,
 }
@@ -41,7 +41,7 @@ impl Outage {
 
     /// The whole bucket will be written, in a session of its own: nothing waits for that.
     pub(super) fn restart(&mut self) {
-        self.waiting = FxHashSet::default();
+        self.waiting = KeyedSet::default();
         self.has_dropped = false;
     }
 
@@ -72,7 +72,7 @@ impl Outage {
 
     /// Gives up what waits: the bucket is written as a whole.
     pub(super) fn give_up(&mut self) {
-        self.waiting = FxHashSet::default();
+        self.waiting = KeyedSet::default();
         self.has_dropped = true;
     }
 
@@ -87,7 +87,7 @@ impl Outage {
     }
 
     /// Takes what waits.
-    pub(super) fn take(&mut self) -> FxHashSet<(HolderId, Prefix)> {
+    pub(super) fn take(&mut self) -> KeyedSet<(HolderId, Prefix)> {
         std::mem::take(&mut self.waiting)
     }
 }

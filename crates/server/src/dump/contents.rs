@@ -4,9 +4,9 @@
 //! Of blocks that the rank holds it is marked that they are remembered. The others are told in events of their own,
 //! which store nothing for whoever does not know them.
 
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{Block, BlockEvent, HeldBlock, PerTier, SequenceHash, Tier, stored_events};
 use flash_indexer_wire::{Age, Remembered};
-use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
@@ -61,7 +61,7 @@ pub(super) fn tally(contents: &[Remembered]) -> Tally {
 }
 
 /// Contents that are still to be written.
-pub(super) struct Unwritten(FxHashMap<SequenceHash, Remembered>);
+pub(super) struct Unwritten(KeyedMap<SequenceHash, Remembered>);
 
 impl Unwritten {
     pub(super) fn new(contents: Option<&[Remembered]>) -> Self {

@@ -5,7 +5,7 @@ use std::io::Read;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use rustc_hash::FxHashMap;
+use flash_indexer_core::keyed::KeyedMap;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
@@ -71,7 +71,7 @@ impl<'de, S: DumpSink> Visitor<'de> for Models<'_, '_, S> {
         while let Some(name) = map.next_key::<String>()? {
             let (model_name, tenant_id) = name.rsplit_once(':').unwrap_or((&name, ModelKey::DEFAULT_TENANT));
             let key = ModelKey::new(model_name, Some(tenant_id.to_owned()));
-            map.next_value_seed(OneModel { reading: self.0, key, block_size: None, came: FxHashMap::default() })?;
+            map.next_value_seed(OneModel { reading: self.0, key, block_size: None, came: KeyedMap::default() })?;
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ struct OneModel<'r, 's, S> {
     reading: &'r mut Reading<'s, S>,
     key: ModelKey,
     block_size: Option<BlockSize>,
-    came: FxHashMap<(InstanceId, u32), Came>,
+    came: KeyedMap<(InstanceId, u32), Came>,
 }
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for OneModel<'_, '_, S> {

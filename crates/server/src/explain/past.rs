@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
-use rustc_hash::FxHashMap;
 
 use super::history::{ClearCause, Remembered};
 use super::walk::{Names, add_names_at};
@@ -25,10 +25,10 @@ pub(crate) struct Clear {
 /// The latest of each thing that happened.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    stored: FxHashMap<(WorkerRank, SequenceHash), Instant>,
-    removed: FxHashMap<(WorkerRank, SequenceHash), Removal>,
-    cleared: FxHashMap<WorkerRank, Clear>,
-    followers: FxHashMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
+    stored: KeyedMap<(WorkerRank, SequenceHash), Instant>,
+    removed: KeyedMap<(WorkerRank, SequenceHash), Removal>,
+    cleared: KeyedMap<WorkerRank, Clear>,
+    followers: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
 }
 
 impl Past {

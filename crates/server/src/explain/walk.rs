@@ -1,7 +1,7 @@
 //! How far a rank's blocks follow a prompt, and what it holds beyond.
 
+use flash_indexer_core::keyed::{KeyedMap, KeyedSet};
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
-use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Names of one block that are followed; more come only from engines that name one prefix in many ways.
 const NAMES_MAX: usize = 8;
@@ -80,19 +80,19 @@ pub(super) fn add_names_at(names: &mut Names, position: usize, found: &[Sequence
 
 /// What a rank holds of content that a query has, wherever it lies in a sequence.
 struct HeldOfQuery {
-    followers: FxHashMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
-    tiers: FxHashMap<SequenceHash, Tier>,
+    followers: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
+    tiers: KeyedMap<SequenceHash, Tier>,
     /// By content, the parents of blocks of the query whose parents are not held.
-    unheld_parents: FxHashMap<LocalHash, Vec<SequenceHash>>,
+    unheld_parents: KeyedMap<LocalHash, Vec<SequenceHash>>,
     blocks_held: usize,
 }
 
 impl HeldOfQuery {
     fn new(query: &[LocalHash], dump: &[BlockEvent]) -> Self {
-        let wanted: FxHashSet<LocalHash> = query.iter().copied().collect();
-        let mut followers: FxHashMap<_, Vec<_>> = FxHashMap::default();
-        let mut tiers: FxHashMap<SequenceHash, Tier> = FxHashMap::default();
-        let mut all = FxHashSet::default();
+        let wanted: KeyedSet<LocalHash> = query.iter().copied().collect();
+        let mut followers: KeyedMap<_, Vec<_>> = KeyedMap::default();
+        let mut tiers: KeyedMap<SequenceHash, Tier> = KeyedMap::default();
+        let mut all = KeyedSet::default();
         for event in dump {
             let BlockEvent::Stored { tier, parent, blocks, .. } = event else { continue };
             let mut parent = *parent;
@@ -110,7 +110,7 @@ impl HeldOfQuery {
                 parent = Some(block.sequence);
             }
         }
-        let mut unheld_parents: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        let mut unheld_parents: KeyedMap<_, Vec<_>> = KeyedMap::default();
         for (&parent, blocks) in &followers {
             if let Some(parent) = parent.filter(|parent| !all.contains(parent)) {
                 blocks.iter().for_each(|&(_, local)| unheld_parents.entry(local).or_default().push(parent));

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crossbeam_channel::bounded;
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_wire::{KnownGroup, Remembered, Start};
-use rustc_hash::FxHashMap;
 
 use super::{Indexer, Keeper, Registered, Registration, RegistrationError};
 use crate::ingest::{Delivery, Detail, Listener, Place, Position, ReadAt, Released};
@@ -33,7 +33,7 @@ pub struct RankDump {
     /// Cache groups that the rank's stream has named; none where that is not known.
     pub named_groups: Option<Vec<KnownGroup>>,
     /// Blocks whose salt is inherited by those that follow them.
-    pub salts: FxHashMap<SequenceHash, Salt>,
+    pub salts: KeyedMap<SequenceHash, Salt>,
     /// What blocks contain that the engine may name again without it, held or not; none of an engine that has not
     /// offloaded.
     pub contents: Option<Vec<Remembered>>,
@@ -145,7 +145,7 @@ impl Indexer {
                 events: model.index.dump(rank),
                 further: model.index.further_stores(rank),
                 named_groups: Some(Vec::new()),
-                salts: FxHashMap::default(),
+                salts: KeyedMap::default(),
                 contents: None,
             },
         }

@@ -160,6 +160,7 @@ impl Indexer {
     /// When its threads cannot be started, or the address of the store cannot be used. With a store it must be called
     /// in a runtime.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
+        crate::use_random_hash_key();
         let models: Arc<Models> = Arc::default();
         let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
         let sharing = options.store.clone().zip(rank_maker.as_ref());

@@ -53,7 +53,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Why a message or event cannot be used, or is dropped.
-const REASONS: [&str; 29] = [
+const REASONS: [&str; 31] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -69,6 +69,8 @@ const REASONS: [&str; 29] = [
     "hybrid_group",
     "unnamed_group",
     "bad_replay",
+    "duplicate_message",
+    "connection_unclear",
     "queue_full",
     "waiting_full",
     "too_many_ranks",

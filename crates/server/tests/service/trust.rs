@@ -101,7 +101,7 @@ fn an_event_of_an_unknown_kind_may_have_been_a_removal() {
     unknown.extend(b"BlockForgotten");
     engine.publisher.publish(1, &unknown).expect("published");
     let listener = wait_for_state(&engine, &service, 1, "degraded");
-    assert_eq!(listener["rejected"], json!({ "unknown_event": 1 }));
+    assert_eq!(listener["rejected"], json!({ "unknown_event_type": 1 }));
 }
 
 #[test]

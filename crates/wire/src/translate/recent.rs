@@ -1,7 +1,7 @@
 //! What is remembered of an engine's block names.
 
 use flash_indexer_core::SequenceHash;
-use rustc_hash::FxHashMap;
+use flash_indexer_core::keyed::KeyedMap;
 
 /// In which of two generations something is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,15 +16,15 @@ pub enum Age {
 /// becomes wrong, only useless: the oldest are forgotten when there are too many, and what is used stays.
 #[derive(Debug)]
 pub(super) struct Recent<T> {
-    young: FxHashMap<SequenceHash, T>,
-    old: FxHashMap<SequenceHash, T>,
+    young: KeyedMap<SequenceHash, T>,
+    old: KeyedMap<SequenceHash, T>,
     generation_max: usize,
 }
 
 impl<T: Copy> Recent<T> {
     /// Remembers so many names in each of two generations.
     pub(super) fn new(generation_max: usize) -> Self {
-        Self { young: FxHashMap::default(), old: FxHashMap::default(), generation_max }
+        Self { young: KeyedMap::default(), old: KeyedMap::default(), generation_max }
     }
 
     pub(super) fn get(&mut self, name: SequenceHash) -> Option<T> {

@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::keyed::KeyedMap;
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
 
 use crate::designs::holders::Holders;
 use crate::designs::naming::{Lookup, Placement, Tiers};
@@ -37,13 +37,13 @@ impl NodeState {
 /// A node's children by local hash.
 #[derive(Debug, Default)]
 pub(super) struct Children {
-    first: FxHashMap<LocalHash, Arc<Node>>,
+    first: KeyedMap<LocalHash, Arc<Node>>,
     /// Further children with a local hash, by their address: only where one rank has several names
     /// for one prefix.
-    twins: Option<Box<FxHashMap<LocalHash, Twins>>>,
+    twins: Option<Box<KeyedMap<LocalHash, Twins>>>,
 }
 
-type Twins = FxHashMap<usize, Arc<Node>>;
+type Twins = KeyedMap<usize, Arc<Node>>;
 
 impl Children {
     /// The first child with this local hash.

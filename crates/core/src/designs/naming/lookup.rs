@@ -1,6 +1,6 @@
 //! What one rank has named: from its sequence hashes to places.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::keyed::{KeyedMap, KeyedSet};
 
 use super::Tiers;
 use crate::{HeldBlock, LocalHash, PerTier, RankSize, SequenceHash, Tier};
@@ -47,9 +47,9 @@ impl<P> Entry<P> {
 /// All that one rank has named, with places `P`.
 #[derive(Debug)]
 pub(crate) struct Lookup<P> {
-    entries: FxHashMap<SequenceHash, Entry<P>>,
+    entries: KeyedMap<SequenceHash, Entry<P>>,
     /// Waiting blocks by the parent that they wait for.
-    waiting: FxHashMap<SequenceHash, FxHashSet<SequenceHash>>,
+    waiting: KeyedMap<SequenceHash, KeyedSet<SequenceHash>>,
     size: RankSize,
     /// Entries without copies.
     removed_count: usize,
@@ -57,12 +57,7 @@ pub(crate) struct Lookup<P> {
 
 impl<P> Default for Lookup<P> {
     fn default() -> Self {
-        Self {
-            entries: FxHashMap::default(),
-            waiting: FxHashMap::default(),
-            size: RankSize::default(),
-            removed_count: 0,
-        }
+        Self { entries: KeyedMap::default(), waiting: KeyedMap::default(), size: RankSize::default(), removed_count: 0 }
     }
 }
 
@@ -94,7 +89,7 @@ impl<P: Clone> Lookup<P> {
     /// What is placed below a block, parents before children, for designs whose places do not lead
     /// to those below them. One pass over all that the rank has named.
     pub(crate) fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
-        let mut followers: FxHashMap<SequenceHash, Vec<(&P, SequenceHash)>> = FxHashMap::default();
+        let mut followers: KeyedMap<SequenceHash, Vec<(&P, SequenceHash)>> = KeyedMap::default();
         for (&name, entry) in &self.entries {
             if let (Some(parent), Some(place)) = (entry.parent, entry.place()) {
                 followers.entry(parent).or_default().push((place, name));

@@ -1,6 +1,6 @@
 //! The blocks at one position with one local hash.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::keyed::{KeyedMap, KeyedSet};
 
 use crate::SequenceHash;
 use crate::designs::holders::Holders;
@@ -15,9 +15,9 @@ pub(super) enum Entry {
 /// Several prefixes that end in the same content.
 #[derive(Debug, Default)]
 pub(super) struct Multi {
-    by_prefix: FxHashMap<SequenceHash, Filed>,
+    by_prefix: KeyedMap<SequenceHash, Filed>,
     /// Twins of a prefix; the prefix itself may be held by nobody.
-    twins: FxHashMap<SequenceHash, FxHashSet<SequenceHash>>,
+    twins: KeyedMap<SequenceHash, KeyedSet<SequenceHash>>,
 }
 
 #[derive(Debug, Default)]

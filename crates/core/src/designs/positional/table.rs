@@ -1,8 +1,8 @@
 //! The table by position, and how ranks join and leave its entries.
 
+use crate::keyed::KeyedState;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
-use rustc_hash::FxBuildHasher;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::entry::Entry;
@@ -14,7 +14,7 @@ use crate::{LocalHash, SequenceHash, Tier};
 /// Entries by position and local hash, in shards with a lock each.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    entries: DashMap<(u32, LocalHash), Entry, FxBuildHasher>,
+    entries: DashMap<(u32, LocalHash), Entry, KeyedState>,
 }
 
 /// Where a block is filed: all that is needed to find it, and what follows it.

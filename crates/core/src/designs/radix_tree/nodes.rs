@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 use super::uses::{RecentUses, UseWindow};
 use crate::designs::naming::{Lookup, Placement, Tiers};
@@ -32,7 +32,7 @@ struct Node {
     parent: NodeId,
     local: LocalHash,
     /// The first child for each local hash; further ones are its twins.
-    children: FxHashMap<LocalHash, NodeId>,
+    children: KeyedMap<LocalHash, NodeId>,
     /// Other nodes with the same parent and local hash, as a list: only where one rank has several
     /// names for one prefix, whose followers must not be mixed up.
     next_twin: Option<NodeId>,
@@ -47,7 +47,7 @@ impl Node {
         Self {
             parent,
             local,
-            children: FxHashMap::default(),
+            children: KeyedMap::default(),
             next_twin: None,
             previous_twin: None,
             holders: Vec::new(),

@@ -4,10 +4,8 @@
 //! the next comes from memory. At last it looks whether any of these runs has changed its version meanwhile; if so it
 //! starts again. It takes no lock and writes nothing that others see.
 
-use super::branching;
 use super::matches::{Scratch, Step};
 use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
-use super::published::edges::edge_hash;
 use super::published::fingerprint::fingerprint_of;
 use super::published::layout::{Info, Place, RunId, SECTION_BLOCKS};
 use super::published::prefetch::prefetch;
@@ -24,7 +22,7 @@ pub(super) struct Changed;
 pub(super) enum Way {
     /// The path is the only one.
     Single,
-    /// Some block on the way has a twin: more than one path has these local hashes.
+    /// Some block on the way has a twin: there are more paths with these local hashes ([`super::branching`]).
     Branching,
 }
 
@@ -49,18 +47,20 @@ pub(super) fn until_unchanged<T>(published: &Published, mut attempt: impl FnMut(
 pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Changed> {
     let generation = published.edges.generation();
     let holders = published.ranks.holder_count();
-    let Scratch { path, depths, .. } = scratch;
+    let Scratch { path, depths, branches, .. } = scratch;
     let way = walk(published, generation, query, path, |run, step| match step.base {
         0 => depths.start(holders, run.holdings(), step.matched),
         base => depths.go_on(run.holdings(), base, step.matched),
     })?;
-    if path.is_empty() || way == Way::Branching {
+    if path.is_empty() {
         depths.clear(holders);
     }
-    match way {
-        Way::Single => check(published, generation, path),
-        Way::Branching => branching::find(published, query, depths),
+    if way == Way::Branching {
+        branches.follow(published, generation, query, path)?;
+        branches.merge(published, depths);
+        branches.check(published)?;
     }
+    check(published, generation, path)
 }
 
 /// Whether everything on the path is still as it was found.
@@ -105,8 +105,7 @@ pub(super) fn walk<'p>(
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
             way = Way::Branching;
         }
-        let ragged = info.has(Info::RAGGED);
-        let step = Step { run, version, base: base as u32, matched: matched as u32, ragged };
+        let step = Step { run, version, base: base as u32, matched: matched as u32, info };
         path.push(step);
         last = Some((record, step));
         if matched == 0 {
@@ -118,8 +117,8 @@ pub(super) fn walk<'p>(
     }
 }
 
-/// The run that follows `parent` with the query's first block, with its version from before it was looked at. `likely` may
-/// be one that hangs from that run at some offset. Calls `meanwhile`, perhaps not once, perhaps more often, when a run is
+/// The run that follows `parent` with the query's first block, with its version from before it was looked at; of several
+/// twins, the first one if it is still there. `likely` may be one that hangs from that run at some offset. Calls `meanwhile`, perhaps not once, perhaps more often, when a run is
 /// asked for and will take a while to come.
 #[inline]
 fn child(
@@ -132,17 +131,31 @@ fn child(
     let Some(&local) = query.first() else { return Ok(None) };
     if let Some((_, run)) = likely.filter(|&(offset, _)| offset == parent.offset) {
         meanwhile();
-        if let Some((version, info)) = as_child(published.run(run), parent, local)? {
+        if let Some((version, info)) = as_child(published.run(run), parent, local)?
+            && !info.has(Info::LATER_TWIN)
+        {
             return Ok(Some((run, version, info)));
         }
     }
     let mut found = Ok(None);
-    published.edges.search(generation, edge_hash(parent, local), |run| {
+    published.edges.search(generation, published.edges.hash(parent, local), |run| {
         let record = published.run(run);
         prefetch_start(record.record);
         meanwhile();
-        found = as_child(record, parent, local).map(|child| child.map(|(version, info)| (run, version, info)));
-        !matches!(found, Ok(None))
+        match as_child(record, parent, local) {
+            Ok(None) => false,
+            Ok(Some((version, info))) => {
+                let is_first = !info.has(Info::LATER_TWIN);
+                if is_first || found == Ok(None) {
+                    found = Ok(Some((run, version, info)));
+                }
+                is_first
+            }
+            Err(changed) => {
+                found = Err(changed);
+                true
+            }
+        }
     });
     found
 }

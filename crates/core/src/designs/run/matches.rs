@@ -1,8 +1,9 @@
 //! The answer of the run index in its own form, and the memory that finding it needs.
 
+use super::branching::Branches;
 use super::published::ends::for_each_end;
 use super::published::holdings::{Holder, Holdings};
-use super::published::layout::RunId;
+use super::published::layout::{Info, RunId};
 
 /// Depths by holder, in memory that is used again from query to query.
 ///
@@ -46,12 +47,16 @@ impl Depths {
         }
     }
 
-    pub(super) fn set(&mut self, holder: Holder, depth: u32) {
+    /// Makes a holder's depth no less than this one.
+    pub(super) fn raise(&mut self, holder: Holder, depth: u32) {
         let Some(slot) = self.by_holder.get_mut(holder.0 as usize) else { return };
-        *slot = depth;
-        if let Filled::These(these) = &mut self.filled {
+        if *slot == 0
+            && depth > 0
+            && let Filled::These(these) = &mut self.filled
+        {
             these.push(holder);
         }
+        *slot = depth.max(*slot);
     }
 
     /// Takes in who holds how much of the first run of a path. Everything must be clear or, for a
@@ -141,8 +146,7 @@ pub(super) struct Step {
     pub(super) base: u32,
     /// Matched blocks of the run; at least one.
     pub(super) matched: u32,
-    /// Whether a holder may end here and hold blocks further down.
-    pub(super) ragged: bool,
+    pub(super) info: Info,
 }
 
 /// What a query works with.
@@ -150,6 +154,7 @@ pub(super) struct Step {
 pub(super) struct Scratch {
     pub(super) path: Vec<Step>,
     pub(super) depths: Depths,
+    pub(super) branches: Branches,
     /// Holders with the deepest matches and their depths, when only those were asked for.
     pub(super) top: Vec<(Holder, u32)>,
 }

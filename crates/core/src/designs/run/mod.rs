@@ -10,6 +10,7 @@ mod bound;
 mod branching;
 #[cfg(all(test, not(loom)))]
 mod costs;
+mod effort;
 mod find;
 mod matches;
 #[cfg(all(test, loom))]
@@ -38,6 +39,7 @@ use self::published::ranks::RankSlot;
 use self::top::find_top;
 use self::touches::Touches;
 use self::writer::{Bounded, Writer};
+use crate::keyed::HashKey;
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank, tiers,
@@ -51,11 +53,14 @@ pub struct RunLimits {
     /// Removed blocks that the whole index may keep because blocks that follow them are held. Beyond
     /// that those wait until what was removed comes back, which changes no answer.
     pub removed_blocks_max: usize,
+    /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several names. Further ones are
+    /// refused and counted.
+    pub twins_max: usize,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20 }
+        Self { waiting_blocks_max: 1 << 20, removed_blocks_max: 1 << 20, twins_max: 64 }
     }
 }
 
@@ -168,10 +173,16 @@ pub struct RunHolder {
 }
 
 impl RunIndex {
-    /// An empty index with the given bounds.
+    /// An empty index with the given bounds, and the process's key in its hash tables.
     #[must_use]
     pub fn new(limits: RunLimits) -> Self {
-        let published = Arc::new(Published::new(0));
+        Self::keyed(limits, HashKey::of_process())
+    }
+
+    /// An empty index with the given bounds and a key of its own in its hash tables.
+    #[must_use]
+    pub fn keyed(limits: RunLimits, key: HashKey) -> Self {
+        let published = Arc::new(Published::new(0, key));
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
         Self { published: ArcSwap::new(published), writer, bound: None }
     }

@@ -21,6 +21,7 @@ use super::published::Published;
 use super::published::modelled::as_writer;
 use super::writer::Writer;
 use super::{RunLimits, scores, top};
+use crate::keyed::HashKey;
 use crate::oracle::Oracle;
 use crate::{
     Block, BlockEvent, DpRank, LocalHash, MatchScores, PerTier, PrefixIndex, RemovedCopies, SequenceHash, Tier,
@@ -88,7 +89,7 @@ impl Model {
         builder.check(move || {
             let (model, read, finally) = (Arc::clone(&model), Arc::clone(&read), Arc::clone(&finally));
             let reader = spawn(move || {
-                let published = Arc::new(Published::new(0));
+                let published = Arc::new(Published::new(0, HashKey::FIXED));
                 let mut writer = Writer::new(Arc::clone(&published), model.limits);
                 as_writer(|| apply(&mut writer, &model.before));
                 let beside = model.beside.clone();

@@ -10,6 +10,7 @@ use super::find::{Changed, Way, check, find_depths, walk};
 use super::matches::{Scratch, Step};
 use super::published::Published;
 use super::published::holdings::Holder;
+use super::published::layout::Info;
 use crate::{LocalHash, Tier};
 
 /// Most holders that are collected from below: those that are there are looked through for each one more.
@@ -70,7 +71,7 @@ fn collect(
             && top.iter().all(|&(other, _)| other != holder)
             && above
                 .iter()
-                .filter(|step| step.ragged)
+                .filter(|step| step.info.has(Info::RAGGED))
                 .all(|step| u32::from(published.run(step.run).holdings().end(holder)) >= step.matched);
         if wanted {
             let depth = step.base + step.matched.min(end.into());

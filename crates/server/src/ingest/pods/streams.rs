@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::DpRank;
-use rustc_hash::FxHashMap;
+use flash_indexer_core::keyed::KeyedMap;
 
 use super::{Arrival, ConnectionId, PodName, Refusal};
 use crate::ingest::listener::{Connection, Listener};
@@ -23,7 +23,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(2);
 /// The pods of one decoder.
 #[derive(Default)]
 pub(crate) struct PodStreams {
-    streams: FxHashMap<PodName, BTreeMap<DpRank, Stream>>,
+    streams: KeyedMap<PodName, BTreeMap<DpRank, Stream>>,
     /// How many of them are not followed.
     strangers: usize,
     swept: Option<Instant>,

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
 use super::PodName;
 use super::name::{Nameless, is_too_long, queue_of};
@@ -65,7 +65,7 @@ struct Topic {
 /// Sorts messages by pod.
 pub(crate) struct Topics {
     decoders: usize,
-    known: FxHashMap<Vec<u8>, usize>,
+    known: KeyedMap<Vec<u8>, usize>,
     topics: Vec<Topic>,
     /// Topics with messages that were not handed on yet.
     waiting: Vec<usize>,
@@ -73,7 +73,7 @@ pub(crate) struct Topics {
 
 impl Topics {
     pub(crate) fn new(decoders: usize) -> Self {
-        Self { decoders, known: FxHashMap::default(), topics: Vec::new(), waiting: Vec::new() }
+        Self { decoders, known: KeyedMap::default(), topics: Vec::new(), waiting: Vec::new() }
     }
 
     /// Puts a message to those of its pod.

@@ -12,13 +12,18 @@ use std::sync::OnceLock;
 
 use super::arena::LINE_WORDS;
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
-use super::layout::{Place, RunId};
+use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
+use crate::designs::run::effort::{self, Effort};
+use crate::keyed::HashKey;
 
 const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
 const OVERFLOW: usize = SLOTS;
 const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 26;
+/// An offset that no block has.
+const NO_OFFSET: u16 = 1_023;
+const _: () = assert!(RUN_BLOCKS_MAX < NO_OFFSET as usize);
 
 /// The table. One size is in use at a time; smaller ones stay for readers that are still in them.
 #[derive(Debug)]
@@ -26,21 +31,33 @@ pub(crate) struct Edges {
     sizes: [OnceLock<Box<[AtomicU64]>>; SIZES],
     /// Which size is in use.
     size: AtomicU32,
-}
-
-/// The hash of an edge's key.
-#[inline]
-pub(crate) fn edge_hash(parent: Place, local: LocalHash) -> u32 {
-    let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
-    let mixed = u128::from(local.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * 0xd6e8_feb8_6659_fd93;
-    ((mixed >> 64) as u64 ^ mixed as u64) as u32
+    /// Of the hash: clients choose local hashes.
+    key: HashKey,
 }
 
 impl Edges {
-    pub(crate) fn new() -> Self {
-        let edges = Self { sizes: [const { OnceLock::new() }; SIZES], size: AtomicU32::new(0) };
+    pub(crate) fn new(key: HashKey) -> Self {
+        let edges = Self { sizes: [const { OnceLock::new() }; SIZES], size: AtomicU32::new(0), key };
         edges.sizes[0].get_or_init(|| zeroed_words(LINE_WORDS << SMALLEST_LOG2));
         edges
+    }
+
+    pub(crate) fn key(&self) -> HashKey {
+        self.key
+    }
+
+    /// The hash of an edge's key.
+    #[inline]
+    pub(crate) fn hash(&self, parent: Place, local: LocalHash) -> u32 {
+        let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
+        self.key.hash(local.0, place) as u32
+    }
+
+    /// The hash under which the runs are listed that are attached inside a run and start with a block of it: those that
+    /// make it [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
+    #[inline]
+    pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
+        self.hash(Place { run, offset: NO_OFFSET }, LocalHash(0))
     }
 
     /// Changes whenever edges have moved; a search is good when it is the same before and after.
@@ -56,6 +73,7 @@ impl Edges {
         let lines = words.len() / LINE_WORDS;
         let mut at = hash as usize & (lines - 1);
         for _ in 0..lines {
+            effort::spend(Effort::EdgeLine, 1);
             let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
             for slot in &line[..SLOTS] {
                 let slot = slot.load(Acquire);
@@ -164,5 +182,38 @@ fn put(words: &[AtomicU64], hash: u32, run: RunId) {
         // Before the slot: whoever finds the edge late must be led on from here.
         line[OVERFLOW].store(line[OVERFLOW].load(Relaxed) + 1, Release);
         at = (at + 1) & (lines - 1);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Most lines that a search for one of these first blocks looks at, in a table with all of them.
+    fn longest_search(key: HashKey, locals: &[LocalHash]) -> usize {
+        let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
+        for (at, &local) in locals.iter().enumerate() {
+            writer.insert(&edges, edges.hash(Place::ROOT, local), RunId(at as u32 + 1));
+        }
+        let search = |&local: &LocalHash| {
+            effort::of(Effort::EdgeLine, || {
+                edges.search(edges.generation(), edges.hash(Place::ROOT, local), |_| false);
+            })
+        };
+        locals.iter().map(search).max().unwrap_or(0)
+    }
+
+    /// Prompts whose first blocks a client has chosen, by a hash that it can compute, to lie in one cluster.
+    #[test]
+    fn chosen_prompts_do_not_lie_together() {
+        let known = Edges::new(HashKey::FIXED);
+        let lies_there = |local: &LocalHash| known.hash(Place::ROOT, *local).trailing_zeros() >= 10;
+        let locals: Vec<LocalHash> = (0..).map(LocalHash).filter(lies_there).take(2_000).collect();
+        assert!(longest_search(HashKey::FIXED, &locals) > 250, "all of them lie in one cluster");
+        for seed in 1..9_u64 {
+            let key = HashKey::new([1, 2, 3, 4].map(|word| (seed * 4 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let longest = longest_search(key, &locals);
+            assert!(longest <= 8, "{longest}");
+        }
     }
 }

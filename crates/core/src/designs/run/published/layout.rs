@@ -97,12 +97,14 @@ impl Place {
 pub(crate) struct Info(pub(crate) u64);
 
 impl Info {
-    /// Another run starts with the same block at the same place: one rank has two names for it.
+    /// The same block follows the same place elsewhere too, in another run's first block or inside the parent run.
     pub(crate) const TWIN: u64 = 1 << 52;
-    /// A run that hangs from the middle of this one starts with the block that follows there.
+    /// Runs are attached inside this one that start with the block that follows there in this one.
     pub(crate) const TWIN_INSIDE: u64 = 1 << 53;
     /// Some holder may end in this run although it holds blocks further down.
     pub(crate) const RAGGED: u64 = 1 << 54;
+    /// Of several runs that start with one block at one place, one that came later: the others are preferred.
+    pub(crate) const LATER_TWIN: u64 = 1 << 55;
 
     pub(crate) fn new(parent: Place) -> Self {
         Self(u64::from(parent.run.0) | u64::from(parent.offset) << 32)

@@ -20,6 +20,8 @@ use holdings::{Form, Holdings, ListArena};
 use layout::{HEADER_WORDS, HOLDINGS, INFO, Info, RunArena, RunId, VERSION, sections};
 use ranks::RankTable;
 
+use crate::keyed::HashKey;
+
 /// The whole published side of an index.
 #[derive(Debug)]
 pub(super) struct Published {
@@ -30,10 +32,11 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Nothing yet. `ranks_version`, an even number, is where the versions of the table of ranks start.
-    pub(super) fn new(ranks_version: u64) -> Self {
+    /// Nothing yet. `ranks_version`, an even number, is where the versions of the table of ranks start;
+    /// `key` is the key of its hash tables.
+    pub(super) fn new(ranks_version: u64, key: HashKey) -> Self {
         let ranks = RankTable::new(ranks_version);
-        Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(), ranks }
+        Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(key), ranks }
     }
 
     #[inline]

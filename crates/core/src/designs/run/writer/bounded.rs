@@ -17,7 +17,6 @@ use super::chunked::CHUNK;
 use super::names::LINE_NAMES;
 use super::place::Cursor;
 use super::ranks::RANK_BYTES;
-use super::segment::Hash;
 use super::value::Values;
 use crate::designs::run::bound::{Counts, OnForgotten};
 use crate::designs::run::published::Published;
@@ -346,8 +345,8 @@ impl Writer {
     fn fits_directory(&mut self, slot: RankSlot, blocks: &[Block], bytes_max: usize) -> bool {
         let Self { domains, names, ranks, .. } = self;
         let directory = &mut domains.get_mut(ranks.get(slot).domain).directory;
-        let hashes = blocks.iter().map(|block| Hash::of(block.sequence));
-        let reserved = directory.reserve(names, hashes, (blocks.len(), bytes_max));
+        let new = blocks.iter().map(|block| block.sequence);
+        let reserved = directory.reserve(names, new, (blocks.len(), bytes_max));
         let (Ok(taken) | Err(taken)) = reserved;
         self.bounded_mut().directory_bytes += taken;
         reserved.is_ok()

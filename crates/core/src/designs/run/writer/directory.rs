@@ -10,6 +10,7 @@ use super::names::{Column, LINE_NAMES, LineId, Names};
 use super::segment::{Hash, Segment, Spot};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
+use crate::keyed::HashKey;
 
 /// Names whose lines are asked for together: a few lines of names.
 const ROW_NAMES: usize = 3 * LINE_NAMES;
@@ -23,12 +24,7 @@ pub(super) struct Directory {
     depth: u32,
     /// The segment that was last looked at for memory to give back.
     looked_at: usize,
-}
-
-impl Default for Directory {
-    fn default() -> Self {
-        Self { segments: vec![Segment::default()], index: vec![0], depth: 0, looked_at: 0 }
-    }
+    key: HashKey,
 }
 
 /// Where a name belongs in a directory until that grows.
@@ -77,6 +73,17 @@ impl Default for Rows {
 }
 
 impl Directory {
+    /// An empty directory; `key` is the key of its hash.
+    pub(super) fn new(key: HashKey) -> Self {
+        Self { segments: vec![Segment::default()], index: vec![0], depth: 0, looked_at: 0, key }
+    }
+
+    /// The hash of a name that a client may have chosen.
+    #[inline]
+    pub(super) fn hash(&self, name: SequenceHash) -> Hash {
+        Hash::of(self.key, name)
+    }
+
     #[inline]
     fn segment_of(&self, hash: Hash) -> u32 {
         self.index[hash.upper(self.depth)]
@@ -84,7 +91,7 @@ impl Directory {
 
     #[inline]
     fn seat(&self, name: SequenceHash) -> Seat {
-        let hash = Hash::of(name);
+        let hash = self.hash(name);
         let segment = self.segment_of(hash);
         Seat { segment, spot: self.segments[segment as usize].spot(hash) }
     }
@@ -204,7 +211,7 @@ impl Directory {
     /// Grows the segment of a name until there is room for so many more.
     fn make_room(&mut self, names: &Names, name: SequenceHash, count: usize) {
         loop {
-            let at = self.segment_of(Hash::of(name)) as usize;
+            let at = self.segment_of(self.hash(name)) as usize;
             if self.segments[at].has_room_for(count) {
                 return;
             }
@@ -246,16 +253,17 @@ impl Directory {
         row.count = 0;
     }
 
-    /// Makes room for `count` names more wherever one of these hashes belongs, if that takes no more than
+    /// Makes room for `count` names more wherever one of these belongs, if that takes no more than
     /// `bytes_max` more bytes. Says how many it took, as an error when more are needed.
     pub(super) fn reserve(
         &mut self,
         names: &Names,
-        hashes: impl Iterator<Item = Hash>,
+        new: impl Iterator<Item = SequenceHash>,
         (count, bytes_max): (usize, usize),
     ) -> Result<usize, usize> {
         let mut taken = 0;
-        for hash in hashes {
+        for name in new {
+            let hash = self.hash(name);
             let mut at = self.segment_of(hash) as usize;
             while !self.segments[at].has_room_for(count) {
                 // Growing needs as much again for a moment.
@@ -317,12 +325,41 @@ mod tests {
 
     use super::super::names::Column;
     use super::*;
+    use crate::designs::run::effort::{self, Effort};
     use crate::designs::run::published::layout::RunId;
+
+    /// Most lines of slots that a search for one of these names looks at, in a directory with all of them.
+    fn longest_search(key: HashKey, chosen: &[SequenceHash]) -> usize {
+        let (mut directory, mut names, mut rows) = (Directory::new(key), Names::new(key), Rows::default());
+        for (run, chunk) in chosen.chunks(100).enumerate() {
+            let mut column = Column::default();
+            directory.extend((&mut names, &mut rows), (RunId(run as u32 + 1), &mut column), chunk.iter().copied());
+            assert_eq!(usize::from(column.named), chunk.len());
+        }
+        let search = |&name: &SequenceHash| {
+            effort::of(Effort::DirectoryLine, || assert!(directory.find(&names, name).is_some()))
+        };
+        chosen.iter().map(search).max().unwrap_or(0)
+    }
+
+    /// Names that an engine has chosen, by a hash that it can compute, to belong in one line.
+    #[test]
+    fn chosen_names_do_not_lie_together() {
+        let belongs_there = |name: &SequenceHash| Hash::of(HashKey::FIXED, *name).spot_of_test() == (0, 0);
+        let chosen: Vec<SequenceHash> = (0..).map(SequenceHash).filter(belongs_there).take(1_500).collect();
+        assert!(longest_search(HashKey::FIXED, &chosen) > 100, "all of them belong in one line");
+        for seed in 1..9_u64 {
+            let key = HashKey::new([1, 2, 3, 4].map(|word| (seed * 4 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let longest = longest_search(key, &chosen);
+            assert!(longest <= 6, "{longest}");
+        }
+    }
 
     /// Columns of a few names each, which come and go at random; the directory knows just those.
     #[test]
     fn knows_the_names_that_it_was_told() {
-        let (mut directory, mut names, mut rows) = (Directory::default(), Names::default(), Rows::default());
+        let key = HashKey::FIXED;
+        let (mut directory, mut names, mut rows) = (Directory::new(key), Names::new(key), Rows::default());
         let mut columns = vec![Column::default(); 3_000];
         let mut known: HashMap<u64, Place> = HashMap::new();
         let mut random = 1_u64;

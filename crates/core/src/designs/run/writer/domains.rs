@@ -20,6 +20,7 @@ use super::remains::Remains;
 use super::runs::DomainId;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
+use crate::keyed::HashKey;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
 /// Domains that are asked whether they know a name, the largest first. In a fleet with more of them that all have few ranks,
@@ -27,7 +28,7 @@ use crate::{Block, SequenceHash, Tier, WorkerRank};
 const ASKED_MAX: usize = 256;
 
 /// One domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Domain {
     pub(super) directory: Directory,
     /// Ranks in it.
@@ -39,6 +40,10 @@ pub(super) struct Domain {
 }
 
 impl Domain {
+    fn new(key: HashKey) -> Self {
+        Self { directory: Directory::new(key), members: 0, untrimmed: 0, newest: None }
+    }
+
     /// The domain's rank, if there is only one and it is known.
     pub(super) fn only_member(&self) -> Option<RankSlot> {
         self.newest.filter(|_| self.members == 1)
@@ -46,15 +51,21 @@ impl Domain {
 }
 
 /// Every domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Domains {
     domains: Vec<Option<Domain>>,
     free: Vec<DomainId>,
     /// Those with ranks in them, by how many.
     by_members: BTreeSet<(Reverse<usize>, DomainId)>,
+    key: HashKey,
 }
 
 impl Domains {
+    /// None yet; `key` is the key of their directories' hash.
+    pub(super) fn new(key: HashKey) -> Self {
+        Self { domains: Vec::new(), free: Vec::new(), by_members: BTreeSet::new(), key }
+    }
+
     #[inline]
     pub(super) fn get(&self, domain: DomainId) -> &Domain {
         self.domains[domain.0 as usize].as_ref().expect("a domain with members exists")
@@ -80,7 +91,7 @@ impl Domains {
             self.domains.push(None);
             DomainId(u32::try_from(self.domains.len() - 1).expect("fewer than 2^32 domains"))
         });
-        self.domains[at.0 as usize] = Some(Domain::default());
+        self.domains[at.0 as usize] = Some(Domain::new(self.key));
         at
     }
 
@@ -262,7 +273,7 @@ impl Writer {
                 if known_above {
                     break;
                 }
-                place = self.runs.get(place.run).parent;
+                place = self.runs.get(place.run).parent();
             }
         }
         let mut area: Vec<(RunId, u16)> = needed.into_iter().collect();
@@ -271,7 +282,7 @@ impl Writer {
     }
 
     pub(super) fn runs_above(&self, run: RunId) -> usize {
-        let above = std::iter::successors(Some(run), |&run| Some(self.runs.get(run).parent.run));
+        let above = std::iter::successors(Some(run), |&run| Some(self.runs.get(run).parent().run));
         above.take_while(|&run| run != RunId::NONE).count()
     }
 

@@ -29,7 +29,7 @@ impl Writer {
     pub(super) fn evict(&mut self) -> bool {
         let Some(run) = self.least_valuable() else { return false };
         let state = self.runs.get(run);
-        let (parent, domains) = (state.parent.run, state.columns.domains().next());
+        let (parent, domains) = (state.parent().run, state.columns.domains().next());
         if parent != RunId::NONE {
             self.bounded_mut().values.inherit(run, parent);
         }

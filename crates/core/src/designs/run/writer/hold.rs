@@ -225,7 +225,7 @@ impl Writer {
         let opens_hole = end < old && state.children > 0 && state.deepest_child >= end;
         let closes_hole = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
         if old == 0 {
-            let parent = state.parent;
+            let parent = state.parent();
             if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
                 self.set_flag(parent.run, Info::RAGGED);
             }

@@ -24,6 +24,7 @@ mod steps;
 mod store;
 mod tiers;
 mod trim;
+mod twins;
 mod upcoming;
 mod value;
 mod waiting;
@@ -122,16 +123,17 @@ impl Holders {
 impl Writer {
     pub(super) fn new(published: Arc<Published>, limits: RunLimits) -> Self {
         let runs = Runs::new(&published.runs);
+        let key = published.edges.key();
         Self {
             published,
             limits,
             runs,
             edges: EdgesWriter::default(),
             extents: Extents::default(),
-            names: Names::default(),
+            names: Names::new(key),
             rows: Rows::default(),
             upcoming: Upcoming::default(),
-            domains: Domains::default(),
+            domains: Domains::new(key),
             ranks: Ranks::default(),
             holders: Holders::default(),
             all_needs: AllNeeds::default(),
@@ -229,8 +231,9 @@ impl Writer {
 
     /// The same content in memory of its own, as small as it can be.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
-        let published = Arc::new(Published::new(self.published.ranks.next_version()));
-        let unlimited = RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX };
+        let published = Arc::new(Published::new(self.published.ranks.next_version(), self.published.edges.key()));
+        let unlimited =
+            RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX, twins_max: usize::MAX };
         let mut compacted = Self::new(Arc::clone(&published), unlimited);
         for (slot, state) in self.ranks.iter() {
             for event in stored_events(self.held_by(slot)) {

@@ -12,6 +12,7 @@ use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::prefetch::prefetch;
+use crate::keyed::HashKey;
 
 /// Names in a line.
 pub(super) const LINE_NAMES: usize = 6;
@@ -66,16 +67,21 @@ pub(super) struct Names {
     in_use: usize,
     /// Names in all columns together.
     count: usize,
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        // Line zero is none.
-        Self { lines: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0 }
-    }
+    key: HashKey,
 }
 
 impl Names {
+    pub(super) fn new(key: HashKey) -> Self {
+        // Line zero is none.
+        Self { lines: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0, key }
+    }
+
+    /// The key of the directories' hash.
+    #[inline]
+    pub(super) fn key(&self) -> HashKey {
+        self.key
+    }
+
     /// The line that the column's next names go into, and how many have room there.
     #[inline]
     pub(super) fn open(&mut self, run: RunId, column: &mut Column) -> (LineId, usize) {

@@ -228,7 +228,7 @@ impl Writer {
 
     /// A run was attached to its parent.
     pub(super) fn child_attached(&mut self, child: RunId) {
-        let parent = self.runs.get(child).parent;
+        let parent = self.runs.get(child).parent();
         if parent.run == RunId::NONE {
             return;
         }
@@ -265,7 +265,7 @@ impl Writer {
     /// A domain has named its first block of a run.
     pub(super) fn naming_started(&mut self, run: RunId, domain: DomainId) {
         let state = self.runs.get(run);
-        let parent = state.parent;
+        let parent = state.parent();
         if !self.is_counted(run) {
             if state.columns.domain_count() > WALKED_MAX {
                 self.count_needs(run);
@@ -287,7 +287,7 @@ impl Writer {
     /// A domain has no names in a run any more, of which this was the first.
     pub(super) fn naming_ended(&mut self, run: RunId, domain: DomainId, first: SequenceHash) {
         let state = self.runs.get(run);
-        let (parent, is_single) = (state.parent, state.columns.is_single());
+        let (parent, is_single) = (state.parent(), state.columns.is_single());
         if self.is_counted(run) {
             self.change_needs(run, |needs| {
                 needs.end_domain(domain);
@@ -357,7 +357,7 @@ impl Writer {
     /// What a domain calls the first block of a run that starts sequences.
     fn first_name(&self, run: RunId, domain: DomainId) -> Option<SequenceHash> {
         let state = self.runs.get(run);
-        (state.parent.run == RunId::NONE).then(|| self.names.at(&state.columns.get(domain), 0))
+        (state.parent().run == RunId::NONE).then(|| self.names.at(&state.columns.get(domain), 0))
     }
 
     /// Every rank that holds something of a run, with its length up to the last block that it holds.

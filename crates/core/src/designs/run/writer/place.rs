@@ -4,7 +4,6 @@ use super::Writer;
 use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::{Relaxed, Release};
-use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::fingerprint::fingerprint_of;
 use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{
@@ -64,7 +63,7 @@ impl Writer {
     pub(super) fn parent_of(&self, place: Place) -> Place {
         match place.offset.checked_sub(1) {
             Some(offset) => Place { run: place.run, offset },
-            None => self.runs.get(place.run).parent,
+            None => self.runs.get(place.run).parent(),
         }
     }
 
@@ -146,7 +145,7 @@ impl Writer {
         if other_name { Located::OtherName } else { Located::Absent }
     }
 
-    /// Every block with this content right after `parent`: more than one are twins.
+    /// Every block with this content right after `parent`, the preferred one first: more than one are twins.
     pub(super) fn followers(&self, parent: Place, local: LocalHash) -> Vec<Place> {
         let mut places = Vec::new();
         if parent != Place::ROOT {
@@ -160,13 +159,16 @@ impl Writer {
             }
         }
         let edges = &self.published.edges;
-        edges.search(edges.generation(), edge_hash(parent, local), |run| {
+        edges.search(edges.generation(), edges.hash(parent, local), |run| {
             let place = Place { run, offset: 0 };
-            if self.runs.get(run).parent == parent && self.local_of(place) == local {
+            if self.runs.get(run).parent() == parent && self.local_of(place) == local {
                 places.push(place);
             }
             false
         });
+        if places.len() > 1 {
+            places.sort_by_key(|place| self.is_later_twin(place.run));
+        }
         places
     }
 
@@ -199,20 +201,6 @@ impl Writer {
         (count, last)
     }
 
-    /// Twin of a block that the domain calls something else: a run of its own, and readers are told
-    /// that this prefix has more than one way.
-    pub(super) fn append_twin(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> (usize, Cursor) {
-        for twin in self.followers(parent, blocks[0].local) {
-            let flag = if twin.offset > 0 { Info::TWIN_INSIDE } else { Info::TWIN };
-            self.set_flag(twin.run, flag);
-        }
-        let run = self.new_run(parent, blocks.len());
-        let (count, last) = self.fill(domain, run, 0, &blocks[..blocks.len().min(run.capacity())]);
-        // Whoever finds this one of the twins first must know at once that there is another.
-        self.publish_length(run, Info(Info::new(parent).0 | Info::TWIN), 0, count);
-        (count, last)
-    }
-
     /// With a new version of the run: whoever has read it without the flag starts again.
     pub(super) fn set_flag(&mut self, run: RunId, flag: u64) {
         self.change_run(run, |run| {
@@ -223,7 +211,7 @@ impl Writer {
 
     /// An unused run with room for so many blocks, and for more if it goes on a long chain: such
     /// chains grow block by block, and each run of them is a step for every query.
-    fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
+    pub(super) fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
         let goes_on = parent != Place::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
         let room = if goes_on { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
         let mut class = class_for(blocks.max(room));
@@ -242,14 +230,14 @@ impl Writer {
         let mut depth = 0;
         while place != Place::ROOT && depth < 2 * RUN_BLOCKS_MAX {
             depth += usize::from(place.offset) + 1;
-            place = self.runs.get(place.run).parent;
+            place = self.runs.get(place.run).parent();
         }
         depth
     }
 
     /// Writes blocks, names and the fingerprints of sections that become complete behind the end of a run, where no
     /// reader looks yet.
-    fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
+    pub(super) fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
         let (count, last) = self.push_names(domain, run, sequences(blocks));
         let run = self.published.run(run);
         for (local, block) in run.locals()[start..].iter().zip(&blocks[..count]) {
@@ -286,7 +274,7 @@ impl Writer {
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.
-    fn publish_length(&mut self, run: RunId, info: Info, start: usize, end: usize) {
+    pub(super) fn publish_length(&mut self, run: RunId, info: Info, start: usize, end: usize) {
         self.runs.get_mut(run).len = end as u16;
         let info = info.with_len(end);
         if start > 0 {
@@ -300,7 +288,7 @@ impl Writer {
             run.record[INFO].store(info.0, Relaxed);
             run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
         });
-        let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
+        let hash = self.published.edges.hash(parent, self.local_of(Place { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
         self.show_child(parent.run);
     }

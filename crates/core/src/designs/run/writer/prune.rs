@@ -79,7 +79,7 @@ impl Writer {
             pruning.path.push(run);
         }
         let end = self.coverage_end(run, slot);
-        let parent = self.runs.get(run).parent;
+        let parent = self.runs.get(run).parent();
         let reach = match pruning.reaches.get(&parent.run) {
             // Nothing of it is held: what lies below is behind a hole, or it is looked at from there.
             _ if end == 0 => 0,

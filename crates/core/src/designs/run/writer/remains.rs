@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::collections::hash_map;
 
-use rustc_hash::FxHashSet;
+use crate::keyed::KeyedSet;
 
 use super::extra_copies::ExtraCopiesOfRuns;
 use super::segment::Segment;
 use crate::SequenceHash;
 
 /// Sets of waiting blocks by the name that they wait for.
-pub(super) type WaitingByParent = hash_map::IntoIter<SequenceHash, FxHashSet<SequenceHash>>;
+pub(super) type WaitingByParent = hash_map::IntoIter<SequenceHash, KeyedSet<SequenceHash>>;
 
 /// Pieces of memory that nothing refers to.
 #[derive(Debug)]

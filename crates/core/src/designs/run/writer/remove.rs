@@ -47,7 +47,7 @@ impl Writer {
             };
             rest = &rest[held.names..];
             next = held.next;
-            let parent = self.runs.get(held.run).parent;
+            let parent = self.runs.get(held.run).parent();
             if let (Some(&name), None) = (rest.first(), next) {
                 // The chain goes on in the parent, which comes from memory while these are forgotten.
                 self.domains.get(self.ranks.get(slot).domain).directory.prefetch(name);

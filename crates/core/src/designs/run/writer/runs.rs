@@ -19,10 +19,13 @@ pub(super) struct DomainId(pub(super) u32);
 /// One run, as its writer knows it.
 #[derive(Debug, Zeroable)]
 pub(super) struct RunState {
-    pub(super) parent: Place,
+    parent_run: RunId,
+    parent_offset: u16,
     pub(super) len: u16,
     /// No child hangs from a later offset; only lowered when a child's offset is looked for.
     pub(super) deepest_child: u16,
+    /// Runs attached inside this one that start with the block that follows there in this one.
+    pub(super) twins_inside: u16,
     pub(super) children: u32,
     first_child: RunId,
     next_sibling: RunId,
@@ -34,14 +37,16 @@ pub(super) struct RunState {
     pub(super) exceptions: Option<Box<Exceptions>>,
 }
 
-const _: () = assert!(size_of::<RunState>() == 64);
+const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "a line of the cache");
 
 impl Default for RunState {
     fn default() -> Self {
         Self {
-            parent: Place::ROOT,
+            parent_run: Place::ROOT.run,
+            parent_offset: Place::ROOT.offset,
             len: 0,
             deepest_child: 0,
+            twins_inside: 0,
             children: 0,
             first_child: RunId::NONE,
             next_sibling: RunId::NONE,
@@ -50,6 +55,17 @@ impl Default for RunState {
             columns: Columns::default(),
             exceptions: None,
         }
+    }
+}
+
+impl RunState {
+    /// The block that its first one follows.
+    pub(super) fn parent(&self) -> Place {
+        Place { run: self.parent_run, offset: self.parent_offset }
+    }
+
+    fn set_parent(&mut self, parent: Place) {
+        (self.parent_run, self.parent_offset) = (parent.run, parent.offset);
     }
 }
 
@@ -203,7 +219,7 @@ impl Runs {
 
     /// Hangs a run below its parent. Children of the root are not listed: nothing asks for them.
     pub(super) fn link(&mut self, run: RunId, parent: Place) {
-        self.get_mut(run).parent = parent;
+        self.get_mut(run).set_parent(parent);
         if parent.run == RunId::NONE {
             return;
         }
@@ -218,7 +234,8 @@ impl Runs {
     }
 
     pub(super) fn unlink(&mut self, run: RunId) {
-        let &RunState { parent, next_sibling, previous_sibling, .. } = self.get(run);
+        let state = self.get(run);
+        let (parent, next_sibling, previous_sibling) = (state.parent(), state.next_sibling, state.previous_sibling);
         if parent.run == RunId::NONE {
             return;
         }
@@ -234,14 +251,14 @@ impl Runs {
 
     /// The run that was hung from this one last, with the offset from which it does.
     pub(super) fn latest_child(&self, run: RunId) -> Option<(u16, RunId)> {
-        self.get(run).latest_child().map(|child| (self.get(child).parent.offset, child))
+        self.get(run).latest_child().map(|child| (self.get(child).parent().offset, child))
     }
 
     /// The runs that hang from a run, with the offsets from which they do.
     pub(super) fn children(&self, run: RunId) -> impl Iterator<Item = (RunId, u16)> {
         let first = self.get(run).first_child;
         let siblings = std::iter::successors(Some(first), |&child| Some(self.get(child).next_sibling));
-        siblings.take_while(|&child| child != RunId::NONE).map(|child| (child, self.get(child).parent.offset))
+        siblings.take_while(|&child| child != RunId::NONE).map(|child| (child, self.get(child).parent().offset))
     }
 
     /// Whether a run of this class takes no more memory.

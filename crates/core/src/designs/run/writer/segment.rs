@@ -17,8 +17,10 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::{LineId, Names};
 use crate::SequenceHash;
+use crate::designs::run::effort::{self, Effort};
 use crate::designs::run::published::layout::Place;
 use crate::designs::run::published::prefetch::prefetch;
+use crate::keyed::HashKey;
 
 const SLOTS: usize = 10;
 /// Names for each line at which a segment counts as full.
@@ -40,9 +42,8 @@ pub(super) struct Hash(u64);
 
 impl Hash {
     #[inline]
-    pub(super) fn of(name: SequenceHash) -> Self {
-        let mixed = u128::from(name.0) * 0xa076_1d64_78bd_642f;
-        Self((mixed >> 64) as u64 ^ mixed as u64)
+    pub(super) fn of(key: HashKey, name: SequenceHash) -> Self {
+        Self(key.hash(name.0, 0))
     }
 
     #[inline]
@@ -59,6 +60,12 @@ impl Hash {
     #[inline]
     fn spot(self, lines: usize) -> Spot {
         Spot { home: self.home(lines) as u32, tag: self.tag() }
+    }
+
+    /// Its line among few, and the tag's kind: where it belongs in any small segment.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn spot_of_test(self) -> (usize, u16) {
+        (self.home(256), self.tag() & 3)
     }
 
     /// The first bits of the tag.
@@ -306,6 +313,7 @@ impl Segment {
     pub(super) fn find(&self, names: &Names, name: SequenceHash, spot: Spot) -> Option<(Place, LineId)> {
         let mut at = spot.home as usize;
         for _ in 0..self.lines.len() {
+            effort::spend(Effort::DirectoryLine, 1);
             let line = &self.lines[at];
             let mut candidates = line.with_tag(spot.tag);
             while candidates != 0 {
@@ -512,7 +520,7 @@ fn names_max(lines: usize) -> u32 {
 
 /// Hashes of the names in a line that have a tag.
 fn names_with_tag(names: &Names, tag: u16, place: LineId) -> impl Iterator<Item = Hash> {
-    let hashes = names.line(place).iter().map(|&name| Hash::of(SequenceHash(name)));
+    let hashes = names.line(place).iter().map(|&name| Hash::of(names.key(), SequenceHash(name)));
     hashes.filter(move |hash| hash.tag() == tag)
 }
 
@@ -522,20 +530,23 @@ mod tests {
     use super::*;
     use crate::designs::run::published::layout::RunId;
 
+    const KEY: HashKey = HashKey::FIXED;
+
     /// Names that crowd into a few lines, far from where they belong, some of them alike in every way that
     /// slots can tell: split or doubled, the segment knows each of them.
     #[test]
     fn crowded_names_are_found_after_growth() {
-        let of_home = |home: usize| move |name: &u64| Hash::of(SequenceHash(*name)).home(SPLIT_LINES) == home;
+        let of_home = |home: usize| move |name: &u64| Hash::of(KEY, SequenceHash(*name)).home(SPLIT_LINES) == home;
         let mut crowd: Vec<u64> = (0..1 << 20).filter(of_home(7)).take(400).collect();
         crowd.extend((0..1 << 20).filter(of_home(SPLIT_LINES - 1)).take(90));
         // Equal tags beside each other share lines of names.
-        crowd.sort_unstable_by_key(|&name| Hash::of(SequenceHash(name)).tag());
-        let alike = |pair: &[u64]| Hash::of(SequenceHash(pair[0])).tag() == Hash::of(SequenceHash(pair[1])).tag();
+        crowd.sort_unstable_by_key(|&name| Hash::of(KEY, SequenceHash(name)).tag());
+        let alike =
+            |pair: &[u64]| Hash::of(KEY, SequenceHash(pair[0])).tag() == Hash::of(KEY, SequenceHash(pair[1])).tag();
         assert!(crowd.windows(2).any(alike), "some share tag and home");
 
         for split in [false, true] {
-            let (mut names, mut column) = (Names::default(), Column::default());
+            let (mut names, mut column) = (Names::new(KEY), Column::default());
             let mut lower = Segment::new(SPLIT_LINES, (0, 0));
             let mut placed = Vec::new();
             for &name in &crowd {
@@ -543,7 +554,7 @@ mod tests {
                 let (line, _) = names.open(RunId(1), &mut column);
                 names.write(line, std::iter::once(name));
                 names.validate(&mut column, 1);
-                lower.put(lower.spot(Hash::of(name)), line);
+                lower.put(lower.spot(Hash::of(KEY, name)), line);
                 placed.push((name, line));
             }
             let far =
@@ -555,15 +566,15 @@ mod tests {
             } else {
                 lower.double(&names);
             }
-            let half = |name: SequenceHash, depth: u32| split && Hash::of(name).upper(depth) & 1 == 1;
+            let half = |name: SequenceHash, depth: u32| split && Hash::of(KEY, name).upper(depth) & 1 == 1;
             for &(name, line) in &placed {
                 let segment = if half(name, 1) { &upper } else { &lower };
-                let found = segment.find(&names, name, segment.spot(Hash::of(name)));
+                let found = segment.find(&names, name, segment.spot(Hash::of(KEY, name)));
                 assert_eq!(found.map(|(_, found)| found), Some(line));
             }
             for &(name, line) in &placed {
                 let segment = if half(name, 1) { &mut upper } else { &mut lower };
-                segment.remove(segment.spot(Hash::of(name)), line);
+                segment.remove(segment.spot(Hash::of(KEY, name)), line);
             }
             assert!(lower.is_empty() && upper.is_empty());
             let counters = |line: &Line| [0, 1, 2, 3].map(|kind| line.overflow.count(kind));

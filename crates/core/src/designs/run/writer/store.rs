@@ -55,7 +55,12 @@ impl Writer {
                     }
                     Located::Unnamed(place) => self.name_stretch(domain, place, rest),
                     Located::Absent => self.append(domain, at.place, rest),
-                    Located::OtherName if self.domains.is_alone(domain) => self.append_twin(domain, at.place, rest),
+                    Located::OtherName if self.domains.is_alone(domain) => {
+                        match self.append_twin(domain, at.place, rest) {
+                            Some(appended) => appended,
+                            None => return applied + self.refuse_twins(slot, rest),
+                        }
+                    }
                     Located::OtherName if is_bounded && !self.affords_another_domain(slot) => {
                         self.forget_rank(slot);
                         return applied + self.refuse(slot, rest);
@@ -131,8 +136,7 @@ impl Writer {
                 return self.wait(slot, parent, block, (tier, copies), limit);
             }
             let applied = self.hold(slot, place.run, place.offset..place.offset + 1, (tier, copies));
-            self.settle(slot, block.sequence);
-            return applied;
+            return applied + self.settle(slot, block.sequence);
         }
         if !self.domains.is_alone(domain) {
             if self.bounded.is_some() && !self.affords_another_domain(slot) {
@@ -162,8 +166,7 @@ impl Writer {
             None => self.wait(slot, parent, block, copies, waiting_blocks_max),
             Some(at) => {
                 let applied = self.store_chain(slot, at, parent, std::slice::from_ref(block), copies);
-                self.settle(slot, block.sequence);
-                applied
+                applied + self.settle(slot, block.sequence)
             }
         }
     }
@@ -233,8 +236,10 @@ impl Writer {
         }
     }
 
-    /// Gives places to the blocks that wait for this name, and to those that wait for them.
-    fn settle(&mut self, slot: RankSlot, name: SequenceHash) {
+    /// Gives places to the blocks that wait for this name, and to those that wait for them. Says which of them it had to
+    /// refuse.
+    fn settle(&mut self, slot: RankSlot, name: SequenceHash) -> Applied {
+        let mut refused = Applied::default();
         let mut known = vec![name];
         while let Some(name) = known.pop() {
             if self.ranks.get(slot).waiting.is_empty() || self.parent_place(slot, Some(name)).is_none() {
@@ -245,12 +250,15 @@ impl Writer {
                 let block = Block { sequence: waiting.sequence, local: waiting.local };
                 for (tier, &copies) in waiting.copies.iter() {
                     if copies > 0 {
-                        self.store_one_of_settled(slot, Some(name), &block, (tier, copies));
+                        let applied = self.store_one_of_settled(slot, Some(name), &block, (tier, copies));
+                        refused.refused += applied.refused;
+                        refused.twins_refused += applied.twins_refused;
                     }
                 }
                 known.push(waiting.sequence);
             }
         }
+        refused
     }
 
     /// Like [`Writer::store_one`], for a block that waited: it was counted when it came, and may not be
@@ -261,19 +269,17 @@ impl Writer {
         parent: Option<SequenceHash>,
         block: &Block,
         copies: (Tier, u32),
-    ) {
+    ) -> Applied {
         let domain = self.ranks.get(slot).domain;
         let at = self.parent_place(slot, parent);
         match at.map(|at| (at, self.locate(domain, at.place, block))) {
             Some((_, Located::Known(Cursor { place: Place { run, offset }, .. }))) => {
-                self.hold(slot, run, offset..offset + 1, copies);
+                self.hold(slot, run, offset..offset + 1, copies)
             }
             Some((at, Located::Unnamed(_) | Located::Absent)) => {
-                self.store_chain(slot, at, parent, std::slice::from_ref(block), copies);
+                self.store_chain(slot, at, parent, std::slice::from_ref(block), copies)
             }
-            _ => {
-                self.store_one(slot, parent, block, copies);
-            }
+            _ => self.store_one(slot, parent, block, copies),
         }
     }
 }

@@ -10,7 +10,6 @@ use super::Writer;
 use super::names::LINE_NAMES;
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::Relaxed;
-use crate::designs::run::published::edges::edge_hash;
 use crate::designs::run::published::holdings::Form;
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
 
@@ -91,7 +90,7 @@ impl Writer {
             }
             self.steps.take(1);
             let state = self.runs.get(run);
-            let (parent, named) = (state.parent.run, state.columns.get(domain).named);
+            let (parent, named) = (state.parent().run, state.columns.get(domain).named);
             let is_single = state.columns.is_single();
             let needed = self.needed(run);
             let needed_names = if is_single { needed } else { self.names_needed(run, domain) };
@@ -225,6 +224,7 @@ impl Writer {
         if self.runs.get(run).len == len {
             return;
         }
+        self.before_truncating(run, len);
         self.runs.get_mut(run).len = len;
         self.change_run(run, |run| {
             let info = Info(run.record[INFO].load(Relaxed)).with_len(len.into());
@@ -233,8 +233,10 @@ impl Writer {
     }
 
     fn free(&mut self, run: RunId) {
-        let parent = self.runs.get(run).parent;
-        let hash = edge_hash(parent, self.local_of(Place { run, offset: 0 }));
+        let parent = self.runs.get(run).parent();
+        let local = self.local_of(Place { run, offset: 0 });
+        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let hash = self.published.edges.hash(parent, local);
         self.edges.remove(&self.published.edges, hash, run);
         let extent = Form(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
         self.change_run(run, |run| {
@@ -250,5 +252,6 @@ impl Writer {
         self.child_detached(parent);
         self.show_child(parent.run);
         self.runs.give_back(run);
+        self.after_freeing_twin((run, info), local);
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks of one rank whose parent is not known: kept aside by the name that they wait for.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::keyed::{KeyedMap, KeyedSet};
 
 use super::remains::WaitingByParent;
 
@@ -9,8 +9,8 @@ use crate::{HeldBlock, SequenceHash};
 /// The waiting blocks of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    blocks: FxHashMap<SequenceHash, HeldBlock>,
-    by_parent: FxHashMap<SequenceHash, FxHashSet<SequenceHash>>,
+    blocks: KeyedMap<SequenceHash, HeldBlock>,
+    by_parent: KeyedMap<SequenceHash, KeyedSet<SequenceHash>>,
 }
 
 impl Waiting {

@@ -1,0 +1,11 @@
+//! The hash key of a process that serves. A program of its own, because a process has one key for its whole life.
+
+use flash_indexer_core::keyed::HashKey;
+use flash_indexer_server::{Indexer, IndexerOptions};
+
+#[test]
+fn a_service_has_a_secret_key() {
+    let _indexer = Indexer::start(IndexerOptions::default()).expect("threads start");
+    assert_ne!(HashKey::of_process(), HashKey::FIXED, "clients know that one");
+    assert!(HashKey::FIXED.set_for_process().is_err(), "it stays for the life of the process");
+}
