@@ -145,7 +145,10 @@ impl Writer {
                 let (bound, why) = match &event {
                     RankEvent::Indexed(event) => {
                         listener.model.history.note(rank, event, now);
-                        (Bound::WaitingBlocks, "too many blocks wait for a parent that was never told")
+                        match applied.twins_refused {
+                            0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never told"),
+                            _ => (Bound::Twins, "the engine has too many names for one prefix"),
+                        }
                     }
                     RankEvent::Further(_) => {
                         (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")

@@ -26,6 +26,8 @@ pub(crate) enum Bound {
     RanksPerListener,
     /// Blocks of a rank that wait for a parent.
     WaitingBlocks,
+    /// Names of one prefix in one rank.
+    Twins,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
     /// Open HTTP connections.
@@ -53,7 +55,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -62,6 +64,7 @@ impl Bound {
         Self::WaitingMessages,
         Self::RanksPerListener,
         Self::WaitingBlocks,
+        Self::Twins,
         Self::CacheGroups,
         Self::Connections,
         Self::BodyBytes,
@@ -86,6 +89,7 @@ impl Bound {
             Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",
             Self::WaitingBlocks => "waiting_blocks",
+            Self::Twins => "twins",
             Self::CacheGroups => "cache_groups",
             Self::Connections => "connections",
             Self::BodyBytes => "body_bytes",

@@ -11,6 +11,10 @@ pub(super) enum Effort {
     BranchRun,
     /// A holder of a run of a branch that a query looks at.
     BranchHolder,
+    /// An interval of an exception that a change moves or looks at.
+    Interval,
+    /// A run that is looked at for what follows a name that moves.
+    MovedRun,
 }
 
 /// Counts steps of this thread. Does nothing outside of tests.

@@ -1,9 +1,9 @@
 //! What happens beside the reader, one kind of change a test. In models runs have room for eight blocks,
 //! headers for two holders, and the first table of edges for two.
 
-use super::{Model, clears, evicts, renames, stores, stores_as};
-use crate::Tier;
+use super::{Model, clears, evicts, name, rank, renames, stores, stores_as};
 use crate::designs::run::RunLimits;
+use crate::{BlockEvent, RemovedCopies, Tier};
 
 #[test]
 fn a_run_grows() {
@@ -174,6 +174,24 @@ fn a_block_gets_a_twin() {
 fn a_block_inside_a_run_gets_a_twin() {
     let before = [stores(1, "", "abc"), stores(2, "", "abc")];
     Model::new("abc", &before, &[renames(1, "a", "b"), evicts(1, "abc", 2)]).with_twins(1).check();
+}
+
+#[test]
+fn a_twin_goes() {
+    let twin = stores_as(1, Tier::Device, "", "a", 9);
+    let gives_twin_up =
+        (rank(1), BlockEvent::Removed { tier: Tier::Device, blocks: vec![name("a", 9)], copies: RemovedCopies::All });
+    let before = [stores(1, "", "ab"), stores(2, "", "ab"), twin.clone()];
+    Model::new("ab", &before, &[gives_twin_up]).with_twins(1).check();
+    // The later of the two is left.
+    let before = [stores(1, "", "ab"), twin];
+    Model::new("ab", &before, &[evicts(1, "ab", 2)]).with_twins(1).check();
+}
+
+#[test]
+fn a_run_loses_a_block_that_has_a_twin() {
+    let before = [stores(1, "", "abc"), renames(1, "a", "b")];
+    Model::new("abc", &before, &[evicts(1, "abc", 2)]).with_twins(1).check();
 }
 
 #[test]
