@@ -140,7 +140,10 @@ impl Exceptions {
 
     /// Intervals of all ranks.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        match self {
+            Self::Few(list) => list.len(),
+            Self::Many(by_rank) => by_rank.intervals,
+        }
     }
 
     /// One more than the last offset that any rank holds.

@@ -86,7 +86,7 @@ impl Writer {
                     break known;
                 }
                 way.push(run);
-                let parent = self.runs.get(run).parent;
+                let parent = self.runs.get(run).parent();
                 if parent.run == place.run {
                     break parent.offset >= place.offset;
                 }
