@@ -21,6 +21,7 @@ use super::message::{Live, Message};
 use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
 use super::pods::Heard;
 use crate::engine::EngineKind;
+use crate::explain::ClearCause;
 use crate::metrics::{Bound, Metrics};
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
@@ -394,6 +395,7 @@ impl Intake {
                         self.metrics.restart();
                         self.block_size = SeenBlockSize::Open;
                     }
+                    self.changes.push(Change::ForgetCause(ClearCause::Stream(why)));
                     self.forget_ranks();
                 }
                 Action::Trust(trust) => {
