@@ -180,8 +180,10 @@ impl Publisher {
                 continue;
             }
             // A replica that stood still learns first whether it still publishes.
+            let mut has_failed = false;
             if is_beat && let Err(error) = self.beat().await {
                 self.warn("failed to renew the list of holders", &error);
+                has_failed = true;
             }
             let failed = self.cycle(is_beat).await;
             self.count();
@@ -189,6 +191,8 @@ impl Publisher {
                 self.warn("failed to write to the store", &error);
                 tokio::time::sleep(PAUSE).await;
                 self.shared.changed.notify_one();
+            } else if is_beat && !has_failed && !std::mem::take(&mut self.last_warning).is_empty() {
+                info!(ranks = self.ranks.len(), "shared store accepts writes again");
             }
         }
         self.release(&self.ranks.keys().copied().collect::<Vec<_>>()).await;
@@ -257,7 +261,7 @@ impl Publisher {
             call = call.argument(holder.0.to_be_bytes());
         }
         if let Err(error) = self.shared.link.call(&call, WRITE_DEADLINE).await {
-            info!("the list of holders learns later that some are gone: {error}");
+            info!(holders = holders.len(), %error, "failed to release holders; they expire");
         }
     }
 
@@ -336,7 +340,7 @@ impl Publisher {
         let error = match outcome.failed {
             None => None,
             Some(None) => {
-                info!("a part of the store is not as it was left: it is written anew");
+                info!(bucket = bucket.bucket().0, "store lost writes; rewriting bucket");
                 counts.rewrites.fetch_add(1, Relaxed);
                 bucket.restart();
                 for (&holder, rank) in &mut self.ranks {
@@ -363,7 +367,7 @@ impl Publisher {
     fn warn(&mut self, what: &str, error: &LinkError) {
         let warning = format!("{what}: {error}");
         if self.last_warning != warning {
-            warn!("{warning}");
+            warn!(%error, "{what}");
             self.last_warning = warning;
         }
     }

@@ -13,6 +13,7 @@ use super::hold::Hold;
 use super::sockets::Mailbox;
 use crate::engine::Removal;
 use crate::instance::InstanceId;
+use crate::logs::{Repeats, log_listener};
 use crate::model::Model;
 
 /// How far the index can be believed about a rank. What is less to be believed is greater.
@@ -104,6 +105,8 @@ pub(crate) struct ListenerState {
 #[derive(Debug)]
 struct Status {
     connection: Connection,
+    connects: Repeats,
+    disconnects: Repeats,
     trust: StreamTrusts,
     is_doubtful: bool,
     last_sequence: Option<u64>,
@@ -117,6 +120,8 @@ impl Default for Status {
     fn default() -> Self {
         Self {
             connection: Connection::Connecting,
+            connects: Repeats::default(),
+            disconnects: Repeats::default(),
             trust: StreamTrusts::of_all(Trust::Cold),
             is_doubtful: false,
             last_sequence: None,
@@ -240,7 +245,20 @@ impl Listener {
     }
 
     pub(crate) fn set_connection(&self, connection: Connection) {
-        self.state.status.lock().connection = connection;
+        let repeated = {
+            let mut status = self.state.status.lock();
+            status.connection = connection;
+            match connection {
+                Connection::Connected => status.connects.count(Instant::now()),
+                Connection::Connecting | Connection::Disconnected => status.disconnects.count(Instant::now()),
+            }
+        };
+        match (connection, repeated) {
+            (Connection::Connected, Some(times)) => log_listener!(info, self, times, "engine connected"),
+            (Connection::Connected, None) => log_listener!(debug, self, "engine connected"),
+            (_, Some(times)) => log_listener!(warn, self, times, "engine disconnected; reconnecting"),
+            (_, None) => log_listener!(debug, self, "engine disconnected; reconnecting"),
+        }
     }
 
     /// Every rank of the stream is to be trusted so.
