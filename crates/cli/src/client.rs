@@ -1,7 +1,7 @@
 //! A client of the service's HTTP API.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 use ureq::Body;
 use ureq::http::{Response, StatusCode, Uri};
 
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the answer to whether a service lives, which it gives at once or not at all.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer that is read, in bytes.
@@ -194,7 +198,8 @@ pub(crate) struct Registration<'a> {
 
 impl IndexerClient {
     pub(crate) fn new(url: &str) -> Self {
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build();
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT)).build();
         Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
     }
 
@@ -236,7 +241,9 @@ impl IndexerClient {
 
     /// Asks whether the service lives.
     pub(crate) fn health(&self) -> Result<()> {
-        self.get("/health").map(|_: Value| ())
+        let request = self.agent.get(format!("{}/health", self.url));
+        let response = request.config().timeout_global(Some(HEALTH_TIMEOUT)).build().call();
+        self.read(response).map(|_: Value| ())
     }
 
     /// Asks whether the service is ready; the error says what is missing.
@@ -309,9 +316,10 @@ impl IndexerClient {
     /// The response, if it is no error.
     fn accepted(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
         let mut response =
-            response.with_context(|| match self.url.parse::<Uri>().is_ok_and(|url| url.scheme().is_some()) {
-                true => format!("no answer from {}: is `flash-indexer serve` running there?", self.url),
-                false => format!("{:?} is no URL of a service: give one such as http://127.0.0.1:8090", self.url),
+            response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| url.scheme().is_some()) {
+                true => no_answer(&self.url, error),
+                false => anyhow!(error)
+                    .context(format!("{:?} is no URL of a service: give one such as http://127.0.0.1:8090", self.url)),
             })?;
         let status = response.status();
         if status.is_success() {
@@ -324,6 +332,27 @@ impl IndexerClient {
             None => bail!("{} answered {status}", self.url),
         }
     }
+}
+
+/// Why a service does not answer, and what to do about it.
+fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
+    let is_refused = match &error {
+        ureq::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,
+        error => matches!(error, ureq::Error::ConnectionFailed),
+    };
+    let why = match &error {
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => format!(
+            "no connection to {url}: see whether the host is up and network policies and firewalls let the port through"
+        ),
+        ureq::Error::Timeout(_) => format!(
+            "{url} accepts connections, but does not answer: the process is stopped or overloaded; continue or restart it"
+        ),
+        _ if is_refused => {
+            format!("{url} refuses connections: start `flash-indexer serve` there, or give its right port")
+        }
+        _ => format!("no answer from {url}: is `flash-indexer serve` running there?"),
+    };
+    anyhow!(error).context(why)
 }
 
 /// How a dump is sent.

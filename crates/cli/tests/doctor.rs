@@ -2,8 +2,9 @@
 
 mod support;
 
+use std::net::{TcpListener, TcpStream};
 use std::process::Output;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -151,6 +152,76 @@ fn each_fault_is_found_where_it_is() {
     let table = text(&doctor(&serve, &["--model-name", "model of mistaken"]).stdout);
     let fix = format!("register them with block_size {BLOCK_SIZE}");
     assert!(table.contains(&fix) && table.contains("problems: 1,") && !table.contains("replayless"), "{table}");
+}
+
+/// A listener whose queue of connections is full, so that further ones are not answered; as a host behind a firewall.
+struct FullListener {
+    address: std::net::SocketAddr,
+    _waiting: Vec<TcpStream>,
+    _runtime: tokio::runtime::Runtime,
+    _listener: tokio::net::TcpListener,
+}
+
+impl FullListener {
+    fn bind() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let listener = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+            socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+            socket.listen(1).expect("a listener")
+        });
+        let address = listener.local_addr().expect("an address");
+        let mut waiting = Vec::new();
+        while let Ok(connection) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+            waiting.push(connection);
+            assert!(waiting.len() < 64, "its queue never fills");
+        }
+        Self { address, _waiting: waiting, _runtime: runtime, _listener: listener }
+    }
+}
+
+#[test]
+fn frozen_dead_and_unreachable_engines_are_told_apart() {
+    let serve = Serve::start(&[]);
+    // The kernel accepts connections for a process that does not run.
+    let frozen = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let frozen_endpoint = format!("tcp://{}", frozen.local_addr().expect("an address"));
+    let full = FullListener::bind();
+    let full_endpoint = format!("tcp://{}", full.address);
+    register(&serve, "frozen", BLOCK_SIZE, &frozen_endpoint, &frozen_endpoint);
+    register(&serve, "dead", BLOCK_SIZE, NOBODY, NOBODY);
+    register(&serve, "unreachable", BLOCK_SIZE, &full_endpoint, &full_endpoint);
+    let output = doctor(&serve, &["--json"]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
+    let reports: Value = serde_json::from_str(&shown).expect("JSON");
+    for (instance, seen, fix) in [
+        ("frozen", "no process answers", "SIGSTOP"),
+        ("dead", "refuses connections", "start the engine"),
+        ("unreachable", "no answer within", "network policies"),
+    ] {
+        assert_eq!(checks(&reports, instance, "problem"), ["endpoint"], "{shown}");
+        let report = reports.as_array().expect("reports").iter().find(|of| of["instance_id"] == json!(instance));
+        let findings = report.expect("a report")["findings"].as_array().expect("findings");
+        let finding = findings.iter().find(|finding| finding["check"] == "endpoint").expect("it was checked");
+        let says = |field: &str, part: &str| finding[field].as_str().is_some_and(|text| text.contains(part));
+        assert!(says("seen", seen) && says("fix", fix), "{instance}: {finding}");
+    }
+}
+
+#[test]
+fn frozen_dead_and_unreachable_services_are_told_apart() {
+    let frozen = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let full = FullListener::bind();
+    for (address, part) in [
+        (frozen.local_addr().expect("an address").to_string(), "the process is stopped or overloaded"),
+        (full.address.to_string(), "network policies and firewalls"),
+        ("127.0.0.1:9".to_owned(), "refuses connections: start `flash-indexer serve` there"),
+    ] {
+        let output = run(&["doctor", &format!("http://{address}")]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+        assert!(text(&output.stderr).contains(part), "{part}: {}", text(&output.stderr));
+    }
 }
 
 #[test]

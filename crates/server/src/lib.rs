@@ -21,6 +21,7 @@ mod http;
 mod indexer;
 mod ingest;
 mod instance;
+mod logs;
 mod metrics;
 mod model;
 mod peers;

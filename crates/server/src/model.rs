@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
 
 use crate::answer::{Answer, RankAnswer};
-use crate::explain::{History, SeenSpaces};
+use crate::explain::{ClearCause, History, SeenSpaces};
 use crate::ingest::{Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
@@ -93,14 +93,24 @@ impl Model {
         applied
     }
 
-    /// Applies one event of a rank's indexed group.
-    pub(crate) fn apply_indexed(&self, rank: WorkerRank, event: BlockEvent) -> Applied {
-        self.apply(rank, &RankEvent::Indexed(event))
+    /// Applies one event of a rank's indexed group that comes from a dump, and records it for explanations.
+    pub(crate) fn restore(&self, rank: WorkerRank, event: BlockEvent) {
+        let event = RankEvent::Indexed(event);
+        let applied = self.apply(rank, &event);
+        if let RankEvent::Indexed(event) = &event {
+            self.history.note(rank, event, &applied, Instant::now());
+        }
     }
 
     /// Applies one event of a rank's further groups.
     pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> Applied {
         self.apply(rank, &RankEvent::Further(change))
+    }
+
+    /// Forgets what was restored of a rank.
+    pub(crate) fn clear_restored(&self, rank: WorkerRank) {
+        self.clear_rank(rank);
+        self.history.forgotten(rank, ClearCause::Service, Instant::now());
     }
 
     /// Forgets everything that a rank holds.

@@ -1,9 +1,10 @@
 //! How long events take.
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Sample;
+use super::span::{Span, took};
 use crate::backend::{Backend, Contender, Setup, WorkerEvent, Writers};
 use crate::check;
 use crate::workload::{Play, Workload};
@@ -44,7 +45,7 @@ pub(super) fn per_block_ns(took: Duration, blocks: u64) -> f64 {
 
 /// Applies each list of events by a thread of its own: from a common start until queries see them all.
 fn apply_at_once(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Duration {
-    let ready = Barrier::new(lists.len() + 1);
+    let ready = Barrier::new(lists.len());
     std::thread::scope(|scope| {
         let threads: Vec<_> = lists
             .into_iter()
@@ -54,15 +55,13 @@ fn apply_at_once(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Durati
                     let count = events.len();
                     let mut lane = backend.lane(events);
                     ready.wait();
-                    lane.apply(count);
-                    lane.settle();
-                    Instant::now()
+                    Span::of(|| {
+                        lane.apply(count);
+                        lane.settle();
+                    })
                 })
             })
             .collect();
-        ready.wait();
-        let start = Instant::now();
-        let ends = threads.into_iter().map(|thread| thread.join().expect("events are applied without panic"));
-        ends.max().map_or(Duration::ZERO, |end| end.saturating_duration_since(start))
+        took(threads.into_iter().map(|thread| thread.join().expect("events are applied without panic")))
     })
 }

@@ -1,9 +1,10 @@
 //! Queries and events at once, on two threads.
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Sample;
+use super::span::{Span, took};
 use crate::backend::{Backend, Contender, Setup, Writers};
 use crate::check;
 use crate::workload::Workload;
@@ -32,27 +33,27 @@ fn one_asks_one_writes(backend: &dyn Backend, workload: &Workload) -> Duration {
         let writer = scope.spawn(|| {
             let mut lane = backend.lane(play.events.iter().collect());
             ready.wait();
-            lane.apply(play.events.len());
-            lane.settle();
-            Instant::now()
+            Span::of(|| {
+                lane.apply(play.events.len());
+                lane.settle();
+            })
         });
         let mut finder = backend.finder();
         ready.wait();
-        let start = Instant::now();
-        for request in &play.requests {
-            finder.load(&request.query);
-            finder.find();
-        }
-        let asked = Instant::now();
-        let written = writer.join().expect("events are applied without panic");
-        asked.max(written).saturating_duration_since(start)
+        let asked = Span::of(|| {
+            for request in &play.requests {
+                finder.load(&request.query);
+                finder.find();
+            }
+        });
+        took([asked, writer.join().expect("events are applied without panic")])
     })
 }
 
 /// Each of two threads asks for and then applies the requests of half of the workers.
 fn both_ask_and_write(backend: &dyn Backend, workload: &Workload) -> Duration {
     let play = &workload.first;
-    let ready = Barrier::new(3);
+    let ready = Barrier::new(2);
     std::thread::scope(|scope| {
         let threads = [0, 1].map(|half| {
             let ready = &ready;
@@ -60,18 +61,16 @@ fn both_ask_and_write(backend: &dyn Backend, workload: &Workload) -> Duration {
                 let mut lane = backend.lane(play.events_of(|worker| worker % 2 == half));
                 let mut finder = backend.finder();
                 ready.wait();
-                for request in play.requests.iter().filter(|request| request.rank.worker.0 % 2 == half) {
-                    finder.load(&request.query);
-                    finder.find();
-                    lane.apply(request.events.len());
-                }
-                lane.settle();
-                Instant::now()
+                Span::of(|| {
+                    for request in play.requests.iter().filter(|request| request.rank.worker.0 % 2 == half) {
+                        finder.load(&request.query);
+                        finder.find();
+                        lane.apply(request.events.len());
+                    }
+                    lane.settle();
+                })
             })
         });
-        ready.wait();
-        let start = Instant::now();
-        let ends = threads.map(|thread| thread.join().expect("a replay does not panic"));
-        ends[0].max(ends[1]).saturating_duration_since(start)
+        took(threads.map(|thread| thread.join().expect("a replay does not panic")))
     })
 }

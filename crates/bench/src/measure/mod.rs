@@ -5,6 +5,7 @@ mod fan_out;
 mod ingest;
 mod mixed;
 mod query;
+mod span;
 
 use std::fmt;
 

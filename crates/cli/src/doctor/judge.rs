@@ -2,6 +2,7 @@
 
 use super::finding::Finding;
 use super::probe::{EndpointSeen, HoldingsSeen, Observed, ReplaySeen};
+use super::sockets::Unreached;
 use crate::client::Listener;
 
 /// Engines whose clocks differ by less are as good as equal, in seconds.
@@ -45,6 +46,8 @@ fn connection(observed: &Observed) -> Option<Finding> {
         return Some(Finding::warning("connection", "it was unregistered meanwhile", "run doctor again"));
     }
     Some(match (listener.status.as_str(), &observed.endpoint) {
+        // A connection to a process that does not run stands until the service's heartbeats end it.
+        ("connected", EndpointSeen::Silent) => return None,
         ("connected", _) => Finding::ok("connection", "the service is connected"),
         (status, EndpointSeen::Publisher) => Finding::problem(
             "connection",
@@ -74,10 +77,27 @@ fn endpoint(observed: &Observed) -> Option<Finding> {
             format!("{address} does not answer from here: {why}; its stream was not checked"),
             "run doctor where the service runs",
         ),
-        EndpointSeen::Unreachable(why) => Finding::problem(
+        EndpointSeen::Unreachable(Unreached::Refused) => Finding::problem(
+            "endpoint",
+            format!(
+                "{address} refuses connections, the service's as well: the host is up, and no process listens there"
+            ),
+            "start the engine with KV events and an endpoint with *, register its right port, or unregister it",
+        ),
+        EndpointSeen::Unreachable(why @ Unreached::TimedOut(_)) => Finding::problem(
+            "endpoint",
+            format!("{address} answers no connection, the service's neither: {why}"),
+            "see whether the host is up and network policies and firewalls let its port through, or unregister it",
+        ),
+        EndpointSeen::Unreachable(why @ Unreached::Other(_)) => Finding::problem(
             "endpoint",
             format!("{address} does not answer the service either: {why}"),
-            "start the engine with KV events and an endpoint with *, or register its right address",
+            "register the engine's right address",
+        ),
+        EndpointSeen::Silent => Finding::problem(
+            "endpoint",
+            format!("{address} accepts connections, and no process answers: the engine is stopped or does not respond"),
+            "continue or restart the engine's process (SIGSTOP, a debugger, a container that is paused)",
         ),
         EndpointSeen::Stranger => Finding::problem(
             "endpoint",
@@ -226,13 +246,21 @@ fn replay(observed: &Observed) -> Option<Finding> {
             "there is no replay endpoint: the first missed message makes the rank degraded",
             format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
         ),
+        ReplaySeen::Unreachable(why @ Unreached::TimedOut(_)) if observed.endpoint == EndpointSeen::Publisher => {
+            Finding::problem(
+                CHECK,
+                format!("the replay endpoint answers no connection: {why}"),
+                "let its port through network policies and firewalls, as that of the engine's events",
+            )
+        }
         ReplaySeen::Unreachable(why) if observed.listener().status == "connected" => Finding::problem(
             CHECK,
             format!("the replay endpoint does not answer: {why}"),
             format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
         ),
-        // The engine is gone, as its endpoint has shown.
+        // The engine is gone or stopped, as its endpoint has shown.
         ReplaySeen::Unreachable(_) => return None,
+        ReplaySeen::Silent if observed.endpoint == EndpointSeen::Silent => return None,
         ReplaySeen::Silent => Finding::problem(
             CHECK,
             "the replay endpoint takes the question and says nothing",

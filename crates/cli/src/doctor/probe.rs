@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 
 use super::heard::{Arrival, Heard, HeardSummary, HeldChain};
-use super::sockets::{self, ReplayGoesOn, Subscription};
+use super::sockets::{self, ReplayGoesOn, Subscription, Unreached};
 use crate::client::{IndexerClient, Listener};
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
@@ -42,15 +42,17 @@ pub(super) enum EndpointSeen {
     Bound,
     /// Somebody accepts connections who is no publisher.
     Stranger,
-    /// Nobody answers, and why.
-    Unreachable(String),
+    /// It accepts connections, and no process behind it reads or writes.
+    Silent,
+    /// No connection can be made, and why.
+    Unreachable(Unreached),
 }
 
 /// How the replay endpoint answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ReplaySeen {
     NotRegistered,
-    Unreachable(String),
+    Unreachable(Unreached),
     /// It takes the question and says nothing.
     Silent,
     Answered {
@@ -150,8 +152,9 @@ fn subscribe(endpoint: &str) -> (EndpointSeen, Option<Subscription>) {
     });
     match opened {
         Ok((subscription, true)) => (EndpointSeen::Publisher, Some(subscription)),
+        Ok((_, false)) if sockets::is_silent(endpoint, CONNECT_DEADLINE) => (EndpointSeen::Silent, None),
         Ok((_, false)) => (EndpointSeen::Stranger, None),
-        Err(error) => (EndpointSeen::Unreachable(error.to_string()), None),
+        Err(error) => (EndpointSeen::Unreachable(Unreached::Other(error.to_string())), None),
     }
 }
 
@@ -181,7 +184,7 @@ fn ask_replay(endpoint: &str, heard: &mut Heard) -> ReplaySeen {
         ReplayGoesOn::Yes
     });
     match result {
-        Err(error) => ReplaySeen::Unreachable(error.to_string()),
+        Err(error) => ReplaySeen::Unreachable(Unreached::Other(error.to_string())),
         Ok(()) if !has_answer => ReplaySeen::Silent,
         Ok(()) => ReplaySeen::Answered { first, messages, gaps, has_end, has_topic },
     }

@@ -53,7 +53,8 @@ fn judge_peer(url: &str, ours: &Known, peer: &PeerSeen) -> Finding {
     let theirs = match peer {
         Ok(theirs) => theirs,
         Err(why) => {
-            let fix = format!("start it, or POST /deregister_peer with {url}");
+            // What was seen says whether it is dead, stopped or unreachable, and what to do then.
+            let fix = format!("if it is gone for good, POST /deregister_peer with {url}");
             return Finding::problem("peers", format!("{url}: {why}"), fix);
         }
     };

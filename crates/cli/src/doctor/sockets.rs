@@ -1,5 +1,7 @@
 //! Sockets to an engine, as the service has them. The only module of this crate that knows ZeroMQ.
 
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -9,21 +11,79 @@ const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
 /// A larger message closes the connection, as in the service.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 
-/// Whether anybody accepts connections at an endpoint; the error says why not.
-pub(super) fn reach(endpoint: &str, deadline: Duration) -> Result<(), String> {
-    if let Some(path) = endpoint.strip_prefix("ipc://") {
-        return UnixStream::connect(path).map(drop).map_err(|error| error.to_string());
+/// Why no connection to an endpoint can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unreached {
+    /// The host answers that no process listens there.
+    Refused,
+    /// No answer of any kind came in time.
+    TimedOut(Duration),
+    /// Another reason, in words.
+    Other(String),
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => write!(f, "connection refused"),
+            Self::TimedOut(deadline) => write!(f, "no answer within {deadline:?}"),
+            Self::Other(why) => write!(f, "{why}"),
+        }
     }
-    let address = endpoint.strip_prefix("tcp://").ok_or("neither tcp:// nor ipc://")?;
-    let addresses = address.to_socket_addrs().map_err(|error| error.to_string())?;
-    let mut why = "the name has no address".to_owned();
+}
+
+impl Unreached {
+    fn of(error: &io::Error, deadline: Duration) -> Self {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => Self::Refused,
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Self::TimedOut(deadline),
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// A plain connection to an endpoint.
+trait Connection: Read + Write {}
+impl<C: Read + Write> Connection for C {}
+
+/// Whether a connection to an endpoint can be made.
+pub(super) fn reach(endpoint: &str, deadline: Duration) -> Result<(), Unreached> {
+    connect(endpoint, deadline).map(drop)
+}
+
+/// Connects without ZeroMQ. Reads from the connection wait for `deadline` at most.
+fn connect(endpoint: &str, deadline: Duration) -> Result<Box<dyn Connection>, Unreached> {
+    let unreached = |error: io::Error| Unreached::of(&error, deadline);
+    if let Some(path) = endpoint.strip_prefix("ipc://") {
+        let connection = UnixStream::connect(path).map_err(unreached)?;
+        connection.set_read_timeout(Some(deadline)).map_err(unreached)?;
+        return Ok(Box::new(connection));
+    }
+    let other = |why: &str| Unreached::Other(why.to_owned());
+    let address = endpoint.strip_prefix("tcp://").ok_or_else(|| other("neither tcp:// nor ipc://"))?;
+    let addresses = address.to_socket_addrs().map_err(|error| other(&error.to_string()))?;
+    let mut why = other("the name has no address");
     for address in addresses {
         match TcpStream::connect_timeout(&address, deadline) {
-            Ok(_) => return Ok(()),
-            Err(error) => why = error.to_string(),
+            Ok(connection) => {
+                connection.set_read_timeout(Some(deadline)).map_err(unreached)?;
+                return Ok(Box::new(connection));
+            }
+            Err(error) => why = unreached(error),
         }
     }
     Err(why)
+}
+
+/// Begins as ZeroMQ does, and ends a line, so that a server of another protocol answers, too.
+const GREETING: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f\r\n\r\n";
+
+/// Whether an endpoint takes a connection and then neither says anything nor ends it: the kernel accepts connections for
+/// a process that is stopped.
+pub(super) fn is_silent(endpoint: &str, deadline: Duration) -> bool {
+    let Ok(mut connection) = connect(endpoint, deadline) else { return false };
+    let read = connection.write_all(GREETING).and_then(|()| connection.read(&mut [0]));
+    read.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
 }
 
 /// A subscription to everything that an engine publishes.

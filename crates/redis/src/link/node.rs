@@ -36,6 +36,8 @@ struct State {
 /// One connection, used by many at once.
 pub(crate) struct NodeLink {
     dialler: Dialler,
+    /// For logs, without a password.
+    endpoint: String,
     state: Mutex<State>,
     lost: Notify,
 }
@@ -43,7 +45,11 @@ pub(crate) struct NodeLink {
 impl NodeLink {
     pub(super) fn new(dialler: Dialler) -> Self {
         let state = State { connection: None, number: 0, last_error: "not connected yet".to_owned() };
-        Self { dialler, state: Mutex::new(state), lost: Notify::new() }
+        let endpoint = match &dialler {
+            Dialler::Node(node) => node.get_connection_info().addr().to_string(),
+            Dialler::Sentinel(_) => "sentinel".to_owned(),
+        };
+        Self { dialler, endpoint, state: Mutex::new(state), lost: Notify::new() }
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -66,7 +72,7 @@ impl NodeLink {
             match dialled.map_err(|_| LinkError::Late(CONNECT_DEADLINE).to_string()) {
                 Ok(Ok(connection)) => {
                     let mut state = self.state.lock();
-                    info!("connected to the store");
+                    info!(endpoint = self.endpoint.as_str(), "connected to the shared store");
                     state.connection = Some(connection);
                     state.number += 1;
                     pause = FIRST_PAUSE;
@@ -84,7 +90,11 @@ impl NodeLink {
     fn failed_to_dial(&self, error: String) {
         let mut state = self.state.lock();
         if state.last_error != error {
-            warn!("failed to connect to the store: {error}");
+            warn!(
+                endpoint = self.endpoint.as_str(),
+                error = error.as_str(),
+                "failed to connect to the shared store; retrying"
+            );
             state.last_error = error;
         }
     }
@@ -148,7 +158,7 @@ impl NodeLink {
     fn give_up(&self, number: u64, error: &str) {
         let mut state = self.state.lock();
         if state.number == number && state.connection.take().is_some() {
-            warn!("lost the connection to the store: {error}");
+            warn!(endpoint = self.endpoint.as_str(), error, "lost the connection to the shared store; reconnecting");
             error.clone_into(&mut state.last_error);
             drop(state);
             self.lost.notify_one();

@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::bucket::BucketWriter;
 use self::rank::Publishing;
@@ -226,12 +226,16 @@ impl Publisher {
                 continue;
             }
             // A replica that stood still learns first whether it still publishes.
+            let mut has_failed = false;
             if is_beat && let Err(error) = self.beat().await {
                 self.warn("failed to renew the list of holders", &error);
+                has_failed = true;
             }
             self.remove_invalid_values().await;
             if let Some(error) = self.cycle(is_beat).await {
                 self.warn("failed to write to the store", &error);
+            } else if is_beat && !has_failed && !std::mem::take(&mut self.last_warning).is_empty() {
+                info!(ranks = self.ranks.len(), "shared store accepts writes again");
             }
             self.count();
         }
@@ -242,7 +246,7 @@ impl Publisher {
     fn warn(&mut self, what: &str, error: &LinkError) {
         let warning = format!("{what}: {error}");
         if self.last_warning != warning {
-            warn!("{warning}");
+            warn!(%error, "{what}");
             self.last_warning = warning;
         }
     }

@@ -11,6 +11,7 @@ use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, News};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 use crate::indexer::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration};
+use crate::logs::log_rank;
 use crate::metrics::Bound;
 use crate::peers::{RecoveryState, RecoveryStatus};
 
@@ -113,10 +114,17 @@ impl Runner {
                 self.indexer.metrics().discovery_answered(&source.name, SystemTime::now());
                 if let Some(error) = source.error.take() {
                     is_news = true;
-                    info!("{} answers again; it said: {error}", source.name);
+                    info!(source = &*source.name, error = error.as_str(), "discovery source responds again");
                 }
                 if source.problems != found.problems {
-                    found.problems.iter().for_each(|problem| warn!("{}: {problem}", source.name));
+                    let log = |problem: &String| {
+                        warn!(
+                            source = &*source.name,
+                            problem = problem.as_str(),
+                            "discovery source has an unusable part"
+                        );
+                    };
+                    found.problems.iter().for_each(log);
                 }
                 source.answered_at = Some(now);
                 is_news |= source.problems != found.problems;
@@ -130,7 +138,8 @@ impl Runner {
                 }
                 if source.error.as_deref() != Some(failure.text()) {
                     is_news = true;
-                    error!("{}: {}", source.name, failure.text());
+                    let error = failure.text();
+                    error!(source = &*source.name, error, "discovery source failed; its registrations stay");
                 }
                 source.error = Some(failure.text().to_owned());
                 self.reconciler.fails(number);
@@ -162,7 +171,7 @@ impl Runner {
                     };
                     self.indexer.unregister_kept(&rank, emptied);
                     self.indexer.metrics().discovery_change("unregistered");
-                    info!("{rank} is unregistered: its source no longer names it so");
+                    log_rank!(debug, rank, "discovery unregistered a rank that its source no longer names");
                 }
                 Step::Register { registration, source } => self.register(registration, &source, now),
             }
@@ -182,7 +191,7 @@ impl Runner {
         match &result {
             Ok(Registered::New) => {
                 self.indexer.metrics().discovery_change("registered");
-                info!("{rank} is registered at {endpoint}: {source} names it");
+                log_rank!(debug, rank, endpoint = endpoint.as_str(), source = &**source, "discovery registered a rank");
             }
             Ok(Registered::Already) => {}
             Err(_) => self.indexer.metrics().discovery_change("refused"),
@@ -226,7 +235,16 @@ impl Runner {
                 let key = target.rank();
                 let is_new = source.told.get(&key) != Some(&target.state);
                 if let Some(reason) = target.reason.as_ref().filter(|_| is_new && target.state != "leaving") {
-                    warn!("{} names {key}, which is {}: {reason}", source.name, target.state);
+                    let (source, state, endpoint) = (&*source.name, target.state, target.endpoint.as_str());
+                    log_rank!(
+                        warn,
+                        key,
+                        endpoint,
+                        source,
+                        state,
+                        reason = reason.as_str(),
+                        "discovered rank is not followed"
+                    );
                 }
                 told.insert(key, target.state);
             }

@@ -55,7 +55,7 @@ pub(crate) struct TargetStatus {
     dp_rank: u32,
     model_name: String,
     tenant_id: String,
-    endpoint: String,
+    pub(crate) endpoint: String,
     pub(crate) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,

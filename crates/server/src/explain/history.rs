@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use flash_indexer_core::{BlockEvent, LocalHash, SequenceHash, Tier, WorkerRank};
+use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
+use flash_indexer_wire::Forgotten;
 use parking_lot::Mutex;
 
 /// Clears remembered for each model.
@@ -19,22 +20,48 @@ pub(crate) struct History {
     remembered: Mutex<Remembered>,
 }
 
-/// A history at one moment, the latest last.
+/// A history at one moment: one log for each kind of event, each oldest first. Ordinals order events across logs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Remembered {
-    pub(super) stored: VecDeque<StoredBlock>,
-    pub(super) removed: VecDeque<RemovedBlock>,
-    pub(super) cleared: VecDeque<ClearedRank>,
+    /// Ordinal of the next event.
+    next: Ordinal,
+    pub(super) stored: Log<StoredBlock>,
+    pub(super) copied: Log<CopiedBlock>,
+    pub(super) removed: Log<RemovedBlock>,
+    pub(super) cleared: Log<ClearedRank>,
 }
 
-/// A block that a rank has told of: which name its content had.
+/// Position of an event among all events of a model. Times do not order events: an engine stamps batches by its own
+/// clock, and a replay brings old stamps again.
+pub(super) type Ordinal = u64;
+
+/// The latest events of one kind.
+#[derive(Debug, Clone)]
+pub(super) struct Log<T> {
+    entries: VecDeque<(Ordinal, T)>,
+    complete_from: Ordinal,
+}
+
+/// A stored block, with its content and its place in the sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoredBlock {
-    pub(super) at: Instant,
     pub(super) rank: WorkerRank,
+    pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
     pub(super) parent: Option<SequenceHash>,
     pub(super) local: LocalHash,
+    /// Zero if the index may have refused the block.
+    pub(super) copies: u32,
+}
+
+/// A further copy of a block that the rank holds in another tier.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CopiedBlock {
+    pub(super) rank: WorkerRank,
+    pub(super) tier: Tier,
+    pub(super) sequence: SequenceHash,
+    /// Whether the index held every block of the event; a copy of a block that is not held changes nothing.
+    pub(super) is_known: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +70,7 @@ pub(super) struct RemovedBlock {
     pub(super) rank: WorkerRank,
     pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
+    pub(super) copies: RemovedCopies,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -57,46 +85,61 @@ pub(super) struct ClearedRank {
 pub(crate) enum ClearCause {
     /// The engine dropped its cache.
     Engine,
-    /// The service took the engine's cache to be empty: it has started again, or is listened to no more.
+    /// The service forgot the rank because of its stream.
+    Stream(Forgotten),
+    /// The service forgot the rank for another reason: it was unregistered, or its state could not be used.
     Service,
 }
 
 impl History {
-    /// Remembers so many stored and so many removed blocks; none costs nothing.
+    /// Remembers up to `blocks_max` stored, copied and removed blocks each. Zero disables the history.
     pub(crate) fn new(blocks_max: usize) -> Self {
         Self { blocks_max, remembered: Mutex::default() }
     }
 
-    /// An event of a rank was applied.
-    pub(crate) fn note(&self, rank: WorkerRank, event: &BlockEvent, at: Instant) {
+    /// Records an event of a rank, with what the index made of it. `at` is the time of the event, not of its arrival.
+    pub(crate) fn note(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, at: Instant) {
         if self.blocks_max == 0 {
             return;
         }
         let mut remembered = self.remembered.lock();
+        let ordinal = remembered.next_ordinal();
         match event {
-            BlockEvent::Stored { parent, blocks, .. } => {
+            BlockEvent::Stored { tier, parent, blocks, copies } => {
+                let (tier, copies) = (*tier, if applied.refused > 0 { 0 } else { *copies });
                 let mut parent = *parent;
                 for block in blocks {
-                    let stored = StoredBlock { at, rank, sequence: block.sequence, parent, local: block.local };
-                    push(&mut remembered.stored, stored, self.blocks_max);
+                    let (sequence, local) = (block.sequence, block.local);
+                    let stored = StoredBlock { rank, tier, sequence, parent, local, copies };
+                    remembered.stored.push(ordinal, stored, self.blocks_max);
                     parent = Some(block.sequence);
                 }
             }
-            BlockEvent::Removed { tier, blocks, .. } => {
+            BlockEvent::Copied { tier, blocks } => {
+                let is_known = applied.unknown == 0;
                 for &sequence in blocks {
-                    let removed = RemovedBlock { at, rank, tier: *tier, sequence };
-                    push(&mut remembered.removed, removed, self.blocks_max);
+                    let copied = CopiedBlock { rank, tier: *tier, sequence, is_known };
+                    remembered.copied.push(ordinal, copied, self.blocks_max);
                 }
             }
-            BlockEvent::Cleared => remembered.clear(rank, ClearCause::Engine, at),
-            BlockEvent::Copied { .. } => {}
+            BlockEvent::Removed { tier, blocks, copies } => {
+                for &sequence in blocks {
+                    let removed = RemovedBlock { at, rank, tier: *tier, sequence, copies: *copies };
+                    remembered.removed.push(ordinal, removed, self.blocks_max);
+                }
+            }
+            BlockEvent::Cleared => {
+                remembered.cleared.push(ordinal, ClearedRank { at, rank, cause: ClearCause::Engine }, CLEARS_MAX);
+            }
         }
     }
 
-    /// All that a rank held was forgotten by the service itself.
-    pub(crate) fn forgotten(&self, rank: WorkerRank, at: Instant) {
+    /// Records that the service itself forgot everything that a rank held.
+    pub(crate) fn forgotten(&self, rank: WorkerRank, cause: ClearCause, at: Instant) {
         if self.blocks_max > 0 {
-            self.remembered.lock().clear(rank, ClearCause::Service, at);
+            let mut remembered = self.remembered.lock();
+            let ordinal = remembered.next_ordinal();
+            remembered.cleared.push(ordinal, ClearedRank { at, rank, cause }, CLEARS_MAX);
         }
     }
 
@@ -107,16 +150,37 @@ impl History {
 }
 
 impl Remembered {
-    fn clear(&mut self, rank: WorkerRank, cause: ClearCause, at: Instant) {
-        push(&mut self.cleared, ClearedRank { at, rank, cause }, CLEARS_MAX);
+    fn next_ordinal(&mut self) -> Ordinal {
+        self.next += 1;
+        self.next
     }
 }
 
-fn push<T>(list: &mut VecDeque<T>, item: T, items_max: usize) {
-    if list.len() >= items_max {
-        list.pop_front();
+impl<T> Log<T> {
+    fn push(&mut self, ordinal: Ordinal, entry: T, entries_max: usize) {
+        if self.entries.len() >= entries_max
+            && let Some((forgotten, _)) = self.entries.pop_front()
+        {
+            self.complete_from = forgotten + 1;
+        }
+        self.entries.push_back((ordinal, entry));
     }
-    list.push_back(item);
+
+    /// The entries, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Ordinal, T)> {
+        self.entries.iter()
+    }
+
+    /// Every event of this kind from here on is in the log. Zero if none was ever dropped.
+    pub(super) fn complete_from(&self) -> Ordinal {
+        self.complete_from
+    }
+}
+
+impl<T> Default for Log<T> {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), complete_from: 0 }
+    }
 }
 
 #[cfg(test)]
@@ -135,19 +199,21 @@ mod tests {
         let removed = BlockEvent::Removed { tier: Tier::Host, blocks, copies: RemovedCopies::One };
         let note_all = |history: &History| {
             for event in [&stored, &removed, &BlockEvent::Cleared] {
-                history.note(rank, event, Instant::now());
+                history.note(rank, event, &Applied::default(), Instant::now());
             }
-            history.forgotten(rank, Instant::now());
+            history.forgotten(rank, ClearCause::Service, Instant::now());
             history.remembered()
         };
         let remembered = note_all(&History::new(2));
-        let parents: Vec<_> = remembered.stored.iter().map(|stored| (stored.sequence.0, stored.parent)).collect();
+        let parents: Vec<_> = remembered.stored.iter().map(|(_, stored)| (stored.sequence.0, stored.parent)).collect();
         assert_eq!(parents, [(2, Some(SequenceHash(1))), (3, Some(SequenceHash(2)))]);
-        assert_eq!(remembered.removed.iter().map(|removed| removed.sequence.0).collect::<Vec<_>>(), [2, 1]);
-        let causes: Vec<_> = remembered.cleared.iter().map(|cleared| cleared.cause).collect();
+        assert_eq!(remembered.removed.iter().map(|(_, removed)| removed.sequence.0).collect::<Vec<_>>(), [2, 1]);
+        let causes: Vec<_> = remembered.cleared.iter().map(|(_, cleared)| cleared.cause).collect();
         assert_eq!(causes, [ClearCause::Engine, ClearCause::Service]);
+        let complete = (remembered.stored.complete_from(), remembered.cleared.complete_from());
+        assert_eq!(complete, (2, 0), "a block of the first event was dropped, and no clear");
 
         let nothing = note_all(&History::new(0));
-        assert!(nothing.stored.is_empty() && nothing.removed.is_empty() && nothing.cleared.is_empty());
+        assert_eq!(nothing.stored.iter().count() + nothing.removed.iter().count() + nothing.cleared.iter().count(), 0);
     }
 }

@@ -1,12 +1,15 @@
 //! Why the index answers as it does: where each rank's match ends, and why there.
 //!
 //! [`walk`] follows a prompt through what one rank holds, [`found`] adds what its further cache groups lack,
-//! [`past`] orders what is remembered of the model ([`history`]), and [`reason`] draws the conclusion. None of it
+//! [`past`] orders what is remembered of the model ([`history`]), [`loss`] replays how a block went, and [`reason`] draws the conclusion. None of it
 //! knows sockets, clocks or HTTP.
 
 mod departures;
 mod found;
 mod history;
+mod loss;
+#[cfg(test)]
+mod model;
 mod past;
 mod reason;
 mod spaces;
@@ -18,8 +21,8 @@ use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRan
 pub(crate) use self::departures::{Departure, Departures};
 pub(crate) use self::found::{Lack, LackedBlock, LackingGroup};
 pub(crate) use self::history::{ClearCause, History};
-pub(crate) use self::past::Removal;
-pub(crate) use self::reason::{Elsewhere, End, Reason};
+pub(crate) use self::loss::{Clear, Removal};
+pub(crate) use self::reason::{Elsewhere, End, OtherSpace, Reason};
 pub(crate) use self::spaces::SeenSpaces;
 
 use self::found::Found;
@@ -51,8 +54,10 @@ pub(crate) struct Subject {
     pub(crate) rank: WorkerRank,
     pub(crate) trust: Trust,
     pub(crate) last_error: Option<String>,
-    /// Where it holds most of the same tokens under another adapter or salt.
-    pub(crate) elsewhere: Option<Elsewhere>,
+    /// Whether the rank holds more than its index has room for.
+    pub(crate) is_partial: bool,
+    /// Where most of the same tokens is held under another adapter or salt.
+    pub(crate) elsewhere: Elsewhere,
 }
 
 /// Takes in the dumps of ranks one after the other, and then explains.
@@ -122,7 +127,7 @@ impl Explainer {
             let deepest = |(_, found): &(_, Found)| (found.longest(), found.walk.longest());
             let (form, found) = forms.iter().zip(found).max_by_key(deepest)?;
             let asked = Asked { query: &form.query, names: &form.names, past: &past };
-            let ends = ends(&asked, subject.rank, subject.trust, &found, subject.elsewhere.as_ref());
+            let ends = ends(&asked, &subject, &found);
             Some(RankExplanation {
                 instance: subject.instance,
                 dp_rank: subject.rank.dp_rank,

@@ -1,50 +1,52 @@
 //! A history, ordered by what is asked of it.
 
-use std::time::Instant;
-
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
+use flash_indexer_core::{LocalHash, SequenceHash, WorkerRank};
 
-use super::history::{ClearCause, Remembered};
+use super::history::{Ordinal, Remembered};
+use super::loss::{BlockChange, Clear, CompleteFrom, Loss, Removal, loss};
 use super::walk::{Names, add_names_at};
 
-/// When a rank removed a block, and from where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Removal {
-    pub(crate) at: Instant,
-    pub(crate) tier: Tier,
-}
-
-/// When everything that a rank held was forgotten, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Clear {
-    pub(crate) at: Instant,
-    pub(crate) cause: ClearCause,
-}
-
-/// The latest of each thing that happened.
+/// What happened to each block and rank, in order.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    stored: KeyedMap<(WorkerRank, SequenceHash), Instant>,
-    removed: KeyedMap<(WorkerRank, SequenceHash), Removal>,
-    cleared: KeyedMap<WorkerRank, Clear>,
+    changes: KeyedMap<(WorkerRank, SequenceHash), Vec<(Ordinal, BlockChange)>>,
+    clears: KeyedMap<WorkerRank, Vec<(Ordinal, Clear)>>,
+    complete_from: CompleteFrom,
     followers: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
 }
 
 impl Past {
     pub(super) fn new(remembered: &Remembered) -> Self {
         let mut past = Self::default();
-        for stored in &remembered.stored {
-            past.stored.insert((stored.rank, stored.sequence), stored.at);
+        let changes = &mut past.changes;
+        let mut add = |rank, sequence, ordinal, change| {
+            changes.entry((rank, sequence)).or_default().push((ordinal, change));
+        };
+        for &(ordinal, stored) in remembered.stored.iter() {
+            let change = BlockChange::Stored { tier: stored.tier, local: stored.local, copies: stored.copies };
+            add(stored.rank, stored.sequence, ordinal, change);
             past.followers.entry(stored.parent).or_default().push((stored.sequence, stored.local));
         }
-        for removed in &remembered.removed {
+        for &(ordinal, copied) in remembered.copied.iter() {
+            let change = BlockChange::Copied { tier: copied.tier, is_known: copied.is_known };
+            add(copied.rank, copied.sequence, ordinal, change);
+        }
+        for &(ordinal, removed) in remembered.removed.iter() {
             let removal = Removal { at: removed.at, tier: removed.tier };
-            past.removed.insert((removed.rank, removed.sequence), removal);
+            add(removed.rank, removed.sequence, ordinal, BlockChange::Removed { removal, copies: removed.copies });
         }
-        for cleared in &remembered.cleared {
-            past.cleared.insert(cleared.rank, Clear { at: cleared.at, cause: cleared.cause });
+        // One event can name a block twice: the sort is stable.
+        changes.values_mut().for_each(|changes| changes.sort_by_key(|&(ordinal, _)| ordinal));
+        for &(ordinal, cleared) in remembered.cleared.iter() {
+            let clear = Clear { at: cleared.at, cause: cleared.cause };
+            past.clears.entry(cleared.rank).or_default().push((ordinal, clear));
         }
+        past.complete_from = CompleteFrom {
+            added: remembered.stored.complete_from().max(remembered.copied.complete_from()),
+            removed: remembered.removed.complete_from(),
+            cleared: remembered.cleared.complete_from(),
+        };
         past
     }
 
@@ -63,16 +65,11 @@ impl Past {
         }
     }
 
-    /// When `rank` stored the block, if it is remembered.
-    pub(super) fn stored(&self, rank: WorkerRank, sequence: SequenceHash) -> Option<Instant> {
-        self.stored.get(&(rank, sequence)).copied()
-    }
-
-    pub(super) fn removed(&self, rank: WorkerRank, sequence: SequenceHash) -> Option<Removal> {
-        self.removed.get(&(rank, sequence)).copied()
-    }
-
-    pub(super) fn cleared(&self, rank: WorkerRank) -> Option<Clear> {
-        self.cleared.get(&rank).copied()
+    /// How `rank`, which does not hold the block now, lost it, and the ordinal of the event that took it. None if nothing
+    /// remembered says that the rank held it.
+    pub(super) fn loss(&self, rank: WorkerRank, sequence: SequenceHash, local: LocalHash) -> Option<(Ordinal, Loss)> {
+        let changes = self.changes.get(&(rank, sequence))?;
+        let clears = self.clears.get(&rank).map_or(&[][..], Vec::as_slice);
+        loss(changes, clears, self.complete_from, local)
     }
 }

@@ -1,12 +1,16 @@
 //! Why a rank's match ends where it does: from what it holds and what happened to it, nothing else.
 
-use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
+use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
 use flash_indexer_wire::ContentSpace;
 
+use super::Subject;
 use super::found::{Found, Lack};
-use super::past::{Clear, Past, Removal};
+use super::history::Ordinal;
+use super::loss::{Clear, Loss, Removal};
+use super::past::Past;
 use super::walk::{Names, Piece, Walk};
 use crate::ingest::Trust;
+use crate::instance::InstanceId;
 
 /// Where a match ends, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +23,9 @@ pub(crate) struct End {
     /// Its name, if any rank knows it or has lately known it.
     pub(crate) sequence: Option<SequenceHash>,
     pub(crate) reason: Reason,
+    /// Where more of the same tokens is held under another adapter or salt, whatever the reason. None for a block that
+    /// the rank holds.
+    pub(crate) elsewhere: Elsewhere,
 }
 
 /// Why a block does not match.
@@ -36,10 +43,14 @@ pub(crate) enum Reason {
     Removed(Option<Removal>),
     /// The rank had it when all that it held was forgotten.
     Cleared(Clear),
-    /// The rank holds so many leading blocks of the same tokens under another adapter or salt.
-    OtherSpace { space: ContentSpace, blocks: usize },
+    /// The rank has removed it and was cleared later. A copy may have been left for the clear.
+    RemovedThenCleared(Removal, Clear),
+    /// The rank holds more of the same tokens under another adapter or salt: [`End::elsewhere`].
+    OtherSpace,
     /// The rank has not said anything yet.
     Cold,
+    /// The rank may hold it: the index had no room for all that the rank holds.
+    NoRoom,
     /// The rank may hold it, because messages were missed or could not be read.
     Degraded,
     /// The rank has not told of it as far as is remembered.
@@ -55,12 +66,29 @@ pub(crate) struct Behind {
     pub(crate) blocks: usize,
 }
 
+/// Where the same tokens are held under another adapter or salt.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Elsewhere {
+    /// By the rank itself.
+    pub(crate) own: Option<OtherSpace>,
+    /// By the rank of the fleet that holds most of them.
+    pub(crate) fleet: Option<(InstanceId, DpRank, OtherSpace)>,
+}
+
 /// The same tokens under another adapter or salt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Elsewhere {
+pub(crate) struct OtherSpace {
     pub(crate) space: ContentSpace,
-    /// Leading blocks that the rank holds of it.
+    /// Leading blocks that are held of it.
     pub(crate) blocks: usize,
+}
+
+impl Elsewhere {
+    /// Only what goes further than the first `blocks` blocks.
+    fn beyond(self, blocks: usize) -> Self {
+        let Self { own, fleet } = self;
+        Self { own: own.filter(|own| own.blocks > blocks), fleet: fleet.filter(|(.., fleet)| fleet.blocks > blocks) }
+    }
 }
 
 /// A question, and what is known besides what the rank itself holds.
@@ -72,17 +100,18 @@ pub(super) struct Asked<'a> {
 }
 
 /// Where a rank's match ends in device memory and, if that is further on, altogether.
-pub(super) fn ends(
-    asked: &Asked<'_>,
-    rank: WorkerRank,
-    trust: Trust,
-    Found { walk, lacks }: &Found,
-    elsewhere: Option<&Elsewhere>,
-) -> Vec<End> {
+pub(super) fn ends(asked: &Asked<'_>, subject: &Subject, Found { walk, lacks }: &Found) -> Vec<End> {
+    let held = Elsewhere::default;
     let local = |position: usize| asked.query.get(position).copied();
     let cut_off = |lack: &Lack| {
         let position = lack.usable;
-        End { position, local: local(position), sequence: lack.sequence, reason: Reason::CacheGroups(lack.clone()) }
+        End {
+            position,
+            local: local(position),
+            sequence: lack.sequence,
+            reason: Reason::CacheGroups(lack.clone()),
+            elsewhere: held(),
+        }
     };
     let mut ends = Vec::new();
     if let Some(lack) = &lacks[Tier::Device] {
@@ -90,7 +119,7 @@ pub(super) fn ends(
     } else if let Some(slower) = walk.slower {
         let position = walk.blocks[Tier::Device];
         let reason = Reason::OtherTier(slower.tier);
-        ends.push(End { position, local: local(position), sequence: Some(slower.sequence), reason });
+        ends.push(End { position, local: local(position), sequence: Some(slower.sequence), reason, elsewhere: held() });
     }
     if let Some(lack) = &lacks[Tier::External] {
         let is_told = ends.iter().any(|end: &End| end.position == lack.usable && lacks[Tier::Device].is_some());
@@ -100,21 +129,21 @@ pub(super) fn ends(
     let position = walk.longest();
     let Some(missing) = local(position) else {
         if ends.is_empty() {
-            ends.push(End { position, local: None, sequence: None, reason: Reason::WholePrompt });
+            ends.push(End { position, local: None, sequence: None, reason: Reason::WholePrompt, elsewhere: held() });
         }
         return ends;
     };
-    let names = Missing::of(asked, rank, walk);
-    let reason = names.reason(asked.past, rank).or_else(|| {
-        let elsewhere = elsewhere.filter(|elsewhere| elsewhere.blocks > position);
-        elsewhere.map(|Elsewhere { space, blocks }| Reason::OtherSpace { space: space.clone(), blocks: *blocks })
-    });
-    let reason = reason.unwrap_or(match trust {
+    let names = Missing::of(asked, subject.rank, walk, missing);
+    let elsewhere = subject.elsewhere.clone().beyond(position);
+    let past = names.reason().filter(|past| !subject.is_partial || *past != Reason::Removed(None));
+    let reason = past.or_else(|| elsewhere.own.as_ref().map(|_| Reason::OtherSpace));
+    let reason = reason.unwrap_or(match subject.trust {
         Trust::Cold => Reason::Cold,
         Trust::Recovering | Trust::Degraded => Reason::Degraded,
+        Trust::Exact if subject.is_partial => Reason::NoRoom,
         Trust::Exact => Reason::NeverSeen,
     });
-    ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason });
+    ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason, elsewhere });
     ends
 }
 
@@ -125,10 +154,11 @@ struct Missing {
     /// Any name of it.
     any: Option<SequenceHash>,
     behind: Option<Piece>,
+    loss: Option<Loss>,
 }
 
 impl Missing {
-    fn of(asked: &Asked<'_>, rank: WorkerRank, walk: &Walk) -> Self {
+    fn of(asked: &Asked<'_>, rank: WorkerRank, walk: &Walk, local: LocalHash) -> Self {
         let position = walk.longest();
         let known_at = |position: usize| asked.names.get(position).map_or(&[][..], Vec::as_slice);
         // Content may repeat: a piece belongs to this prompt if its parent is the prompt's block, as far
@@ -140,9 +170,18 @@ impl Missing {
         let behind = walk.pieces.iter().find(belongs).copied();
         let next = behind.filter(|piece| piece.position == position + 1).map(|piece| piece.parent);
         let names = || next.into_iter().chain(known_at(position).iter().copied());
-        let past = asked.past;
-        let was_own = |name: &SequenceHash| past.removed(rank, *name).is_some() || past.stored(rank, *name).is_some();
-        Self { own: next.or_else(|| names().find(was_own)), any: names().next(), behind }
+        // A rank can have several names for one block: the block was held as long as the last of them was.
+        let losses = names().filter_map(|name| {
+            let (ordinal, loss): (Ordinal, Loss) = asked.past.loss(rank, name, local)?;
+            Some((ordinal, name, loss))
+        });
+        let last = losses.max_by_key(|&(ordinal, ..)| ordinal);
+        Self {
+            own: next.or(last.map(|(_, name, _)| name)),
+            any: names().next(),
+            behind,
+            loss: last.map(|(.., loss)| loss),
+        }
     }
 
     fn sequence(&self) -> Option<SequenceHash> {
@@ -150,19 +189,20 @@ impl Missing {
     }
 
     /// What the past says.
-    fn reason(&self, past: &Past, rank: WorkerRank) -> Option<Reason> {
-        let stored = self.own.and_then(|name| past.stored(rank, name));
-        let removed = self.own.and_then(|name| past.removed(rank, name));
-        let cleared = past.cleared(rank).filter(|cleared| stored.is_some_and(|stored| stored <= cleared.at));
-        let removed_last = removed.filter(|removed| cleared.is_none_or(|cleared| cleared.at <= removed.at));
-        match (self.behind, removed_last, cleared) {
-            (Some(Piece { position, blocks, .. }), removed, _) => {
-                Some(Reason::Hole { behind: Behind { position, blocks }, removed })
-            }
-            (None, Some(removed), _) => Some(Reason::Removed(Some(removed))),
-            (None, None, Some(cleared)) => Some(Reason::Cleared(cleared)),
-            (None, None, None) => stored.map(|_| Reason::Removed(None)),
+    fn reason(&self) -> Option<Reason> {
+        if let Some(Piece { position, blocks, .. }) = self.behind {
+            let removed = match self.loss {
+                Some(Loss::Removed(removal)) => Some(removal),
+                Some(Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::Unremembered) | None => None,
+            };
+            return Some(Reason::Hole { behind: Behind { position, blocks }, removed });
         }
+        self.loss.map(|loss| match loss {
+            Loss::Removed(removal) => Reason::Removed(Some(removal)),
+            Loss::Cleared(clear) => Reason::Cleared(clear),
+            Loss::RemovedThenCleared(removal, clear) => Reason::RemovedThenCleared(removal, clear),
+            Loss::Unremembered => Reason::Removed(None),
+        })
     }
 }
 
@@ -171,7 +211,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use flash_indexer_core::hashing::Salt;
-    use flash_indexer_core::{Block, BlockEvent, DpRank, RemovedCopies, WorkerId};
+    use flash_indexer_core::{Applied, Block, BlockEvent, RemovedCopies, WorkerId};
 
     use super::super::history::{ClearCause, History};
     use super::*;
@@ -197,21 +237,34 @@ mod tests {
 
         fn did(&mut self, rank: WorkerRank, event: &BlockEvent) {
             self.seconds += 1;
-            self.history.note(rank, event, self.at(self.seconds));
+            self.history.note(rank, event, &Applied::default(), self.at(self.seconds));
         }
 
         /// The ends of prompt 1, 2, 3 for a rank that holds `dump`.
-        fn ends(&self, dump: &[BlockEvent], trust: Trust, elsewhere: Option<&Elsewhere>) -> Vec<End> {
+        fn ends(&self, dump: &[BlockEvent], trust: Trust, elsewhere: Option<&OtherSpace>) -> Vec<End> {
             let query = [10, 20, 30].map(LocalHash);
             let (past, mut names) = (Past::new(&self.history.remembered()), Names::new());
             let walk = Walk::new(&query, dump, &mut names);
             past.add_names(&query, &mut names);
             let found = Found { walk, ..Found::default() };
-            ends(&Asked { query: &query, names: &names, past: &past }, RANK, trust, &found, elsewhere)
+            let elsewhere = Elsewhere { own: elsewhere.cloned(), fleet: None };
+            let subject = Subject { trust, elsewhere, ..subject() };
+            ends(&Asked { query: &query, names: &names, past: &past }, &subject, &found)
         }
 
         fn reason(&self, dump: &[BlockEvent]) -> Reason {
             self.ends(dump, Trust::Exact, None).pop().expect("an end").reason
+        }
+    }
+
+    fn subject() -> Subject {
+        Subject {
+            instance: InstanceId::number(1),
+            rank: RANK,
+            trust: Trust::Exact,
+            last_error: None,
+            is_partial: false,
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -235,6 +288,7 @@ mod tests {
             local: Some(LocalHash(20)),
             sequence: Some(SequenceHash(2)),
             reason: Reason::OtherTier(Tier::Disk),
+            elsewhere: Elsewhere::default(),
         };
         assert_eq!(rank.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));
         let ends =
@@ -293,9 +347,10 @@ mod tests {
     fn without_a_past_other_spaces_and_trust_are_the_reasons() {
         let rank = Rank::new();
         let space = ContentSpace::new(Some("a"), Salt::new("s"));
-        let elsewhere = Elsewhere { space: space.clone(), blocks: 2 };
+        let elsewhere = OtherSpace { space, blocks: 2 };
         let reason = |dump: &[BlockEvent], trust| rank.ends(dump, trust, Some(&elsewhere))[0].reason.clone();
-        assert_eq!(reason(&[], Trust::Degraded), Reason::OtherSpace { space, blocks: 2 });
+        assert_eq!(reason(&[], Trust::Degraded), Reason::OtherSpace);
+        assert_eq!(rank.ends(&[], Trust::Degraded, Some(&elsewhere))[0].elsewhere.own.as_ref(), Some(&elsewhere));
         let deeper = [stored(Tier::Device, None, &[1, 2])];
         assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded, "what is elsewhere is no longer");
         assert_eq!(reason(&deeper, Trust::Exact), Reason::NeverSeen);

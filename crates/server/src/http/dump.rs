@@ -22,6 +22,8 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
 use super::fields::Scope;
+use tracing::{debug, warn};
+
 use crate::dump::{DumpForm, DumpWriter};
 use crate::hashes::HashForm;
 use crate::indexer::Indexer;
@@ -77,8 +79,13 @@ pub(super) async fn dump(
     tokio::task::spawn_blocking(move || {
         let mut out = ChunkWriter { runtime, chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
         // An error means that the reader has gone away or stands still.
-        if write_dump(&selected, &mut out, (form, hashes, compression)).is_ok() {
-            complete.store(true, Ordering::Release);
+        debug!(models = selected.models.len(), "writing a dump");
+        match write_dump(&selected, &mut out, (form, hashes, compression)) {
+            Ok(()) => {
+                complete.store(true, Ordering::Release);
+                debug!(models = selected.models.len(), "wrote a dump");
+            }
+            Err(error) => warn!(%error, "dump cut off: its reader closed the connection or stopped reading"),
         }
         drop(permit);
     });

@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::Tier;
 use flash_indexer_core::groups::Reach;
+use flash_indexer_core::{DpRank, Tier};
+use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
 use crate::dump::Needs;
-use crate::explain::{ClearCause, Departure, End, Lack, LackedBlock, LackingGroup, RankExplanation, Reason, Removal};
+use crate::explain::{
+    Clear, ClearCause, Departure, Elsewhere, End, Lack, LackedBlock, LackingGroup, OtherSpace, RankExplanation, Reason,
+    Removal,
+};
 use crate::hashes::{HashForm, ShownHash};
 use crate::indexer::{Explanation, Question};
 use crate::ingest::Trust;
@@ -75,6 +79,9 @@ struct Facts {
     held_again_from: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_elsewhere: Option<HeldElsewhere>,
+    /// The same of the rank of the fleet that holds most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet_holds_elsewhere: Option<FleetHoldsElsewhere>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     cut_off: Option<CutOff>,
 }
@@ -111,6 +118,14 @@ struct HeldElsewhere {
     lora_name: Option<String>,
     is_salted: bool,
     blocks: usize,
+}
+
+#[derive(Serialize)]
+struct FleetHoldsElsewhere {
+    instance_id: InstanceId,
+    dp_rank: u32,
+    #[serde(flatten)]
+    held: HeldElsewhere,
 }
 
 impl ExplainResponse {
@@ -177,7 +192,11 @@ impl ShownEnd {
             };
             (format!("it was removed from {} {} ago", removal.tier.as_str(), shown_time(ago(removal.at))), facts)
         };
-        let (reason, (why, facts)) = match end.reason {
+        let cleared = |clear: Clear| {
+            let why = shown_clear(clear.cause, ago(clear.at));
+            ("cleared", (why, Facts { cleared_ms_ago: Some(milliseconds(ago(clear.at))), ..Facts::default() }))
+        };
+        let (reason, (why, mut facts)) = match end.reason {
             Reason::WholePrompt => ("whole_prompt", ("every block is held".to_owned(), Facts::default())),
             Reason::OtherTier(tier) => {
                 let facts = Facts { tier: Some(tier.as_str()), ..Facts::default() };
@@ -199,26 +218,16 @@ impl ShownEnd {
                 let why = "it was held, and how it went is no longer remembered";
                 ("removed", (why.to_owned(), Facts::default()))
             }
-            Reason::Cleared(clear) => {
-                let ago = ago(clear.at);
-                let why = match clear.cause {
-                    ClearCause::Engine => format!("the engine cleared its cache {} ago", shown_time(ago)),
-                    ClearCause::Service => {
-                        format!("it was forgotten {} ago, when the engine started again", shown_time(ago))
-                    }
-                };
-                ("cleared", (why, Facts { cleared_ms_ago: Some(milliseconds(ago)), ..Facts::default() }))
+            Reason::Cleared(clear) => cleared(clear),
+            Reason::RemovedThenCleared(removed, clear) => {
+                let ((removed, facts), (_, (cleared, of_clear))) = (removal(removed), cleared(clear));
+                let why = format!("{removed}; a copy that was left then went later: {cleared}");
+                ("removed", (why, Facts { cleared_ms_ago: of_clear.cleared_ms_ago, ..facts }))
             }
-            Reason::OtherSpace { space, blocks } => {
-                let adapter = space.lora_name().map_or("no adapter".to_owned(), |name| format!("adapter {name:?}"));
-                let salt = if space.salt().is_some() { "a salt that is not the prompt's" } else { "no salt" };
-                let why = format!("{blocks} blocks of the same tokens are held under {adapter} and {salt}");
-                let held_elsewhere = HeldElsewhere {
-                    lora_name: space.lora_name().map(str::to_owned),
-                    is_salted: space.salt().is_some(),
-                    blocks,
-                };
-                ("other_space", (why, Facts { held_elsewhere: Some(held_elsewhere), ..Facts::default() }))
+            Reason::OtherSpace => ("other_space", Default::default()),
+            Reason::NoRoom => {
+                let why = "it may be held unknown to the index, which has no room for all that the rank holds";
+                ("no_room", (format!("{why}: raise --memory-max"), Facts::default()))
             }
             Reason::Cold => ("cold", ("nothing was received from the engine yet".to_owned(), Facts::default())),
             Reason::Degraded => {
@@ -229,6 +238,7 @@ impl ShownEnd {
                 ("never_seen", ("as far as is remembered, the engine never stored it".to_owned(), Facts::default()))
             }
         };
+        let why = facts.hold_elsewhere(end.elsewhere, why);
         Self {
             position: end.position,
             local_hash: end.local.map(|local| ShownHash(local.0, hashes)),
@@ -236,6 +246,61 @@ impl ShownEnd {
             reason,
             why,
             facts,
+        }
+    }
+}
+
+impl Facts {
+    /// Adds where the same tokens are held under another adapter or salt; returns the sentence with that added.
+    fn hold_elsewhere(&mut self, Elsewhere { own, fleet }: Elsewhere, why: String) -> String {
+        let mut parts = vec![why];
+        if let Some(own) = own {
+            parts.push(format!("{} blocks of the same tokens are held under {}", own.blocks, shown_space(&own)));
+            self.held_elsewhere = Some(HeldElsewhere::of(&own));
+        }
+        if let Some((instance_id, DpRank(dp_rank), other)) = fleet {
+            let (blocks, space) = (other.blocks, shown_space(&other));
+            let holder = format!("instance {instance_id} rank {dp_rank}");
+            parts.push(format!("{holder} holds {blocks} blocks of the same tokens under {space}"));
+            let held = HeldElsewhere::of(&other);
+            self.fleet_holds_elsewhere = Some(FleetHoldsElsewhere { instance_id, dp_rank, held });
+        }
+        parts.retain(|part| !part.is_empty());
+        parts.join("; ")
+    }
+}
+
+impl HeldElsewhere {
+    fn of(OtherSpace { space, blocks }: &OtherSpace) -> Self {
+        Self { lora_name: space.lora_name().map(str::to_owned), is_salted: space.salt().is_some(), blocks: *blocks }
+    }
+}
+
+/// An adapter and a salt, in words.
+fn shown_space(OtherSpace { space, .. }: &OtherSpace) -> String {
+    let adapter = space.lora_name().map_or("no adapter".to_owned(), |name| format!("adapter {name:?}"));
+    let salt = if space.salt().is_some() { "a salt that is not the prompt's" } else { "no salt" };
+    format!("{adapter} and {salt}")
+}
+
+/// Why all that a rank held was forgotten, in a sentence.
+fn shown_clear(cause: ClearCause, ago: Duration) -> String {
+    let ago = shown_time(ago);
+    match cause {
+        ClearCause::Engine => format!("the engine cleared its cache {ago} ago"),
+        ClearCause::Stream(Forgotten::Restarted) => {
+            format!("it was forgotten {ago} ago, when the engine started again")
+        }
+        ClearCause::Stream(Forgotten::LifeUnknown) => {
+            format!(
+                "it was forgotten {ago} ago, when the connection came back: the engine may have started again meanwhile"
+            )
+        }
+        ClearCause::Stream(Forgotten::TooMuchLost) => {
+            format!("it was forgotten {ago} ago, when too many messages of the engine were lost")
+        }
+        ClearCause::Service => {
+            format!("the service forgot it {ago} ago: the rank was unregistered, or its state could not be used")
         }
     }
 }

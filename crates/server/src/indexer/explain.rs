@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
 use flash_indexer_wire::ContentSpace;
 
 use super::{Indexer, QueryError};
-use crate::explain::{Departure, Elsewhere, Explainer, RankExplanation, Subject};
+use crate::explain::{Departure, Elsewhere, Explainer, OtherSpace, RankExplanation, Subject};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Model, Standing};
 
@@ -100,18 +100,26 @@ impl Model {
         forms: Vec<Vec<LocalHash>>,
         is_asked: impl Fn(&InstanceId) -> bool,
     ) -> Vec<RankExplanation> {
-        let mut elsewhere = self.elsewhere(prompt);
         let mut depths: BTreeMap<WorkerRank, usize> = BTreeMap::new();
         for found in forms.iter().flat_map(|query| self.index.find(query).ranks) {
             let depth = depths.entry(found.rank).or_default();
             *depth = (*depth).max(found.longest() as usize);
         }
+        let ranks = self.ranks();
+        let mut other_spaces = self.other_spaces(prompt);
+        let deepest = depths.values().copied().max().unwrap_or(0);
+        let fleet = deepest_of_fleet(&ranks, &other_spaces, deepest);
+        let partial = self.partial_ranks();
         let mut explainer = Explainer::new(forms, &self.history);
-        for (instance, rank) in self.ranks().into_iter().filter(|(instance, _)| is_asked(instance)) {
+        for (instance, rank) in ranks.into_iter().filter(|(instance, _)| is_asked(instance)) {
             depths.remove(&rank);
             let Standing { trust, last_error } = self.standing(&instance, rank.dp_rank);
-            let elsewhere = elsewhere.remove(&rank);
-            let subject = Subject { instance, rank, trust, last_error, elsewhere };
+            let is_other = |(holder, dp_rank, _): &(InstanceId, DpRank, OtherSpace)| {
+                (holder, *dp_rank) != (&instance, rank.dp_rank)
+            };
+            let elsewhere = Elsewhere { own: other_spaces.remove(&rank), fleet: fleet.clone().filter(is_other) };
+            let is_partial = partial.as_ref().is_some_and(|partial| partial.contains(&rank));
+            let subject = Subject { instance, rank, trust, last_error, is_partial, elsewhere };
             // As a query of the same prompt is answered.
             explainer.take(subject, &self.index.dump(rank), |query, held, slowest| match prompt {
                 Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {
@@ -129,8 +137,8 @@ impl Model {
     }
 
     /// For each rank where it holds most of the same tokens under another adapter or salt.
-    fn elsewhere(&self, prompt: &Prompt) -> BTreeMap<WorkerRank, Elsewhere> {
-        let mut deepest: BTreeMap<WorkerRank, Elsewhere> = BTreeMap::new();
+    fn other_spaces(&self, prompt: &Prompt) -> BTreeMap<WorkerRank, OtherSpace> {
+        let mut deepest: BTreeMap<WorkerRank, OtherSpace> = BTreeMap::new();
         let Prompt::Tokens { tokens, lora_name, cache_salt } = prompt else { return deepest };
         let own = self.hash_space(lora_name.as_deref(), cache_salt.as_deref());
         let plain = ContentSpace::default();
@@ -140,10 +148,23 @@ impl Model {
             for found in found {
                 let blocks = found.longest() as usize;
                 if deepest.get(&found.rank).is_none_or(|known| known.blocks < blocks) {
-                    deepest.insert(found.rank, Elsewhere { space: space.clone(), blocks });
+                    deepest.insert(found.rank, OtherSpace { space: space.clone(), blocks });
                 }
             }
         }
         deepest
     }
+}
+
+/// The rank that holds most of a prompt's tokens under another adapter or salt, if that is more than the `deepest` match of
+/// the prompt itself.
+fn deepest_of_fleet(
+    ranks: &[(InstanceId, WorkerRank)],
+    other_spaces: &BTreeMap<WorkerRank, OtherSpace>,
+    deepest: usize,
+) -> Option<(InstanceId, DpRank, OtherSpace)> {
+    let holders = ranks.iter().filter_map(|(instance, rank)| Some((instance, rank, other_spaces.get(rank)?)));
+    // Of several that hold as much, the first one.
+    let (instance, rank, space) = holders.rev().max_by_key(|(.., space)| space.blocks)?;
+    (space.blocks > deepest).then(|| (instance.clone(), rank.dp_rank, space.clone()))
 }

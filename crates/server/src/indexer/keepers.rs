@@ -23,6 +23,16 @@ pub(crate) enum Keeper {
 }
 
 impl Keeper {
+    /// The owner of a registration, for logs.
+    pub(crate) fn owner(&self) -> &str {
+        match self {
+            Self::Hand => "manual",
+            Self::Source(name) => name,
+            Self::TakenOver => "peer",
+            Self::Pod => POD,
+        }
+    }
+
     /// Who keeps a rank here that has this source in the service that it is taken over from.
     pub(crate) fn taken_over(source: Option<&str>) -> Self {
         match source {

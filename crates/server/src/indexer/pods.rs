@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
 use crate::ingest::{Arrival, BindError, BoundOptions, Connection, Listener, ListenerOptions, Refusal};
 use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
+use crate::logs::log_listener;
 use crate::metrics::Bound;
 
 /// How often pods are looked for whose connection is gone.
@@ -156,7 +157,14 @@ impl Indexer {
         let Arrival { name, dp_rank, block_size, refused_before } = arrival;
         let refuse = |reason: &'static str, why: String| {
             if *refused_before != Some(reason) {
-                warn!("{name} is not followed: {why}");
+                let (model, instance) = (name.model_name.as_str(), name.instance.to_string());
+                warn!(
+                    model,
+                    instance = instance.as_str(),
+                    dp_rank = dp_rank.0,
+                    reason,
+                    "failed to follow the pod: {why}"
+                );
             }
             Err(Refusal::Refused { reason, why })
         };
@@ -191,7 +199,6 @@ impl Indexer {
         match self.register_for(Keeper::Pod, registration) {
             Ok(Registered::New) => {
                 self.metrics.pod_registered();
-                info!("{name} rank {dp_rank} has connected: blocks of {} tokens", block_size.tokens());
                 Ok(())
             }
             Ok(Registered::Already) => Ok(()),
@@ -204,10 +211,8 @@ impl Indexer {
         let listener = self.pod_listener(key, instance, dp_rank);
         let outgrown = listener.filter(|it| self.is_automatic(it) && it.model.block_size != block_size);
         if let Some(listener) = outgrown {
-            info!(
-                "instance {instance} rank {dp_rank} of {key} came back with blocks of {} tokens",
-                block_size.tokens()
-            );
+            let block_size = block_size.tokens();
+            log_listener!(info, listener, block_size, "the pod came back with another block size; unregistering");
             self.forget_pod(&listener);
         }
     }
@@ -268,7 +273,7 @@ impl Indexer {
         gone.retain(|id, _| unconnected.iter().any(|listener| listener.id == *id));
         for listener in unconnected {
             if now.duration_since(*gone.entry(listener.id).or_insert(now)) >= timeout {
-                info!("{} rank {} is gone, and is forgotten", listener.pod_name(), listener.dp_rank);
+                log_listener!(info, listener, "the pod stayed disconnected for too long; unregistering");
                 // Before it is gone, so that whoever sees that finds it counted.
                 self.metrics.pod_left();
                 self.forget_pod(&listener);

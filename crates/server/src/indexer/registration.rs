@@ -19,6 +19,7 @@ use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
 use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
+use crate::logs::log_rank;
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
 use crate::remembered::StreamName;
@@ -158,6 +159,7 @@ impl Indexer {
     ) -> Result<Registered, RegistrationError> {
         let _registering = self.registering.lock();
         let registered = self.listen(registration.clone(), start);
+        log_registration(&registration, &keeper, &registered);
         if registered.is_ok() {
             self.keepers.note(keeper, registration);
         } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
@@ -369,7 +371,11 @@ impl Indexer {
         ranks += closed.len();
         for (dp_rank, listener) in &closed {
             self.stop_listening(model, *dp_rank, listener);
-            self.keepers.forget(&RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank });
+            let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank };
+            let keeper = self.keepers.keeper(&rank);
+            let owner = keeper.as_ref().map(Keeper::owner);
+            log_rank!(info, rank, endpoint = listener.options.endpoint.as_str(), owner, "rank unregistered");
+            self.keepers.forget(&rank);
             let (instance, model) = (instance.clone(), model.key.clone());
             self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
         }
@@ -409,6 +415,22 @@ impl Indexer {
             let name = StreamName::new(model, instance, listener.dp_rank, &listener.options);
             self.remembered.lock().keep(name, position);
         }
+    }
+}
+
+/// Logs what became of a registration.
+fn log_registration(registration: &Registration, keeper: &Keeper, registered: &Result<Registered, RegistrationError>) {
+    let rank = RankId::of(registration);
+    let (endpoint, owner) = (registration.endpoint.as_str(), keeper.owner());
+    match registered {
+        Ok(Registered::New) => {
+            let (replay_endpoint, block_size) =
+                (registration.replay_endpoint.as_deref(), registration.block_size.tokens());
+            log_rank!(info, rank, endpoint, replay_endpoint, block_size, owner, "rank registered");
+        }
+        Ok(Registered::Already) => log_rank!(debug, rank, endpoint, owner, "rank is already registered"),
+        // The client gets the error, and a discovery source logs it.
+        Err(error) => log_rank!(debug, rank, endpoint, owner, %error, "failed to register the rank"),
     }
 }
 

@@ -83,7 +83,7 @@ impl Restored {
         match told {
             Told::Blocks(stored) => {
                 self.learn(stored.salt, stored.remembered, stored.parent, &stored.blocks);
-                model.apply_indexed(rank, BlockEvent::from(stored));
+                model.restore(rank, BlockEvent::from(stored));
             }
             Told::Names(stored) => self.take_names(model, rank, stored),
             Told::Gone(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
@@ -235,7 +235,7 @@ impl Drop for Restore {
         let places = std::mem::take(&mut self.places).into_values();
         for place in places.flat_map(BTreeMap::into_values).flat_map(BTreeMap::into_values) {
             if let Place::Taken(taken) = place {
-                taken.model.clear_rank(taken.rank);
+                taken.model.clear_restored(taken.rank);
             }
         }
         for (key, instance) in self.added.drain(..) {
@@ -277,7 +277,7 @@ impl Indexer {
             (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
             (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
             // It was unregistered meanwhile.
-            (None, Some(taken)) => taken.model.clear_rank(taken.rank),
+            (None, Some(taken)) => taken.model.clear_restored(taken.rank),
             (None, None) => {}
         }
     }

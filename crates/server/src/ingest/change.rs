@@ -4,6 +4,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_wire::{Pending, StreamTrust};
 
+use crate::explain::ClearCause;
+
 /// One step, to be taken in order with the others of its stream: trust changes with what it is about.
 pub(super) enum Change {
     /// Apply an event of a rank.
@@ -20,6 +22,10 @@ pub(super) enum Change {
     DropsNoted(u64),
     /// Forget all that the stream has told of a rank.
     Forget(DpRank),
+    /// Why the next changes of the batch forget ranks, for explanations.
+    ForgetCause(ClearCause),
+    /// When the engine made the next events, in seconds since the Unix epoch, for explanations. Holds until `TakenIn`.
+    Stamped(f64),
     /// Everything of a message was applied.
     TakenIn {
         /// Its number.

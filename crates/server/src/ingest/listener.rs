@@ -17,6 +17,7 @@ use super::trust::Trust;
 use super::trust::TrustLedger;
 use crate::engine::Removal;
 use crate::instance::InstanceId;
+use crate::logs::{Repeats, log_listener};
 use crate::model::Model;
 
 /// State of a subscription's connection.
@@ -105,6 +106,8 @@ const EXTRA_KEYS: &str =
 #[derive(Debug)]
 struct Status {
     connection: Connection,
+    connects: Repeats,
+    disconnects: Repeats,
     trust: TrustLedger,
     last_sequence: Option<u64>,
     last_message: Option<Instant>,
@@ -117,6 +120,8 @@ impl Status {
     fn new(ceiling: Option<&'static str>) -> Self {
         Self {
             connection: Connection::Connecting,
+            connects: Repeats::default(),
+            disconnects: Repeats::default(),
             trust: TrustLedger::new(ceiling),
             last_sequence: None,
             last_message: None,
@@ -272,7 +277,20 @@ impl Listener {
     }
 
     pub(crate) fn set_connection(&self, connection: Connection) {
-        self.state.status.lock().connection = connection;
+        let repeated = {
+            let mut status = self.state.status.lock();
+            status.connection = connection;
+            match connection {
+                Connection::Connected => status.connects.count(Instant::now()),
+                Connection::Connecting | Connection::Disconnected => status.disconnects.count(Instant::now()),
+            }
+        };
+        match (connection, repeated) {
+            (Connection::Connected, Some(times)) => log_listener!(info, self, times, "engine connected"),
+            (Connection::Connected, None) => log_listener!(debug, self, "engine connected"),
+            (_, Some(times)) => log_listener!(warn, self, times, "engine disconnected; reconnecting"),
+            (_, None) => log_listener!(debug, self, "engine disconnected; reconnecting"),
+        }
     }
 
     /// Takes in what the stream says of all its ranks.

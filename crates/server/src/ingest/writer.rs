@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use flash_indexer_core::groups::RankEvent;
@@ -14,11 +14,15 @@ use tracing::warn;
 
 use super::change::Change;
 use super::listener::Listener;
+use crate::explain::ClearCause;
 use crate::metrics::{Bound, Metrics};
 
 /// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
 /// message brings, or several small ones.
 const QUEUED_LOTS_MAX: usize = 256;
+
+/// The largest age of a batch that its stamp is trusted for. Replays bring batches of days ago, never of months ago.
+const STAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Something to be done between two changes.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -106,6 +110,28 @@ impl Writers {
     }
 }
 
+/// What explanations want to know of the changes that follow in a batch.
+struct Context {
+    /// When the engine made the events.
+    happened: Instant,
+    /// Why ranks are forgotten.
+    cause: ClearCause,
+}
+
+impl Context {
+    fn new(now: Instant) -> Self {
+        Self { happened: now, cause: ClearCause::Service }
+    }
+}
+
+/// The moment of a stamp in seconds since the Unix epoch, `arrived` being now. An engine's clock can be wrong: a stamp of
+/// the future, or one older than [`STAMP_AGE_MAX`], counts as arrived now.
+fn happened(stamped: f64, now: SystemTime, arrived: Instant) -> Instant {
+    let stamp = Duration::try_from_secs_f64(stamped).ok().and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+    let age = stamp.and_then(|stamp| now.duration_since(stamp).ok()).filter(|age| *age <= STAMP_AGE_MAX);
+    age.and_then(|age| arrived.checked_sub(age)).unwrap_or(arrived)
+}
+
 struct Writer {
     work: Receiver<Work>,
     stopping: Arc<AtomicBool>,
@@ -119,13 +145,14 @@ impl Writer {
                 Work::Changes(listener, changes) => {
                     if !self.stopping.load(Relaxed) {
                         let now = Instant::now();
+                        let mut context = Context::new(now);
                         let mut changes = changes.into_iter();
                         while let Some(change) = changes.next() {
                             if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(EVENTS_AHEAD - 1) {
                                 let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
                                 listener.model.index.prefetch_event(rank, event);
                             }
-                            self.change(&listener, change, now);
+                            self.change(&listener, change, now, &mut context);
                         }
                     }
                 }
@@ -136,7 +163,7 @@ impl Writer {
     }
 
     /// Makes one change of a lot that was begun at `now`.
-    fn change(&self, listener: &Listener, change: Change, now: Instant) {
+    fn change(&self, listener: &Listener, change: Change, now: Instant, context: &mut Context) {
         match change {
             Change::Event(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
@@ -144,7 +171,7 @@ impl Writer {
                 self.metrics.applied(&event, &applied);
                 let (bound, why) = match &event {
                     RankEvent::Indexed(event) => {
-                        listener.model.history.note(rank, event, now);
+                        listener.model.history.note(rank, event, &applied, context.happened);
                         match applied.twins_refused {
                             0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never told"),
                             _ => (Bound::Twins, "the engine has too many names for one prefix"),
@@ -171,16 +198,39 @@ impl Writer {
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 listener.model.clear_rank(rank);
-                listener.model.history.forgotten(rank, now);
+                listener.model.history.forgotten(rank, context.cause, now);
             }
+            Change::ForgetCause(cause) => context.cause = cause,
+            Change::Stamped(stamped) => context.happened = happened(stamped, SystemTime::now(), now),
             Change::TakenIn { sequence, stamped } => {
                 if let Some(stamped) = stamped {
                     self.metrics.lag(stamped, SystemTime::now());
                 }
                 listener.taken_in(sequence, now);
+                *context = Context::new(now);
             }
             Change::TakenOver(sequence) => listener.taken_over(sequence),
             Change::Do(job) => job(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_counts_unless_it_is_of_the_future_or_absurdly_old() {
+        let (now, arrived) = (SystemTime::UNIX_EPOCH + 1_000 * STAMP_AGE_MAX, Instant::now());
+        let seconds = 1_000.0 * STAMP_AGE_MAX.as_secs_f64();
+        let age = |stamped: f64| arrived - happened(stamped, now, arrived);
+        assert_eq!(age(seconds - 90.0), Duration::from_secs(90));
+        assert_eq!(age(seconds - STAMP_AGE_MAX.as_secs_f64()), STAMP_AGE_MAX);
+        for wrong in [seconds + 1.0, 1.0, 0.0, -1.0, seconds - STAMP_AGE_MAX.as_secs_f64() - 1.0] {
+            assert_eq!(age(wrong), Duration::ZERO, "{wrong}");
+        }
+        for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {
+            assert_eq!(age(wrong), Duration::ZERO, "{wrong}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use flash_indexer_core::DpRank;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
@@ -17,6 +17,7 @@ use crate::dump::{DumpError, RankRecord, StreamRecord, read_dump};
 use crate::indexer::{Indexer, RankId, Shadow, ShadowError};
 use crate::ingest::{Connection, ListenerReport, ReadAt, Trust};
 use crate::instance::{InstanceId, ModelKey};
+use crate::logs::log_rank;
 
 /// Apart so far, two looks tell how busy a stream is.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
@@ -113,7 +114,7 @@ impl Check {
             for url in self.peers.urls() {
                 if let Err(error) = self.compare(&client, &url, &mut disputed) {
                     self.indexer.metrics().peer_check("unreachable");
-                    info!("not compared with a peer: {error}");
+                    info!(peer = url.as_str(), %error, "failed to compare with a peer");
                 }
             }
         }
@@ -138,9 +139,16 @@ impl Check {
             match outcome {
                 Outcome::Equal | Outcome::NotCompared | Outcome::OtherLife => {}
                 Outcome::Worse => drop(worse.insert((rank.model.clone(), rank.instance.clone()))),
-                Outcome::Drift => warn!("{rank} differs from {url}, and neither is sure of it"),
+                Outcome::Drift => {
+                    log_rank!(warn, rank, peer = url.as_str(), "rank differs from a peer's, and neither is exact")
+                }
                 Outcome::Dispute => {
-                    error!("{rank} differs from {url}, and both are sure of it: one of them has a fault");
+                    log_rank!(
+                        error,
+                        rank,
+                        peer = url.as_str(),
+                        "rank differs from a peer's, and both are exact; rebuilding"
+                    );
                     disputed.insert(rank.clone());
                     self.indexer.distrust(rank, "it differs from a peer that is just as sure of it".to_owned());
                     self.repair(&rank.model, &rank.instance, rebuild);
@@ -207,11 +215,15 @@ impl Check {
         match repaired {
             Ok(()) => {
                 self.indexer.metrics().peer_repair("complete");
-                info!("instance {instance} of {model} was built up anew");
+                let (model, tenant, instance) =
+                    (model.model_name.as_str(), model.tenant_id.as_str(), instance.to_string());
+                info!(model, tenant, instance = instance.as_str(), "rebuilt an instance");
             }
             Err(error) => {
                 self.indexer.metrics().peer_repair("failed");
-                warn!("failed to build up instance {instance} of {model} anew: {error}");
+                let (model, tenant, instance) =
+                    (model.model_name.as_str(), model.tenant_id.as_str(), instance.to_string());
+                warn!(model, tenant, instance = instance.as_str(), %error, "failed to rebuild an instance");
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
@@ -18,6 +18,7 @@ use super::url::PeerUrl;
 use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, Told, read_dump};
 use crate::indexer::{Indexer, Keeper, RankId, Registered, Registration, Restore, Taken};
 use crate::instance::ModelKey;
+use crate::logs::log_rank;
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
@@ -75,7 +76,10 @@ impl Recovery {
         self.release(restored.unwrap_or_default());
         match failed {
             None => reporter.say(RecoveryState::Finished),
-            Some(error) => reporter.say(RecoveryState::Failed(error)),
+            Some(error) => {
+                error!(error = error.as_str(), "failed to load a dump");
+                reporter.say(RecoveryState::Failed(error));
+            }
         }
     }
 
@@ -83,31 +87,36 @@ impl Recovery {
     fn ask_all(&mut self, client: &PeerClient, reporter: &Reporter) -> Result<BTreeMap<RankId, Taken>, SourceError> {
         for url in self.peers.urls() {
             reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
+            info!(peer = url.as_str(), "recovering from a peer");
             let started = Instant::now();
             match self.ask_peer(client, &url) {
                 Ok((restored, summary)) => {
                     self.indexer.metrics().recovery("complete");
                     let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
-                    info!("took over {blocks} blocks of {ranks} ranks from {url} in {:?}", started.elapsed());
+                    let elapsed_ms = started.elapsed().as_millis() as u64;
+                    info!(peer = url.as_str(), ranks, blocks, elapsed_ms, "recovered from a peer");
                     return Ok(restored);
                 }
                 Err(error) => {
                     self.indexer.metrics().recovery(error.reason());
-                    warn!("failed to recover from a peer: {error}");
+                    warn!(peer = url.as_str(), reason = error.reason(), %error, "failed to recover from a peer; asking the next one");
                 }
             }
         }
         let Some(path) = self.load.clone() else {
             if !self.peers.urls().is_empty() {
-                warn!("no peer could help: starting with what engines tell from now on");
+                warn!(peers = self.peers.urls().len(), "no peer could help; starting from the streams of the engines");
             }
             return Ok(BTreeMap::new());
         };
         let source_name = path.display().to_string();
         reporter.say(RecoveryState::Running(format!("reading {source_name}")));
+        info!(path = source_name.as_str(), "loading a dump");
+        let started = Instant::now();
         let file = File::open(&path).map_err(|source| SourceError::Open { path: source_name.clone(), source })?;
         let (restored, summary) = self.restore(&source_name, file)?;
-        info!("took over {} blocks of {} ranks from {source_name}", summary.holds.blocks, summary.ranks);
+        let (ranks, blocks, elapsed_ms) = (summary.ranks, summary.holds.blocks, started.elapsed().as_millis() as u64);
+        info!(path = source_name.as_str(), ranks, blocks, elapsed_ms, "loaded a dump");
         Ok(restored)
     }
 
@@ -150,7 +159,7 @@ impl Recovery {
             }
             Ok(Registered::New | Registered::Already) => None,
             Err(error) => {
-                warn!("instance {} is not listened to as the source does: {error}", rank.instance);
+                log_rank!(warn, rank, %error, "failed to listen to a rank of the recovery's source");
                 None
             }
         }
@@ -158,6 +167,12 @@ impl Recovery {
 
     fn release(&self, mut restored: BTreeMap<RankId, Taken>) {
         for rank in &self.held {
+            log_rank!(
+                debug,
+                rank,
+                is_restored = restored.contains_key(rank),
+                "following the rank's stream after recovery"
+            );
             self.indexer.release_restored(rank, restored.remove(rank));
         }
     }

@@ -1,9 +1,12 @@
 //! Why matches end where they do, for every reason that there is.
 
-use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, tokens};
+use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, to_host, tokens};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
-use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_wire::{
+    BlockRemoved, BlockStored, CacheGroup, Encoding, EngineEvent, ExtraKey, TokenIds, encode_batch,
+};
 use serde_json::{Value, json};
 
 /// The explanation of a prompt of model `m`, given as blocks.
@@ -106,6 +109,96 @@ fn a_cache_that_was_cleared_and_an_engine_that_started_again() {
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
     assert!(why(&answer).contains("started again"), "{answer}");
+}
+
+#[test]
+fn a_block_removed_before_a_clear_shows_the_removal() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2]), to_host(2), removed(&[1]), removed(&[2])]);
+    engine.say(&service, 1, &[EngineEvent::Cleared]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "removed", 1]]), "{answer}");
+    engine.say(&service, 2, &[stored(None, &[1])]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[1, "cleared", 2]]), "a copy in host memory was left for the clear: {answer}");
+    engine.say(&service, 3, &[stored(Some(1), &[2]), removed(&[2]), stored(Some(1), &[2])]);
+    engine.say(&service, 4, &[EngineEvent::Cleared]);
+    engine.say(&service, 5, &[EngineEvent::Cleared, stored(None, &[1])]);
+    assert_eq!(ends(&explain(&service, &[1, 2], &json!({}))), json!([[1, "cleared", 2]]), "it was stored again");
+}
+
+#[test]
+fn a_rank_that_lost_too_many_messages_was_not_started_again() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2])]);
+    engine.say(&service, 1_000_000, &[stored(None, &[1])]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
+    let why = answer["ranks"][0]["ends"][0]["why"].as_str().expect("a reason");
+    assert!(why.contains("messages of the engine were lost") && !why.contains("started again"), "{why}");
+}
+
+/// Seconds since the Unix epoch, `age` seconds ago.
+fn stamp(age: f64) -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock after 1970");
+    now.as_secs_f64() - age
+}
+
+#[test]
+fn ages_after_a_replay_count_from_when_the_engine_made_the_batches() {
+    let service = Service::start();
+    let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+    let batches = [
+        (3_600.0, stored(None, &[1, 2])),
+        (1_800.0, removed(&[2])),
+        (900.0, EngineEvent::Cleared),
+        (800.0, stored(None, &[1])),
+    ];
+    for (sequence, (age, event)) in (0..).zip(&batches) {
+        let payload = encode_batch(stamp(*age), std::slice::from_ref(event), None, Encoding::Map);
+        publisher.publish(sequence, &payload).expect("published");
+    }
+    let engine = Engine::with_replay(&service, json!(1), publisher);
+    engine.wait(&service, "the replay", |listener| listener["last_seq"] == json!(3));
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[1, "removed", 2]]));
+    let ago = answer["ranks"][0]["ends"][0]["removed_ms_ago"].as_u64().expect("a time");
+    assert!(ago >= 1_800_000, "counted from the replay: {answer}");
+}
+
+#[test]
+fn blocks_held_under_another_adapter_are_named_beside_every_reason() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let with_adapter = BlockStored { lora_name: Some("a"), ..store(None, &[1, 2]) };
+    let plain = BlockStored { token_ids: TokenIds::Plain(tokens(&[1, 2])), ..store(None, &[11, 12]) };
+    engine.say(&service, 0, &[EngineEvent::Stored(with_adapter), EngineEvent::Stored(plain), removed(&[11, 12])]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "removed", 11]]));
+    let end = &answer["ranks"][0]["ends"][0];
+    assert_eq!(end["held_elsewhere"], json!({ "lora_name": "a", "is_salted": false, "blocks": 2 }), "{answer}");
+    let why = end["why"].as_str().expect("a reason");
+    assert!(why.contains("removed from device") && why.contains("2 blocks of the same tokens"), "{why}");
+
+    let other = Engine::registered(&service, json!(2), 3, &json!({}));
+    other.say(&service, 0, &[stored(None, &[21])]);
+    let answer = explain(&service, &[1, 2], &json!({ "instance_id": 2 }));
+    assert_eq!(ends(&answer), json!([[0, "never_seen", 11]]));
+    let end = &answer["ranks"][0]["ends"][0];
+    let holder = json!({ "instance_id": 1, "dp_rank": 0, "lora_name": "a", "is_salted": false, "blocks": 2 });
+    assert_eq!((&end["fleet_holds_elsewhere"], &end["held_elsewhere"]), (&holder, &Value::Null), "{answer}");
+    assert!(end["why"].as_str().is_some_and(|why| why.contains("instance 1 rank 0 holds 2 blocks")), "{answer}");
+
+    let plain = BlockStored { token_ids: TokenIds::Plain(tokens(&[1, 2])), ..store(None, &[11, 12]) };
+    other.say(&service, 1, &[EngineEvent::Stored(plain)]);
+    let answer = explain(&service, &[1, 2], &json!({ "instance_id": 1 }));
+    assert_eq!(
+        answer["ranks"][0]["ends"][0]["fleet_holds_elsewhere"],
+        Value::Null,
+        "the fleet has the prompt: {answer}"
+    );
 }
 
 #[test]

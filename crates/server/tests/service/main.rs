@@ -7,6 +7,7 @@ mod group_dumps;
 mod groups;
 mod grpc;
 mod kubernetes;
+mod logs;
 mod memory;
 mod metrics;
 mod offload_dumps;

@@ -1,5 +1,7 @@
 //! Each fault is told apart from the others, and from nothing at all.
 
+use std::time::Duration;
+
 use flash_indexer_core::DpRank;
 
 use super::super::finding::Verdict;
@@ -73,11 +75,11 @@ fn a_healthy_engine_has_no_fault_and_an_idle_one_neither() {
 
 #[test]
 fn an_engine_that_is_gone_is_one_problem_unless_only_doctor_cannot_reach_it() {
-    let unreachable = |observed: &mut Observed| observed.endpoint = EndpointSeen::Unreachable("refused".to_owned());
+    let unreachable = |observed: &mut Observed| observed.endpoint = EndpointSeen::Unreachable(Unreached::Refused);
     assert_eq!(faults(unreachable), [("endpoint", Verdict::Warning)]);
     let gone = |observed: &mut Observed| {
         unreachable(observed);
-        observed.replay = ReplaySeen::Unreachable("refused".to_owned());
+        observed.replay = ReplaySeen::Unreachable(Unreached::Refused);
         observed.after[0].status = "disconnected".to_owned();
     };
     assert_eq!(faults(gone), [("endpoint", Verdict::Problem)]);
@@ -87,6 +89,42 @@ fn an_engine_that_is_gone_is_one_problem_unless_only_doctor_cannot_reach_it() {
     );
     assert_eq!(faults(|observed| observed.endpoint = EndpointSeen::Stranger), [("endpoint", Verdict::Problem)]);
     assert_eq!(faults(|observed| observed.after.clear()), [("connection", Verdict::Warning)]);
+}
+
+/// The fix of the only fault.
+fn fix(change: impl FnOnce(&mut Observed)) -> String {
+    let mut observed = healthy();
+    change(&mut observed);
+    let mut fixes = judge(&observed).into_iter().filter_map(|finding| finding.fix);
+    let fix = fixes.next().expect("a fault");
+    assert_eq!(fixes.next(), None, "one fault");
+    fix
+}
+
+#[test]
+fn frozen_dead_and_unreachable_engines_have_each_their_own_fix() {
+    let gone = |endpoint: EndpointSeen, replay: ReplaySeen, status: &'static str| {
+        move |observed: &mut Observed| {
+            observed.endpoint = endpoint;
+            observed.replay = replay;
+            observed.after[0].status = status.to_owned();
+        }
+    };
+    for status in ["connected", "connecting", "disconnected"] {
+        let frozen = fix(gone(EndpointSeen::Silent, ReplaySeen::Silent, status));
+        assert!(frozen.contains("SIGSTOP"), "{status}: {frozen}");
+    }
+    for status in ["connecting", "disconnected"] {
+        let unreached = |why: Unreached| (EndpointSeen::Unreachable(why.clone()), ReplaySeen::Unreachable(why));
+        let (endpoint, replay) = unreached(Unreached::Refused);
+        let dead = fix(gone(endpoint, replay, status));
+        assert!(dead.contains("start the engine"), "{status}: {dead}");
+        let (endpoint, replay) = unreached(Unreached::TimedOut(Duration::from_secs(3)));
+        let lost = fix(gone(endpoint, replay, status));
+        assert!(lost.contains("network policies") && !lost.contains("start"), "{status}: {lost}");
+    }
+    let replay = ReplaySeen::Unreachable(Unreached::TimedOut(Duration::from_secs(3)));
+    assert!(fix(|observed| observed.replay = replay).contains("firewalls"));
 }
 
 #[test]
@@ -135,7 +173,7 @@ fn a_missing_replay_weighs_more_when_something_was_missed() {
         observed.replay = ReplaySeen::NotRegistered;
     };
     assert_eq!(faults(both), [("replay", Verdict::Problem), ("trust", Verdict::Warning)]);
-    for replay in [ReplaySeen::Silent, ReplaySeen::Unreachable("refused".to_owned())] {
+    for replay in [ReplaySeen::Silent, ReplaySeen::Unreachable(Unreached::Refused)] {
         assert_eq!(faults(|observed| observed.replay = replay), [("replay", Verdict::Problem)]);
     }
     for (gaps, has_end) in [(1, true), (0, false)] {

@@ -25,6 +25,7 @@ impl Intake {
             Ok(outline) => {
                 let batch = outline.batch(&message.payload, self.adapter);
                 stamped = Some(batch.timestamp);
+                self.changes.push(Change::Stamped(batch.timestamp));
                 self.apply(sequence, batch);
             }
             Err(error) => {

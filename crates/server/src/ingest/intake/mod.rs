@@ -22,6 +22,7 @@ use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
 use super::pods::Heard;
 use super::trust::Trust;
 use crate::engine::EngineKind;
+use crate::explain::ClearCause;
 use crate::metrics::{Bound, Metrics};
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
@@ -409,6 +410,7 @@ impl Intake {
                         self.metrics.restart();
                         self.block_size = SeenBlockSize::Open;
                     }
+                    self.changes.push(Change::ForgetCause(ClearCause::Stream(why)));
                     self.forget_ranks();
                 }
                 Action::Trust(trust) => {

@@ -75,7 +75,7 @@ impl BoundThread {
             let bound = bind(&socket, endpoint);
             endpoints.push(bound.map_err(|source| BindError::Endpoint { endpoint: endpoint.clone(), source })?);
         }
-        info!("engines can connect to {}", endpoints.join(", "));
+        info!(endpoint = endpoints.join(", ").as_str(), "listening for engines");
         let topics = Topics::new(decoders.count());
         let bound = BoundLoop { socket, monitor, decoders, topics, connections: FxHashMap::default(), connected: 0 };
         let builder = std::thread::Builder::new().name("bound-socket".to_owned());

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::ingest::decoders::{Decoders, Delivery, Frames};
 use crate::ingest::listener::{Connection, Listener};
+use crate::logs::{Repeats, log_listener};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
@@ -36,6 +37,8 @@ pub(super) struct Subscription {
     monitor: zmq::Socket,
     /// When the connection ended, while nothing shows that it is tried again.
     ended_at: Option<Instant>,
+    /// Attempts to connect that failed.
+    failed_connects: Repeats,
     lookup: Option<Lookup>,
 }
 
@@ -46,6 +49,8 @@ struct Lookup {
     address: Option<String>,
     /// When it was last looked up.
     asked_at: Option<Instant>,
+    /// Lookups that failed.
+    failures: Repeats,
 }
 
 impl Subscription {
@@ -69,11 +74,17 @@ impl Subscription {
         monitor.set_linger(0)?;
         monitor.connect(&address)?;
         let endpoint = &listener.options.endpoint;
-        let lookup = HostName::of(endpoint).map(|name| Lookup { name, address: None, asked_at: None });
+        let lookup = HostName::of(endpoint).map(|name| Lookup {
+            name,
+            address: None,
+            asked_at: None,
+            failures: Repeats::default(),
+        });
         if lookup.is_none() {
             connect(&socket, endpoint)?;
         }
-        Ok(Self { listener, number, socket, monitor, ended_at: None, lookup })
+        let failed_connects = Repeats::default();
+        Ok(Self { listener, number, socket, monitor, ended_at: None, failed_connects, lookup })
     }
 
     /// The host name, if it is time to look it up; whoever asks does so.
@@ -95,7 +106,18 @@ impl Subscription {
         }
         let addresses = match addresses {
             Ok(addresses) => addresses,
-            Err(why) => return self.listener.reject("unknown_host", why),
+            Err(why) => {
+                if let Some(times) = lookup.failures.count(Instant::now()) {
+                    log_listener!(
+                        warn,
+                        self.listener,
+                        error = why.as_str(),
+                        times,
+                        "failed to resolve the engine's host"
+                    );
+                }
+                return self.listener.reject("unknown_host", why);
+            }
         };
         let tried = lookup.address.take();
         let at = tried.as_ref().and_then(|tried| addresses.iter().position(|address| address == tried));
@@ -103,7 +125,9 @@ impl Subscription {
         let address = addresses[next].clone();
         if tried.as_ref() != Some(&address) {
             let result = tried.map_or(Ok(()), |tried| self.socket.disconnect(&tried));
+            log_listener!(debug, self.listener, address = address.as_str(), "connecting to the engine's host");
             if let Err(error) = result.and_then(|()| connect(&self.socket, &address)) {
+                log_listener!(warn, self.listener, address = address.as_str(), %error, "failed to connect to the engine's host");
                 self.listener.reject("unknown_host", format!("cannot connect to {address}: {error}"));
             }
             self.ended_at = None;
@@ -166,7 +190,16 @@ impl Subscription {
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some(event) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
             match Event::from_raw(u16::from_ne_bytes(*event)) {
-                Event::CONNECT_DELAYED | Event::CONNECT_RETRIED | Event::CONNECTED => self.ended_at = None,
+                Event::CONNECT_RETRIED => {
+                    self.ended_at = None;
+                    match self.failed_connects.count(Instant::now()) {
+                        Some(times) => {
+                            log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying")
+                        }
+                        None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
+                    }
+                }
+                Event::CONNECT_DELAYED | Event::CONNECTED => self.ended_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
                     self.ended_at = None;
                     changes.push(LinkChange::Connected);
@@ -176,6 +209,7 @@ impl Subscription {
                     changes.push(LinkChange::Lost);
                 }
                 Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
+                    log_listener!(debug, self.listener, "the ZeroMQ handshake with the engine failed");
                     self.ended_at = Some(Instant::now());
                 }
                 _ => {}

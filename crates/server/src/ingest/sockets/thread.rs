@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use flash_indexer_wire::StreamPosition;
 use parking_lot::Mutex;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::replay::ReplaySocket;
 use super::resolver::{Addresses, HostName, Resolver};
@@ -16,6 +16,7 @@ use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::ingest::decoders::{Decoders, Delivery};
 use crate::ingest::listener::Listener;
+use crate::logs::log_listener;
 
 /// How often subscriptions that ZeroMQ has given up are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -300,13 +301,14 @@ impl SocketLoop {
             // What is no engine stays none: it is said less and less often.
             let before = listener.times_rejected(GIVEN_UP);
             if (before + 1).is_power_of_two() {
-                warn!("{why}");
+                log_listener!(warn, listener, times = before + 1, "{why}");
             }
             listener.reject(GIVEN_UP, why);
             self.unopened.push(listener);
         }
         for listener in std::mem::take(&mut self.unopened) {
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
+                log_listener!(debug, listener, %error, "failed to open the subscription; retrying");
                 listener.reject(GIVEN_UP, error.to_string());
                 self.unopened.push(listener);
             }

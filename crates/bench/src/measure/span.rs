@@ -1,0 +1,44 @@
+//! How long threads took together.
+
+use std::time::{Duration, Instant};
+
+/// When one thread began its part of a measure, and when it ended. Each thread reads the clock for itself: a thread that
+/// only waits for others may be scheduled after they have ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    start: Instant,
+    end: Instant,
+}
+
+impl Span {
+    /// Does `work` on this thread.
+    pub(super) fn of(work: impl FnOnce()) -> Self {
+        let start = Instant::now();
+        work();
+        Self { start, end: Instant::now() }
+    }
+}
+
+/// From the first start to the last end; nothing without spans.
+pub(super) fn took(spans: impl IntoIterator<Item = Span>) -> Duration {
+    let whole = spans
+        .into_iter()
+        .reduce(|whole, span| Span { start: whole.start.min(span.start), end: whole.end.max(span.end) });
+    whole.map_or(Duration::ZERO, |Span { start, end }| end - start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_run_one_after_the_other_count_with_all_of_their_work() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let span = |start, end| Span { start: at(start), end: at(end) };
+        assert_eq!(took([span(5, 7), span(1, 2)]), Duration::from_secs(6));
+        assert_eq!(took([span(1, 9), span(2, 3)]), Duration::from_secs(8));
+        assert_eq!(took([]), Duration::ZERO);
+        assert!(took([Span::of(|| while start.elapsed().is_zero() {})]) <= start.elapsed());
+    }
+}

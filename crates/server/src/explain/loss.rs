@@ -1,0 +1,190 @@
+//! How a rank lost a block, replayed from what is remembered of both.
+
+use std::time::Instant;
+
+use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
+
+use super::history::{ClearCause, Ordinal};
+
+/// When a rank removed a block, and from where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Removal {
+    pub(crate) at: Instant,
+    pub(crate) tier: Tier,
+}
+
+/// When everything that a rank held was forgotten, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Clear {
+    pub(crate) at: Instant,
+    pub(crate) cause: ClearCause,
+}
+
+/// How the last copy of a block went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    Removed(Removal),
+    Cleared(Clear),
+    /// The block was removed, and later the rank was cleared. The stores of the block are no longer remembered, so a copy may
+    /// have been left for the clear.
+    RemovedThenCleared(Removal, Clear),
+    /// The rank held the block, and the events that took it are no longer remembered.
+    Unremembered,
+}
+
+/// What happened to one block of one rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum BlockChange {
+    Stored { tier: Tier, local: LocalHash, copies: u32 },
+    Copied { tier: Tier, is_known: bool },
+    Removed { removal: Removal, copies: RemovedCopies },
+}
+
+/// From which event on each kind of event is remembered completely.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct CompleteFrom {
+    /// Events that add copies.
+    pub(super) added: Ordinal,
+    pub(super) removed: Ordinal,
+    pub(super) cleared: Ordinal,
+}
+
+/// The loss of a block that a rank does not hold now, with the ordinal of the event that caused it. None if nothing
+/// remembered says that the rank ever held `wanted` under this name. `changes` and `clears` are in order.
+pub(super) fn loss(
+    changes: &[(Ordinal, BlockChange)],
+    clears: &[(Ordinal, Clear)],
+    complete_from: CompleteFrom,
+    wanted: LocalHash,
+) -> Option<(Ordinal, Loss)> {
+    let mut replay = Replay::new(complete_from, wanted);
+    let mut clears = clears.iter().peekable();
+    for &(ordinal, change) in changes {
+        while let Some((ordinal, clear)) = clears.next_if(|(cleared, _)| *cleared < ordinal) {
+            replay.clear(*ordinal, *clear);
+        }
+        replay.change(ordinal, change);
+    }
+    clears.for_each(|&(ordinal, clear)| replay.clear(ordinal, clear));
+    replay.end()
+}
+
+struct Replay {
+    complete_from: CompleteFrom,
+    wanted: LocalHash,
+    /// Copies that remembered events account for.
+    copies: PerTier<u32>,
+    /// Whether forgotten events may have added further copies.
+    may_hold_more: bool,
+    /// What the block contains for this rank, if a store of it is remembered.
+    local: Option<LocalHash>,
+    /// The event that added the first of `copies`.
+    held_since: Ordinal,
+    /// The last event that added a copy.
+    added: Ordinal,
+    /// The last removal since then.
+    removal: Option<(Ordinal, Removal)>,
+    loss: Option<(Ordinal, Loss)>,
+}
+
+impl Replay {
+    fn new(complete_from: CompleteFrom, wanted: LocalHash) -> Self {
+        Self {
+            complete_from,
+            wanted,
+            copies: PerTier::default(),
+            may_hold_more: complete_from.added > 0,
+            local: None,
+            held_since: 0,
+            added: 0,
+            removal: None,
+            loss: None,
+        }
+    }
+
+    fn change(&mut self, ordinal: Ordinal, change: BlockChange) {
+        match change {
+            BlockChange::Stored { copies: 0, .. } => {}
+            BlockChange::Stored { tier, local, copies } => {
+                if self.local.is_some_and(|known| known != local) {
+                    // The name moved to other content, and every earlier copy with it.
+                    self.copies = PerTier::default();
+                    self.may_hold_more = false;
+                }
+                let was_wanted = self.local.is_none_or(|known| known == self.wanted);
+                self.local = Some(local);
+                self.add(ordinal, tier, copies);
+                if local != self.wanted && was_wanted && self.added > 0 {
+                    self.loss = Some((ordinal, Loss::Unremembered));
+                }
+            }
+            BlockChange::Copied { tier, is_known } => {
+                let may_be_held = self.may_hold_more || !self.copies.is_zero();
+                if may_be_held && (is_known || (!self.copies.is_zero() && self.is_certain())) {
+                    self.add(ordinal, tier, 1);
+                } else {
+                    self.may_hold_more = may_be_held;
+                }
+            }
+            BlockChange::Removed { removal, copies } => {
+                let held = &mut self.copies[removal.tier];
+                *held = match copies {
+                    RemovedCopies::One => held.saturating_sub(1),
+                    RemovedCopies::All => 0,
+                };
+                self.removal = Some((ordinal, removal));
+                if self.copies.is_zero() && self.is_wanted() {
+                    self.loss = Some((ordinal, Loss::Removed(removal)));
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, ordinal: Ordinal, tier: Tier, copies: u32) {
+        if self.copies.is_zero() {
+            self.held_since = ordinal;
+        }
+        self.copies[tier] = self.copies[tier].saturating_add(copies);
+        if self.is_wanted() {
+            (self.added, self.removal, self.loss) = (ordinal, None, None);
+        }
+    }
+
+    fn clear(&mut self, ordinal: Ordinal, clear: Clear) {
+        if !self.is_wanted() {
+            // The clear took other content.
+        } else if !self.copies.is_zero() {
+            let cleared = if self.is_certain() { Loss::Cleared(clear) } else { Loss::Unremembered };
+            self.loss = Some((ordinal, cleared));
+        } else if self.may_hold_more {
+            self.loss = self.loss.map(|(_, loss)| match loss {
+                Loss::Removed(removal) => (ordinal, Loss::RemovedThenCleared(removal, clear)),
+                Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::Unremembered => (ordinal, Loss::Unremembered),
+            });
+        }
+        self.copies = PerTier::default();
+        self.may_hold_more = self.complete_from.added > ordinal;
+        self.local = None;
+    }
+
+    /// Whether the remembered copies are surely held: no event that may have taken them is forgotten.
+    fn is_certain(&self) -> bool {
+        // After a removal the older copies count, too.
+        let since = if self.removal.is_none() { self.added } else { self.held_since };
+        since >= self.complete_from.removed && since >= self.complete_from.cleared
+    }
+
+    /// Whether the name has the content that is asked about, as far as is remembered.
+    fn is_wanted(&self) -> bool {
+        self.local.is_none_or(|local| local == self.wanted)
+    }
+
+    fn end(self) -> Option<(Ordinal, Loss)> {
+        if self.loss.is_some() || self.copies.is_zero() || !self.is_wanted() {
+            return self.loss;
+        }
+        // Remembered copies are left, and the index holds none: the event that took them is forgotten.
+        let last = self.removal.filter(|_| self.complete_from.removed > self.added);
+        Some(last.map_or((self.added, Loss::Unremembered), |(ordinal, removal)| (ordinal, Loss::Removed(removal))))
+    }
+}

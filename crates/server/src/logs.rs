@@ -1,0 +1,72 @@
+//! Log events with the fields by which an operator finds a rank: `model`, `tenant`, `instance`, `dp_rank`, `endpoint`.
+
+use std::time::{Duration, Instant};
+
+/// Logs an event of a rank: level, [`RankId`](crate::indexer::RankId), further fields and the message.
+macro_rules! log_rank {
+    ($level:ident, $rank:expr, $($rest:tt)+) => {{
+        let rank: &$crate::indexer::RankId = &$rank;
+        tracing::$level!(
+            model = rank.model.model_name.as_str(),
+            tenant = rank.model.tenant_id.as_str(),
+            instance = rank.instance.to_string().as_str(),
+            dp_rank = rank.dp_rank.0,
+            $($rest)+
+        );
+    }};
+}
+
+/// Logs an event of a listener: level, [`Listener`](crate::ingest::Listener), further fields and the message.
+macro_rules! log_listener {
+    ($level:ident, $listener:expr, $($rest:tt)+) => {{
+        let listener: &$crate::ingest::Listener = &$listener;
+        tracing::$level!(
+            model = listener.model.key.model_name.as_str(),
+            tenant = listener.model.key.tenant_id.as_str(),
+            instance = listener.instance.to_string().as_str(),
+            dp_rank = listener.dp_rank.0,
+            endpoint = listener.options.endpoint.as_str(),
+            $($rest)+
+        );
+    }};
+}
+
+pub(crate) use {log_listener, log_rank};
+
+/// An event that has not repeated for so long counts from one again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Limits how often a repeating event is logged: the first time, the second, the fourth, the eighth and so on, until it
+/// has not happened for [`QUIET`].
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    times: u64,
+    last: Option<Instant>,
+}
+
+impl Repeats {
+    /// Counts one more event. How many there were since the last quiet time, if this one is to be logged.
+    pub(crate) fn count(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET) {
+            self.times = 0;
+        }
+        (self.times, self.last) = (self.times + 1, Some(now));
+        self.times.is_power_of_two().then_some(self.times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_repeats_quickly_is_logged_less_and_less_often_until_it_is_quiet() {
+        let (mut repeats, start) = (Repeats::default(), Instant::now());
+        let logged: Vec<u64> =
+            (0..1_000).filter_map(|at| repeats.count(start + Duration::from_millis(100 * at))).collect();
+        assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        let later = start + Duration::from_millis(100 * 999) + QUIET;
+        assert_eq!(repeats.count(later), Some(1));
+        assert_eq!(repeats.count(later + QUIET / 2), Some(2));
+    }
+}
