@@ -252,3 +252,85 @@ fn forgetting_what_a_fleet_holds() {
     }
     println!("{} steps at most", watched.most);
 }
+
+/// The longest of some events, as they are timed.
+#[derive(Default)]
+struct Longest(std::time::Duration);
+
+impl Longest {
+    fn time<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        let start = std::time::Instant::now();
+        let result = act();
+        self.0 = self.0.max(start.elapsed());
+        result
+    }
+}
+
+/// The histories that once stopped a writer, at the sizes that were seen: prints how long the longest event took. Nothing is
+/// asserted of time. `cargo test --release -p flash-indexer-core --lib -- --ignored --nocapture at_the_sizes`
+#[test]
+#[ignore = "measures; large"]
+fn wedges_at_the_sizes_that_were_seen() {
+    const RANKS: u64 = 1_000;
+    const CHILDREN: u64 = 500;
+    let seed = |worker: u64| worker + 1;
+    let mut watched = Watched::new(RunIndex::default());
+    let (mut clears, mut events, mut turns, mut scrapes) =
+        (Longest::default(), Longest::default(), Longest::default(), Longest::default());
+    share_prefix(&mut watched, RANKS, CHILDREN, seed);
+    restore_prefix(&mut watched, RANKS, seed);
+    clears.time(|| watched.clear(rank(0)));
+    for event in 0..2_000 {
+        let blocks = chain(0, 1 << 39 | event, 0..2);
+        events.time(|| watched.store(rank(1 << 20), None, &blocks));
+        events.time(|| watched.remove(rank(1 << 20), &blocks));
+    }
+    println!("one rank cleared: clear {:?}, longest event after it {:?}", clears.0, events.0);
+    for worker in 1..=500 {
+        clears.time(|| watched.index.remove_worker(WorkerId(worker)));
+        scrapes.time(|| watched.index.memory_bytes());
+        let blocks = chain(0, 1 << 40 | worker, 0..2);
+        events.time(|| watched.store(rank(1 << 20), None, &blocks));
+    }
+    let start = std::time::Instant::now();
+    while turns.time(|| watched.index.maintain()) {
+        scrapes.time(|| watched.index.memory_bytes());
+    }
+    println!(
+        "500 workers unregistered: longest call {:?}, event {:?}, scrape {:?}, turn {:?}, all {:?}; {} steps at most",
+        clears.0,
+        events.0,
+        scrapes.0,
+        turns.0,
+        start.elapsed(),
+        watched.most
+    );
+    drop(watched);
+
+    let mut watched = Watched::new(RunIndex::default());
+    for prompt in 0..1_000_000 {
+        watched.store(rank(1), None, &chain(1, prompt, 0..8));
+    }
+    for prompt in 0..50_000 {
+        watched.store(rank(2), None, &chain(1, (1 << 30) + prompt, 0..8));
+    }
+    let (mut clears, mut events, mut turns) = (Longest::default(), Longest::default(), Longest::default());
+    clears.time(|| watched.clear(rank(1)));
+    for event in 0..2_000 {
+        let blocks = chain(0, 1 << 39 | event, 0..2);
+        events.time(|| watched.store(rank(1 << 20), None, &blocks));
+        events.time(|| watched.remove(rank(1 << 20), &blocks));
+    }
+    let start = std::time::Instant::now();
+    let full = watched.index.memory_bytes();
+    while turns.time(|| watched.index.maintain()) {}
+    println!(
+        "8 M blocks cleared: clear {:?}, longest event {:?}, turn {:?}, all {:?}; {:?} bytes, then {:?}",
+        clears.0,
+        events.0,
+        turns.0,
+        start.elapsed(),
+        full,
+        watched.index.memory_bytes()
+    );
+}
