@@ -4,6 +4,7 @@
 mod bounded;
 mod chunked;
 mod clear;
+mod compaction;
 mod coverage;
 mod directory;
 mod domains;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 
 pub(super) use self::bounded::Bounded;
 use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
+pub(super) use self::compaction::Compaction;
 use self::directory::Rows;
 use self::domains::Domains;
 use self::names::Names;
@@ -84,6 +86,8 @@ pub(super) struct Writer {
     /// The last version given to any run: no version is given twice.
     version: u64,
     pub(super) steps: Steps,
+    /// A smaller copy that is being made.
+    pub(super) compaction: Option<Box<Compaction>>,
     /// What keeps the index within a bound of memory, if there is one.
     bounded: Option<Box<Bounded>>,
 }
@@ -144,6 +148,7 @@ impl Writer {
             rare_bytes: 0,
             version: 0,
             steps: Steps::default(),
+            compaction: None,
             bounded: None,
         }
     }
