@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 
 use crate::answer::{Answer, RankAnswer};
 use crate::explain::{ClearCause, History, SeenSpaces};
-use crate::ingest::{Listener, Trust};
+use crate::ingest::{Leftover, Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
@@ -80,6 +80,12 @@ impl Instance {
     /// What went wrong last with what feeds the rank.
     fn last_error(&self, dp_rank: DpRank) -> Option<String> {
         self.listeners.get(&dp_rank)?.report(dp_rank).last_error
+    }
+}
+
+impl Leftover for Model {
+    fn maintain(&self) -> bool {
+        self.index.maintain()
     }
 }
 

@@ -226,7 +226,9 @@ impl SharedIndex for GroupedIndex {
     fn clear_rank(&self, rank: WorkerRank) {
         self.plain.clear_rank(rank);
         if !self.is_plain() {
-            self.change_groups(|grouped| drop(grouped.remove(&rank)));
+            // What they hold is given back when queries need not wait for it.
+            let mut removed = None;
+            self.change_groups(|grouped| removed = grouped.remove(&rank));
         }
     }
 
@@ -237,6 +239,10 @@ impl SharedIndex for GroupedIndex {
 
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
         self.plain.sizes()
+    }
+
+    fn maintain(&self) -> bool {
+        self.plain.maintain()
     }
 
     /// What the indexed group takes.
@@ -260,7 +266,8 @@ impl SharedIndex for GroupedIndex {
     fn remove_worker(&self, worker: WorkerId) {
         self.plain.remove_worker(worker);
         if !self.is_plain() {
-            self.change_groups(|grouped| grouped.retain(|rank, _| rank.worker != worker));
+            let mut removed = Vec::new();
+            self.change_groups(|grouped| removed.extend(grouped.extract_if(|rank, _| rank.worker == worker)));
         }
     }
 }

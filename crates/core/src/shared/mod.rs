@@ -52,7 +52,7 @@ pub trait SharedIndex: Send + Sync {
     /// Everything that `rank` holds, in no particular order.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
 
-    /// Forgets everything that `rank` holds.
+    /// Forgets everything that `rank` holds. Costs all of that, except in the run index: [`SharedIndex::maintain`].
     fn clear_rank(&self, rank: WorkerRank);
 
     /// How much `rank` holds; for all ranks at once, [`SharedIndex::sizes`].

@@ -85,6 +85,10 @@ impl<S: SharedIndex> SharedIndex for Sharded<S> {
         self.shard(rank.worker).dump(rank)
     }
 
+    fn maintain(&self) -> bool {
+        self.shards.iter().fold(false, |is_left, shard| shard.maintain() || is_left)
+    }
+
     fn memory_bytes(&self) -> Option<usize> {
         self.shards.iter().map(SharedIndex::memory_bytes).sum()
     }

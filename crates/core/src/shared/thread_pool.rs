@@ -188,6 +188,10 @@ impl<S: SharedIndex + 'static> SharedIndex for ThreadPool<S> {
         self.index.dump(rank)
     }
 
+    fn maintain(&self) -> bool {
+        self.index.maintain()
+    }
+
     fn memory_bytes(&self) -> Option<usize> {
         self.index.memory_bytes()
     }

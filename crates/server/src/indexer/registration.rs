@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
 use crate::explain::{Departure, History, SeenSpaces};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
+use crate::ingest::{ConnectError, Delivery, Leftover, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_rank;
 use crate::metrics::{Bound, ModelCounts};
@@ -287,7 +287,7 @@ impl Indexer {
 
     fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
         let index = self.new_index(key).inspect_err(|_| self.metrics.bound(Bound::Models))?;
-        Ok(Arc::new(Model {
+        let model = Arc::new(Model {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
@@ -302,7 +302,10 @@ impl Indexer {
             spaces: SeenSpaces::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
-        }))
+        });
+        let index: Arc<dyn Leftover> = Arc::<Model>::clone(&model);
+        self.writers.serve(model.writer, Arc::downgrade(&index));
+        Ok(model)
     }
 
     pub(super) fn new_id(&self) -> u64 {

@@ -30,4 +30,4 @@ pub(crate) use place::{Detail, Place, ReadAt, Unsaid, UnsaidOfBlocks};
 pub(crate) use pods::{Arrival, Refusal, bound_endpoint, is_bound};
 pub(crate) use sockets::{BindError, BoundOptions, ConnectError, Sockets};
 pub use trust::Trust;
-pub(crate) use writer::Writers;
+pub(crate) use writer::{Leftover, Writers};

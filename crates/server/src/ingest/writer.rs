@@ -1,12 +1,12 @@
 //! Writers: threads that each own the write side of some models' indexes.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{EVENTS_AHEAD, SharedIndex, WorkerRank};
 use parking_lot::Mutex;
@@ -23,6 +23,19 @@ const QUEUED_LOTS_MAX: usize = 256;
 
 /// The largest age of a batch that its stamp is trusted for. Replays bring batches of days ago, never of months ago.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How often an idle writer looks whether an index has something left over: others than the writer clear ranks as well.
+const LEFTOVER_INTERVAL: Duration = Duration::from_secs(1);
+/// A writer that is never idle does a part of what is left over after so many pieces of work.
+const WORK_BETWEEN_LEFTOVERS: usize = 64;
+
+/// An index that leaves work for later: [`SharedIndex::maintain`].
+pub(crate) trait Leftover: Send + Sync {
+    /// Does a bounded part of it, and says whether anything is left.
+    fn maintain(&self) -> bool;
+}
+
+/// The indexes that one writer serves.
+type Served = Arc<Mutex<Vec<Weak<dyn Leftover>>>>;
 
 /// Something to be done between two changes.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -36,6 +49,8 @@ enum Work {
 /// A fixed number of writers; each model belongs to one.
 pub(crate) struct Writers {
     queues: Vec<Sender<Work>>,
+    /// By writer.
+    served: Vec<Served>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -45,19 +60,29 @@ impl Writers {
     pub(crate) fn start(count: usize, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let mut queues = Vec::new();
+        let mut served = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
             let (sender, work) = bounded(QUEUED_LOTS_MAX);
-            let writer = Writer { work, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
+            let serves = Served::default();
+            served.push(Arc::clone(&serves));
+            let writer = Writer { work, serves, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
             let builder = std::thread::Builder::new().name(format!("index-writer-{number}"));
             threads.push(builder.spawn(move || writer.run())?);
             queues.push(sender);
         }
-        Ok(Self { queues, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
+        Ok(Self { queues, served, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
     }
 
     pub(crate) fn count(&self) -> usize {
         self.queues.len()
+    }
+
+    /// When it is idle, a writer does what this index has left over, until the index is gone.
+    pub(crate) fn serve(&self, writer: usize, index: Weak<dyn Leftover>) {
+        let mut served = self.served[writer].lock();
+        served.retain(|index| index.strong_count() > 0);
+        served.push(index);
     }
 
     /// How many lots of changes wait for each writer.
@@ -134,13 +159,20 @@ fn happened(stamped: f64, now: SystemTime, arrived: Instant) -> Instant {
 
 struct Writer {
     work: Receiver<Work>,
+    serves: Served,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
 impl Writer {
     fn run(self) {
-        while let Ok(work) = self.work.recv() {
+        let mut since_leftover = 0;
+        while let Some(work) = self.next() {
+            since_leftover += 1;
+            if since_leftover >= WORK_BETWEEN_LEFTOVERS {
+                since_leftover = 0;
+                self.do_leftover();
+            }
             match work {
                 Work::Changes(listener, changes) => {
                     if !self.stopping.load(Relaxed) {
@@ -160,6 +192,29 @@ impl Writer {
                 Work::Stop => return,
             }
         }
+    }
+
+    /// The next work. While there is none, goes on with what indexes have left over; none when nobody can send any more.
+    fn next(&self) -> Option<Work> {
+        loop {
+            match self.work.try_recv() {
+                Ok(work) => return Some(work),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) if !self.stopping.load(Relaxed) && self.do_leftover() => continue,
+                Err(TryRecvError::Empty) => {}
+            }
+            match self.work.recv_timeout(LEFTOVER_INTERVAL) {
+                Ok(work) => return Some(work),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
+    /// Does a bounded part of what the first index has left over that has anything. Says whether one had.
+    fn do_leftover(&self) -> bool {
+        let served = self.serves.lock().clone();
+        served.iter().filter_map(Weak::upgrade).any(|index| index.maintain())
     }
 
     /// Makes one change of a lot that was begun at `now`.
@@ -217,7 +272,37 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use flash_indexer_test_support::wait_for;
+
     use super::*;
+    use crate::metrics::MetricNames;
+
+    /// What an index has left over, in turns.
+    struct Turns(AtomicUsize);
+
+    impl Leftover for Turns {
+        fn maintain(&self) -> bool {
+            let left = self.0.load(Relaxed);
+            self.0.store(left.saturating_sub(1), Relaxed);
+            left > 1
+        }
+    }
+
+    /// No change comes, and everything is done, of one index after the other.
+    #[test]
+    fn an_idle_writer_does_what_is_left_over() {
+        let writers = Writers::start(1, &Arc::new(Metrics::new(MetricNames::Own))).expect("a thread can be started");
+        let indexes = [700, 300].map(|turns| Arc::new(Turns(AtomicUsize::new(turns))));
+        for index in &indexes {
+            let index: Arc<dyn Leftover> = Arc::<Turns>::clone(index);
+            writers.serve(0, Arc::downgrade(&index));
+        }
+        let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
+        wait_for("the end of what was left over", Duration::from_secs(30), is_done);
+        writers.stop();
+    }
 
     #[test]
     fn a_stamp_counts_unless_it_is_of_the_future_or_absurdly_old() {

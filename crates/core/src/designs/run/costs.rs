@@ -8,9 +8,9 @@ use crate::{
 };
 
 /// Steps of any event.
-const EVENT_STEPS_MAX: u64 = 4_096;
+const EVENT_STEPS_MAX: u64 = 2_048;
 /// Steps more for each block that an event names.
-const BLOCK_STEPS_MAX: u64 = 64;
+const BLOCK_STEPS_MAX: u64 = 16;
 
 /// An index whose events are looked at one by one.
 struct Watched {
@@ -32,8 +32,7 @@ impl Watched {
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         let before = self.steps();
         self.index.apply(rank, event);
-        // A copy of the index counts from zero.
-        let steps = self.steps().checked_sub(before).unwrap_or_else(|| self.steps());
+        let steps = self.steps() - before;
         let blocks = match event {
             BlockEvent::Stored { blocks, .. } => blocks.len(),
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
@@ -224,7 +223,7 @@ fn joining_many_private_domains() {
 /// Most of the content goes from an index that is large enough to be made smaller.
 #[test]
 fn removing_most_of_a_large_index() {
-    const PROMPTS: u64 = 9_000;
+    const PROMPTS: u64 = 30_000;
     let mut watched = Watched::new(RunIndex::default());
     let prompt = |number: u64| chain(1, number, 0..64);
     for number in 0..PROMPTS {
@@ -233,7 +232,12 @@ fn removing_most_of_a_large_index() {
     for number in (0..PROMPTS).filter(|number| number % 6 != 0) {
         watched.remove(rank(number % 5), &prompt(number));
     }
-    let_time_pass(&mut watched, 5_000);
+    let_time_pass(&mut watched, 500);
+    while watched.index.maintain() {}
+    let memory = watched.index.memory_bytes().expect("it knows its size");
+    assert!(memory < 16 << 20, "{memory} bytes for what is left");
+    let prompt: Vec<LocalHash> = prompt(6).iter().map(|block| block.local).collect();
+    assert_eq!(watched.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(64));
     println!("{} steps at most", watched.most);
 }
 
@@ -243,12 +247,135 @@ fn forgetting_what_a_fleet_holds() {
     const RANKS: u64 = 300;
     let index = RunIndex::bounded(RunLimits::default(), 4 << 20).expect("enough for an index");
     let mut watched = Watched::new(index);
-    for prompt in 0..600 {
+    for prompt in 0..6_000 {
         for worker in 0..RANKS {
-            if worker % 40 == 0 || prompt < 60 {
+            if worker % 40 == 0 || prompt % 20 == 0 {
                 watched.store(rank(worker), None, &chain(1, prompt, 0..32));
             }
         }
     }
+    let bound = watched.index.memory_bound().expect("it is bounded");
+    assert!(bound.forgotten_blocks > 0, "{bound:?}");
     println!("{} steps at most", watched.most);
+}
+
+/// Ranks of some seeds store, remove, copy and are cleared, all below a few prefixes, in any order.
+#[test]
+fn any_event_of_many_ranks() {
+    const RANKS: u64 = 400;
+    let limits = RunLimits { removed_blocks_max: 2_000, ..RunLimits::default() };
+    let mut watched = Watched::new(RunIndex::new(limits));
+    let mut state = 1_u64;
+    let mut below = |end: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % end
+    };
+    for _ in 0..60_000 {
+        let worker = below(RANKS);
+        // A third shares one seed, a third some others, the rest have their own.
+        let seed = match worker % 3 {
+            0 => 1,
+            1 => 2 + worker % 5,
+            _ => 10 + worker,
+        };
+        let prefix = chain(seed, below(3), 0..96);
+        let end = below(96) as usize + 1;
+        match below(16) {
+            0..6 => watched.store(rank(worker), None, &prefix[..end]),
+            6..10 => {
+                let blocks = chain(seed, 100 + below(2_000), 0..3);
+                watched.store(rank(worker), last(&prefix[..end]), &blocks);
+            }
+            10..13 => watched.remove(rank(worker), &prefix[below(end as u64) as usize..end]),
+            13 => {
+                let blocks = prefix[..end].iter().map(|block| block.sequence).collect();
+                watched.apply(rank(worker), &BlockEvent::Copied { tier: Tier::Host, blocks });
+            }
+            14 => watched.store(rank(worker), None, &prefix),
+            _ => watched.clear(rank(worker)),
+        }
+    }
+    println!("{} steps at most", watched.most);
+}
+
+/// The longest of some events, as they are timed.
+#[derive(Default)]
+struct Longest(std::time::Duration);
+
+impl Longest {
+    fn time<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        let start = std::time::Instant::now();
+        let result = act();
+        self.0 = self.0.max(start.elapsed());
+        result
+    }
+}
+
+/// The histories that once stopped a writer, at the sizes that were seen: prints how long the longest event took. Nothing is
+/// asserted of time. `cargo test --release -p flash-indexer-core --lib -- --ignored --nocapture at_the_sizes`
+#[test]
+#[ignore = "measures; large"]
+fn wedges_at_the_sizes_that_were_seen() {
+    const RANKS: u64 = 1_000;
+    const CHILDREN: u64 = 500;
+    let seed = |worker: u64| worker + 1;
+    let mut watched = Watched::new(RunIndex::default());
+    let (mut clears, mut events, mut turns, mut scrapes) =
+        (Longest::default(), Longest::default(), Longest::default(), Longest::default());
+    share_prefix(&mut watched, RANKS, CHILDREN, seed);
+    restore_prefix(&mut watched, RANKS, seed);
+    clears.time(|| watched.clear(rank(0)));
+    for event in 0..2_000 {
+        let blocks = chain(0, 1 << 39 | event, 0..2);
+        events.time(|| watched.store(rank(1 << 20), None, &blocks));
+        events.time(|| watched.remove(rank(1 << 20), &blocks));
+    }
+    println!("one rank cleared: clear {:?}, longest event after it {:?}", clears.0, events.0);
+    for worker in 1..=500 {
+        clears.time(|| watched.index.remove_worker(WorkerId(worker)));
+        scrapes.time(|| watched.index.memory_bytes());
+        let blocks = chain(0, 1 << 40 | worker, 0..2);
+        events.time(|| watched.store(rank(1 << 20), None, &blocks));
+    }
+    let start = std::time::Instant::now();
+    while turns.time(|| watched.index.maintain()) {
+        scrapes.time(|| watched.index.memory_bytes());
+    }
+    println!(
+        "500 workers unregistered: longest call {:?}, event {:?}, scrape {:?}, turn {:?}, all {:?}; {} steps at most",
+        clears.0,
+        events.0,
+        scrapes.0,
+        turns.0,
+        start.elapsed(),
+        watched.most
+    );
+    drop(watched);
+
+    let mut watched = Watched::new(RunIndex::default());
+    for prompt in 0..1_000_000 {
+        watched.store(rank(1), None, &chain(1, prompt, 0..8));
+    }
+    for prompt in 0..50_000 {
+        watched.store(rank(2), None, &chain(1, (1 << 30) + prompt, 0..8));
+    }
+    let (mut clears, mut events, mut turns) = (Longest::default(), Longest::default(), Longest::default());
+    clears.time(|| watched.clear(rank(1)));
+    for event in 0..2_000 {
+        let blocks = chain(0, 1 << 39 | event, 0..2);
+        events.time(|| watched.store(rank(1 << 20), None, &blocks));
+        events.time(|| watched.remove(rank(1 << 20), &blocks));
+    }
+    let start = std::time::Instant::now();
+    let full = watched.index.memory_bytes();
+    while turns.time(|| watched.index.maintain()) {}
+    println!(
+        "8 M blocks cleared: clear {:?}, longest event {:?}, turn {:?}, all {:?}; {:?} bytes, then {:?}",
+        clears.0,
+        events.0,
+        turns.0,
+        start.elapsed(),
+        full,
+        watched.index.memory_bytes()
+    );
 }

@@ -38,7 +38,7 @@ use self::published::holdings::Holder;
 use self::published::ranks::RankSlot;
 use self::top::find_top;
 use self::touches::Touches;
-use self::writer::{Bounded, Writer};
+use self::writer::{Bounded, Compaction, Writer};
 use crate::keyed::HashKey;
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
@@ -79,6 +79,11 @@ pub struct RunMemory {
 
 /// Memory kept for use is given back when it is more than this and more than three quarters are unused.
 const COMPACTED_BYTES_MIN: usize = 16 << 20;
+/// Blocks that are copied for that with an event that removes some, and at a turn when there are no events.
+const COPIED_WITH_EVENT: usize = 64;
+const COPIED_AT_A_TURN: usize = 4_096;
+/// Blocks of a rank whose copy an event may start: listing them is one step. Larger ranks wait for a time without events.
+const COPIED_RANK_WITH_EVENT_MAX: usize = 1 << 13;
 
 /// Runs of blocks with the holders of each: the default design.
 ///
@@ -265,23 +270,36 @@ impl RunIndex {
     pub fn memory(&self) -> RunMemory {
         let mut writer = self.writer.lock();
         writer.finish_leftover();
-        self.compact_if_sparse(&mut writer);
+        while self.compact_if_sparse(&mut writer, usize::MAX, usize::MAX) {}
         writer.memory()
     }
 
     /// After most of the content has gone: memory that is never given back piece by piece, because a
-    /// reader may still look at it, is given back as a whole, by a copy of what is left.
-    fn compact_if_sparse(&self, writer: &mut Writer) {
+    /// reader may still look at it, is given back as a whole, by a copy of what is left. Starts or continues that copy by
+    /// about so many blocks, as far as ranks hold no more than `rank_blocks_max`, and says whether there is more to do.
+    fn compact_if_sparse(&self, writer: &mut Writer, blocks: usize, rank_blocks_max: usize) -> bool {
         if self.bound.is_some() {
             // Two copies would not fit.
-            return;
+            return false;
         }
-        let (used, taken) = writer.block_bytes();
-        if taken > COMPACTED_BYTES_MIN && used < taken / 4 {
-            let (published, compacted) = writer.compacted();
-            *writer = compacted;
-            self.published.store(published);
+        let mut compaction = match writer.compaction.take() {
+            Some(compaction) => compaction,
+            None => {
+                let (used, taken) = writer.block_bytes();
+                if taken <= COMPACTED_BYTES_MIN || used >= taken / 4 || writer.has_leftover() {
+                    return false;
+                }
+                Box::new(Compaction::new(writer))
+            }
+        };
+        if !compaction.go_on(writer, blocks, rank_blocks_max) {
+            writer.compaction = Some(compaction);
+            return true;
         }
+        let (published, compacted) = compaction.finish(writer);
+        *writer = compacted;
+        self.published.store(published);
+        false
     }
 }
 
@@ -299,8 +317,15 @@ impl SharedIndex for RunIndex {
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let mut writer = self.writer.lock();
         let applied = writer.apply(rank, event);
-        if matches!(event, BlockEvent::Removed { .. } | BlockEvent::Cleared) {
-            self.compact_if_sparse(&mut writer);
+        if let Some(compaction) = &mut writer.compaction {
+            compaction.follow(rank, event);
+        }
+        if applied.refused > 0 {
+            // A copy might have had room for what was refused.
+            writer.compaction = None;
+        }
+        if matches!(event, BlockEvent::Removed { .. }) {
+            self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, COPIED_RANK_WITH_EVENT_MAX);
         }
         applied
     }
@@ -368,9 +393,7 @@ impl SharedIndex for RunIndex {
 
     fn maintain(&self) -> bool {
         let mut writer = self.writer.lock();
-        let is_left = writer.do_leftover(VISITED_AT_A_TURN);
-        self.compact_if_sparse(&mut writer);
-        is_left
+        writer.do_leftover(VISITED_AT_A_TURN) || self.compact_if_sparse(&mut writer, COPIED_AT_A_TURN, usize::MAX)
     }
 
     /// Waits for the writer; costs the number of ranks and of directory segments.

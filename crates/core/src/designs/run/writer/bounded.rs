@@ -30,7 +30,7 @@ use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier, Worke
 const STRETCH_BLOCKS_MAX: usize = 128;
 /// One of so many bytes stays free of blocks.
 const RESERVE_SHARE: usize = 16;
-/// Runs that are forgotten for one stretch of blocks, at most: what does not fit then is refused.
+/// How often a rank forgets a run for one stretch of blocks, at most: what does not fit then is refused.
 const FORGOTTEN_FOR_STRETCH_MAX: usize = 512;
 /// Events between two looks at what queries have found.
 const EVENTS_BETWEEN_TOUCHES: u32 = 64;
@@ -61,6 +61,8 @@ pub(in crate::designs::run) struct Bounded {
     /// The rank whose event is being applied.
     pub(super) current: Option<RankSlot>,
     pub(super) random: u64,
+    /// The record that was last looked at when they were gone through in order.
+    pub(super) gone_through: usize,
     events: u32,
     names: Vec<SequenceHash>,
 }
@@ -83,6 +85,7 @@ impl Bounded {
             pinned: RunId::NONE,
             current: None,
             random: 0x9e37_79b9_7f4a_7c15,
+            gone_through: 0,
             events: 0,
             names: Vec::new(),
         }
@@ -147,7 +150,7 @@ impl Writer {
     pub(in crate::designs::run) fn forget_until_copy_fits(&mut self, spare_bytes: usize) {
         self.release_all_left_behind();
         let for_copy = spare_bytes.saturating_sub(EMPTY_BYTES) / COPY_TAKES;
-        while self.used_bytes() > for_copy && self.evict() {}
+        while self.used_bytes() > for_copy && self.evict(usize::MAX) > 0 {}
         self.release_all_left_behind();
     }
 
@@ -304,10 +307,11 @@ impl Writer {
                 self.trim_untrimmed();
                 continue;
             }
-            if forgotten == FORGOTTEN_FOR_STRETCH_MAX || !self.evict() {
-                return false;
+            let for_this = self.evict(FORGOTTEN_FOR_STRETCH_MAX - forgotten);
+            forgotten += for_this;
+            if for_this == 0 || forgotten >= FORGOTTEN_FOR_STRETCH_MAX {
+                return self.reserve(slot, blocks);
             }
-            forgotten += 1;
         }
         true
     }

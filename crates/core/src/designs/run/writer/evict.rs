@@ -15,6 +15,8 @@ use crate::designs::run::published::ranks::RankSlot;
 const COMPARED: usize = 16;
 /// Records that are looked at for them. Most are in use where memory is short.
 const LOOKED_AT_MAX: usize = 16 * COMPARED;
+/// Records that are gone through in order when none of those may go.
+const GONE_THROUGH_MAX: usize = 2_048;
 /// Holders that are told apart when a run is valued: one with more is as good as kept.
 const HOLDERS_COUNTED_MAX: u32 = 256;
 /// What a block takes of names and of their directory.
@@ -25,15 +27,19 @@ const LOCAL_BYTES: f32 = 8.0;
 const RUN_BYTES: f32 = 200.0;
 
 impl Writer {
-    /// Forgets a run for all who hold it, and says whether there was one.
-    pub(super) fn evict(&mut self) -> bool {
-        let Some(run) = self.least_valuable() else { return false };
+    /// Forgets a run for all ranks that hold it, or for as many as it may. Says for how many, at least one; zero when there is
+    /// no run that may go.
+    pub(super) fn evict(&mut self, holders_max: usize) -> usize {
+        let Some(run) = self.least_valuable() else { return 0 };
         let state = self.runs.get(run);
         let (parent, domains) = (state.parent().run, state.columns.domains().next());
         if parent != RunId::NONE {
             self.bounded_mut().values.inherit(run, parent);
         }
-        for slot in self.holders_of(run) {
+        let slots = self.holders_of(run, holders_max);
+        let forgotten = slots.len().max(1);
+        for slot in slots {
+            self.steps.take(1);
             if self.ranks.is_retired(slot) {
                 self.release_all_of(slot, run);
             } else {
@@ -45,7 +51,7 @@ impl Writer {
             let given_back = domains.get_mut(domain).directory.shrink_next(names);
             self.bounded_mut().directory_bytes -= given_back;
         }
-        true
+        forgotten
     }
 
     fn forget_run(&mut self, slot: RankSlot, run: RunId) {
@@ -60,11 +66,15 @@ impl Writer {
         }
     }
 
-    /// Ranks that hold something of a run, also those that are cleared.
-    fn holders_of(&self, run: RunId) -> Vec<RankSlot> {
+    /// Ranks that hold something of a run, also those that are cleared; no more than so many.
+    fn holders_of(&self, run: RunId, holders_max: usize) -> Vec<RankSlot> {
         let mut slots = Vec::new();
-        self.published.run(run).holdings().for_each(|holder, _| slots.push(self.holders.owner(holder)));
-        slots.extend(self.runs.get(run).exceptions().map(|(rank, _)| rank));
+        self.published.run(run).holdings().each_until(|holder, _| {
+            slots.push(self.holders.owner(holder));
+            if slots.len() < holders_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let room = holders_max.saturating_sub(slots.len());
+        slots.extend(self.runs.get(run).exceptions().map(|(rank, _)| rank).take(room));
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -90,10 +100,22 @@ impl Writer {
                 break;
             }
         }
-        // Hardly any run is in use, or each has another behind it.
-        least.map(|(_, run)| run).or_else(|| {
-            (0..touched).map(|at| self.run_at(at)).inspect(|_| self.steps.take(1)).find(|&run| self.may_go(run))
-        })
+        // Hardly any run is in use, or each has another behind it: the others are gone through, a part each time.
+        least.map(|(_, run)| run).or_else(|| self.next_that_may_go(touched))
+    }
+
+    fn next_that_may_go(&mut self, touched: usize) -> Option<RunId> {
+        for _ in 0..touched.min(GONE_THROUGH_MAX) {
+            self.steps.take(1);
+            let bounded = self.bounded_mut();
+            let at = (bounded.gone_through + 1) % touched;
+            bounded.gone_through = at;
+            let run = self.run_at(at);
+            if self.may_go(run) {
+                return Some(run);
+            }
+        }
+        None
     }
 
     /// A record by its number among all classes.

@@ -4,6 +4,7 @@
 mod bounded;
 mod chunked;
 mod clear;
+mod compaction;
 mod coverage;
 mod directory;
 mod domains;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 
 pub(super) use self::bounded::Bounded;
 use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
+pub(super) use self::compaction::Compaction;
 use self::directory::Rows;
 use self::domains::Domains;
 use self::names::Names;
@@ -85,6 +87,8 @@ pub(super) struct Writer {
     /// The last version given to any run: no version is given twice.
     version: u64,
     pub(super) steps: Steps,
+    /// A smaller copy that is being made.
+    pub(super) compaction: Option<Box<Compaction>>,
     /// What keeps the index within a bound of memory, if there is one.
     bounded: Option<Box<Bounded>>,
 }
@@ -146,6 +150,7 @@ impl Writer {
             rare_bytes: 0,
             version: 0,
             steps: Steps::default(),
+            compaction: None,
             bounded: None,
         }
     }

@@ -11,7 +11,7 @@ use std::cell::Cell;
 const LINE_HOLDERS: usize = 16;
 
 /// Steps taken so far.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(in crate::designs::run) struct Steps {
     #[cfg(test)]
     taken: Cell<u64>,
