@@ -233,6 +233,7 @@ impl Model {
             ranks: sizes.len(),
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index.memory_bytes(),
+            twins_passed_over: self.index.twins_passed_over(),
             bound: self.index.memory_bound(),
             counts: self.counts.clone(),
         }

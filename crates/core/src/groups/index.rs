@@ -259,6 +259,10 @@ impl SharedIndex for GroupedIndex {
         self.plain.memory_bound()
     }
 
+    fn twins_passed_over(&self) -> u64 {
+        self.plain.twins_passed_over()
+    }
+
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
         self.plain.dump(rank)
     }

@@ -80,6 +80,12 @@ pub trait SharedIndex: Send + Sync {
         false
     }
 
+    /// Names that queries have passed over because a prompt had more of them in one rank than a query follows. None in a
+    /// design that follows all.
+    fn twins_passed_over(&self) -> u64 {
+        0
+    }
+
     /// Gives a bounded index another bound, one that it can live with; an index without a bound stays so.
     /// One that takes more makes a copy of the most valuable that it has, for which there are `spare_bytes`
     /// beside what it takes now. Costs what is kept and what is forgotten; changes wait meanwhile.

@@ -62,6 +62,8 @@ pub(crate) struct ModelState {
     pub(crate) bytes: Option<usize>,
     /// What bounds that, if anything does.
     pub(crate) bound: Option<MemoryBound>,
+    /// Names of one prompt in one rank that queries did not follow.
+    pub(crate) twins_passed_over: u64,
     pub(crate) counts: ModelCounts,
 }
 
@@ -202,6 +204,9 @@ impl State {
                 .collect::<Vec<_>>()
         };
         families.add("queries", "Queries answered", None, by_model(|counts| counts.queries.get()))?;
+        let twins = self.models.iter().map(|model| (model.labels(), ConstCounter::new(model.twins_passed_over)));
+        let help = "Names of a prompt that queries passed over because one rank has too many";
+        families.add("twins_passed_over", help, None, twins)?;
         let help = "Blocks that queries asked for";
         families.add("queried_blocks", help, None, by_model(|counts| counts.asked_blocks.get()))?;
         let help = "Of the blocks asked for, those that the rank with the deepest match holds in any tier";

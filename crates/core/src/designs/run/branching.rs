@@ -54,6 +54,8 @@ pub(super) struct Branches {
     pending: Vec<Pending>,
     /// Twins found so far.
     twins: usize,
+    /// Twins that were too many.
+    passed_over: usize,
     /// By holder.
     met: Vec<Met>,
     /// What `met` was before, to be put back on the way up.
@@ -69,6 +71,19 @@ impl Branches {
         &self.runs
     }
 
+    /// Twins that were not followed, and with them all that follows them.
+    pub(super) fn passed_over(&self) -> usize {
+        self.passed_over
+    }
+
+    /// No branches.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.runs.clear();
+        self.pending.clear();
+        (self.twins, self.passed_over) = (0, 0);
+    }
+
     /// Finds the branches of a query whose walk took this path.
     pub(super) fn follow(
         &mut self,
@@ -77,9 +92,7 @@ impl Branches {
         query: &[LocalHash],
         path: &[Step],
     ) -> Result<(), Changed> {
-        self.runs.clear();
-        self.pending.clear();
-        self.twins = 0;
+        self.clear();
         for step in path {
             let base = step.base as usize;
             if step.info.has(Info::TWIN) {
@@ -162,6 +175,7 @@ impl Branches {
     fn add(&mut self, pending: Pending) {
         if pending.info.has(Info::TWIN) {
             if self.twins == TWINS_FOLLOWED_MAX {
+                self.passed_over += 1;
                 return;
             }
             self.twins += 1;
@@ -291,6 +305,7 @@ mod tests {
         assert!(with_twins[2] <= *runs.end(), "only its own holders are looked at: {with_twins:?}");
         assert!(with_twins[0] <= before[0] + 4 * runs.end(), "{with_twins:?} after {before:?}");
         assert_eq!(index.find(&query).ranks.len() as u64, RANKS);
+        assert_eq!(index.twins_passed_over(), 0);
         for (alias, &from) in (1..).zip(aliases_from) {
             assert_eq!(index.apply(rank(3), &removed(alias, from)).removed, PROMPT_BLOCKS - from);
         }
@@ -380,6 +395,7 @@ mod tests {
         assert!(branch_runs > TWINS_FOLLOWED_MAX / 2, "{branch_runs}");
         assert!(branch_runs <= 2 * TWINS_FOLLOWED_MAX, "{branch_runs}");
         assert!(holders <= 4 * TWINS_FOLLOWED_MAX && lines <= 8 * TWINS_FOLLOWED_MAX, "{holders} {lines}");
+        assert!(index.twins_passed_over() > 0, "it is counted");
         // The walk's own path is followed to its end.
         assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
     }

@@ -55,6 +55,7 @@ pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &
     if path.is_empty() {
         depths.clear(holders);
     }
+    branches.clear();
     if way == Way::Branching {
         branches.follow(published, generation, query, path)?;
         branches.merge(published, depths);

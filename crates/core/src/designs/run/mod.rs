@@ -23,6 +23,7 @@ mod writer;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
@@ -107,6 +108,7 @@ pub struct RunIndex {
     writer: Mutex<Writer>,
     /// Only with a bound of memory.
     bound: Option<Bound>,
+    twins_passed_over: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -189,7 +191,7 @@ impl RunIndex {
     pub fn keyed(limits: RunLimits, key: HashKey) -> Self {
         let published = Arc::new(Published::new(0, key));
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
-        Self { published: ArcSwap::new(published), writer, bound: None }
+        Self { published: ArcSwap::new(published), writer, bound: None, twins_passed_over: AtomicU64::new(0) }
     }
 
     /// An empty index that takes no more than `bytes_max` bytes at any time, and forgets what is least
@@ -219,9 +221,12 @@ impl RunIndex {
         self.writer.lock().on_forgotten(told);
     }
 
-    /// Notes what a query has found, for those who must choose what to forget.
+    /// Notes what a query has found, for a writer that chooses what to forget, and what it has passed over.
     #[inline]
     fn note_use(&self, scratch: &Scratch) {
+        if scratch.branches.passed_over() > 0 {
+            self.twins_passed_over.fetch_add(scratch.branches.passed_over() as u64, Relaxed);
+        }
         if let Some(bound) = &self.bound
             && let Some(step) = scratch.path.last()
         {
@@ -399,6 +404,10 @@ impl SharedIndex for RunIndex {
     /// Waits for the writer; costs the number of ranks and of directory segments.
     fn memory_bytes(&self) -> Option<usize> {
         Some(self.writer.lock().memory().bytes_taken)
+    }
+
+    fn twins_passed_over(&self) -> u64 {
+        self.twins_passed_over.load(Relaxed)
     }
 
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {

@@ -38,8 +38,9 @@ fn from_below(
     scratch: &mut Scratch,
 ) -> Result<Way, Changed> {
     let generation = published.edges.generation();
-    let Scratch { path, top, .. } = scratch;
+    let Scratch { path, top, branches, .. } = scratch;
     top.clear();
+    branches.clear();
     let way = walk(published, generation, query, path, |_, _| {})?;
     if way == Way::Single {
         for (at, step) in path.iter().enumerate().rev() {

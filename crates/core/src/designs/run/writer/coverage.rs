@@ -514,7 +514,7 @@ mod tests {
                     plain.retain(|&(of, ..)| of != rank);
                 }
                 1..8 if !grows && held => {
-                    exceptions.remove(rank, tier, &[range.clone()]);
+                    exceptions.remove(rank, tier, std::slice::from_ref(&range));
                     plain.retain(|&(of, in_tier, block)| (of, in_tier) != (rank, tier) || !range.contains(&block));
                 }
                 _ if grows => {
@@ -558,7 +558,7 @@ mod tests {
             }
             let rank = RankSlot(0);
             effort::of(Effort::Interval, || {
-                exceptions.remove(rank, Tier::Device, &[4..5]);
+                exceptions.remove(rank, Tier::Device, std::slice::from_ref(&(4..5)));
                 exceptions.insert(rank, Tier::Device, 4..5);
                 exceptions.insert(rank, Tier::Host, 7..9);
                 exceptions.clear(rank);
