@@ -57,6 +57,9 @@ impl StoreOptions {
 /// Parts in which keys are spread over a cluster's nodes.
 const CLUSTER_BUCKETS: u16 = 64;
 
+/// The list of holders is read three times in a time to live, and is current for so many times to live.
+const DIRECTORY_AGE_MAX: u32 = 2;
+
 /// What a replica knows of its store.
 #[derive(Debug, Clone)]
 pub struct StoreReport {
@@ -64,6 +67,8 @@ pub struct StoreReport {
     pub url: String,
     /// Whether it can be asked and written to.
     pub is_connected: bool,
+    /// Whether the list of holders was read lately.
+    pub is_directory_current: bool,
     /// What went wrong last.
     pub last_error: String,
     /// This replica's name in it.
@@ -147,16 +152,16 @@ impl Store {
         Ok(found)
     }
 
-    /// Returns when the list of holders has been read again.
+    /// Returns when the list of holders has been read again. For one task.
     pub async fn listed(&self) {
         self.shared.listed.notified().await;
     }
 
-    /// Whether the list of holders is not older than what publishers confirm counts: otherwise what it says of a rank
-    /// may no longer be so.
+    /// Whether the list of holders was read lately. What an older one says of a rank may no longer be so.
     #[must_use]
     pub fn is_directory_current(&self) -> bool {
-        self.directory().read_at().is_some_and(|read_at| read_at.elapsed() < self.options.time_to_live)
+        let age_max = self.options.time_to_live * DIRECTORY_AGE_MAX;
+        self.directory().read_at().is_some_and(|read_at| read_at.elapsed() < age_max)
     }
 
     /// Who is listed.
@@ -184,6 +189,7 @@ impl Store {
         StoreReport {
             url: self.options.url.to_string(),
             is_connected: self.is_connected(),
+            is_directory_current: self.is_directory_current(),
             last_error: links
                 .iter()
                 .find(|link| !link.is_connected())

@@ -166,11 +166,11 @@ impl<'s> Elsewhere<'s> {
     /// Instances that are asked about, with what is to be said of all of their ranks.
     fn pods(&self, here: Option<&Model>, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
         let mut pods = here.map(|model| self.pods_here(model, filter)).unwrap_or_default();
-        for (rank, RankElsewhere { rank: listed, .. }) in &self.ranks {
+        for (rank, RankElsewhere { rank: listed, trust, .. }) in &self.ranks {
             if filter.admits(listed.instance.as_key()) {
                 let new = || Pod { name: listed.instance.clone(), trust: None, is_partial: false };
                 let pod = pods.entry(rank.worker).or_insert_with(new);
-                pod.trust = pod.trust.max(Some(listed.trust));
+                pod.trust = pod.trust.max(Some(*trust));
             }
         }
         pods

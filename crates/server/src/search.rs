@@ -9,6 +9,7 @@ use flash_indexer_redis::HolderId;
 use tracing::debug;
 
 use crate::answer::{Answer, RankAnswer, StoreAnswer};
+use crate::ingest::Trust;
 use crate::instance::InstanceId;
 use crate::model::Model;
 use crate::shared::{Depths, FleetModel, FleetRank, Sharing};
@@ -46,11 +47,15 @@ pub(crate) struct Search<'q> {
     /// What the store found, for each form.
     depths: Vec<Depths>,
     pub(crate) store: StoreAnswer,
+    /// Whether what others say of their ranks' trust is recent.
+    is_list_current: bool,
 }
 
 /// A rank that counts as another replica has published it.
 pub(crate) struct RankElsewhere<'s> {
     pub(crate) rank: &'s FleetRank,
+    /// What its publisher says; no better than degraded if that is too long ago.
+    pub(crate) trust: Trust,
     holder: HolderId,
     depths: &'s [Depths],
 }
@@ -62,11 +67,12 @@ impl<'q> Search<'q> {
             Query::Tokens(prompt) => (forms(here.as_deref(), listed.as_deref(), prompt), Some(prompt.tokens.len())),
             Query::Hashes(locals) => (vec![locals], None),
         };
-        Self { here, listed, forms, tokens, depths: Vec::new(), store: StoreAnswer::None }
+        Self { here, listed, forms, tokens, depths: Vec::new(), store: StoreAnswer::None, is_list_current: true }
     }
 
     /// Asks the store what others have published. One call for each form.
     pub(crate) async fn ask(&mut self, sharing: &Sharing) {
+        self.is_list_current = sharing.is_list_current();
         let others = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_own));
         let Some(listed) = others else {
             self.store = if sharing.is_connected() { StoreAnswer::Asked } else { StoreAnswer::Unavailable };
@@ -98,9 +104,11 @@ impl<'q> Search<'q> {
         };
         let own_trust =
             |rank: &FleetRank| self.here.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
-        let counts = |rank: &FleetRank| !rank.is_own && own_trust(rank).is_none_or(|own| rank.trust < own);
+        let trust = |rank: &FleetRank| rank.trust_as_listed(self.is_list_current);
+        let counts = |rank: &FleetRank| !rank.is_own && own_trust(rank).is_none_or(|own| trust(rank) < own);
         let ranks = listed.ranks.iter().filter(|(_, rank)| counts(rank));
-        ranks.map(|(&holder, rank)| RankElsewhere { rank, holder, depths: &self.depths }).collect()
+        let elsewhere = |(&holder, rank)| RankElsewhere { rank, trust: trust(rank), holder, depths: &self.depths };
+        ranks.map(elsewhere).collect()
     }
 
     /// What predictions call a pod of this replica or another one; none if nobody has it.
@@ -146,7 +154,7 @@ impl RankElsewhere<'_> {
             dp_rank: self.rank.dp_rank,
             tokens,
             blocks_held: self.rank.blocks,
-            trust: self.rank.trust,
+            trust: self.trust,
             // Nothing is forgotten for want of memory on the way to the store.
             partial: false,
         }

@@ -111,14 +111,29 @@ impl RedisNode {
     ///
     /// When it does not answer.
     pub fn try_command(&self, parts: &[&str]) -> std::io::Result<String> {
+        let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+        let lines = self.try_command_bytes(&parts)?;
+        Ok(lines.iter().map(|line| String::from_utf8_lossy(line)).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The same for keys that are no text: the parts of the answer.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn try_command_bytes(&self, parts: &[&[u8]]) -> std::io::Result<Vec<Vec<u8>>> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut request = format!("*{}\r\n", parts.len());
+        let mut request = format!("*{}\r\n", parts.len()).into_bytes();
         for part in parts {
-            request.push_str(&format!("${}\r\n{part}\r\n", part.len()));
+            request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+            request.extend_from_slice(part);
+            request.extend_from_slice(b"\r\n");
         }
-        (&stream).write_all(request.as_bytes())?;
-        read_answer(&mut BufReader::new(stream))
+        (&stream).write_all(&request)?;
+        let mut answer = Vec::new();
+        read_answer(&mut BufReader::new(stream), &mut answer)?;
+        Ok(answer)
     }
 
     /// Ends it as the kernel does for want of memory.
@@ -285,7 +300,8 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-fn read_answer(stream: &mut impl BufRead) -> std::io::Result<String> {
+/// Reads an answer; lists within lists are one list.
+fn read_answer(stream: &mut impl BufRead, parts: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
     let mut line = String::new();
     if stream.read_line(&mut line)? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -297,12 +313,15 @@ fn read_answer(stream: &mut impl BufRead) -> std::io::Result<String> {
         "$" if length >= 0 => {
             let mut text = vec![0; length as usize + 2];
             stream.read_exact(&mut text)?;
-            Ok(String::from_utf8_lossy(&text[..length as usize]).into_owned())
+            text.truncate(length as usize);
+            parts.push(text);
         }
         "*" if length >= 0 => {
-            let parts: std::io::Result<Vec<String>> = (0..length).map(|_| read_answer(stream)).collect();
-            Ok(parts?.join("\n"))
+            for _ in 0..length {
+                read_answer(stream, parts)?;
+            }
         }
-        _ => Ok(rest.to_owned()),
+        _ => parts.push(rest.as_bytes().to_vec()),
     }
+    Ok(())
 }

@@ -31,7 +31,7 @@ impl Publisher {
         let buckets = std::mem::take(&mut self.buckets);
         for (mut bucket, changes) in buckets.into_iter().zip(work.drain(..)) {
             let confirm = is_complete && (is_beat || bucket.needs_confirming(start));
-            let has_failed = bucket.outage.retry_at().is_some();
+            let has_failed = bucket.outage.retry_at().is_some() || bucket.outage.has_dropped();
             let is_idle = changes.is_empty() && !confirm && !bucket.has_news() && !has_failed;
             if is_idle || bucket.outage.is_paused(start) {
                 self.buckets.push(bucket);

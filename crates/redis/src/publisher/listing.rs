@@ -91,7 +91,7 @@ impl Publisher {
         let asked_at = Instant::now();
         let answer = self.without_invalid_values(self.shared.link.call(&call, WRITE_DEADLINE).await?);
         self.shared.directory.store(Arc::new(known.next(answer, asked_at)?));
-        self.shared.listed.notify_waiters();
+        self.shared.listed.notify_one();
         Ok(())
     }
 

@@ -139,3 +139,59 @@ fn more_changes_than_wait_for_a_dead_master_leave_the_other_masters_alone() {
         b.wait_for_depth(path, rank(1), 8);
     }
 }
+
+/// Slots of our buckets on the first of three masters.
+fn slots_of_first(nodes: &[RedisNode]) -> Vec<String> {
+    let slots = (0..64).map(|bucket| nodes[0].command(&["CLUSTER", "KEYSLOT", &format!("{{fi:{bucket}}}.lives")]));
+    slots.filter(|slot| slot.parse::<usize>().expect("a slot") < 16_384 / 3).collect()
+}
+
+/// Moves at most so many keys of a slot from one node to another.
+fn move_keys(slot: &str, from: &RedisNode, to: &RedisNode, max: &str) {
+    let get = ["CLUSTER", "GETKEYSINSLOT", slot, max].map(str::as_bytes);
+    for key in from.try_command_bytes(&get).expect("keys") {
+        let port = to.port().to_string();
+        let migrate = [&b"MIGRATE"[..], b"127.0.0.1", port.as_bytes(), &key, b"0", b"5000"];
+        assert_eq!(from.try_command_bytes(&migrate).expect("an answer"), [b"OK"]);
+    }
+}
+
+#[test]
+fn slots_that_move_are_followed() {
+    let Some(redis) = redis_server() else { return };
+    let nodes = redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: true });
+    let paths = paths();
+    let [a, b] = published(&nodes, &paths);
+    let slots = slots_of_first(&nodes);
+    assert!(!slots.is_empty());
+    let [from, to] = [&nodes[0], &nodes[1]];
+    let [from_id, to_id] = [from, to].map(|node| node.command(&["CLUSTER", "MYID"]));
+    for slot in &slots {
+        assert_eq!(to.command(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id]), "OK");
+        assert_eq!(from.command(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id]), "OK");
+        move_keys(slot, from, to, "5");
+    }
+    // A part of the keys is at each place: what is written and asked now finds too little, or nothing.
+    for path in &paths {
+        a.apply(rank(1), &removed(path, 5));
+    }
+    for path in &paths {
+        if let Some(depths) = b.find(path) {
+            assert!(device_depth(&depths, rank(1)) <= 8);
+        }
+    }
+    for slot in &slots {
+        move_keys(slot, from, to, "1000");
+        for node in [to, from, &nodes[2]] {
+            assert_eq!(node.command(&["CLUSTER", "SETSLOT", slot, "NODE", &to_id]), "OK");
+        }
+    }
+    for path in &paths {
+        b.wait_for_depth(path, rank(1), 5);
+    }
+    // Nothing that was removed meanwhile has come with the keys.
+    for path in &paths {
+        assert_eq!(device_depth(&b.find(path).expect("an answer"), rank(1)), 5);
+    }
+    assert!(from.command(&["KEYS", "*"]).lines().all(|key| key.starts_with("{fi:list}")), "all was moved");
+}

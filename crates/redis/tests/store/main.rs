@@ -5,6 +5,7 @@ mod access;
 mod clusters;
 mod invalid_values;
 mod outages;
+mod pacing;
 mod publishing;
 mod support;
 mod trace;

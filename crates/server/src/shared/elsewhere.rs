@@ -43,6 +43,13 @@ pub(crate) struct FleetRank {
     pub(crate) is_own: bool,
 }
 
+impl FleetRank {
+    /// How far it can be relied on: what its publisher says, and no more than degraded if that is too long ago.
+    pub(crate) fn trust_as_listed(&self, is_list_current: bool) -> Trust {
+        if is_list_current { self.trust } else { self.trust.max(Trust::Degraded) }
+    }
+}
+
 impl Fleet {
     pub(super) fn of(directory: &Directory, own: PublisherId) -> Self {
         let mut models = BTreeMap::new();

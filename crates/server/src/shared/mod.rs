@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use flash_indexer_core::{LocalHash, PerTier};
-use flash_indexer_redis::{Directory, FindError, HolderId, RankMaker, Store, StoreOptions, StoreReport};
+use flash_indexer_redis::{FindError, HolderId, RankMaker, Store, StoreOptions, StoreReport};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 
 pub(crate) use self::elsewhere::{Fleet, FleetModel, FleetRank};
 use self::own::OwnRanks;
@@ -52,8 +53,16 @@ pub(super) struct Fares {
 
 /// A replica's part in the shared index.
 pub(crate) struct Sharing {
-    store: Store,
-    fleet: ArcSwap<(Arc<Directory>, Arc<Fleet>)>,
+    store: Arc<Store>,
+    fleet: Arc<ArcSwap<Fleet>>,
+    /// Keeps `fleet` as the store lists it.
+    listing: JoinHandle<()>,
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.listing.abort();
+    }
 }
 
 impl Sharing {
@@ -62,18 +71,19 @@ impl Sharing {
         let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
         let own = Arc::new(OwnRanks { models: Arc::clone(models) });
         let store = Store::start(options, maker, own, &runtime).map_err(std::io::Error::other)?;
-        Ok(Self { store, fleet: ArcSwap::default() })
+        let (store, fleet) = (Arc::new(store), Arc::<ArcSwap<Fleet>>::default());
+        let listing = runtime.spawn(keep_listed(Arc::clone(&store), Arc::clone(&fleet)));
+        Ok(Self { store, fleet, listing })
     }
 
     /// Everybody who is listed, also those of this replica.
     pub(crate) fn fleet(&self) -> Arc<Fleet> {
-        let (directory, known) = (self.store.directory(), self.fleet.load_full());
-        if Arc::ptr_eq(&known.0, &directory) {
-            return Arc::clone(&known.1);
-        }
-        let fleet = Arc::new(Fleet::of(&directory, self.store.publisher()));
-        self.fleet.store(Arc::new((directory, Arc::clone(&fleet))));
-        fleet
+        self.fleet.load_full()
+    }
+
+    /// Whether trust states in the list are recent.
+    pub(crate) fn is_list_current(&self) -> bool {
+        self.store.is_directory_current()
     }
 
     /// What holders have of each form of a prompt.
@@ -101,5 +111,17 @@ impl Sharing {
     /// Lets others publish this replica's ranks at once.
     pub(crate) async fn stop(&self) {
         self.store.stop().await;
+    }
+}
+
+/// Reads the list of holders whenever the store has answered with it. Its thousands of descriptions are read on a thread
+/// that may block, and not in a query.
+async fn keep_listed(store: Arc<Store>, fleet: Arc<ArcSwap<Fleet>>) {
+    loop {
+        store.listed().await;
+        let (directory, own) = (store.directory(), store.publisher());
+        if let Ok(read) = tokio::task::spawn_blocking(move || Fleet::of(&directory, own)).await {
+            fleet.store(Arc::new(read));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Replicas that share an index through Redis: each answers for the engines of all, and says when it cannot.
 
-use crate::support::{Engine, PATIENCE, Service, removed, replica, stored, tokens};
-use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use crate::support::{Engine, PATIENCE, Service, removed, replica, replica_at, stored, tokens};
+use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for};
 use serde_json::{Value, json};
 
 fn query(prompt: &[u64]) -> Value {
@@ -89,4 +89,72 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
     two.say(&b, 1, &[stored(Some(2), &[3])]);
     node.restart();
     wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 }, "two": { "0": 12 } }), "ok");
+}
+
+/// A cluster of three masters with two replicas of ours on it. The first one listens to an engine that holds a prompt for
+/// each of these numbers, which the second one finds.
+fn on_a_cluster(is_full_coverage_required: bool, firsts: &[u64]) -> Option<(Vec<RedisNode>, [Service; 2], Engine)> {
+    let setup = ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required };
+    let nodes = redis_cluster_with(&redis_server()?, setup);
+    let hosts: Vec<String> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    let url = format!("redis+cluster://{}", hosts.join(","));
+    let [a, b] = [replica_at(&url), replica_at(&url)];
+    let one = Engine::registered(&a, json!("one"), 0, &json!({}));
+    let prompts: Vec<_> = firsts.iter().map(|&first| stored(None, &[first])).collect();
+    one.say(&a, 0, &prompts);
+    for &first in firsts {
+        wait_for_scores(&b, &[first], &json!({ "one": { "0": 4 } }), "ok");
+    }
+    Some((nodes, [a, b], one))
+}
+
+#[test]
+fn a_cluster_that_is_down_leaves_each_replica_what_it_listens_to() {
+    let firsts = [1, 2, 3];
+    let Some((mut nodes, [a, b], _engine)) = on_a_cluster(true, &firsts) else { return };
+    nodes[2].kill();
+    for first in firsts {
+        // Redis refuses every key once it has noticed that a master is gone.
+        let answer = wait_for_scores(&a, &[first], &json!({ "one": { "0": 4 } }), "unavailable");
+        assert_eq!(answer["instances"]["one"]["trust"], "exact", "{answer}");
+        wait_for_scores(&b, &[first], &json!({}), "unavailable");
+    }
+    wait_for("the reason", PATIENCE, || {
+        let error = b.get("/store").1["last_error"].clone();
+        error.as_str().is_some_and(|error| error.contains("CLUSTERDOWN")).then_some(())
+    });
+    assert_eq!(b.metrics().value("flash_indexer_store_connected", &[]), 0.0);
+    nodes[2].restart();
+    for first in firsts {
+        wait_for_scores(&b, &[first], &json!({ "one": { "0": 4 } }), "ok");
+    }
+}
+
+#[test]
+fn trust_that_cannot_be_learned_any_more_is_degraded() {
+    let firsts: Vec<u64> = (1..=30).collect();
+    let Some((mut nodes, [a, b], _engine)) = on_a_cluster(false, &firsts) else { return };
+    let slot: usize = nodes[0].command(&["CLUSTER", "KEYSLOT", "{fi:list}.version"]).parse().expect("a slot");
+    let with_list = slot * 3 / 16_384;
+    nodes[with_list].kill();
+    // What the other masters have is confirmed as before; how far the rank can be trusted is in the list.
+    let found = wait_for("an answer of another master", PATIENCE, || {
+        let answers = firsts.iter().map(|&first| b.post("/query", &query(&[first])).1);
+        let mut found = answers.filter(|answer| answer["scores"] == json!({ "one": { "0": 4 } }));
+        found.find(|answer| answer["instances"]["one"]["trust"] == "degraded")
+    });
+    assert_eq!(found["store"], "ok", "{found}");
+    let listed = || b.get("/store").1["ranks"][0]["trust"].clone();
+    assert_eq!(listed(), "degraded");
+    let answer = a.query(&query(&[firsts[0]]));
+    assert_eq!(answer["scores"], json!({ "one": { "0": 4 } }), "{answer}");
+    assert_eq!(answer["instances"]["one"]["trust"], "exact", "the replica that listens: {answer}");
+    nodes[with_list].restart();
+    wait_for("the list again", PATIENCE, || (listed() == "exact").then_some(()));
+    for &first in &firsts {
+        wait_for("an exact answer", PATIENCE, || {
+            let answer = b.post("/query", &query(&[first])).1;
+            (answer["instances"]["one"]["trust"] == "exact" && answer["store"] == "ok").then_some(())
+        });
+    }
 }

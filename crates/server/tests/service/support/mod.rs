@@ -170,7 +170,11 @@ impl Drop for Service {
 
 /// A service that shares its index through this store, and offers gRPC.
 pub(crate) fn replica(node: &RedisNode) -> Service {
-    let url = format!("redis://127.0.0.1:{}", node.port());
+    replica_at(&format!("redis://127.0.0.1:{}", node.port()))
+}
+
+/// The same through the store at this address.
+pub(crate) fn replica_at(url: &str) -> Service {
     let store = StoreOptions {
         time_to_live: Duration::from_millis(1_500),
         deadline: Duration::from_secs(5),

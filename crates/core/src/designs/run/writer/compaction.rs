@@ -32,8 +32,10 @@ pub(in crate::designs::run) struct Compaction {
 impl Compaction {
     /// A copy of nothing yet.
     pub(in crate::designs::run) fn new(index: &Writer) -> Self {
-        let published = Arc::new(Published::new(index.published.ranks.next_version() + VERSIONS_AHEAD));
-        let unlimited = RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX };
+        let version = index.published.ranks.next_version() + VERSIONS_AHEAD;
+        let published = Arc::new(Published::new(version, index.published.edges.key()));
+        let unlimited =
+            RunLimits { waiting_blocks_max: usize::MAX, removed_blocks_max: usize::MAX, twins_max: usize::MAX };
         let copy = Writer::new(Arc::clone(&published), unlimited);
         let outside = index.ranks.iter().map(|(_, state)| state.rank).collect();
         Self { published, copy, outside, current: None }
