@@ -22,6 +22,7 @@ mod ingest;
 mod instance;
 mod metrics;
 mod model;
+mod names;
 mod peers;
 mod predictions;
 mod recent_uses;
@@ -44,6 +45,7 @@ pub use indexer::{
 pub use ingest::{Connection, ListenerReport, Position, Released, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
+pub use names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{PodScore, ScoreOptions, Scores};
 pub use search::{Query, TokenPrompt};

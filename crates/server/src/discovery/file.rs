@@ -14,6 +14,7 @@ use super::template::{EngineTemplate, Traits, TraitsError};
 use crate::engine::{EngineKind, Removal};
 use crate::indexer::{RankId, Registration, RegistrationError, check_endpoint};
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::shorten;
 
 pub(super) use self::watch::watch;
 
@@ -80,9 +81,11 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
     let mut targets = Targets::new();
     for entry in entries {
         let line = line_of(text, entry.get());
-        let parsed: Entry = serde_json::from_str(entry.get())
-            .map_err(|error| FileError { line: line + error.line().max(1) - 1, what: without_place(&error) })?;
-        let ranks = ranks(&parsed, template).map_err(|error| FileError { line, what: error.to_string() })?;
+        let parsed: Entry = serde_json::from_str(entry.get()).map_err(|error| FileError {
+            line: line + error.line().max(1) - 1,
+            what: shorten(without_place(&error)),
+        })?;
+        let ranks = ranks(&parsed, template).map_err(|error| FileError { line, what: shorten(error.to_string()) })?;
         for (rank, registration) in ranks {
             if targets.get(&rank).is_some_and(|known| *known != registration) {
                 return Err(FileError { line, what: EntryError::Twice(rank).to_string() });
@@ -139,6 +142,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         engine: entry.engine.map(EngineKind::name),
         removed_copies: entry.removal.unwrap_or_default().into(),
     };
+    registration.check_names().map_err(TraitsError::from)?;
     targets.insert(RankId::of(&registration), registration);
     Ok(targets)
 }

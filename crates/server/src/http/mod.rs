@@ -154,6 +154,9 @@ async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         metrics.bound(Bound::BodyBytes);
     }
+    if let Some(&bound) = response.extensions().get::<Bound>() {
+        metrics.bound(bound);
+    }
     metrics.answered(endpoint, response.status().as_u16(), start.elapsed());
     response
 }

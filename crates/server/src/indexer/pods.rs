@@ -304,7 +304,9 @@ const fn reason(error: &RegistrationError) -> &'static str {
         RegistrationError::Rank { .. } => "registered_otherwise",
         RegistrationError::TooMany { .. } => "too_many_ranks",
         RegistrationError::Memory { .. } => "too_little_memory",
-        RegistrationError::Endpoint(_) | RegistrationError::Unavailable(_) => "registration_failed",
+        RegistrationError::Endpoint(_) | RegistrationError::Name(_) | RegistrationError::Unavailable(_) => {
+            "registration_failed"
+        }
     }
 }
 

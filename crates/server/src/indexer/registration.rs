@@ -21,6 +21,7 @@ use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerS
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
+use crate::names::{NameError, NameField, check_names};
 use crate::remembered::StreamName;
 use crate::shared::SharedRanks;
 
@@ -47,6 +48,18 @@ pub struct Registration {
     pub removed_copies: RemovedCopies,
 }
 
+impl Registration {
+    /// Refuses names and endpoints that are too long.
+    pub(crate) fn check_names(&self) -> Result<(), NameError> {
+        self.model.check()?;
+        check_names([
+            (NameField::Endpoint, Some(&self.endpoint)),
+            (NameField::ReplayEndpoint, self.replay_endpoint.as_deref()),
+            (NameField::LoraName, self.lora_name.as_deref()),
+        ])
+    }
+}
+
 /// What a registration did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registered {
@@ -62,6 +75,9 @@ pub enum RegistrationError {
     /// The endpoint cannot be listened to.
     #[error("{0}")]
     Endpoint(String),
+    /// A name is too long.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// The model's index has blocks of another size.
     #[error(
         "{model} has blocks of {existing} tokens, not {asked}: use block_size {existing}, or another model_name or tenant_id"
@@ -153,6 +169,7 @@ impl Indexer {
         start: Start,
         keeper: Keeper,
     ) -> Result<Registered, RegistrationError> {
+        registration.check_names().inspect_err(|_| self.metrics.bound(Bound::Names))?;
         let _registering = self.registering.lock();
         let registered = self.listen(registration.clone(), start);
         if registered.is_ok() {

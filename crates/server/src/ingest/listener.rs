@@ -14,6 +14,7 @@ use super::sockets::Mailbox;
 use crate::engine::Removal;
 use crate::instance::InstanceId;
 use crate::model::Model;
+use crate::names::shorten;
 
 /// How far the index can be believed about a rank. What is less to be believed is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
@@ -271,14 +272,14 @@ impl Listener {
     pub(super) fn degrade_all(&self, why: String) {
         let mut status = self.state.status.lock();
         status.trust = StreamTrusts::of_all(Trust::Degraded);
-        status.last_error = Some(why);
+        status.last_error = Some(shorten(why));
     }
 
     /// A change of one rank was lost.
     pub(crate) fn degrade_rank(&self, dp_rank: DpRank, why: String) {
         let mut status = self.state.status.lock();
         status.trust.ranks.insert(dp_rank, Trust::Degraded);
-        status.last_error = Some(why);
+        status.last_error = Some(shorten(why));
     }
 
     /// Messages did not follow each other.
@@ -290,7 +291,7 @@ impl Listener {
     pub(crate) fn reject(&self, reason: &'static str, why: String) {
         let mut status = self.state.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
-        status.last_error = Some(why);
+        status.last_error = Some(shorten(why));
     }
 
     /// How often something could not be used for this reason.

@@ -50,10 +50,12 @@ pub(crate) enum Bound {
     PredictedBlocks,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
+    /// Bytes of a name, an endpoint or a salt.
+    Names,
 }
 
 impl Bound {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -74,6 +76,7 @@ impl Bound {
         Self::RecentUses,
         Self::PredictedBlocks,
         Self::DiscoveryTargets,
+        Self::Names,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -98,6 +101,7 @@ impl Bound {
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
             Self::DiscoveryTargets => "discovery_targets",
+            Self::Names => "names",
         }
     }
 }

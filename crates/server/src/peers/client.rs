@@ -16,6 +16,7 @@ use crate::dump::{EngineKind, RankRecord, Removal};
 use crate::indexer::RankId;
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
+use crate::names::{shorten, shortened};
 
 /// How long a peer may take.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +115,8 @@ impl PeerClient {
         let mut response = self.call(url, request)?;
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let body = body.map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
-        serde_json::from_slice(&body).map_err(|error| PeerError::Strange { url: url.clone(), what: error.to_string() })
+        serde_json::from_slice(&body)
+            .map_err(|error| PeerError::Strange { url: url.clone(), what: shorten(error.to_string()) })
     }
 
     fn call(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, PeerError> {
@@ -126,7 +128,8 @@ impl PeerClient {
         }
         let text = response.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         let json: Option<Value> = serde_json::from_str(&text).ok();
-        let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(&text).to_owned();
+        let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(&text);
+        let message = shortened(message).into_owned();
         Err(PeerError::Refused { url: url.clone(), status: status.as_u16(), message })
     }
 }

@@ -9,6 +9,7 @@ mod grpc;
 mod kubernetes;
 mod memory;
 mod metrics;
+mod names;
 mod offload_dumps;
 mod peers;
 mod pods;
