@@ -12,6 +12,7 @@ mod answer;
 mod connections;
 mod discovery;
 pub mod dump;
+mod endpoints;
 mod engine;
 mod explain;
 mod grpc;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -148,8 +149,8 @@ impl Server {
         for registration in registrations {
             let rank = RankId::of(&registration);
             let registered = match recovers {
-                true => indexer.register_held(registration),
-                false => indexer.register(registration),
+                true => indexer.register_configured(registration, Start::Held),
+                false => indexer.register_configured(registration, Start::AtOnce),
             };
             registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
             asked.insert(rank);

@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 
 use super::reconcile::Targets;
 use super::template::{EngineTemplate, Traits, TraitsError};
+use crate::endpoints::{EndpointError, check_endpoint};
 use crate::engine::{EngineKind, Removal};
-use crate::indexer::{RankId, Registration, RegistrationError, check_endpoint};
+use crate::indexer::{RankId, Registration};
 use crate::instance::{InstanceId, ModelKey};
 use crate::names::shorten;
 
@@ -62,7 +63,7 @@ enum EntryError {
     #[error("{0}")]
     Traits(#[from] TraitsError),
     #[error("{0}")]
-    Endpoint(#[from] RegistrationError),
+    Endpoint(#[from] EndpointError),
 }
 
 /// All ranks that the text of a file names: all of them or none.

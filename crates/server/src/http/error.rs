@@ -86,7 +86,9 @@ impl From<NameError> for ApiError {
 impl From<RegistrationError> for ApiError {
     fn from(error: RegistrationError) -> Self {
         let status = match &error {
-            RegistrationError::Endpoint(_) | RegistrationError::Name(_) => StatusCode::BAD_REQUEST,
+            RegistrationError::Endpoint(_) | RegistrationError::Name(_) | RegistrationError::Address(_) => {
+                StatusCode::BAD_REQUEST
+            }
             RegistrationError::BlockSize { .. } | RegistrationError::Rank { .. } => StatusCode::CONFLICT,
             RegistrationError::TooMany { .. }
             | RegistrationError::Memory { .. }

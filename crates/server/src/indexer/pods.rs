@@ -304,9 +304,10 @@ const fn reason(error: &RegistrationError) -> &'static str {
         RegistrationError::Rank { .. } => "registered_otherwise",
         RegistrationError::TooMany { .. } => "too_many_ranks",
         RegistrationError::Memory { .. } => "too_little_memory",
-        RegistrationError::Endpoint(_) | RegistrationError::Name(_) | RegistrationError::Unavailable(_) => {
-            "registration_failed"
-        }
+        RegistrationError::Endpoint(_)
+        | RegistrationError::Address(_)
+        | RegistrationError::Name(_)
+        | RegistrationError::Unavailable(_) => "registration_failed",
     }
 }
 

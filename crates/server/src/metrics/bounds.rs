@@ -52,10 +52,12 @@ pub(crate) enum Bound {
     DiscoveryTargets,
     /// Bytes of a name, an endpoint or a salt.
     Names,
+    /// Addresses and paths that no engine or peer may have.
+    Addresses,
 }
 
 impl Bound {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -77,6 +79,7 @@ impl Bound {
         Self::PredictedBlocks,
         Self::DiscoveryTargets,
         Self::Names,
+        Self::Addresses,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -102,6 +105,7 @@ impl Bound {
             Self::PredictedBlocks => "predicted_blocks",
             Self::DiscoveryTargets => "discovery_targets",
             Self::Names => "names",
+            Self::Addresses => "addresses",
         }
     }
 }

@@ -8,9 +8,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
+use ureq::http::header::LOCATION;
 use ureq::typestate::WithoutBody;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, RequestBuilder};
 
+use super::resolver::PeerResolver;
 use super::url::PeerUrl;
 use crate::dump::{EngineKind, RankRecord, Removal};
 use crate::indexer::RankId;
@@ -49,6 +52,10 @@ pub(crate) enum PeerError {
     #[error("no answer from {url}: {source}")]
     Unreachable { url: PeerUrl, source: Box<ureq::Error> },
     /// It answers that it cannot.
+    #[error(
+        "{url} answered {status}, a redirect to {to}, and redirects of peers are not followed: register the peer by the URL where it answers itself"
+    )]
+    Redirected { url: PeerUrl, status: u16, to: String },
     #[error("{url} answered {status}: {message}")]
     Refused { url: PeerUrl, status: u16, message: String },
     /// Its answer cannot be read.
@@ -71,12 +78,14 @@ impl PeerClient {
     pub(crate) fn new(deadlines: &PeerDeadlines) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            // A peer chooses neither where its requests go nor what this service fetches.
+            .max_redirects(0)
             .timeout_connect(Some(deadlines.connect))
             .timeout_recv_response(Some(deadlines.first_byte))
             .timeout_per_read(Some(deadlines.stall))
             .timeout_global(Some(deadlines.whole))
             .build();
-        Self { agent: config.into() }
+        Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::default()) }
     }
 
     /// Engines that the peer listens to.
@@ -125,6 +134,11 @@ impl PeerClient {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
+        }
+        if status.is_redirection() {
+            let to = response.headers().get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
+            let to = to.map_or_else(|| "no place".to_owned(), |to| format!("{:?}", shortened(&to)));
+            return Err(PeerError::Redirected { url: url.clone(), status: status.as_u16(), to });
         }
         let text = response.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         let json: Option<Value> = serde_json::from_str(&text).ok();

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::resolver::{Addresses, HostName};
+use super::resolver::{Addresses, HostName, LookupError};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
 };
 use crate::ingest::decoders::{Decoders, Delivery, Frames};
 use crate::ingest::listener::{Connection, Listener};
+use crate::metrics::Bound;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
@@ -92,7 +93,12 @@ impl Subscription {
         }
         let addresses = match addresses {
             Ok(addresses) => addresses,
-            Err(why) => return self.listener.reject("unknown_host", why),
+            Err(error) => {
+                if let LookupError::Refused { .. } = error {
+                    self.listener.model.metrics.bound(Bound::Addresses);
+                }
+                return self.listener.reject(error.reason(), error.to_string());
+            }
         };
         let tried = lookup.address.take();
         let at = tried.as_ref().and_then(|tried| addresses.iter().position(|address| address == tried));
