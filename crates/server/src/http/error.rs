@@ -52,6 +52,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    pub(crate) fn unsupported_type(given: &str) -> Self {
+        let message =
+            format!("the body's content type is {given:?}: send JSON with the header content-type: application/json");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
     pub(crate) fn too_slow(deadline: Duration) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {deadline:?}: send it again"))
     }
