@@ -18,6 +18,8 @@ pub(crate) enum Bound {
     Arrivals,
     /// Pods that have registered themselves.
     Pods,
+    /// Models that pods have added by registering themselves.
+    PodModels,
     /// Changes that wait for a writer.
     WriterQueue,
     /// Live messages that wait for earlier ones.
@@ -57,11 +59,12 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
         Self::Pods,
+        Self::PodModels,
         Self::WriterQueue,
         Self::WaitingMessages,
         Self::RanksPerListener,
@@ -88,6 +91,7 @@ impl Bound {
             Self::PodQueue => "pod_queue",
             Self::Arrivals => "arrivals",
             Self::Pods => "pods",
+            Self::PodModels => "pod_models",
             Self::WriterQueue => "writer_queue",
             Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",

@@ -53,7 +53,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Why a message or event cannot be used, or is dropped.
-const REASONS: [&str; 30] = [
+const REASONS: [&str; 31] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -81,6 +81,7 @@ const REASONS: [&str; 30] = [
     "unregistered",
     "duplicate_pod",
     "too_many_pods",
+    "too_many_pod_models",
     "too_many_arrivals",
     "too_little_memory",
     "registration_failed",
