@@ -39,8 +39,8 @@ use crate::peers::{Peers, RecoveryStatus};
 const DUMPS_MAX: usize = 4;
 /// Explanations that may be made at the same time.
 const EXPLANATIONS_MAX: usize = 2;
-/// Digests that may be waited for at the same time.
-const DIGESTS_MAX: usize = 8;
+/// Digests that may be waited for at the same time, by all peers.
+pub(crate) const DIGESTS_MAX: usize = 64;
 
 /// What every handler shares.
 pub(crate) struct Api {

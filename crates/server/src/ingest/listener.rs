@@ -236,6 +236,11 @@ impl Listener {
         self.state.status.lock().trust.of(self.dp_rank) == Trust::Degraded
     }
 
+    /// Number of the last message that was taken in.
+    pub(crate) fn last_sequence(&self) -> Option<u64> {
+        self.state.status.lock().last_sequence
+    }
+
     pub(crate) fn connection(&self) -> Connection {
         self.state.status.lock().connection
     }

@@ -11,6 +11,7 @@ mod memory;
 mod metrics;
 mod names;
 mod offload_dumps;
+mod peer_checks;
 mod peers;
 mod pods;
 mod recorded_scores;
