@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use crate::connections::BoundedListener;
+use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
@@ -182,13 +182,13 @@ impl Server {
         let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery), status);
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
-            let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
+            let listener = BoundedListener::new(listener, Protocol::Grpc, connections_max, Arc::clone(&indexer));
             let server = GrpcServer::start(listener, Arc::clone(&indexer), body_bytes_max, Arc::clone(&recovery));
             server.map(|server| (address, server))
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
+        let listener = BoundedListener::new(listener, Protocol::Http, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // A dropped server stops as well.
             let _ = stopped.await;
@@ -259,5 +259,6 @@ async fn serve(
     router: axum::Router,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(stopped).await
+    let service = router.into_make_service_with_connect_info::<ConnectionHandle>();
+    axum::serve(listener, service).with_graceful_shutdown(stopped).await
 }

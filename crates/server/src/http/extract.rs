@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{BodyDataStream, Bytes};
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, ORIGIN};
 use axum::http::request::Parts;
@@ -17,6 +17,7 @@ use serde_json::error::Category;
 
 use super::Api;
 use super::error::ApiError;
+use crate::connections::ConnectionHandle;
 
 /// Of a body that is too large, so much is read and thrown away, so that a client that sends
 /// everything before it reads an answer gets to read it.
@@ -54,8 +55,14 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_accepted { Ok(()) } else { Err(ApiError::unsupported_type(given.unwrap_or("none"))) }
 }
 
+/// The connection of a request.
+pub(super) fn connection(request: &Request) -> Option<&ConnectionHandle> {
+    request.extensions().get::<ConnectInfo<ConnectionHandle>>().map(|info| &info.0)
+}
+
 /// The bytes of a body.
 pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
+    let _reading = connection(&request).map(ConnectionHandle::reading);
     let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
     bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
 }

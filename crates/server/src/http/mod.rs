@@ -30,6 +30,7 @@ use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
 use self::error::ApiError;
+use crate::connections::ConnectionHandle;
 use crate::discovery::DiscoveryStatus;
 use crate::indexer::{Indexer, RankId};
 use crate::metrics::{Bound, Endpoint};
@@ -140,6 +141,7 @@ const COUNTED: [&str; 19] = [
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
+    let _request = extract::connection(&request).map(ConnectionHandle::request);
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
     let endpoint = Endpoint {
         path: COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other"),

@@ -34,7 +34,7 @@ const STATE_CHECK: Duration = Duration::from_millis(5);
 const COMPARED_AT_ONCE_MAX: usize = DIGESTS_MAX / 4;
 /// What a digest takes of the time of the rank's writer, for each block.
 const DIGEST_TIME_PER_BLOCK: Duration = Duration::from_nanos(100);
-/// All comparisons together take at most this part of a writer's time: one in so many.
+/// All comparisons together take at most one part in this number of a writer's time.
 const WRITER_SHARE: u32 = 20;
 /// Longest time for which a thread compares no other rank after a large one.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -88,13 +88,13 @@ impl Candidate<'_> {
     }
 }
 
-/// How long a thread compares no other rank, from the beginning of a comparison of so many blocks on.
+/// How long a thread compares no other rank, from the beginning of a comparison of this number of blocks on.
 fn pause_after(blocks: u64) -> Duration {
     let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
     (DIGEST_TIME_PER_BLOCK * WRITER_SHARE * COMPARED_AT_ONCE_MAX as u32).saturating_mul(blocks).min(PAUSE_MAX)
 }
 
-/// What came out for one rank, and how many blocks were digested for it.
+/// The outcome of one rank, and how many blocks were digested for it.
 #[derive(Debug, Clone, Copy)]
 struct Compared {
     outcome: Outcome,

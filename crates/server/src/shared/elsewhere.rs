@@ -117,15 +117,15 @@ fn worker(scope: Scope, instance: &InstanceId) -> WorkerId {
 }
 
 fn read(listed: &Listed) -> Option<(Description, Fares)> {
-    let told: Description = serde_json::from_slice(&listed.description).ok()?;
+    let description: Description = serde_json::from_slice(&listed.description).ok()?;
     let names = [
-        (NameField::ModelName, Some(told.model_name.as_str())),
-        (NameField::TenantId, Some(told.tenant_id.as_str())),
-        (NameField::LoraName, told.lora_name.as_deref()),
+        (NameField::ModelName, Some(description.model_name.as_str())),
+        (NameField::TenantId, Some(description.tenant_id.as_str())),
+        (NameField::LoraName, description.lora_name.as_deref()),
     ];
     if let Err(error) = check_names(names) {
         debug!(publisher = %listed.publisher, "a remote rank is left out: {error}");
         return None;
     }
-    Some((told, serde_json::from_slice(&listed.state).ok()?))
+    Some((description, serde_json::from_slice(&listed.state).ok()?))
 }
