@@ -198,7 +198,7 @@ pub(crate) struct Registration<'a> {
 
 impl IndexerClient {
     pub(crate) fn new(url: &str) -> Self {
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
         let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT)).build();
         Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
     }
@@ -324,6 +324,12 @@ impl IndexerClient {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
+        }
+        if status.is_redirection() {
+            bail!(
+                "{} answered {status}, a redirect, which is not followed: give the URL where the service answers itself",
+                self.url
+            );
         }
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         let error = serde_json::from_slice::<Value>(&body).ok();

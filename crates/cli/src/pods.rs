@@ -36,6 +36,11 @@ pub(crate) struct PodArguments {
     #[arg(long, env = "FLASH_INDEXER_PODS_MAX", default_value_t = PodOptions::PODS_MAX, requires = "listen_events")]
     pods_max: usize,
 
+    /// Models that pods may add by registering themselves; models of other registrations do not count [default: half of
+    /// all models, 512].
+    #[arg(long, env = "FLASH_INDEXER_POD_MODELS_MAX", value_name = "MODELS", requires = "listen_events")]
+    pod_models_max: Option<usize>,
+
     /// A pod that has registered itself is taken out when its connection is gone for so many seconds; 0 for never.
     #[arg(long, env = "FLASH_INDEXER_POD_TIMEOUT_S", default_value_t = PodOptions::TIMEOUT.as_secs(), value_name = "SECONDS", requires = "listen_events")]
     pod_timeout_s: u64,
@@ -50,6 +55,7 @@ impl PodArguments {
             tenant_id: self.pod_tenant_id.clone(),
             models: self.pod_models.clone(),
             pods_max: self.pods_max,
+            models_max: self.pod_models_max,
             timeout: NonZeroU64::new(self.pod_timeout_s).map(|seconds| Duration::from_secs(seconds.get())),
         })
     }

@@ -108,6 +108,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_LOAD", value_name = "FILE")]
     load: Option<PathBuf>,
 
+    /// Let requests, discovery sources and peers name ipc:// endpoints, which are paths of this machine. --workers may
+    /// always.
+    #[arg(long, env = "FLASH_INDEXER_ALLOW_IPC")]
+    allow_ipc: bool,
+
     /// Largest body of a request, in bytes.
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608")]
     body_bytes_max: NonZeroUsize,
@@ -179,6 +184,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             writer_threads: arguments.threads.into(),
             decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
             history_blocks_max: arguments.history_blocks_max,
+            allow_ipc: arguments.allow_ipc,
             memory_max: arguments.memory_max()?,
             store: arguments.store.options()?,
             use_window: match arguments.frequency_window_s {

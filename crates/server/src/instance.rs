@@ -5,6 +5,8 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::names::{NameError, NameField, check_name, check_names};
+
 /// Name of an engine instance: an unsigned integer or a text, shown as it was given.
 ///
 /// The number 7 and the text "7" are the same instance, because both are "7" as a key of a JSON object.
@@ -21,15 +23,9 @@ pub enum InstanceIdError {
     #[error("instance_id must not be empty")]
     Empty,
     /// It is too long.
-    #[error("instance_id has {len} bytes; at most {INSTANCE_ID_BYTES_MAX} are allowed")]
-    TooLong {
-        /// Its length in bytes.
-        len: usize,
-    },
+    #[error(transparent)]
+    TooLong(#[from] NameError),
 }
-
-/// Longest instance id, in bytes.
-const INSTANCE_ID_BYTES_MAX: usize = 256;
 
 impl InstanceId {
     /// An instance named by a number.
@@ -51,11 +47,11 @@ impl InstanceId {
     }
 
     fn text(text: String) -> Result<Self, InstanceIdError> {
-        match text.len() {
-            0 => Err(InstanceIdError::Empty),
-            len if len > INSTANCE_ID_BYTES_MAX => Err(InstanceIdError::TooLong { len }),
-            _ => Ok(Self { text, is_number: false }),
+        if text.is_empty() {
+            return Err(InstanceIdError::Empty);
         }
+        check_name(NameField::InstanceId, &text)?;
+        Ok(Self { text, is_number: false })
     }
 
     /// The id as the key of a JSON object.
@@ -151,6 +147,12 @@ impl ModelKey {
     pub fn new(model_name: impl Into<String>, tenant_id: Option<String>) -> Self {
         let tenant_id = tenant_id.unwrap_or_else(|| Self::DEFAULT_TENANT.to_owned());
         Self { model_name: model_name.into(), tenant_id }
+    }
+
+    /// Refuses names that are too long.
+    pub(crate) fn check(&self) -> Result<(), NameError> {
+        let Self { model_name, tenant_id } = self;
+        check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])
     }
 }
 

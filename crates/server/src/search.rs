@@ -10,8 +10,9 @@ use tracing::debug;
 
 use crate::answer::{Answer, RankAnswer, StoreAnswer};
 use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
+use crate::names::{NameError, NameField, check_names};
 use crate::shared::{Depths, FleetModel, FleetRank, Sharing};
 
 /// Tokens of a prompt and what they were computed with.
@@ -32,6 +33,24 @@ pub enum Query<'a> {
     Tokens(TokenPrompt<'a>),
     /// As local hashes of its blocks, which have adapter and salt in them.
     Hashes(Cow<'a, [LocalHash]>),
+}
+
+impl TokenPrompt<'_> {
+    /// Refuses an adapter or a salt that is too long.
+    pub(crate) fn check(&self) -> Result<(), NameError> {
+        check_names([(NameField::LoraName, self.lora_name), (NameField::CacheSalt, self.cache_salt)])
+    }
+}
+
+impl Query<'_> {
+    /// Refuses names that are too long, of the question and of the model that it is about.
+    pub(crate) fn check(&self, key: &ModelKey) -> Result<(), NameError> {
+        key.check()?;
+        match self {
+            Self::Tokens(prompt) => prompt.check(),
+            Self::Hashes(_) => Ok(()),
+        }
+    }
 }
 
 /// A prompt's blocks, where they are to be looked for, and what others said of them.

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flash_indexer_wire::Start;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use crate::connections::BoundedListener;
+use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
@@ -148,8 +149,8 @@ impl Server {
         for registration in registrations {
             let rank = RankId::of(&registration);
             let registered = match recovers {
-                true => indexer.register_held(registration),
-                false => indexer.register(registration),
+                true => indexer.register_configured(registration, Start::Held),
+                false => indexer.register_configured(registration, Start::AtOnce),
             };
             registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
             asked.insert(rank);
@@ -181,13 +182,13 @@ impl Server {
         let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery), status);
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
-            let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
+            let listener = BoundedListener::new(listener, Protocol::Grpc, connections_max, Arc::clone(&indexer));
             let server = GrpcServer::start(listener, Arc::clone(&indexer), body_bytes_max, Arc::clone(&recovery));
             server.map(|server| (address, server))
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let listener = BoundedListener::new(listener, connections_max, Arc::clone(&indexer));
+        let listener = BoundedListener::new(listener, Protocol::Http, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
             // A dropped server stops as well.
             let _ = stopped.await;
@@ -258,5 +259,6 @@ async fn serve(
     router: axum::Router,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(stopped).await
+    let service = router.into_make_service_with_connect_info::<ConnectionHandle>();
+    axum::serve(listener, service).with_graceful_shutdown(stopped).await
 }

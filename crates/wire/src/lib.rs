@@ -29,7 +29,7 @@ pub use decode::{Batch, BatchError, BatchOutline, EventError, Events, decode_bat
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage, ReplayReply};
-pub use space::ContentSpace;
+pub use space::{ADAPTER_NAME_BYTES_MAX, ContentSpace};
 pub use stream::{
     Action, Degraded, Forgotten, Note, Pending, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust,

@@ -2,6 +2,9 @@
 
 use flash_indexer_core::hashing::{HashSpace, Salt};
 
+/// Longest adapter name that is retained, in bytes. Blocks of an adapter with a longer name are rejected.
+pub const ADAPTER_NAME_BYTES_MAX: usize = 512;
+
 /// The adapter and the salt of some blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContentSpace {

@@ -11,9 +11,11 @@ use serde_json::value::RawValue;
 
 use super::reconcile::Targets;
 use super::template::{EngineTemplate, Traits, TraitsError};
+use crate::endpoints::{EndpointError, check_endpoint};
 use crate::engine::{EngineKind, Removal};
-use crate::indexer::{RankId, Registration, RegistrationError, check_endpoint};
+use crate::indexer::{RankId, Registration};
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::shorten;
 
 pub(super) use self::watch::watch;
 
@@ -62,7 +64,7 @@ enum EntryError {
     #[error("{0}")]
     Traits(#[from] TraitsError),
     #[error("{0}")]
-    Endpoint(#[from] RegistrationError),
+    Endpoint(#[from] EndpointError),
 }
 
 /// All ranks that the text of a file names: all of them or none.
@@ -81,9 +83,11 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
     let mut targets = Targets::new();
     for entry in entries {
         let line = line_of(text, entry.get());
-        let parsed: Entry = serde_json::from_str(entry.get())
-            .map_err(|error| FileError { line: line + error.line().max(1) - 1, what: without_place(&error) })?;
-        let ranks = ranks(&parsed, template).map_err(|error| FileError { line, what: error.to_string() })?;
+        let parsed: Entry = serde_json::from_str(entry.get()).map_err(|error| FileError {
+            line: line + error.line().max(1) - 1,
+            what: shorten(without_place(&error)),
+        })?;
+        let ranks = ranks(&parsed, template).map_err(|error| FileError { line, what: shorten(error.to_string()) })?;
         for (rank, registration) in ranks {
             if targets.get(&rank).is_some_and(|known| *known != registration) {
                 return Err(FileError { line, what: EntryError::Twice(rank).to_string() });
@@ -142,6 +146,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         removed_copies: entry.removal.unwrap_or_default().into(),
         extra_keys: entry.extra_keys.unwrap_or_default(),
     };
+    registration.check_names().map_err(TraitsError::from)?;
     targets.insert(RankId::of(&registration), registration);
     Ok(targets)
 }

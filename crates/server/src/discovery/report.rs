@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::reconcile::Targets;
+use crate::names::shorten;
 
 /// Ranks that one source may name. A source that names more is taken to fail.
 pub(super) const TARGETS_MAX: usize = 1 << 14;
@@ -27,6 +28,7 @@ impl Found {
             problems.truncate(PROBLEMS_MAX);
             problems.push(format!("and {left_out} more"));
         }
+        let problems = problems.into_iter().map(shorten).collect::<Vec<_>>();
         Self { targets: Arc::new(targets), problems: Arc::new(problems) }
     }
 }
@@ -85,7 +87,7 @@ impl Reporter {
 
     /// The source cannot answer; what to do about it is in the text.
     pub(super) fn failed(&self, failure: String) {
-        self.tell(|news| news.failure = Some(Failure::Fails(failure)));
+        self.tell(|news| news.failure = Some(Failure::Fails(shorten(failure))));
     }
 
     fn tell(&self, change: impl FnOnce(&mut News)) {

@@ -9,6 +9,7 @@ use super::reconcile::Targets;
 use crate::engine::{EngineKind, Removal};
 use crate::indexer::{RankId, Registration};
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::{NameError, NameField, check_names};
 
 /// What discovered engines are taken to be, as far as a source does not say.
 #[derive(Debug, Clone)]
@@ -58,6 +59,8 @@ pub(super) struct Traits {
 /// An engine cannot be registered with what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TraitsError {
+    #[error(transparent)]
+    Name(#[from] NameError),
     #[error("its block size is not known: name it there, or give --block-size")]
     BlockSize,
     #[error("{ranks} ranks from port {port} on are more than there are ports: name a lower one, or fewer ranks")]
@@ -88,6 +91,12 @@ impl EngineTemplate {
         if let Some(replay_port) = replay_port.filter(|replay_port| replay_port.abs_diff(port) < ranks) {
             return Err(TraitsError::Overlap { port, replay_port, ranks });
         }
+        // Before the names are copied for each rank.
+        check_names([
+            (NameField::ModelName, traits.model_name.as_deref()),
+            (NameField::TenantId, traits.tenant_id.as_deref()),
+            (NameField::LoraName, traits.lora_name.as_deref()),
+        ])?;
         let model_name = traits.model_name.clone().unwrap_or_else(|| self.model_name.clone());
         let tenant_id = traits.tenant_id.clone().unwrap_or_else(|| self.tenant_id.clone());
         for rank in 0..ranks {
@@ -103,6 +112,7 @@ impl EngineTemplate {
                 removed_copies: traits.removal.unwrap_or_default().into(),
                 extra_keys: traits.extra_keys.unwrap_or_default(),
             };
+            registration.check_names()?;
             targets.insert(RankId::of(&registration), registration);
         }
         Ok(())

@@ -14,6 +14,7 @@ use super::event::{ReadEvent, ReadTier};
 use super::read::{DumpError, DumpSink, DumpSummary, RankName, read_error};
 use super::record::RankRecord;
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::shorten;
 
 /// Reads `{"model:tenant": {"block_size", "events"}, …}`.
 pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {
@@ -28,7 +29,7 @@ pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSu
             Category::Io => read_error(error.into()),
             Category::Syntax | Category::Data => DumpError::Damaged {
                 place: format!("byte {} of line {}", error.column(), error.line()),
-                what: error.to_string(),
+                what: shorten(error.to_string()),
             },
         }),
     }
@@ -71,6 +72,7 @@ impl<'de, S: DumpSink> Visitor<'de> for Models<'_, '_, S> {
         while let Some(name) = map.next_key::<String>()? {
             let (model_name, tenant_id) = name.rsplit_once(':').unwrap_or((&name, ModelKey::DEFAULT_TENANT));
             let key = ModelKey::new(model_name, Some(tenant_id.to_owned()));
+            key.check().map_err(de::Error::custom)?;
             map.next_value_seed(OneModel { reading: self.0, key, block_size: None, came: KeyedMap::default() })?;
         }
         Ok(())
@@ -111,6 +113,7 @@ impl<'de, S: DumpSink> Visitor<'de> for OneModel<'_, '_, S> {
                 "model_name" if !has_events => self.key.model_name = map.next_value()?,
                 "tenant_id" if !has_events => self.key.tenant_id = map.next_value()?,
                 "events" => {
+                    self.key.check().map_err(de::Error::custom)?;
                     has_events = true;
                     map.next_value_seed(Events(&mut self))?;
                 }
@@ -129,6 +132,7 @@ impl<S: DumpSink> OneModel<'_, '_, S> {
     fn finish<E: de::Error>(mut self, records: Option<Vec<RankRecord>>) -> Result<(), E> {
         let tells_of_ranks = records.is_some();
         for record in records.unwrap_or_default() {
+            record.check_names().map_err(E::custom)?;
             let came = self.came.remove(&(record.instance_id.clone(), record.dp_rank)).unwrap_or_default();
             self.count(&came);
             self.reading.keep(came.check(&record))?;

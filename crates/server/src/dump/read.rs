@@ -14,6 +14,7 @@ use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::shorten;
 
 /// A dump cannot be used. What was told of it before need not be the whole of anything.
 #[derive(Debug, thiserror::Error)]
@@ -259,6 +260,7 @@ impl<R: BufRead> Lines<R> {
                 }
             } else if let Some(record) = line.rank {
                 self.end_rank()?;
+                record.check_names().map_err(|error| self.damaged(error.to_string()))?;
                 let block_size = BlockSize::new(record.block_size);
                 let block_size = block_size.ok_or_else(|| self.damaged("a block size of 0".to_owned()))?;
                 sink.rank(record.clone())?;
@@ -339,6 +341,6 @@ impl<R: BufRead> Lines<R> {
     }
 
     fn damaged(&self, what: String) -> DumpError {
-        DumpError::Damaged { place: format!("line {}", self.number), what }
+        DumpError::Damaged { place: format!("line {}", self.number), what: shorten(what) }
     }
 }

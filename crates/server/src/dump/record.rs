@@ -9,6 +9,7 @@ use super::tally::{Tally, hex};
 use crate::engine::{EngineKind, Removal};
 use crate::ingest::Trust;
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::{NameError, NameField, check_names};
 
 /// A rank: whose it is, how its engine is reached, where its stream stood, and how much it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,18 @@ pub struct RankRecord {
 }
 
 impl RankRecord {
+    /// Refuses names and endpoints that are too long.
+    pub(super) fn check_names(&self) -> Result<(), NameError> {
+        check_names([(NameField::ModelName, Some(&self.model_name)), (NameField::TenantId, Some(&self.tenant_id))])?;
+        let Some(engine) = &self.engine else { return Ok(()) };
+        check_names([
+            (NameField::Endpoint, Some(&engine.endpoint)),
+            (NameField::ReplayEndpoint, engine.replay_endpoint.as_deref()),
+            (NameField::LoraName, engine.lora_name.as_deref()),
+            (NameField::Source, engine.source.as_deref()),
+        ])
+    }
+
     /// The model and tenant.
     #[must_use]
     pub fn key(&self) -> ModelKey {

@@ -11,6 +11,7 @@ use super::Shared;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
+use crate::names::shorten;
 use crate::score::ScoreOptions;
 use crate::search::TokenPrompt;
 
@@ -43,7 +44,7 @@ impl Scores {
             [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,
             [_, _, true] => {
                 let chat: ChatRequest = serde_json::from_str(&request.chat_json)
-                    .map_err(|error| Status::invalid_argument(format!("chat_json is not a chat: {error}")))?;
+                    .map_err(|error| Status::invalid_argument(shorten(format!("chat_json is not a chat: {error}"))))?;
                 tokenize(Prompt::Chat(Box::new(chat))).await?
             }
             _ => request.token_ids,

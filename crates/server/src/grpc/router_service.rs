@@ -12,6 +12,7 @@ use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use crate::answer::{Answer, QueryOptions, RankAnswer};
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::{NameField, check_names};
 use crate::search::{Query, TokenPrompt};
 
 pub(super) struct Router(pub(super) Shared);
@@ -117,6 +118,8 @@ pub(super) fn model_key(model_name: &str, tenant_id: &str) -> Result<ModelKey, S
     if model_name.is_empty() {
         return Err(Status::invalid_argument("model_name is missing: name the model as it was registered"));
     }
+    // Before the names are copied.
+    check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])?;
     Ok(ModelKey::new(model_name, given(tenant_id).map(str::to_owned)))
 }
 

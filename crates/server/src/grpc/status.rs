@@ -8,12 +8,20 @@ use tonic::{Code, Response, Status};
 
 use super::Shared;
 use crate::indexer::{Indexer, PredictError, QueryError};
+use crate::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
+
+impl From<NameError> for Status {
+    fn from(error: NameError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
 
 impl From<QueryError> for Status {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
+            QueryError::Name(error) => error.into(),
             QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
         }
     }
@@ -45,7 +53,7 @@ impl From<TokenizationError> for Status {
                 FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,
             },
         };
-        Self::new(code, error.to_string())
+        Self::new(code, shorten(error.to_string()))
     }
 }
 

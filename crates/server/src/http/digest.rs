@@ -43,6 +43,7 @@ pub(super) async fn digest(
     let instance = InstanceId::parse(&parameters.instance_id);
     let instance = instance.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
+    model.check()?;
     let rank = RankId { model, instance, dp_rank: DpRank(parameters.dp_rank) };
     let at = parameters.at_sequence.map_or(ReadAt::Now, ReadAt::Message);
     let patience = Duration::from_millis(parameters.wait_ms.min(WAIT_MS_MAX));

@@ -11,6 +11,8 @@ use serde_json::json;
 use flash_indexer_prompt::tokenize::FailureReason;
 
 use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
+use crate::metrics::Bound;
+use crate::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
 
 /// A failed request: a status and what the client can do about it.
@@ -20,11 +22,14 @@ pub(crate) struct ApiError {
     message: String,
     /// When it is worth while to ask again, in seconds.
     retry_after_s: Option<u32>,
+    /// The limit that the request exceeded, to be counted.
+    bound: Option<Bound>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), retry_after_s: None }
+        // A message may repeat what a client sent.
+        Self { status, message: shorten(message.into()), retry_after_s: None, bound: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -47,6 +52,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    pub(crate) fn unsupported_type(given: &str) -> Self {
+        let message =
+            format!("the body's content type is {given:?}: send JSON with the header content-type: application/json");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
     pub(crate) fn too_slow(deadline: Duration) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {deadline:?}: send it again"))
     }
@@ -65,14 +76,25 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
+        if let Some(bound) = self.bound {
+            response.extensions_mut().insert(bound);
+        }
         response
+    }
+}
+
+impl From<NameError> for ApiError {
+    fn from(error: NameError) -> Self {
+        Self { bound: Some(Bound::Names), ..Self::bad_request(error.to_string()) }
     }
 }
 
 impl From<RegistrationError> for ApiError {
     fn from(error: RegistrationError) -> Self {
         let status = match &error {
-            RegistrationError::Endpoint(_) => StatusCode::BAD_REQUEST,
+            RegistrationError::Endpoint(_) | RegistrationError::Name(_) | RegistrationError::Address(_) => {
+                StatusCode::BAD_REQUEST
+            }
             RegistrationError::BlockSize { .. } | RegistrationError::Rank { .. } => StatusCode::CONFLICT,
             RegistrationError::TooMany { .. }
             | RegistrationError::Memory { .. }
@@ -86,6 +108,7 @@ impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
+            QueryError::Name(error) => error.into(),
             QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
         }
     }

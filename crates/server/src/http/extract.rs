@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{BodyDataStream, Bytes};
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
-use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, ORIGIN};
 use axum::http::request::Parts;
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
@@ -16,6 +17,7 @@ use serde_json::error::Category;
 
 use super::Api;
 use super::error::ApiError;
+use crate::connections::ConnectionHandle;
 
 /// Of a body that is too large, so much is read and thrown away, so that a client that sends
 /// everything before it reads an answer gets to read it.
@@ -25,7 +27,7 @@ const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
 /// A client that sends more slowly than this holds a connection for nothing.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A JSON body, whatever the content type says.
+/// A JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
@@ -36,8 +38,31 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     }
 }
 
+/// Refuses a body that a web page of another origin may have sent without the browser asking this service first.
+///
+/// A browser asks first before it sends `application/json`. The other types that are accepted are those of clients that
+/// name none, such as `curl -d`; browsers add `Origin` or `Sec-Fetch-Site` to theirs.
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = headers.get(CONTENT_TYPE).map(|given| given.to_str().unwrap_or_default());
+    let essence = given.map(|given| given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+    let is_of_browser = headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site");
+    let is_accepted = match essence.as_deref() {
+        Some("application/json") => true,
+        Some(essence) if essence.starts_with("application/") && essence.ends_with("+json") => true,
+        None | Some("application/x-www-form-urlencoded") => !is_of_browser,
+        Some(_) => false,
+    };
+    if is_accepted { Ok(()) } else { Err(ApiError::unsupported_type(given.unwrap_or("none"))) }
+}
+
+/// The connection of a request.
+pub(super) fn connection(request: &Request) -> Option<&ConnectionHandle> {
+    request.extensions().get::<ConnectInfo<ConnectionHandle>>().map(|info| &info.0)
+}
+
 /// The bytes of a body.
 pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
+    let _reading = connection(&request).map(ConnectionHandle::reading);
     let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
     bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
 }
@@ -54,9 +79,16 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
 
 async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
     let headers = request.headers();
+    let typed = check_content_type(headers);
     let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
     let waits = headers.contains_key(EXPECT);
     let mut body = request.into_body().into_data_stream();
+    if let Err(error) = typed {
+        if !waits {
+            discard(&mut body).await;
+        }
+        return Err(error);
+    }
     if claimed > bytes_max {
         if !waits {
             discard(&mut body).await;

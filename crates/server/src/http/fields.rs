@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::error::ApiError;
 use crate::instance::ModelKey;
+use crate::names::{NameField, check_names, shortened};
 
 /// The fields that say which index a request is about, by all of their names.
 #[derive(Debug, Default, Deserialize)]
@@ -20,6 +21,7 @@ impl Scope {
     pub(crate) fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
         let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
         let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
+        check_names([(NameField::ModelName, model.as_deref()), (NameField::TenantId, tenant.as_deref())])?;
         Ok((model, tenant))
     }
 
@@ -49,7 +51,9 @@ fn one_of<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Result
     match given.find(|(_, other)| *other != value) {
         None => Ok(Some(value)),
         Some((second, other)) => Err(ApiError::bad_request(format!(
-            "{first} {value:?} and {second} {other:?} are two names of one field: give one of them"
+            "{first} {:?} and {second} {:?} are two names of one field: give one of them",
+            shortened(&value),
+            shortened(&other),
         ))),
     }
 }

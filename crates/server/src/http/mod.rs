@@ -30,6 +30,7 @@ use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
 use self::error::ApiError;
+use crate::connections::ConnectionHandle;
 use crate::discovery::DiscoveryStatus;
 use crate::indexer::{Indexer, RankId};
 use crate::metrics::{Bound, Endpoint};
@@ -39,8 +40,8 @@ use crate::peers::{Peers, RecoveryStatus};
 const DUMPS_MAX: usize = 4;
 /// Explanations that may be made at the same time.
 const EXPLANATIONS_MAX: usize = 2;
-/// Digests that may be waited for at the same time.
-const DIGESTS_MAX: usize = 8;
+/// Digests that may be waited for at the same time, by all peers.
+pub(crate) const DIGESTS_MAX: usize = 64;
 
 /// What every handler shares.
 pub(crate) struct Api {
@@ -153,6 +154,7 @@ const COUNTED: [&str; 19] = [
 
 async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
+    let _request = extract::connection(&request).map(ConnectionHandle::request);
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
     let endpoint = Endpoint {
         path: COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other"),
@@ -166,6 +168,9 @@ async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next
     let metrics = api.indexer.metrics();
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         metrics.bound(Bound::BodyBytes);
+    }
+    if let Some(&bound) = response.extensions().get::<Bound>() {
+        metrics.bound(bound);
     }
     metrics.answered(endpoint, response.status().as_u16(), start.elapsed());
     response

@@ -18,7 +18,7 @@ pub(super) trait Prompted: DeserializeOwned {
     fn token_ids(&mut self) -> &mut Vec<u32>;
 }
 
-/// A JSON body with a prompt, whatever the content type says.
+/// A JSON body with a prompt.
 pub(super) struct PromptBody<T>(pub(super) T);
 
 impl<T: Prompted> FromRequest<Arc<Api>> for PromptBody<T> {

@@ -10,6 +10,7 @@ use super::{Indexer, QueryError};
 use crate::explain::{Departure, Elsewhere, Explainer, OtherSpace, RankExplanation, Subject};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Model, Standing};
+use crate::names::{NameError, NameField, check_names};
 
 /// A prompt, and whose match of it is to be explained.
 #[derive(Debug, Clone)]
@@ -25,6 +26,20 @@ pub(crate) struct Question {
 pub(crate) enum Prompt {
     Tokens { tokens: Vec<u32>, lora_name: Option<String>, cache_salt: Option<String> },
     Hashes(Vec<LocalHash>),
+}
+
+impl Question {
+    /// Refuses names that are too long.
+    fn check(&self) -> Result<(), NameError> {
+        self.key.check()?;
+        match &self.prompt {
+            Prompt::Tokens { lora_name, cache_salt, .. } => check_names([
+                (NameField::LoraName, lora_name.as_deref()),
+                (NameField::CacheSalt, cache_salt.as_deref()),
+            ]),
+            Prompt::Hashes(_) => Ok(()),
+        }
+    }
 }
 
 /// What can be said about a question.
@@ -53,6 +68,7 @@ impl Indexer {
     ///
     /// When nobody is registered for the model and tenant, and nobody was lately.
     pub(crate) fn explain(&self, question: &Question) -> Result<Explanation, QueryError> {
+        question.check()?;
         let is_asked = |instance: &InstanceId| question.instance.as_ref().is_none_or(|asked| asked == instance);
         let model = self.model(&question.key);
         let mut departed = self.departures.of(&question.key);

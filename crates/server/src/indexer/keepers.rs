@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::{Indexer, RankId, Registration};
+use crate::instance::ModelKey;
 
 /// Who keeps a rank registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,33 +57,97 @@ pub(crate) struct Kept {
 /// registrations, under the same lock.
 #[derive(Debug, Default)]
 pub(super) struct Keepers {
-    ranks: Mutex<BTreeMap<RankId, Kept>>,
+    kept: Mutex<KeptRanks>,
     changes: AtomicU64,
+}
+
+/// The ranks, and by model how many of them pods registered themselves, so that a new pod costs no walk over all ranks.
+#[derive(Debug, Default)]
+struct KeptRanks {
+    ranks: BTreeMap<RankId, Kept>,
+    models: BTreeMap<ModelKey, KeptCounts>,
+    /// Ranks that pods registered themselves, of all models.
+    pods: usize,
+}
+
+/// Ranks of one model.
+#[derive(Debug, Default)]
+struct KeptCounts {
+    pods: usize,
+    others: usize,
+}
+
+impl KeptRanks {
+    fn count(&mut self, model: &ModelKey, keeper: &Keeper) {
+        let counts = self.models.entry(model.clone()).or_default();
+        match keeper {
+            Keeper::Pod => (counts.pods, self.pods) = (counts.pods + 1, self.pods + 1),
+            _ => counts.others += 1,
+        }
+    }
+
+    fn discount(&mut self, model: &ModelKey, keeper: &Keeper) {
+        let Some(counts) = self.models.get_mut(model) else { return };
+        match keeper {
+            Keeper::Pod => (counts.pods, self.pods) = (counts.pods - 1, self.pods - 1),
+            _ => counts.others -= 1,
+        }
+        if (counts.pods, counts.others) == (0, 0) {
+            self.models.remove(model);
+        }
+    }
 }
 
 impl Keepers {
     /// Somebody has registered a rank. What is wanted by hand stays so, whoever else wants it.
     pub(super) fn note(&self, keeper: Keeper, registration: Registration) {
-        match self.ranks.lock().entry(RankId::of(&registration)) {
-            Entry::Vacant(entry) => drop(entry.insert(Kept { keeper, registration })),
-            Entry::Occupied(mut entry) if entry.get().keeper != Keeper::Hand => entry.get_mut().keeper = keeper,
+        let (rank, model) = (RankId::of(&registration), registration.model.clone());
+        let mut kept = self.kept.lock();
+        match kept.ranks.entry(rank) {
+            Entry::Vacant(entry) => {
+                entry.insert(Kept { keeper: keeper.clone(), registration });
+                kept.count(&model, &keeper);
+            }
+            Entry::Occupied(mut entry) if entry.get().keeper != Keeper::Hand => {
+                let before = std::mem::replace(&mut entry.get_mut().keeper, keeper.clone());
+                kept.count(&model, &keeper);
+                kept.discount(&model, &before);
+            }
             Entry::Occupied(_) => {}
         }
+        drop(kept);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn forget(&self, rank: &RankId) {
-        self.ranks.lock().remove(rank);
+        let mut kept = self.kept.lock();
+        if let Some(removed) = kept.ranks.remove(rank) {
+            kept.discount(&rank.model, &removed.keeper);
+        }
+        drop(kept);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn keeper(&self, rank: &RankId) -> Option<Keeper> {
-        self.ranks.lock().get(rank).map(|kept| kept.keeper.clone())
+        self.kept.lock().ranks.get(rank).map(|kept| kept.keeper.clone())
     }
 
-    /// How many ranks this keeper has.
-    pub(super) fn count(&self, keeper: &Keeper) -> usize {
-        self.ranks.lock().values().filter(|kept| kept.keeper == *keeper).count()
+    /// How many ranks pods registered themselves.
+    pub(super) fn pod_ranks(&self) -> usize {
+        self.kept.lock().pods
+    }
+
+    /// Models that have no other ranks than those that pods registered themselves.
+    pub(super) fn pod_models(&self) -> Vec<ModelKey> {
+        let kept = self.kept.lock();
+        kept.models.iter().filter(|(_, counts)| counts.others == 0).map(|(model, _)| model.clone()).collect()
+    }
+
+    /// Ranks of a model that pods registered themselves.
+    pub(super) fn pods_of(&self, model: &ModelKey) -> Vec<RankId> {
+        let kept = self.kept.lock();
+        let of_model = kept.ranks.iter().filter(|(rank, _)| rank.model == *model);
+        of_model.filter(|(_, kept)| kept.keeper == Keeper::Pod).map(|(rank, _)| rank.clone()).collect()
     }
 
     /// The source that keeps a rank, if one does.
@@ -104,7 +169,7 @@ const POD: &str = "pod";
 impl Indexer {
     /// Every rank that was registered, and who wants it.
     pub(crate) fn kept(&self) -> BTreeMap<RankId, Kept> {
-        self.keepers.ranks.lock().clone()
+        self.keepers.kept.lock().ranks.clone()
     }
 
     /// Changes whenever [`Indexer::kept`] may have.

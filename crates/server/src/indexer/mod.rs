@@ -34,7 +34,6 @@ pub(crate) use self::pods::PodsGuard;
 pub use self::pods::{ListenError, PodOptions};
 pub use self::query::QueryError;
 pub(crate) use self::registration::EmptiedModel;
-pub(crate) use self::registration::check_endpoint;
 pub use self::registration::{Registered, Registration, RegistrationError, Unregistered};
 pub(crate) use self::restore::{RankId, Restore, Taken};
 pub use self::score::PredictError;
@@ -65,6 +64,8 @@ pub struct IndexerOptions {
     pub models_max: usize,
     /// Ranks that may be registered.
     pub listeners_max: usize,
+    /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
+    pub allow_ipc: bool,
     /// Stored and removed blocks of each model that are remembered to explain answers with, each.
     pub history_blocks_max: usize,
     /// Bytes that all indexes together may take; none lets them take what they need.
@@ -93,6 +94,7 @@ impl Default for IndexerOptions {
             decoder_threads: None,
             models_max: 1_024,
             listeners_max: 16_384,
+            allow_ipc: false,
             metric_names: MetricNames::Own,
             store: None,
             use_window: None,

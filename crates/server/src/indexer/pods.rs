@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
 use crate::ingest::{Arrival, BindError, BoundOptions, Connection, Listener, ListenerOptions, Refusal};
@@ -15,6 +15,7 @@ use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_listener;
 use crate::metrics::Bound;
+use parking_lot::Mutex;
 
 /// How often pods are looked for whose connection is gone.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,6 +33,9 @@ pub struct PodOptions {
     pub models: Vec<String>,
     /// Ranks of pods that may register themselves; 0 for none.
     pub pods_max: usize,
+    /// Models that pods may add by registering themselves; models of other registrations do not count. None allows half
+    /// of [`IndexerOptions::models_max`](super::IndexerOptions::models_max).
+    pub models_max: Option<usize>,
     /// A pod that has registered itself is taken out when its connection is gone for so long; none never does.
     pub timeout: Option<Duration>,
 }
@@ -53,6 +57,7 @@ impl PodOptions {
             tenant_id: ModelKey::DEFAULT_TENANT.to_owned(),
             models: Vec::new(),
             pods_max: Self::PODS_MAX,
+            models_max: None,
             timeout: Some(Self::TIMEOUT),
         }
     }
@@ -73,6 +78,17 @@ pub(super) struct Pods {
     /// What is shown as the endpoint of its pods.
     pub(super) endpoint: String,
     addresses: Vec<String>,
+    refusals: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Pods {
+    /// Counts a refusal. Whether it is to be logged: the first one for a reason, then the second, the fourth, and so on.
+    fn is_logged(&self, reason: &'static str) -> bool {
+        let mut refusals = self.refusals.lock();
+        let times = refusals.entry(reason).or_default();
+        *times += 1;
+        times.is_power_of_two()
+    }
 }
 
 /// Ends the registration of pods when it is dropped.
@@ -91,7 +107,7 @@ impl Indexer {
         let addresses = self.sockets.bind(&bound)?;
         let endpoint = bound_endpoint(&addresses);
         // A service listens once.
-        let _ = self.pods.set(Pods { options, endpoint, addresses });
+        let _ = self.pods.set(Pods { options, endpoint, addresses, refusals: Mutex::default() });
         Ok(())
     }
 
@@ -153,10 +169,11 @@ impl Indexer {
 
     /// Registers a pod's rank that has come by itself.
     fn admit(&self, arrival: &Arrival) -> Result<(), Refusal> {
-        let Some(Pods { options, endpoint, .. }) = self.pods.get() else { return Ok(()) };
+        let Some(pods) = self.pods.get() else { return Ok(()) };
+        let Pods { options, endpoint, .. } = pods;
         let Arrival { name, dp_rank, block_size, refused_before } = arrival;
         let refuse = |reason: &'static str, why: String| {
-            if *refused_before != Some(reason) {
+            if *refused_before != Some(reason) && pods.is_logged(reason) {
                 let (model, instance) = (name.model_name.as_str(), name.instance.to_string());
                 warn!(
                     model,
@@ -180,9 +197,18 @@ impl Indexer {
             return Err(Refusal::BlockSizeUnknown);
         };
         self.dismiss_if_outgrown(&model, &name.instance, *dp_rank, block_size);
-        if self.keepers.count(&Keeper::Pod) >= options.pods_max {
+        if self.keepers.pod_ranks() >= options.pods_max {
             self.metrics.bound(Bound::Pods);
             return refuse("too_many_pods", format!("{} have registered themselves already", options.pods_max));
+        }
+        let models_max = options.models_max.unwrap_or(self.options.models_max.div_ceil(2));
+        if known.is_none() && !self.has_room_for_pod_model(models_max) {
+            self.metrics.bound(Bound::PodModels);
+            let why = format!(
+                "pods that registered themselves have added {models_max} models already: name the models that may with \
+                 --pod-models, register this one with POST /register, or raise --pod-models-max"
+            );
+            return refuse("too_many_pod_models", why);
         }
         let registration = Registration {
             instance: name.instance.clone(),
@@ -204,6 +230,29 @@ impl Indexer {
             Ok(Registered::Already) => Ok(()),
             Err(error) => refuse(reason(&error), error.to_string()),
         }
+    }
+
+    /// Whether pods may add a model. If they have added as many as they may, one of which no pod is connected makes room.
+    fn has_room_for_pod_model(&self, models_max: usize) -> bool {
+        let models = self.keepers.pod_models();
+        if models.len() < models_max {
+            return true;
+        }
+        let Some(model) = models.iter().find(|model| self.is_disconnected(model)) else { return false };
+        info!(model_name = %model.model_name, "no pod of the model is connected: it makes room for another model");
+        for rank in self.keepers.pods_of(model) {
+            self.metrics.pod_left();
+            self.unregister_kept(&rank, EmptiedModel::Goes);
+        }
+        true
+    }
+
+    /// Whether every rank of a model has lost its connection. A rank that was registered just now is still connecting.
+    fn is_disconnected(&self, key: &ModelKey) -> bool {
+        let Some(model) = self.models.read().get(key).cloned() else { return false };
+        let instances = model.instances.read();
+        let mut listeners = instances.values().flat_map(|instance| instance.listeners.values());
+        listeners.all(|listener| listener.connection() == Connection::Disconnected)
     }
 
     /// Takes a rank out that has registered itself and has blocks of another size now.
@@ -311,7 +360,10 @@ const fn reason(error: &RegistrationError) -> &'static str {
         RegistrationError::Rank { .. } => "registered_otherwise",
         RegistrationError::TooMany { .. } => "too_many_ranks",
         RegistrationError::Memory { .. } => "too_little_memory",
-        RegistrationError::Endpoint(_) | RegistrationError::Unavailable(_) => "registration_failed",
+        RegistrationError::Endpoint(_)
+        | RegistrationError::Address(_)
+        | RegistrationError::Name(_)
+        | RegistrationError::Unavailable(_) => "registration_failed",
     }
 }
 

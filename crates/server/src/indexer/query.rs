@@ -7,6 +7,7 @@ use flash_indexer_redis::StoreReport;
 use super::Indexer;
 use crate::answer::{Answer, QueryOptions};
 use crate::instance::ModelKey;
+use crate::names::NameError;
 use crate::search::{Query, Search};
 use crate::shared::{Fleet, FleetModel, Sharing};
 
@@ -16,6 +17,9 @@ pub enum QueryError {
     /// Nobody has registered for this model and tenant.
     #[error("no instance is registered for model {:?} and tenant {:?}: register one with POST /register, or see GET /workers", .0.model_name, .0.tenant_id)]
     UnknownModel(ModelKey),
+    /// A name of the question is too long.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// Nobody has with this replica, and the store that knows who has with others does not answer.
     #[error("no instance is registered with this replica for model {:?} and tenant {:?}, and the store, which knows those of other replicas, does not answer: ask again later, or see GET /store", .0.model_name, .0.tenant_id)]
     StoreUnavailable(ModelKey),
@@ -39,6 +43,7 @@ impl Indexer {
     ///
     /// When nobody is registered with this replica for the model and tenant.
     pub fn query_here(&self, key: &ModelKey, query: Query<'_>, options: QueryOptions) -> Result<Answer, QueryError> {
+        query.check(key)?;
         Ok(Search::of(Some(self.model(key)?), None, query).answer().select(options))
     }
 
@@ -57,6 +62,7 @@ impl Indexer {
 
     /// A search that has asked nobody yet.
     pub(super) fn search<'q>(&self, key: &ModelKey, query: Query<'q>) -> Result<Search<'q>, QueryError> {
+        query.check(key)?;
         let Some(sharing) = &self.sharing else { return Ok(Search::of(Some(self.model(key)?), None, query)) };
         let here = self.model(key);
         // Others that disagree about the block size mean another model.

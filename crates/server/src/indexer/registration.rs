@@ -16,12 +16,14 @@ use parking_lot::RwLock;
 
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
+use crate::endpoints::{EndpointError, check_endpoint, is_ipc};
 use crate::explain::{Departure, History, SeenSpaces};
 use crate::ingest::{ConnectError, Delivery, Leftover, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_rank;
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Instance, Model, Windows};
+use crate::names::{NameError, NameField, check_names};
 use crate::remembered::StreamName;
 use crate::shared::SharedRanks;
 
@@ -51,6 +53,18 @@ pub struct Registration {
     pub extra_keys: bool,
 }
 
+impl Registration {
+    /// Refuses names and endpoints that are too long.
+    pub(crate) fn check_names(&self) -> Result<(), NameError> {
+        self.model.check()?;
+        check_names([
+            (NameField::Endpoint, Some(&self.endpoint)),
+            (NameField::ReplayEndpoint, self.replay_endpoint.as_deref()),
+            (NameField::LoraName, self.lora_name.as_deref()),
+        ])
+    }
+}
+
 /// What a registration did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registered {
@@ -66,6 +80,12 @@ pub enum RegistrationError {
     /// The endpoint cannot be listened to.
     #[error("{0}")]
     Endpoint(String),
+    /// A name is too long.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The endpoint is a path of this machine, or its address is one that no engine may have.
+    #[error("{0}")]
+    Address(String),
     /// The model's index has blocks of another size.
     #[error(
         "{model} has blocks of {existing} tokens, not {asked}: use block_size {existing}, or another model_name or tenant_id"
@@ -120,6 +140,24 @@ pub(crate) enum EmptiedModel {
     AwaitsTheNext,
 }
 
+/// Whether a registration may name a path of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IpcPaths {
+    /// The operator named it on the command line.
+    Allowed,
+    /// Only where the options say so.
+    AsConfigured,
+}
+
+impl From<EndpointError> for RegistrationError {
+    fn from(error: EndpointError) -> Self {
+        match error {
+            EndpointError::Malformed { .. } => Self::Endpoint(error.to_string()),
+            EndpointError::Address { .. } | EndpointError::Ipc { .. } => Self::Address(error.to_string()),
+        }
+    }
+}
+
 /// What was taken out of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unregistered {
@@ -136,6 +174,21 @@ impl Indexer {
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
         self.give_way(&registration);
         self.register_from(registration, Start::AtOnce, Keeper::Hand)
+    }
+
+    /// Listens to a rank that the operator named on the command line. Only there is an `ipc://` endpoint accepted
+    /// without [`IndexerOptions::allow_ipc`](super::IndexerOptions::allow_ipc).
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_configured(
+        &self,
+        registration: Registration,
+        start: Start,
+    ) -> Result<Registered, RegistrationError> {
+        self.give_way(&registration);
+        self.register_checked(registration, start, Keeper::Hand, IpcPaths::Allowed)
     }
 
     /// Listens to a rank from now on for somebody, who may end that unless it was asked for by hand.
@@ -157,6 +210,18 @@ impl Indexer {
         start: Start,
         keeper: Keeper,
     ) -> Result<Registered, RegistrationError> {
+        self.register_checked(registration, start, keeper, IpcPaths::AsConfigured)
+    }
+
+    fn register_checked(
+        &self,
+        registration: Registration,
+        start: Start,
+        keeper: Keeper,
+        ipc: IpcPaths,
+    ) -> Result<Registered, RegistrationError> {
+        registration.check_names().inspect_err(|_| self.metrics.bound(Bound::Names))?;
+        self.check_endpoints(&registration, ipc)?;
         let _registering = self.registering.lock();
         let registered = self.listen(registration.clone(), start);
         log_registration(&registration, &keeper, &registered);
@@ -169,16 +234,28 @@ impl Indexer {
         registered
     }
 
+    /// Refuses endpoints that are not dialled.
+    fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
+        let Registration { endpoint, replay_endpoint, .. } = registration;
+        let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
+        for endpoint in dialled {
+            let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.options.allow_ipc;
+            let checked = check_endpoint(endpoint).and_then(|()| match is_allowed {
+                true => Ok(()),
+                false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
+            });
+            if let Err(EndpointError::Address { .. } | EndpointError::Ipc { .. }) = &checked {
+                self.metrics.bound(Bound::Addresses);
+            }
+            checked?;
+        }
+        Ok(())
+    }
+
     /// Registers while nobody else does.
     fn listen(&self, registration: Registration, start: Start) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         let endpoint = self.resolve_endpoint(endpoint)?;
-        if !is_bound(&endpoint) {
-            check_endpoint(&endpoint)?;
-        }
-        if let Some(replay) = &replay_endpoint {
-            check_endpoint(replay)?;
-        }
         let options = ListenerOptions {
             endpoint,
             replay_endpoint,
@@ -491,27 +568,4 @@ fn contradiction(
         false => endpoint,
     };
     RegistrationError::Rank { instance, dp_rank, existing }
-}
-
-/// Catches what ZeroMQ would accept without complaint and never connect.
-pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), RegistrationError> {
-    let bad = |why: &str| {
-        Err(RegistrationError::Endpoint(format!(
-            "bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or ipc:///path"
-        )))
-    };
-    if let Some(path) = endpoint.strip_prefix("ipc://") {
-        return if path.is_empty() { bad("the path is empty") } else { Ok(()) };
-    }
-    let Some(address) = endpoint.strip_prefix("tcp://") else {
-        return bad("it starts with neither tcp:// nor ipc://");
-    };
-    let Some((host, port)) = address.rsplit_once(':') else { return bad("there is no port") };
-    if host.is_empty() || host.contains('*') || port.contains('*') {
-        return bad("the host or port of the engine is missing, * is only for the engine itself");
-    }
-    match port.parse::<u16>() {
-        Ok(1..) => Ok(()),
-        _ => bad("the port is not a number from 1 to 65535"),
-    }
 }

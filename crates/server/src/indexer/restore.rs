@@ -266,6 +266,11 @@ impl Indexer {
         }
     }
 
+    /// The last message that was taken in of a rank's stream.
+    pub(crate) fn last_sequence(&self, rank: &RankId) -> Option<u64> {
+        self.listener_of(rank)?.last_sequence()
+    }
+
     fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
         listener(self.models.read().get(&rank.model)?, &rank.instance, rank.dp_rank)
     }

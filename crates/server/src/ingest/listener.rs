@@ -19,6 +19,7 @@ use crate::engine::Removal;
 use crate::instance::InstanceId;
 use crate::logs::{Repeats, log_listener};
 use crate::model::Model;
+use crate::names::shorten;
 
 /// State of a subscription's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -272,6 +273,11 @@ impl Listener {
         }
     }
 
+    /// Number of the last message that was taken in.
+    pub(crate) fn last_sequence(&self) -> Option<u64> {
+        self.state.status.lock().last_sequence
+    }
+
     pub(crate) fn connection(&self) -> Connection {
         self.state.status.lock().connection
     }
@@ -315,7 +321,7 @@ impl Listener {
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
     pub(crate) fn raise(&self, dp_rank: Option<DpRank>, why: String) {
-        self.state.status.lock().trust.raise(dp_rank, why);
+        self.state.status.lock().trust.raise(dp_rank, shorten(why));
     }
 
     /// Messages are dropped before the decoder receives them: no rank of the stream is exact from here on, until the
@@ -338,7 +344,7 @@ impl Listener {
     pub(crate) fn reject(&self, reason: &'static str, why: String) {
         let mut status = self.state.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
-        status.last_error = Some(why);
+        status.last_error = Some(shorten(why));
     }
 
     /// How often something could not be used for this reason.

@@ -18,6 +18,8 @@ pub(crate) enum Bound {
     Arrivals,
     /// Pods that have registered themselves.
     Pods,
+    /// Models that pods have added by registering themselves.
+    PodModels,
     /// Changes that wait for a writer.
     WriterQueue,
     /// Live messages that wait for earlier ones.
@@ -52,14 +54,19 @@ pub(crate) enum Bound {
     PredictedBlocks,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
+    /// Bytes of a name, an endpoint or a salt.
+    Names,
+    /// Addresses and paths that no engine or peer may have.
+    Addresses,
 }
 
 impl Bound {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 24] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
         Self::Pods,
+        Self::PodModels,
         Self::WriterQueue,
         Self::WaitingMessages,
         Self::RanksPerListener,
@@ -77,6 +84,8 @@ impl Bound {
         Self::RecentUses,
         Self::PredictedBlocks,
         Self::DiscoveryTargets,
+        Self::Names,
+        Self::Addresses,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -85,6 +94,7 @@ impl Bound {
             Self::PodQueue => "pod_queue",
             Self::Arrivals => "arrivals",
             Self::Pods => "pods",
+            Self::PodModels => "pod_models",
             Self::WriterQueue => "writer_queue",
             Self::WaitingMessages => "waiting_messages",
             Self::RanksPerListener => "ranks_per_listener",
@@ -102,6 +112,8 @@ impl Bound {
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
             Self::DiscoveryTargets => "discovery_targets",
+            Self::Names => "names",
+            Self::Addresses => "addresses",
         }
     }
 }

@@ -53,7 +53,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Why a message or event cannot be used, or is dropped.
-const REASONS: [&str; 31] = [
+const REASONS: [&str; 33] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -66,6 +66,7 @@ const REASONS: [&str; 31] = [
     "unknown_medium",
     "block_size_mismatch",
     "token_count_mismatch",
+    "adapter_name_too_long",
     "hybrid_group",
     "unnamed_group",
     "bad_replay",
@@ -82,6 +83,7 @@ const REASONS: [&str; 31] = [
     "unregistered",
     "duplicate_pod",
     "too_many_pods",
+    "too_many_pod_models",
     "too_many_arrivals",
     "too_little_memory",
     "registration_failed",

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_core::DpRank;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::Peers;
@@ -14,6 +15,7 @@ use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
 use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
 use crate::dump::{DumpError, RankRecord, StreamRecord, read_dump};
+use crate::http::DIGESTS_MAX;
 use crate::indexer::{Indexer, RankId, Shadow, ShadowError};
 use crate::ingest::{Connection, ListenerReport, ReadAt, Trust};
 use crate::instance::{InstanceId, ModelKey};
@@ -28,6 +30,19 @@ const MEETING_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest wait for an engine to tell everything.
 const REBUILD_DEADLINE: Duration = Duration::from_secs(30);
 const STATE_CHECK: Duration = Duration::from_millis(5);
+/// Ranks, each of another instance, that are compared with a peer at the same time. A quarter of the digests that a peer
+/// makes at a time, so that several replicas can check it.
+const COMPARED_AT_ONCE_MAX: usize = DIGESTS_MAX / 4;
+/// What a digest takes of the time of the rank's writer, for each block.
+const DIGEST_TIME_PER_BLOCK: Duration = Duration::from_nanos(100);
+/// All comparisons together take at most one part in this number of a writer's time.
+const WRITER_SHARE: u32 = 20;
+/// Longest time for which a thread compares no other rank after a large one.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Times that a peer is asked for a digest while it digests as many ranks as it may.
+const BUSY_ATTEMPTS_MAX: usize = 8;
+/// How a peer answers then.
+const BUSY: u16 = 503;
 
 /// Compares with every peer in turn, again and again.
 pub(crate) struct Check {
@@ -47,6 +62,50 @@ pub(crate) struct CheckGuard(#[expect(dead_code, reason = "it is there to be dro
 struct Look {
     last: Option<u64>,
     trust: Trust,
+}
+
+/// A rank that both sides listen to.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'c> {
+    rank: &'c RankId,
+    /// What both sides showed when the comparison of all ranks began.
+    our: Look,
+    their: Look,
+    /// The last message at `looked_at`, a little before.
+    earlier: Option<u64>,
+    looked_at: Instant,
+}
+
+impl Candidate<'_> {
+    /// A message that both sides reach soon and neither has passed, if both have received something: as far ahead of the
+    /// last one here, `now`, as the stream goes within [`LEAD`] at the pace that it had for `elapsed`, and as far as the
+    /// peer was ahead.
+    fn meeting(&self, now: u64, elapsed: Duration) -> Option<u64> {
+        let (our_last, their_last) = (self.our.last?, self.their.last?);
+        let received = self.earlier.map_or(0, |earlier| now.saturating_sub(earlier));
+        let ahead = u128::from(received) * LEAD.as_millis() / elapsed.as_millis().max(1);
+        let peer_ahead = their_last.saturating_sub(our_last);
+        Some(now.saturating_add(peer_ahead).saturating_add(u64::try_from(ahead).unwrap_or(u64::MAX)))
+    }
+}
+
+/// How long a thread compares no other rank, from the beginning of a comparison of this number of blocks on.
+fn pause_after(blocks: u64) -> Duration {
+    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+    (DIGEST_TIME_PER_BLOCK * WRITER_SHARE * COMPARED_AT_ONCE_MAX as u32).saturating_mul(blocks).min(PAUSE_MAX)
+}
+
+/// The outcome of one rank, and how many blocks were digested for it.
+#[derive(Debug, Clone, Copy)]
+struct Compared {
+    outcome: Outcome,
+    blocks: u64,
+}
+
+impl From<Outcome> for Compared {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, blocks: 0 }
+    }
 }
 
 /// What came out for one rank.
@@ -120,21 +179,24 @@ impl Check {
         }
     }
 
-    /// Compares every rank that both sides listen to.
+    /// Compares every rank that both sides listen to, several at a time.
     fn compare(&self, client: &PeerClient, url: &PeerUrl, disputed: &mut BTreeSet<RankId>) -> Result<(), PeerError> {
-        let earlier = self.own_looks();
+        let (earlier, looked_at) = (self.own_looks(), Instant::now());
         std::thread::sleep(BETWEEN_LOOKS);
         let theirs = looks_of(client, url)?;
         let ours = self.own_looks();
         disputed.retain(|rank| ours.get(rank).is_some_and(|look| look.trust == Trust::Degraded));
-        let mut worse: BTreeSet<(ModelKey, InstanceId)> = BTreeSet::new();
+        // By instance, because a stream is digested at one message at a time.
+        let mut instances: BTreeMap<(&ModelKey, &InstanceId), Vec<Candidate<'_>>> = BTreeMap::new();
         for (rank, &our) in &ours {
             let Some(&their) = theirs.get(rank).filter(|_| !disputed.contains(rank)) else { continue };
-            if self.indexer.is_stopping() {
-                return Ok(());
-            }
-            let seen_before = earlier.get(rank).and_then(|look| look.last);
-            let outcome = self.compare_rank(client, url, rank, (our, their), seen_before);
+            let earlier = earlier.get(rank).and_then(|look| look.last);
+            let candidate = Candidate { rank, our, their, earlier, looked_at };
+            instances.entry((&rank.model, &rank.instance)).or_default().push(candidate);
+        }
+        let mut worse: BTreeSet<(ModelKey, InstanceId)> = BTreeSet::new();
+        let mut new_disputes = Vec::new();
+        self.compare_all(client, url, instances.into_values().collect(), |rank, outcome| {
             self.indexer.metrics().peer_check(outcome.as_str());
             match outcome {
                 Outcome::Equal | Outcome::NotCompared | Outcome::OtherLife => {}
@@ -149,11 +211,17 @@ impl Check {
                         peer = url.as_str(),
                         "rank differs from a peer's, and both are exact; rebuilding"
                     );
-                    disputed.insert(rank.clone());
                     self.indexer.distrust(rank, "it differs from a peer that is just as sure of it".to_owned());
-                    self.repair(&rank.model, &rank.instance, rebuild);
+                    new_disputes.push(rank.clone());
                 }
             }
+        });
+        // An instance is rebuilt as a whole.
+        let rebuilt: BTreeSet<_> =
+            new_disputes.iter().map(|rank| (rank.model.clone(), rank.instance.clone())).collect();
+        disputed.extend(new_disputes);
+        for (model, instance) in rebuilt {
+            self.repair(&model, &instance, rebuild);
         }
         for (model, instance) in worse {
             // An instance is taken over as a whole.
@@ -172,32 +240,71 @@ impl Check {
         Ok(())
     }
 
-    /// Compares a rank at a message that neither side has passed.
-    fn compare_rank(
+    /// Compares the ranks of up to [`COMPARED_AT_ONCE_MAX`] instances at a time, and reports each outcome.
+    fn compare_all<'c>(
         &self,
         client: &PeerClient,
         url: &PeerUrl,
-        rank: &RankId,
-        (our, their): (Look, Look),
-        seen_before: Option<u64>,
-    ) -> Outcome {
+        instances: Vec<Vec<Candidate<'c>>>,
+        mut report: impl FnMut(&'c RankId, Outcome),
+    ) {
+        let threads = instances.len().min(COMPARED_AT_ONCE_MAX);
+        let waiting = Mutex::new(instances.into_iter());
+        let (sender, outcomes) = unbounded();
+        let work = |sender: Sender<(&'c RankId, Outcome)>| {
+            loop {
+                let Some(instance) = ({ waiting.lock().next() }) else { return };
+                for candidate in instance {
+                    if self.indexer.is_stopping() {
+                        return;
+                    }
+                    let (started, compared) = (Instant::now(), self.compare_rank(client, url, &candidate));
+                    // It fails only when nothing is reported any more.
+                    let _ = sender.send((candidate.rank, compared.outcome));
+                    let pause = pause_after(compared.blocks).saturating_sub(started.elapsed());
+                    wait_until(pause, || self.indexer.is_stopping());
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let (sender, work) = (sender.clone(), &work);
+                scope.spawn(move || work(sender));
+            }
+            drop(sender);
+            outcomes.iter().for_each(|(rank, outcome)| report(rank, outcome));
+        });
+    }
+
+    /// Compares a rank at a message that neither side has passed.
+    fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> Compared {
+        let Candidate { rank, our, their, .. } = *candidate;
         if our.trust > their.trust && their.trust == Trust::Exact {
-            return Outcome::Worse;
+            return Outcome::Worse.into();
         }
         if our.trust == Trust::Exact && their.trust == Trust::Degraded {
-            return Outcome::NotCompared;
+            return Outcome::NotCompared.into();
         }
-        let (Some(last), Some(their_last)) = (our.last, their.last) else { return Outcome::NotCompared };
-        let heard = seen_before.map_or(0, |before| last.saturating_sub(before));
-        let ahead = heard * LEAD.as_millis() as u64 / BETWEEN_LOOKS.as_millis() as u64;
-        let at = last.max(their_last) + ahead;
-        let (ours, theirs) = std::thread::scope(|scope| {
-            let theirs = scope.spawn(|| client.digest(url, rank, at, MEETING_DEADLINE).ok());
-            let ours = self.indexer.digest(rank, ReadAt::Message(at), MEETING_DEADLINE).ok();
-            (ours, theirs.join().ok().flatten())
-        });
-        let (Some(ours), Some(theirs)) = (ours, theirs) else { return Outcome::NotCompared };
-        judge(&ours, &theirs)
+        for _ in 0..BUSY_ATTEMPTS_MAX {
+            let now = self.indexer.last_sequence(rank);
+            let Some(at) = now.and_then(|now| candidate.meeting(now, candidate.looked_at.elapsed())) else { break };
+            let (ours, theirs) = std::thread::scope(|scope| {
+                let theirs = scope.spawn(|| client.digest(url, rank, at, MEETING_DEADLINE));
+                let ours = self.indexer.digest(rank, ReadAt::Message(at), MEETING_DEADLINE).ok();
+                (ours, theirs.join().ok())
+            });
+            match (ours, theirs) {
+                (Some(ours), Some(Ok(theirs))) => {
+                    return Compared { outcome: judge(&ours, &theirs), blocks: ours.holds.blocks };
+                }
+                // It digests as many ranks as it may, for other replicas too.
+                (_, Some(Err(PeerError::Refused { status: BUSY, .. }))) => {
+                    wait_until(BETWEEN_LOOKS, || self.indexer.is_stopping());
+                }
+                _ => break,
+            }
+        }
+        Outcome::NotCompared.into()
     }
 
     /// Builds an instance up anew and exchanges it, or leaves it as it is.
@@ -304,4 +411,41 @@ fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
         std::thread::sleep(STATE_CHECK);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_meet_ahead_of_where_the_stream_is_when_their_turn_comes() {
+        let rank = RankId { model: ModelKey::new("m", None), instance: InstanceId::number(1), dp_rank: DpRank(0) };
+        let look = |last| Look { last: Some(last), trust: Trust::Exact };
+        let candidate = |our, their| Candidate {
+            rank: &rank,
+            our: look(our),
+            their: look(their),
+            earlier: Some(100),
+            looked_at: Instant::now(),
+        };
+        let s = Duration::from_secs;
+        // 100 messages a second: half a second is 50 messages, at once and after a minute.
+        assert_eq!(candidate(125, 125).meeting(125, Duration::from_millis(250)), Some(175));
+        assert_eq!(candidate(125, 125).meeting(6_100, s(60)), Some(6_150));
+        // An idle stream is where it was; a slow one is not waited for.
+        assert_eq!(candidate(100, 100).meeting(100, s(60)), Some(100));
+        assert_eq!(candidate(100, 100).meeting(130, s(60)), Some(130));
+        // A peer that was ahead of this replica still is.
+        assert_eq!(candidate(100, 120).meeting(100, s(1)), Some(120));
+        let silent = Candidate { their: Look { last: None, trust: Trust::Cold }, ..candidate(100, 100) };
+        assert_eq!(silent.meeting(100, s(1)), None);
+    }
+
+    #[test]
+    fn digests_leave_writers_their_time() {
+        let writer_time = DIGEST_TIME_PER_BLOCK * 1_000_000 * COMPARED_AT_ONCE_MAX as u32;
+        assert_eq!(pause_after(1_000_000), writer_time * WRITER_SHARE);
+        assert_eq!(pause_after(0), Duration::ZERO);
+        assert_eq!(pause_after(u64::MAX), PAUSE_MAX);
+    }
 }

@@ -8,14 +8,18 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
+use ureq::http::header::LOCATION;
 use ureq::typestate::WithoutBody;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, RequestBuilder};
 
+use super::resolver::PeerResolver;
 use super::url::PeerUrl;
 use crate::dump::{EngineKind, RankRecord, Removal};
 use crate::indexer::RankId;
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
+use crate::names::{shorten, shortened};
 
 /// How long a peer may take.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +52,10 @@ pub(crate) enum PeerError {
     #[error("no answer from {url}: {source}")]
     Unreachable { url: PeerUrl, source: Box<ureq::Error> },
     /// It answers that it cannot.
+    #[error(
+        "{url} answered {status}, a redirect to {to}, and redirects of peers are not followed: register the peer by the URL where it answers itself"
+    )]
+    Redirected { url: PeerUrl, status: u16, to: String },
     #[error("{url} answered {status}: {message}")]
     Refused { url: PeerUrl, status: u16, message: String },
     /// Its answer cannot be read.
@@ -70,12 +78,14 @@ impl PeerClient {
     pub(crate) fn new(deadlines: &PeerDeadlines) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            // A peer chooses neither where its requests go nor what this service fetches.
+            .max_redirects(0)
             .timeout_connect(Some(deadlines.connect))
             .timeout_recv_response(Some(deadlines.first_byte))
             .timeout_per_read(Some(deadlines.stall))
             .timeout_global(Some(deadlines.whole))
             .build();
-        Self { agent: config.into() }
+        Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::default()) }
     }
 
     /// Engines that the peer listens to.
@@ -114,7 +124,8 @@ impl PeerClient {
         let mut response = self.call(url, request)?;
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let body = body.map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
-        serde_json::from_slice(&body).map_err(|error| PeerError::Strange { url: url.clone(), what: error.to_string() })
+        serde_json::from_slice(&body)
+            .map_err(|error| PeerError::Strange { url: url.clone(), what: shorten(error.to_string()) })
     }
 
     fn call(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, PeerError> {
@@ -124,9 +135,15 @@ impl PeerClient {
         if status.is_success() {
             return Ok(response);
         }
+        if status.is_redirection() {
+            let to = response.headers().get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
+            let to = to.map_or_else(|| "no place".to_owned(), |to| format!("{:?}", shortened(&to)));
+            return Err(PeerError::Redirected { url: url.clone(), status: status.as_u16(), to });
+        }
         let text = response.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         let json: Option<Value> = serde_json::from_str(&text).ok();
-        let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(&text).to_owned();
+        let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(&text);
+        let message = shortened(message).into_owned();
         Err(PeerError::Refused { url: url.clone(), status: status.as_u16(), message })
     }
 }

@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod recovery;
+mod resolver;
 mod status;
 mod url;
 

@@ -49,7 +49,7 @@ impl SourceError {
     const fn reason(&self) -> &'static str {
         match self {
             Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
-            Self::Peer(PeerError::Refused { .. }) => "refused",
+            Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
             Self::Peer(PeerError::Strange { .. }) => "strange",
             Self::Open { .. } | Self::Dump { .. } => "broken_dump",
         }

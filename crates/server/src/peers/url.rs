@@ -6,6 +6,9 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 use ureq::http::Uri;
 
+use crate::endpoints::{check_address, host_address};
+use crate::names::ENDPOINT_BYTES_MAX;
+
 /// Base URL of another indexer, such as `http://replica-b:8090`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerUrl(String);
@@ -17,9 +20,6 @@ pub struct PeerUrlError {
     url: String,
     why: &'static str,
 }
-
-/// Longest URL of a peer, in bytes.
-const URL_BYTES_MAX: usize = 2_048;
 
 impl PeerUrl {
     /// The URL without a slash at its end.
@@ -35,7 +35,7 @@ impl FromStr for PeerUrl {
     fn from_str(text: &str) -> Result<Self, PeerUrlError> {
         let url = text.trim().trim_end_matches('/');
         let bad = |why| Err(PeerUrlError { url: url.chars().take(128).collect(), why });
-        if url.len() > URL_BYTES_MAX {
+        if url.len() > ENDPOINT_BYTES_MAX {
             return bad("it is too long");
         }
         let Ok(uri) = url.parse::<Uri>() else { return bad("it is none") };
@@ -47,6 +47,12 @@ impl FromStr for PeerUrl {
         let Some(authority) = uri.authority() else { return bad("there is no host") };
         if authority.host().is_empty() {
             return bad("there is no host");
+        }
+        if host_address(authority.host()).is_some_and(|address| check_address(address).is_err()) {
+            return bad("no peer may have a link-local, unspecified or multicast address");
+        }
+        if authority.port_u16() == Some(0) {
+            return bad("the port is 0");
         }
         if authority.as_str().contains('@') {
             return bad("it has a user");

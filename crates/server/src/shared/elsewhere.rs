@@ -6,11 +6,13 @@ use std::sync::Arc;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
 use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_redis::{Directory, HolderId, Listed, PublisherId, Scope};
+use tracing::debug;
 
 use super::own::scope;
 use super::{Description, Fares};
 use crate::ingest::Trust;
 use crate::instance::{InstanceId, ModelKey};
+use crate::names::{NameField, check_names};
 
 /// Everybody who is listed, as this replica reads it.
 #[derive(Debug, Default)]
@@ -122,5 +124,15 @@ fn worker(scope: Scope, instance: &InstanceId) -> WorkerId {
 }
 
 fn read(listed: &Listed) -> Option<(Description, Fares)> {
-    Some((serde_json::from_slice(&listed.description).ok()?, serde_json::from_slice(&listed.state).ok()?))
+    let description: Description = serde_json::from_slice(&listed.description).ok()?;
+    let names = [
+        (NameField::ModelName, Some(description.model_name.as_str())),
+        (NameField::TenantId, Some(description.tenant_id.as_str())),
+        (NameField::LoraName, description.lora_name.as_deref()),
+    ];
+    if let Err(error) = check_names(names) {
+        debug!(publisher = %listed.publisher, "a remote rank is left out: {error}");
+        return None;
+    }
+    Some((description, serde_json::from_slice(&listed.state).ok()?))
 }

@@ -1,6 +1,7 @@
 //! The service as its users see it, over its sockets. One program, because linking each file by itself takes longer than running it.
 
 mod discovery;
+mod doors;
 mod dumps;
 mod explain;
 mod group_dumps;
@@ -10,7 +11,9 @@ mod kubernetes;
 mod logs;
 mod memory;
 mod metrics;
+mod names;
 mod offload_dumps;
+mod peer_checks;
 mod peers;
 mod pods;
 mod recorded_scores;

@@ -89,7 +89,9 @@ fn a_digest_that_waits_for_a_message_is_refused_where_that_is_too_much() {
     let service = service(2 * MIB);
     let last = 300;
     // As many as may wait at a time: that another one is refused shows that all of them do.
-    let engines: Vec<Engine> = (0..8).map(|at| Engine::registered(&service, json!(at), 0, &json!({}))).collect();
+    const DIGESTS_MAX: usize = 64;
+    let engines: Vec<Engine> =
+        (0..DIGESTS_MAX).map(|at| Engine::registered(&service, json!(at), 0, &json!({}))).collect();
     engines.iter().for_each(|engine| fill(&service, engine, 0..1));
     let digest =
         |instance: usize, more: &str| service.get(&format!("/digest?model_name=m&instance_id={instance}{more}"));
@@ -100,8 +102,8 @@ fn a_digest_that_waits_for_a_message_is_refused_where_that_is_too_much() {
             scope.spawn(move || wait_for("its turn", PATIENCE, || Some(ask()).filter(|(status, _)| *status != 503)))
         };
         let waiting: Vec<_> =
-            (0..8).map(|instance| wait_for_message(instance, if instance == 0 { last } else { 1 })).collect();
-        wait_for("all to wait", PATIENCE, || (digest(7, "").0 == 503).then_some(()));
+            (0..DIGESTS_MAX).map(|instance| wait_for_message(instance, if instance == 0 { last } else { 1 })).collect();
+        wait_for("all to wait", PATIENCE, || (digest(DIGESTS_MAX - 1, "").0 == 503).then_some(()));
         fill(&service, &engines[0], 1..last + 1);
         engines[1..].iter().for_each(|engine| fill(&service, engine, 1..2));
         let mut answers: Vec<_> = waiting.into_iter().map(|it| it.join().expect("it answers")).collect();

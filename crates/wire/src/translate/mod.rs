@@ -16,7 +16,7 @@ pub use self::memory::{CONTENTS_MAX, Remembered};
 pub use self::recent::Age;
 use self::recent::Recent;
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
-use crate::space::ContentSpace;
+use crate::space::{ADAPTER_NAME_BYTES_MAX, ContentSpace};
 
 /// What is known of a rank before its first event.
 #[derive(Debug, Clone)]
@@ -58,6 +58,14 @@ pub enum Unusable {
         /// Tokens in a block.
         block_size: u32,
     },
+    /// The adapter's name is longer than any that is retained.
+    #[error(
+        "the adapter's name has {bytes} bytes; at most {ADAPTER_NAME_BYTES_MAX} are allowed: load it under a shorter name"
+    )]
+    AdapterName {
+        /// Its length.
+        bytes: usize,
+    },
     /// A cache group of which nobody knows what it must hold.
     #[error("cache group {group} ({kind}) of a hybrid model is not understood: matches can be too long")]
     HybridGroup {
@@ -79,6 +87,7 @@ impl Unusable {
             Self::UnknownMedium { .. } => "unknown_medium",
             Self::BlockSize { .. } => "block_size_mismatch",
             Self::TokenCount { .. } => "token_count_mismatch",
+            Self::AdapterName { .. } => "adapter_name_too_long",
             Self::HybridGroup { .. } => "hybrid_group",
             Self::UnnamedGroup => "unnamed_group",
         }
@@ -219,7 +228,7 @@ impl Translator {
         }
         self.check_sizes(event)?;
         self.groups.claim(event.group);
-        let blocks = self.blocks_of(tier, event);
+        let blocks = self.blocks_of(tier, event)?;
         self.remember(event.parent_block_hash, &blocks);
         Ok(BlockEvent::Stored { tier, parent: event.parent_block_hash, blocks, copies: 1 }.into())
     }
@@ -259,10 +268,14 @@ impl Translator {
         Translated { first: RankEvent::Indexed(first), rest: events.map(RankEvent::Indexed).collect() }
     }
 
-    fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Vec<Block> {
+    fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Vec<Block>, Unusable> {
         // An engine may tell of a copy in a slower tier again with tokens, but without the keys.
         let lacks_keys = tier != Tier::Device && event.extra_keys.is_none();
         let content = Content::of(event, self.options.lora_name.as_deref());
+        let adapter_bytes = content.lora.as_deref().map_or(0, str::len);
+        if adapter_bytes > ADAPTER_NAME_BYTES_MAX {
+            return Err(Unusable::AdapterName { bytes: adapter_bytes });
+        }
         let salt = content.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
         let salt = salt.or_else(|| self.salts.get(*event.block_hashes.first().filter(|_| lacks_keys)?));
         self.salts.set(&event.block_hashes, salt);
@@ -279,7 +292,7 @@ impl Translator {
             let known = told.as_mut().and_then(|told| told.get(sequence));
             Block { sequence, local: known.map_or(local, |(_, local)| local) }
         });
-        blocks.collect()
+        Ok(blocks.collect())
     }
 
     fn remember(&mut self, mut parent: Option<SequenceHash>, blocks: &[Block]) {

@@ -141,6 +141,8 @@ impl<'a> Api<'a> {
         let roots = access.roots.as_deref().map_or(RootCerts::WebPki, RootCerts::new_with_certs);
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            // The API answers itself, and its clients' tokens are for it alone.
+            .max_redirects(0)
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .timeout_connect(Some(CONNECT_DEADLINE))
             .timeout_recv_response(Some(ANSWER_DEADLINE))

@@ -14,6 +14,7 @@ use crate::discovery::report::Found;
 use crate::discovery::template::{EngineTemplate, Traits};
 use crate::engine::Removal;
 use crate::instance::InstanceId;
+use crate::names::shorten;
 
 /// Annotations and labels of pods that say what their engine is begin so.
 const PREFIX: &str = "flash-indexer/";
@@ -166,7 +167,7 @@ impl PodSet {
             Some(Ok(targets)) => Known { targets, problem: None },
             Some(Err(problem)) => Known {
                 targets: before.targets.clone(),
-                problem: Some(format!("pod {}/{}: {problem}", pod.metadata.namespace, pod.metadata.name)),
+                problem: Some(shorten(format!("pod {}/{}: {problem}", pod.metadata.namespace, pod.metadata.name))),
             },
         };
         if now != before {

@@ -6,9 +6,10 @@ use flash_indexer_wire::EngineAdapter;
 
 use crate::ingest::{Listener, ListenerOptions};
 use crate::instance::InstanceId;
+use crate::names::{NameField, check_name};
 
 /// Longest topic that is looked at, in bytes.
-const TOPIC_BYTES_MAX: usize = 1 << 11;
+const TOPIC_BYTES_MAX: usize = 1 << 10;
 
 /// A pod and the model that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,7 +23,7 @@ pub(crate) struct PodName {
 pub(crate) enum Nameless {
     #[error("the topic {topic:?} names no model: give the engine the topic kv@<pod>@<model>")]
     NoModel { topic: String },
-    #[error("a topic of {bytes} bytes is no name: give the engine the topic kv@<pod>@<model>")]
+    #[error("a topic of {bytes} bytes is no name or names too much: give the engine the topic kv@<pod>@<model>")]
     NoName { bytes: usize },
 }
 
@@ -46,6 +47,7 @@ impl PodName {
         let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
         let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
         let model_name = names.model.ok_or_else(|| Nameless::NoModel { topic: shown() })?;
+        check_name(NameField::ModelName, model_name).map_err(|_| no_name())?;
         let instance = InstanceId::parse(names.pod).map_err(|_| no_name())?;
         Ok(Self { instance, model_name: model_name.to_owned() })
     }
@@ -111,6 +113,7 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::NAME_BYTES_MAX;
 
     #[test]
     fn queues_are_chosen_by_fnv_1a() {
@@ -135,6 +138,7 @@ mod tests {
         assert_eq!(reason(b"kv@pod@org/m@rev"), Err("topic_without_model"));
         assert_eq!(reason(b"kv@\xff@m"), Err("bad_topic"));
         assert_eq!(reason(format!("kv@{}@m", "p".repeat(257)).as_bytes()), Err("bad_topic"));
+        assert_eq!(reason(format!("kv@p@{}", "m".repeat(NAME_BYTES_MAX + 1)).as_bytes()), Err("bad_topic"));
         assert_eq!(reason(format!("kv@p@{}", "m".repeat(TOPIC_BYTES_MAX)).as_bytes()), Err("bad_topic"));
     }
 }

@@ -38,7 +38,7 @@ const CONNECT_TIMEOUT_MS: i32 = 5_000;
 /// A subscription could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("cannot listen to {endpoint}: {source}; give an address such as tcp://host:5557 or ipc:///path")]
+    #[error("cannot listen to {endpoint}: {source}; give an address such as tcp://host:5557")]
     Endpoint { endpoint: String, source: zmq::Error },
     #[error("cannot listen to more engines: {0}; raise the limit of open files (ulimit -n), about 6 for each engine")]
     Exhausted(zmq::Error),

@@ -4,6 +4,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
+use crate::endpoints::{RefusedAddress, check_address};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 /// Names that are looked up at a time; a name server that does not answer holds one of them up for seconds.
@@ -27,7 +28,28 @@ impl HostName {
 }
 
 /// What a lookup brought: addresses as endpoints, or why there are none.
-pub(super) type Addresses = Result<Vec<String>, String>;
+pub(super) type Addresses = Result<Vec<String>, LookupError>;
+
+/// A host name has no address that can be dialled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LookupError {
+    #[error("the host name {host} cannot be resolved: {why}")]
+    Unresolved { host: String, why: String },
+    #[error("the host name {host} has no address")]
+    NoAddress { host: String },
+    #[error("the host name {host} is refused: {refused}")]
+    Refused { host: String, refused: RefusedAddress },
+}
+
+impl LookupError {
+    /// A short name for counting.
+    pub(super) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Unresolved { .. } | Self::NoAddress { .. } => "unknown_host",
+            Self::Refused { .. } => "refused_address",
+        }
+    }
+}
 
 struct Lookup {
     name: HostName,
@@ -64,12 +86,17 @@ impl Resolver {
 fn look_up(name: &HostName) -> Addresses {
     let HostName { host, port } = name;
     let found = (host.as_str(), *port).to_socket_addrs();
-    let found = found.map_err(|error| format!("the host name {host} cannot be resolved: {error}"))?;
-    let endpoints = endpoints(found);
-    if endpoints.is_empty() {
-        return Err(format!("the host name {host} has no address"));
+    let found = found.map_err(|error| LookupError::Unresolved { host: host.clone(), why: error.to_string() })?;
+    let found: Vec<SocketAddr> = found.collect();
+    let allowed = endpoints(found.iter().copied().filter(|address| check_address(address.ip()).is_ok()));
+    match (allowed.is_empty(), found.first()) {
+        (false, _) => Ok(allowed),
+        (true, None) => Err(LookupError::NoAddress { host: host.clone() }),
+        (true, Some(first)) => {
+            check_address(first.ip()).map_err(|refused| LookupError::Refused { host: host.clone(), refused })?;
+            Ok(allowed)
+        }
     }
-    Ok(endpoints)
 }
 
 /// Addresses as endpoints, those of IPv4 first: that is what engines listen on by default.
@@ -91,6 +118,17 @@ mod tests {
         for other in ["tcp://10.0.0.1:5557", "tcp://[::1]:5557", "tcp://::1:5557", "ipc:///tmp/a:1", "tcp://a;b:1"] {
             assert_eq!(HostName::of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_name_that_stands_for_a_refused_address_is_not_dialled() {
+        // Older notations of addresses, which the system resolves.
+        for host in ["2852039166", "0xa9fea9fe", "169.254.43518", "0"] {
+            let looked_up = look_up(&HostName { host: host.to_owned(), port: 80 });
+            assert_eq!(looked_up.expect_err(host).reason(), "refused_address", "{host}");
+        }
+        let localhost = look_up(&HostName { host: "localhost".to_owned(), port: 80 }).expect("every system has it");
+        assert!(!localhost.is_empty());
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::resolver::{Addresses, HostName};
+use super::resolver::{Addresses, HostName, LookupError};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
 };
 use crate::ingest::decoders::{Decoders, Delivery, Frames};
 use crate::ingest::listener::{Connection, Listener};
 use crate::logs::{Repeats, log_listener};
+use crate::metrics::Bound;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
@@ -106,7 +107,8 @@ impl Subscription {
         }
         let addresses = match addresses {
             Ok(addresses) => addresses,
-            Err(why) => {
+            Err(error) => {
+                let why = error.to_string();
                 if let Some(times) = lookup.failures.count(Instant::now()) {
                     log_listener!(
                         warn,
@@ -116,7 +118,10 @@ impl Subscription {
                         "failed to resolve the engine's host"
                     );
                 }
-                return self.listener.reject("unknown_host", why);
+                if let LookupError::Refused { .. } = error {
+                    self.listener.model.metrics.bound(Bound::Addresses);
+                }
+                return self.listener.reject(error.reason(), why);
             }
         };
         let tried = lookup.address.take();

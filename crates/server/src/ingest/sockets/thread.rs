@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::replay::ReplaySocket;
-use super::resolver::{Addresses, HostName, Resolver};
+use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::ingest::decoders::{Decoders, Delivery};
 use crate::ingest::listener::Listener;
 use crate::logs::log_listener;
+use crate::metrics::Bound;
 
 /// How often subscriptions that ZeroMQ has given up are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -197,7 +198,11 @@ impl SocketLoop {
                 if self.unlocated.get(&id).is_some_and(|request| request.attempt == attempt)
                     && let Some(request) = self.unlocated.remove(&id)
                 {
-                    self.ask_at(request, addresses.map(|addresses| addresses[0].clone()));
+                    if let Err(LookupError::Refused { .. }) = addresses {
+                        request.listener.model.metrics.bound(Bound::Addresses);
+                    }
+                    let first = addresses.map(|addresses| addresses[0].clone());
+                    self.ask_at(request, first.map_err(|error| error.to_string()));
                 }
             }
             Command::Stop => {}

@@ -113,12 +113,13 @@ impl Service {
     }
 
     pub(crate) fn post_text(&self, path: &str, body: &str) -> (u16, Value) {
-        read(self.agent.post(self.url(path)).send(body))
+        read(self.agent.post(self.url(path)).content_type("application/json").send(body))
     }
 
     /// A header of the answer, if it is there.
     pub(crate) fn header(&self, path: &str, body: &Value, name: &str) -> Option<String> {
-        let response = self.agent.post(self.url(path)).send(body.to_string()).expect("an answer");
+        let response =
+            self.agent.post(self.url(path)).content_type("application/json").send(body.to_string()).expect("an answer");
         response.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
     }
 

@@ -1,0 +1,121 @@
+//! Bounds of the texts that clients, peers, discovery sources and engines choose, and short forms of them.
+//!
+//! Every door checks here: HTTP, gRPC, dumps, peers, discovery sources, pods, the shared store and the command line.
+
+use std::borrow::Cow;
+
+/// Longest name of a model, a tenant or an adapter, in bytes.
+pub const NAME_BYTES_MAX: usize = flash_indexer_wire::ADAPTER_NAME_BYTES_MAX;
+/// Longest instance id, in bytes.
+pub const INSTANCE_ID_BYTES_MAX: usize = 256;
+/// Longest endpoint of an engine and longest URL of a peer, in bytes.
+pub const ENDPOINT_BYTES_MAX: usize = 1_024;
+/// Longest cache salt of a request, in bytes. A salt is hashed and not retained.
+pub const SALT_BYTES_MAX: usize = 4_096;
+/// Longest error or log field that repeats a client's text, in bytes.
+pub(crate) const TEXT_BYTES_MAX: usize = 1_024;
+
+/// A text that a client chooses, by the name of its field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant is the field of its name")]
+pub enum NameField {
+    ModelName,
+    TenantId,
+    InstanceId,
+    LoraName,
+    CacheSalt,
+    Endpoint,
+    ReplayEndpoint,
+    Source,
+}
+
+impl NameField {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::ModelName => "model_name",
+            Self::TenantId => "tenant_id",
+            Self::InstanceId => "instance_id",
+            Self::LoraName => "lora_name",
+            Self::CacheSalt => "cache_salt",
+            Self::Endpoint => "endpoint",
+            Self::ReplayEndpoint => "replay_endpoint",
+            Self::Source => "source",
+        }
+    }
+
+    const fn bytes_max(self) -> usize {
+        match self {
+            Self::ModelName | Self::TenantId | Self::LoraName | Self::Source => NAME_BYTES_MAX,
+            Self::InstanceId => INSTANCE_ID_BYTES_MAX,
+            Self::CacheSalt => SALT_BYTES_MAX,
+            Self::Endpoint | Self::ReplayEndpoint => ENDPOINT_BYTES_MAX,
+        }
+    }
+}
+
+/// A text is longer than its field allows. The text itself is not repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{} has {len} bytes; at most {} are allowed: give a shorter one", .field.as_str(), .field.bytes_max())]
+pub struct NameError {
+    field: NameField,
+    len: usize,
+}
+
+/// Refuses a text that is longer than its field allows.
+///
+/// # Errors
+///
+/// When it is too long.
+pub(crate) fn check_name(field: NameField, text: &str) -> Result<(), NameError> {
+    match text.len() <= field.bytes_max() {
+        true => Ok(()),
+        false => Err(NameError { field, len: text.len() }),
+    }
+}
+
+/// Refuses a set of texts of which one is too long; an absent one fits.
+///
+/// # Errors
+///
+/// The first one that is too long.
+pub(crate) fn check_names<const N: usize>(texts: [(NameField, Option<&str>); N]) -> Result<(), NameError> {
+    texts.into_iter().try_for_each(|(field, text)| text.map_or(Ok(()), |text| check_name(field, text)))
+}
+
+/// A text for errors and logs: of one that is longer than [`TEXT_BYTES_MAX`], the beginning and the end.
+pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return Cow::Borrowed(text);
+    }
+    let head = &text[..text.floor_char_boundary(TEXT_BYTES_MAX / 2)];
+    let tail = &text[text.ceil_char_boundary(text.len() - TEXT_BYTES_MAX / 4)..];
+    Cow::Owned(format!("{head} … ({} bytes left out) … {tail}", text.len() - head.len() - tail.len()))
+}
+
+/// The same of an owned text.
+pub(crate) fn shorten(text: String) -> String {
+    match shortened(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(short) => short,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_keep_their_beginning_and_end() {
+        let long = format!("begin{}end", "é".repeat(8 << 20));
+        let short = shortened(&long);
+        assert!(short.starts_with("begin") && short.ends_with("end") && short.len() <= TEXT_BYTES_MAX, "{short}");
+        assert_eq!(shortened("as it is"), "as it is");
+    }
+
+    #[test]
+    fn a_name_error_names_field_bound_and_length_and_not_the_text() {
+        assert_eq!(check_name(NameField::ModelName, &"m".repeat(NAME_BYTES_MAX)), Ok(()));
+        let error = check_name(NameField::TenantId, &"t".repeat(NAME_BYTES_MAX + 1)).expect_err("too long").to_string();
+        assert_eq!(error, "tenant_id has 513 bytes; at most 512 are allowed: give a shorter one");
+    }
+}
