@@ -30,6 +30,7 @@ mod score;
 mod search;
 mod server;
 mod shared;
+mod supervision;
 mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};

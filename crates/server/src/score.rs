@@ -98,7 +98,7 @@ impl Scoring<'_> {
             let found = found.get(form).into_iter().flat_map(|(_, found)| &found.ranks);
             let counts = |found: &&RankMatch| is_asked(&found.rank) && !elsewhere.ranks.contains_key(&found.rank);
             let found: Vec<RankMatch> = found.filter(counts).copied().collect();
-            let tiers = search.here.as_ref().map(|model| model.index.fastest_tiers(query, &found));
+            let tiers = search.here.as_ref().map(|model| model.index().fastest_tiers(query, &found));
             let here = found.iter().map(|found| found.rank.worker).zip(tiers.unwrap_or_default());
             let others = elsewhere.ranks.iter().filter(|(rank, _)| is_asked(rank));
             let others = others.map(|(rank, other)| (rank.worker, slowest_tiers(&other.blocks(form))));

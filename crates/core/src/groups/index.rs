@@ -253,6 +253,10 @@ impl SharedIndex for GroupedIndex {
         self.plain.memory_bound()
     }
 
+    fn abandon(&self) {
+        self.plain.abandon();
+    }
+
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
         self.plain.dump(rank)
     }

@@ -123,7 +123,7 @@ impl Indexer {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
             self.read(&listener, dp_rank, (ReadAt::Now, Detail::Full), None, move |place| {
-                (place, model.index.held(rank), model.index.further_stores(rank), model.is_partial(rank))
+                (place, model.index().held(rank), model.index().further_stores(rank), model.is_partial(rank))
             })
         });
         match read {
@@ -142,8 +142,8 @@ impl Indexer {
                 instance,
                 dp_rank,
                 position: None,
-                events: model.index.dump(rank),
-                further: model.index.further_stores(rank),
+                events: model.index().dump(rank),
+                further: model.index().further_stores(rank),
                 named_groups: Some(Vec::new()),
                 salts: FxHashMap::default(),
                 contents: None,

@@ -28,7 +28,8 @@ impl Indexer {
     pub(super) fn share_memory_among(&self, models: usize) {
         let Some(bytes_max) = self.options.memory_max else { return };
         for model in self.models_of(None, None) {
-            model.index.set_memory_max(share(bytes_max, models.max(1)), bytes_max / COPY_SHARE);
+            let share = share(bytes_max, models.max(1));
+            model.change(|index| index.set_memory_max(share, bytes_max / COPY_SHARE));
         }
     }
 }

@@ -49,6 +49,7 @@ use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
 use crate::shared::{Models, Sharing};
+use crate::supervision::Supervisor;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
@@ -131,6 +132,7 @@ pub struct Indexer {
     sockets: Sockets,
     /// Engines that connect to this service, if it waits for any.
     pods: OnceLock<Pods>,
+    supervisor: Arc<Supervisor>,
     decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -145,6 +147,9 @@ pub struct Indexer {
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
+
+/// Longest wait for threads that are to end; those that have not ended by then are abandoned.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 impl std::fmt::Debug for Indexer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -166,8 +171,10 @@ impl Indexer {
         let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models)).transpose()?;
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
-        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
-        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &metrics)?);
+        let supervisor = Supervisor::start(&metrics)?;
+        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
+        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &supervisor)?);
+        supervisor.restart_through(&decoders);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
@@ -177,6 +184,7 @@ impl Indexer {
             remembered: Mutex::default(),
             sockets: Sockets::start(Arc::clone(&decoders))?,
             pods: OnceLock::new(),
+            supervisor,
             decoders,
             writers,
             metrics,
@@ -192,11 +200,12 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        self.tokenization.stop();
+        let deadline = Instant::now() + STOP_DEADLINE;
         self.writers.stop_applying();
+        self.tokenization.stop();
         self.sockets.stop();
-        self.decoders.stop();
-        self.writers.stop();
+        self.decoders.stop(deadline);
+        self.writers.stop(deadline);
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -257,6 +266,30 @@ impl Indexer {
             listener.is_some_and(|listener| listener.connection() != Connection::Connected)
         });
         missing.cloned().collect()
+    }
+
+    /// What keeps the service from its work although it has started: threads that panicked or stand still, and streams that
+    /// start over. Waits for no thread.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = self.supervisor.problems(Instant::now());
+        for model in self.models_of(None, None) {
+            let streams = model.awaited_restarts();
+            if streams > 0 {
+                problems.push(format!("{} lost its state by a panic: {streams} streams start over", model.key));
+            }
+        }
+        problems
+    }
+
+    /// Has the writer of every model do something a test asks for.
+    #[cfg(test)]
+    pub(crate) fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
+        for model in self.models_of(None, None) {
+            if let Some(listener) = model.instances.read().values().find_map(|it| it.listeners.values().next()) {
+                let job = Arc::clone(&job);
+                self.writers.run(listener, Box::new(move || job()));
+            }
+        }
     }
 
     /// Whether the indexer is told to end.

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use crossbeam_channel::bounded;
 use flash_indexer_core::designs::BoundedError;
-use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
@@ -20,7 +19,7 @@ use crate::explain::{Departure, History, SeenSpaces};
 use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, ModelCounts};
-use crate::model::{Instance, Model, Windows};
+use crate::model::{Instance, Model, ReplaceableIndex, Windows};
 use crate::remembered::StreamName;
 use crate::shared::SharedRanks;
 
@@ -284,7 +283,8 @@ impl Indexer {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(index),
+            replaceable: ReplaceableIndex::new(self.options.design, index),
+            supervisor: Arc::clone(&self.supervisor),
             shared: self.rank_maker.clone().map(SharedRanks::new),
             instances: RwLock::default(),
             windows: Windows::default(),
@@ -412,7 +412,7 @@ fn forget_dumped(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) 
     let mut instances = model.instances.write();
     let known = instances.get(instance).filter(|known| known.listeners.is_empty());
     let Some(worker) = known.map(|known| known.worker) else { return 0 };
-    let mut ranks = model.index.ranks();
+    let mut ranks = model.index().ranks();
     ranks.retain(|rank| rank.worker == worker);
     let is_meant = |rank: &&WorkerRank| dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank);
     let forgotten: Vec<_> = ranks.iter().filter(is_meant).collect();

@@ -21,6 +21,8 @@ pub(crate) struct Shadow {
     model: Arc<Model>,
     instance: InstanceId,
     worker: WorkerId,
+    /// Of which index it is.
+    generation: u64,
     /// The streams that it is to replace, and its own.
     replaced: BTreeMap<DpRank, Arc<Listener>>,
     listeners: BTreeMap<DpRank, Arc<Listener>>,
@@ -49,6 +51,7 @@ impl Shadow {
         let mut shadow = Self {
             indexer: Arc::clone(indexer),
             worker: WorkerId(indexer.new_id()),
+            generation: model.replaceable.generation(),
             model,
             instance: instance.clone(),
             replaced: BTreeMap::new(),
@@ -127,7 +130,8 @@ impl Shadow {
             let streams = |listeners: &BTreeMap<DpRank, Arc<Listener>>| -> BTreeMap<DpRank, u64> {
                 listeners.iter().map(|(&dp_rank, listener)| (dp_rank, listener.id)).collect()
             };
-            if streams(&original.listeners) != streams(&self.replaced) {
+            let is_lost = self.model.replaceable.generation() != self.generation;
+            if is_lost || streams(&original.listeners) != streams(&self.replaced) {
                 return Err(changed());
             }
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
@@ -142,7 +146,7 @@ impl Shadow {
     /// Whether a rank of the original is known to have several cache groups.
     fn has_groups(&self, dp_rank: DpRank) -> bool {
         let original = self.replaced.get(&dp_rank).map(|listener| WorkerRank { worker: listener.worker, dp_rank });
-        original.is_some_and(|rank| !self.model.index.further_stores(rank).is_empty())
+        original.is_some_and(|rank| !self.model.index().further_stores(rank).is_empty())
     }
 
     fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {

@@ -1,6 +1,7 @@
 //! One subscription to one engine's stream, and what it has been through.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -98,6 +99,8 @@ pub(crate) struct ListenerState {
     hold: Mutex<Hold>,
     /// The thread that owns its sockets.
     pub(super) mailbox: OnceLock<Mailbox>,
+    /// Whether its state is lost, and the stream has not started over yet.
+    pub(super) awaits_restart: AtomicBool,
     status: Mutex<Status>,
 }
 
@@ -206,6 +209,7 @@ impl Listener {
 
     /// The listener's state as far as `dp_rank` is concerned.
     pub(crate) fn report(&self, dp_rank: DpRank) -> ListenerReport {
+        let trust = self.trust(dp_rank);
         let status = self.state.status.lock();
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
@@ -219,7 +223,7 @@ impl Listener {
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
-            trust: status.trust_of(dp_rank),
+            trust,
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
             rejected: status.rejected.clone(),
             last_error: status.last_error(dp_rank),
@@ -227,7 +231,10 @@ impl Listener {
     }
 
     pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
-        self.state.status.lock().trust_of(dp_rank)
+        match self.state.status.lock().trust_of(dp_rank) {
+            Trust::Exact if self.awaits_restart() => Trust::Degraded,
+            trust => trust,
+        }
     }
 
     /// Whether something was missed for good, as far as its own rank is concerned.

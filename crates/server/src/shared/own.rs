@@ -32,7 +32,7 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
     let lora_name = model.lora_name.read().clone();
     let own = |(instance, rank): (InstanceId, WorkerRank)| {
         let standing = model.standing(&instance, rank.dp_rank);
-        let fares = Fares { trust: standing.trust, blocks: model.index.size(rank).blocks };
+        let fares = Fares { trust: standing.trust, blocks: model.index().size(rank).blocks };
         let description = Description {
             model_name: model.key.model_name.clone(),
             tenant_id: model.key.tenant_id.clone(),

@@ -1,0 +1,194 @@
+//! Failures that tests ask for, seen through the service's HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flash_indexer_core::SequenceHash;
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_test_support::wait_for;
+use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
+use serde_json::{Value, json};
+
+use super::ThreadKind;
+use crate::model::failures;
+use crate::{IndexerOptions, Server, ServerOptions};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A service whose clients are this test's.
+struct Service {
+    runtime: tokio::runtime::Runtime,
+    server: Option<Server>,
+    agent: ureq::Agent,
+}
+
+impl Service {
+    fn start(indexer: IndexerOptions) -> Self {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let options = ServerOptions { port: 0, indexer, ..ServerOptions::default() };
+        let server = runtime.block_on(Server::start(options)).expect("a server");
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
+        Self { runtime, server: Some(server), agent: config.into() }
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it runs until it is stopped")
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.server().address())
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let mut response = self.agent.get(self.url(path)).call().expect("an answer");
+        (response.status().as_u16(), response.body_mut().read_to_string().expect("text"))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let mut response = self.agent.post(self.url(path)).send(body.to_string()).expect("an answer");
+        let text = response.body_mut().read_to_string().expect("text");
+        (response.status().as_u16(), serde_json::from_str(&text).expect("JSON"))
+    }
+
+    fn register(&self, instance: u64, model: &str, publisher: &Publisher, replay: bool) {
+        let mut request = json!({
+            "instance_id": instance, "endpoint": publisher.endpoint(), "model_name": model, "block_size": 1,
+        });
+        if replay {
+            request["replay_endpoint"] = json!(publisher.replay_endpoint());
+        }
+        let (status, answer) = self.post("/register", &request);
+        assert_eq!(status, 201, "{answer}");
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    }
+
+    /// The listener of an instance, as `/workers` shows it.
+    fn listener(&self, instance: u64) -> Value {
+        let workers: Value = serde_json::from_str(&self.get("/workers").1).expect("JSON");
+        let mut workers = workers.as_array().expect("a list").iter();
+        workers.find(|worker| worker["instance_id"] == instance).map_or(Value::Null, |it| it["listeners"]["0"].clone())
+    }
+
+    fn wait(&self, what: &str, instance: u64, condition: impl Fn(&Value) -> bool) -> Value {
+        wait_for(what, PATIENCE, || Some(self.listener(instance)).filter(&condition))
+    }
+
+    /// Waits until an instance is exact up to this message.
+    fn wait_exact(&self, instance: u64, sequence: u64) {
+        self.wait("an exact rank", instance, |it| it["trust"] == "exact" && it["last_seq"] == json!(sequence));
+    }
+
+    /// Leading tokens of a prompt that an instance holds in device memory.
+    fn score(&self, instance: u64, tokens: &[u64]) -> u64 {
+        let (status, answer) = self.post("/query", &json!({ "token_ids": tokens, "model_name": "m" }));
+        assert_eq!(status, 200, "{answer}");
+        answer["scores"][instance.to_string()]["0"].as_u64().unwrap_or_else(|| panic!("no score: {answer}"))
+    }
+
+    fn panics(&self, kind: ThreadKind) -> u64 {
+        self.server().indexer().metrics().thread_panics(kind)
+    }
+
+    fn wait_ready(&self) {
+        wait_for("readiness", PATIENCE, || (self.get("/ready").0 == 200).then_some(()));
+    }
+
+    fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.stop());
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn engine() -> Publisher {
+    Publisher::bind(PublisherOptions::on_loopback()).expect("free ports")
+}
+
+/// A message that stores a block after `parent`; block *h* has the token *h*.
+fn payload(parent: Option<u64>, hash: u64) -> Vec<u8> {
+    let stored = BlockStored {
+        block_hashes: vec![SequenceHash(hash)],
+        parent_block_hash: parent.map(SequenceHash),
+        token_ids: TokenIds::Plain(vec![hash as u32]),
+        block_size: 1,
+        ..BlockStored::default()
+    };
+    encode_batch(1.0, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+}
+
+#[test]
+fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
+    let service = Service::start(IndexerOptions::default());
+    let (culprit, other, alone) = (engine(), engine(), engine());
+    service.register(1, "m", &culprit, true);
+    service.register(2, "m", &other, true);
+    service.register(3, "m", &alone, false);
+    for (instance, publisher) in [(1, &culprit), (2, &other), (3, &alone)] {
+        publisher.publish(0, &payload(None, 1)).expect("published");
+        publisher.publish(1, &payload(Some(1), 2)).expect("published");
+        service.wait_exact(instance, 1);
+        assert_eq!(service.score(instance, &[1, 2]), 2);
+    }
+    culprit.publish(2, &payload(Some(2), failures::PANICS)).expect("published");
+    wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::Writer) == 1).then_some(()));
+    // The one with a replay is as it was; those without one start over and say so.
+    service.wait_exact(2, 1);
+    assert_eq!(service.score(2, &[1, 2]), 2, "asked again");
+    for instance in [1, 3] {
+        service.wait("a rank that starts over", instance, |it| it["trust"] == "degraded");
+        assert_eq!(service.score(instance, &[1, 2]), 0);
+    }
+    service.wait_ready();
+    assert_eq!(service.server().indexer().metrics().index_replacements(), 1);
+    assert!(service.get("/metrics").1.contains("flash_indexer_thread_panics_total{thread=\"writer\"} 1\n"));
+    // What comes later is taken in by all of them.
+    culprit.publish(3, &payload(None, 1)).expect("published");
+    alone.publish(2, &payload(None, 1)).expect("published");
+    service.wait("the next message", 1, |it| it["last_seq"] == 3);
+    service.wait("the next message", 3, |it| it["last_seq"] == 2);
+    assert_eq!((service.score(1, &[1, 2]), service.score(3, &[1, 2])), (1, 1));
+}
+
+#[test]
+fn a_decoder_that_panics_degrades_all_its_listeners_and_asks_their_engines_again() {
+    let service = Service::start(IndexerOptions { decoder_threads: Some(1), ..IndexerOptions::default() });
+    let (fails, other, alone) = (engine(), engine(), engine());
+    service.register(1, "m", &fails, true);
+    service.register(2, "m", &other, true);
+    service.register(3, "m", &alone, false);
+    for (instance, publisher) in [(1, &fails), (2, &other), (3, &alone)] {
+        publisher.publish(0, &payload(None, 1)).expect("published");
+        service.wait_exact(instance, 0);
+    }
+    fails
+        .publish_frames(&[b"decoder fault".as_slice(), &1_u64.to_be_bytes(), &payload(Some(1), 2)])
+        .expect("published");
+    wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::Decoder) == 1).then_some(()));
+    service.wait("a rank that starts over", 3, |it| it["trust"] == "degraded");
+    service.wait_exact(2, 0);
+    service.wait_ready();
+    other.publish(1, &payload(Some(1), 2)).expect("published");
+    service.wait_exact(2, 1);
+    assert_eq!(service.score(2, &[1, 2]), 2);
+}
+
+#[test]
+fn a_job_that_panics_leaves_its_writer_and_the_index() {
+    let service = Service::start(IndexerOptions::default());
+    let publisher = engine();
+    service.register(1, "m", &publisher, false);
+    publisher.publish(0, &payload(None, 1)).expect("published");
+    service.wait_exact(1, 0);
+    service.server().indexer().run_on_writers(Arc::new(|| panic!("a test asked for it")));
+    wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::Writer) == 1).then_some(()));
+    publisher.publish(1, &payload(Some(1), 2)).expect("published");
+    service.wait_exact(1, 1);
+    assert_eq!(service.score(1, &[1, 2]), 2);
+    service.wait_ready();
+}
