@@ -11,6 +11,7 @@ use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRa
 use flash_indexer_wire::{KnownGroup, Remembered, Start};
 use rustc_hash::FxHashMap;
 
+use super::cleanup::Pending;
 use super::{Indexer, Keeper, Registered, Registration, RegistrationError};
 use crate::ingest::{Delivery, Detail, Listener, Place, Position, ReadAt, Released};
 use crate::instance::{InstanceId, ModelKey};
@@ -78,23 +79,27 @@ impl Indexer {
         dp_rank: DpRank,
         position: Option<Position>,
     ) -> Released {
-        let _registering = self.registering.lock();
-        let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
-        listener.map_or(Released::NotHeld, |listener| self.release_held(&listener, dp_rank, position))
+        let mut pending = Pending::default();
+        let released = {
+            let _registering = self.registering.lock();
+            let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
+            listener.map_or(Released::NotHeld, |listener| self.release_held(&listener, dp_rank, position, &mut pending))
+        };
+        pending.wait_for_all();
+        released
     }
 
+    /// [`Indexer::release`] that does not wait for the stream.
     pub(super) fn release_held(
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
         position: Option<Position>,
+        pending: &mut Pending,
     ) -> Released {
         let released = listener.hold().release(dp_rank, position);
         if released == Released::Now {
-            let (done, finished) = bounded(1);
-            self.decoders.deliver(listener, Delivery::Release(done));
-            // An error means that the service stops.
-            let _ = finished.recv();
+            self.decoders.deliver(listener, Delivery::Release(pending.add()));
         }
         released
     }

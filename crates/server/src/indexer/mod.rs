@@ -1,5 +1,6 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod cleanup;
 mod explain;
 mod handover;
 mod keepers;
@@ -25,6 +26,7 @@ use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
 use parking_lot::Mutex;
 
+use self::cleanup::Cleanup;
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
 use self::keepers::Keepers;
@@ -121,15 +123,17 @@ pub(crate) struct InstanceReport {
 /// # Consistency
 ///
 /// A query sees each event of a rank entirely or not at all, and each model's events in the order in
-/// which its writer applied them. Registering and unregistering are complete when the call returns.
+/// which its writer applied them. Registering and unregistering are complete when the call returns, unless a thread that has
+/// a part in them is slow: then a rank that is unregistered is in no answer, and forgotten behind the call.
 pub struct Indexer {
     options: IndexerOptions,
     models: Arc<Models>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
     /// Where streams stood that are listened to no more.
-    remembered: Mutex<Remembered>,
+    remembered: Arc<Mutex<Remembered>>,
     sockets: Sockets,
+    cleanup: Cleanup,
     /// Engines that connect to this service, if it waits for any.
     pods: OnceLock<Pods>,
     supervisor: Arc<Supervisor>,
@@ -181,8 +185,9 @@ impl Indexer {
             options,
             models,
             registering: Mutex::default(),
-            remembered: Mutex::default(),
-            sockets: Sockets::start(Arc::clone(&decoders))?,
+            remembered: Arc::default(),
+            sockets: Sockets::start(Arc::clone(&decoders), &supervisor)?,
+            cleanup: Cleanup::start(&supervisor)?,
             pods: OnceLock::new(),
             supervisor,
             decoders,
@@ -203,7 +208,7 @@ impl Indexer {
         let deadline = Instant::now() + STOP_DEADLINE;
         self.writers.stop_applying();
         self.tokenization.stop();
-        self.sockets.stop();
+        self.sockets.stop(deadline);
         self.decoders.stop(deadline);
         self.writers.stop(deadline);
     }
@@ -268,6 +273,11 @@ impl Indexer {
         missing.cloned().collect()
     }
 
+    /// Starts a thread of the service.
+    pub(crate) fn supervisor(&self) -> &Arc<Supervisor> {
+        &self.supervisor
+    }
+
     /// What keeps the service from its work although it has started: threads that panicked or stand still, and streams that
     /// start over. Waits for no thread.
     pub(crate) fn problems(&self) -> Vec<String> {
@@ -279,6 +289,15 @@ impl Indexer {
             }
         }
         problems
+    }
+
+    /// Has the thread of some engine's sockets panic.
+    #[cfg(test)]
+    pub(crate) fn fail_sockets(&self) {
+        let models = self.models_of(None, None);
+        let instances = models[0].instances.read();
+        let listener = instances.values().find_map(|it| it.listeners.values().next()).expect("one is registered");
+        listener.fail_sockets();
     }
 
     /// Has the writer of every model do something a test asks for.
@@ -318,6 +337,7 @@ impl Indexer {
                 predicted_blocks: self.predictions.count(),
                 tokenization: self.tokenization.statistics(),
                 store: self.store_report(),
+                threads_not_moving: self.supervisor.problems(Instant::now()).len(),
             },
             format,
         )

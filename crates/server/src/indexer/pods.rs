@@ -14,6 +14,7 @@ use crate::ingest::{Arrival, BindError, BoundOptions, Connection, Listener, List
 use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
+use crate::supervision::{ThreadKind, Watch};
 
 /// How often pods are looked for whose connection is gone.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -105,8 +106,8 @@ impl Indexer {
     ) -> std::io::Result<PodsGuard> {
         let (guard, dropped) = bounded(0);
         let indexer = Arc::clone(self);
-        let run = move || indexer.admit_all(may_begin, &dropped);
-        std::thread::Builder::new().name("pods".to_owned()).spawn(run)?;
+        let run = move |watch: &Arc<Watch>| indexer.admit_all(watch, may_begin, &dropped);
+        self.supervisor.spawn(ThreadKind::Pods, None, run)?;
         Ok(PodsGuard(guard))
     }
 
@@ -129,7 +130,7 @@ impl Indexer {
         Ok(pods.endpoint.clone())
     }
 
-    fn admit_all(&self, may_begin: impl Fn() -> bool, dropped: &Receiver<()>) {
+    fn admit_all(&self, watch: &Watch, may_begin: impl Fn() -> bool, dropped: &Receiver<()>) {
         let arrivals = self.decoders.arrivals();
         let mut gone: BTreeMap<u64, Instant> = BTreeMap::new();
         let mut looked = Instant::now();
@@ -138,15 +139,20 @@ impl Indexer {
                 std::thread::sleep(BEGIN_CHECK);
                 continue;
             }
-            if let Ok(arrival) = arrivals.recv_timeout(STOP_CHECK)
-                && let Err(refusal) = self.admit(&arrival)
-            {
-                self.decoders.refuse(arrival, refusal);
+            let arrival = arrivals.recv_timeout(STOP_CHECK);
+            watch.begin(None);
+            if let Ok(arrival) = arrival {
+                // A refused pod is looked at again after a while.
+                let failed = || Err(Refusal::Refused { reason: "registration_failed", why: "it panicked".to_owned() });
+                if let Err(refusal) = watch.guarded(|| self.admit(&arrival)).unwrap_or_else(failed) {
+                    self.decoders.refuse(arrival, refusal);
+                }
             }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
-                self.let_pods_go(&mut gone, looked);
+                watch.guarded(|| self.let_pods_go(&mut gone, looked));
             }
+            watch.end();
         }
     }
 
@@ -154,6 +160,9 @@ impl Indexer {
     fn admit(&self, arrival: &Arrival) -> Result<(), Refusal> {
         let Some(Pods { options, endpoint, .. }) = self.pods.get() else { return Ok(()) };
         let Arrival { name, dp_rank, block_size, refused_before } = arrival;
+        // No pod is known to make the thread fail, so a name does.
+        #[cfg(test)]
+        assert!(name.model_name != "registrar-fault", "a test asked for a failure");
         let refuse = |reason: &'static str, why: String| {
             if *refused_before != Some(reason) {
                 warn!("{name} is not followed: {why}");

@@ -9,6 +9,7 @@ use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_wire::{Age, CONTENTS_MAX};
 
+use super::cleanup::Pending;
 use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
 use crate::dump::{DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, Told, remembered};
@@ -281,25 +282,41 @@ impl Indexer {
 
     /// Lets a held rank's stream go on from what was taken, or from its start.
     pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<Taken>) {
-        let _registering = self.registering.lock();
-        match (self.listener_of(rank), taken) {
-            (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
-            (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
-            // It was unregistered meanwhile.
-            (None, Some(taken)) => taken.model.clear_rank(taken.rank),
-            (None, None) => {}
+        let mut pending = Pending::default();
+        {
+            let _registering = self.registering.lock();
+            match (self.listener_of(rank), taken) {
+                (Some(listener), Some(taken)) => {
+                    self.go_on_from(&listener, rank.dp_rank, taken.restored, &mut pending);
+                }
+                (Some(listener), None) => {
+                    self.release_held(&listener, rank.dp_rank, None, &mut pending);
+                }
+                // It was unregistered meanwhile.
+                (None, Some(taken)) => {
+                    self.cleanup.run(&mut pending, move || taken.model.clear_rank(taken.rank));
+                }
+                (None, None) => {}
+            }
         }
+        pending.wait_for_all();
     }
 
     /// Lets a held stream go on from what was restored of a rank.
-    pub(super) fn go_on_from(&self, listener: &Arc<Listener>, dp_rank: DpRank, restored: Restored) {
+    pub(super) fn go_on_from(
+        &self,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        restored: Restored,
+        pending: &mut Pending,
+    ) {
         if restored.is_lost(&listener.model) {
-            self.release_held(listener, dp_rank, None);
+            self.release_held(listener, dp_rank, None, pending);
             return;
         }
         let position = restored.position();
         self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.unsaid));
-        self.release_held(listener, dp_rank, Some(position));
+        self.release_held(listener, dp_rank, Some(position), pending);
     }
 
     /// The instance, which is made known if it is not.

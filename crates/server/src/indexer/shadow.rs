@@ -6,6 +6,7 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 
+use super::cleanup::Pending;
 use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
@@ -111,12 +112,14 @@ impl Shadow {
 
     /// Lets the streams go on from what was taken, or from their start.
     pub(crate) fn go_on(&mut self) {
+        let mut pending = Pending::default();
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
-                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored),
-                None => drop(self.indexer.release_held(listener, dp_rank, None)),
+                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored, &mut pending),
+                None => drop(self.indexer.release_held(listener, dp_rank, None, &mut pending)),
             }
         }
+        pending.wait_for_all();
     }
 
     /// Puts this in the place of the original.
@@ -186,9 +189,10 @@ impl Drop for Shadow {
         for listener in std::mem::take(&mut self.listeners).into_values() {
             closed.insert(listener.id, listener);
         }
+        let mut pending = Pending::default();
         for listener in closed.into_values() {
-            self.indexer.sockets.close(&listener);
-            self.model.remove_worker(listener.worker);
+            self.indexer.retire(&listener, Some(listener.worker), |_| {}, &mut pending);
         }
+        pending.wait();
     }
 }

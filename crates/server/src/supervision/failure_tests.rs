@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::ThreadKind;
 use crate::model::failures;
-use crate::{IndexerOptions, Server, ServerOptions};
+use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -24,11 +24,21 @@ struct Service {
 
 impl Service {
     fn start(indexer: IndexerOptions) -> Self {
+        Self::start_with(ServerOptions { indexer, ..ServerOptions::default() })
+    }
+
+    fn start_with(options: ServerOptions) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let options = ServerOptions { port: 0, indexer, ..ServerOptions::default() };
+        let options = ServerOptions { port: 0, ..options };
         let server = runtime.block_on(Server::start(options)).expect("a server");
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
         Self { runtime, server: Some(server), agent: config.into() }
+    }
+
+    /// One that engines can connect to.
+    fn start_bound() -> Self {
+        let pods = Some(PodOptions::new(vec!["tcp://127.0.0.1:*".to_owned()]));
+        Self::start_with(ServerOptions { pods, ..ServerOptions::default() })
     }
 
     fn server(&self) -> &Server {
@@ -191,4 +201,105 @@ fn a_job_that_panics_leaves_its_writer_and_the_index() {
     service.wait_exact(1, 1);
     assert_eq!(service.score(1, &[1, 2]), 2);
     service.wait_ready();
+}
+
+#[test]
+fn sockets_are_opened_again_after_their_thread_panicked() {
+    let service = Service::start(IndexerOptions::default());
+    let publisher = engine();
+    service.register(1, "m", &publisher, true);
+    publisher.publish(0, &payload(None, 1)).expect("published");
+    service.wait_exact(1, 0);
+    service.server().indexer().fail_sockets();
+    wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::EngineSockets) == 1).then_some(()));
+    // It is asked for what was published meanwhile when it is connected again.
+    publisher.publish(1, &payload(Some(1), 2)).expect("published");
+    service.wait_exact(1, 1);
+    assert_eq!(service.score(1, &[1, 2]), 2);
+    service.wait_ready();
+    let more = engine();
+    service.register(2, "m", &more, false);
+}
+
+#[test]
+fn engines_that_connect_are_followed_on_after_the_bound_sockets_thread_panicked() {
+    let service = Service::start_bound();
+    let address = service.server().indexer().pod_addresses()[0].clone();
+    let context = zmq::Context::new();
+    let socket = context.socket(zmq::PUB).expect("a socket");
+    socket.connect(&address).expect("an address");
+    let publish = |topic: &str, sequence: u64, payload: &[u8]| {
+        socket.send_multipart([topic.as_bytes(), &sequence.to_be_bytes(), payload], 0).expect("published");
+    };
+    let first = payload(None, 1);
+    wait_for("the pod's registration", PATIENCE, || {
+        // Messages before the subscription are dropped by ZeroMQ.
+        publish("kv@pod@m", 0, &first);
+        (service.get("/workers").1.contains("\"pod\"")).then_some(())
+    });
+    publish("kv@pod@fault", 1, &first);
+    wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::BoundSocket) == 1).then_some(()));
+    wait_for("the panic of the registrar", PATIENCE, || {
+        publish("kv@bad@registrar-fault", 0, &first);
+        (service.panics(ThreadKind::Pods) == 1).then_some(())
+    });
+    wait_for("another pod's registration", PATIENCE, || {
+        publish("kv@other@m", 0, &first);
+        service.get("/workers").1.contains("\"other\"").then_some(())
+    });
+    service.wait_ready();
+}
+
+#[test]
+fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
+    let mut service = Service::start(IndexerOptions { writer_threads: 2, ..IndexerOptions::default() });
+    let (wedged, gone, other) = (engine(), engine(), engine());
+    service.register(1, "m", &wedged, false);
+    service.register(2, "m", &gone, false);
+    for (instance, publisher) in [(1, &wedged), (2, &gone)] {
+        publisher.publish(0, &payload(None, 1)).expect("published");
+        service.wait_exact(instance, 0);
+    }
+    service.wait_ready();
+    let blocked = failures::block();
+    wedged.publish(1, &payload(Some(1), failures::BLOCKS)).expect("published");
+    let why = wait_for("an unready service", PATIENCE, || {
+        let (status, why) = service.get("/ready");
+        (status == 503).then_some(why)
+    });
+    assert!(why.contains("index-writer-0 has not moved") && why.contains("instance 1 rank 0 of"), "{why}");
+    // The others are not held up.
+    let (status, metrics) = service.get("/metrics");
+    assert_eq!(status, 200);
+    assert!(metrics.contains("flash_indexer_threads_not_moving 1\n"), "{metrics}");
+    let (status, answer) = service.post("/unregister", &json!({ "instance_id": 2, "model_name": "m" }));
+    assert_eq!((status, &answer["forgetting"]), (200, &json!(true)), "{answer}");
+    assert_eq!(service.listener(2), Value::Null);
+    let (_, answer) = service.post("/query", &json!({ "token_ids": [1], "model_name": "m" }));
+    assert_eq!(answer["scores"].as_object().expect("scores").keys().collect::<Vec<_>>(), ["1"], "{answer}");
+    service.register(3, "another", &other, false);
+    other.publish(0, &payload(None, 1)).expect("published");
+    service.wait_exact(3, 0);
+    // And the service ends.
+    service.stop();
+    drop(blocked);
+}
+
+#[test]
+fn a_registration_does_not_wait_for_an_end_of_another_that_waits_for_a_writer() {
+    let service = Service::start(IndexerOptions { writer_threads: 1, ..IndexerOptions::default() });
+    let (wedged, other) = (engine(), engine());
+    service.register(1, "m", &wedged, false);
+    let blocked = failures::block();
+    wedged.publish(0, &payload(None, failures::BLOCKS)).expect("published");
+    std::thread::scope(|scope| {
+        let unregistered = scope.spawn(|| service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })));
+        wait_for("the end of the registration", PATIENCE, || service.listener(1).is_null().then_some(()));
+        service.register(2, "m", &other, false);
+        assert_eq!(unregistered.join().expect("an answer").0, 200);
+    });
+    drop(blocked);
+    wait_for("what it held to be forgotten", PATIENCE, || {
+        (service.server().indexer().held_blocks() == 0).then_some(())
+    });
 }

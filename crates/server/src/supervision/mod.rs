@@ -19,7 +19,7 @@ use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
-pub(crate) use self::watch::{ThreadKind, Watch, guarded};
+pub(crate) use self::watch::{ThreadKind, Watch, guarded, note_panic};
 use crate::ingest::{Decoders, Delivery, Listener};
 use crate::metrics::Metrics;
 

@@ -35,6 +35,8 @@ pub(crate) enum ThreadKind {
     Recovery,
     /// Follows a discovery source, or the changes that all of them ask for.
     Discovery,
+    /// Changes indexes behind a change of the registrations.
+    Cleanup,
     /// Runs requests that wait for other threads.
     Request,
     /// Samples the progress of the others.
@@ -42,7 +44,7 @@ pub(crate) enum ThreadKind {
 }
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Writer,
         Self::Decoder,
         Self::EngineSockets,
@@ -52,6 +54,7 @@ impl ThreadKind {
         Self::PeerCheck,
         Self::Recovery,
         Self::Discovery,
+        Self::Cleanup,
         Self::Request,
         Self::Supervisor,
     ];
@@ -68,6 +71,7 @@ impl ThreadKind {
             Self::PeerCheck => "peer_check",
             Self::Recovery => "recovery",
             Self::Discovery => "discovery",
+            Self::Cleanup => "cleanup",
             Self::Request => "request",
             Self::Supervisor => "supervisor",
         }
@@ -206,7 +210,8 @@ pub(crate) fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step
     }
 }
 
-fn note_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
+/// Counts and logs a panic of a thread, or task, of this kind.
+pub(crate) fn note_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
     metrics.thread_panicked(kind);
     error!(thread, kind = kind.as_str(), panic = message(panic), "thread panicked; this is a fault of the program");
 }

@@ -41,6 +41,9 @@ const ARRIVALS_MAX: usize = 1 << 10;
 /// A message as it came from a socket.
 pub(in crate::ingest) type Frames = Vec<Vec<u8>>;
 
+/// Called by the writer once everything from a listener is forgotten, with where its stream stood.
+pub(crate) type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
+
 /// What a decoder is told of a listener, in order.
 pub(crate) enum Delivery {
     /// Live messages.
@@ -72,7 +75,7 @@ pub(crate) enum Delivery {
     /// What is known of the stream is lost: it starts over, with or without asking the engine for what it has published.
     Restart(Replay),
     /// The listener's sockets are closed: forget all that it told.
-    Retire(Sender<StreamPosition>),
+    Retire(Retired),
 }
 
 impl Delivery {
@@ -343,7 +346,7 @@ impl Decoder {
                 self.drop_intake(listener.id);
                 self.pods.dismiss(listener);
                 let position = position.unwrap_or(START);
-                self.when_written(listener, move || done.send(position));
+                self.when_written(listener, move || done(position));
             }
         }
     }
