@@ -31,6 +31,7 @@ mod search;
 mod server;
 mod shared;
 mod supervision;
+mod tier_lookups;
 mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};

@@ -52,6 +52,7 @@ use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
 use crate::shared::{Models, Sharing};
 use crate::supervision::Supervisor;
+use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
@@ -142,6 +143,7 @@ pub struct Indexer {
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     predictions: Predictions,
+    lookups: TierLookups,
     tokenization: Tokenization,
     departures: Departures,
     keepers: Keepers,
@@ -181,6 +183,7 @@ impl Indexer {
         supervisor.restart_through(&decoders);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
+            lookups: TierLookups::new(&metrics),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models,

@@ -167,7 +167,7 @@ impl Indexer {
             registered
         };
         // A stream that is still busy with it goes on behind the call.
-        pending.wait();
+        self.wait(pending);
         registered
     }
 
@@ -251,6 +251,9 @@ impl Indexer {
             if is_from_dump {
                 // What a dump said of it is still there.
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
+            }
+            if let ConnectError::Busy = error {
+                self.metrics.bound(Bound::RegistrationWait);
             }
             return Err(refused(&error));
         }
@@ -346,7 +349,7 @@ impl Indexer {
             };
             models.iter().map(leave).sum()
         };
-        Unregistered { ranks, is_forgotten: pending.wait() }
+        Unregistered { ranks, is_forgotten: self.wait(pending) }
     }
 
     /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
@@ -354,7 +357,16 @@ impl Indexer {
     pub(crate) fn unregister_kept(&self, rank: &RankId, emptied: EmptiedModel) -> Unregistered {
         let mut pending = Pending::default();
         let ranks = self.leave_kept(rank, emptied, &mut pending);
-        Unregistered { ranks, is_forgotten: pending.wait() }
+        Unregistered { ranks, is_forgotten: self.wait(pending) }
+    }
+
+    /// Waits for other threads' part in a change, for two seconds at most; whether it is done.
+    fn wait(&self, pending: Pending) -> bool {
+        let is_done = pending.wait();
+        if !is_done {
+            self.metrics.bound(Bound::RegistrationWait);
+        }
+        is_done
     }
 
     fn leave_kept(&self, rank: &RankId, emptied: EmptiedModel, pending: &mut Pending) -> usize {

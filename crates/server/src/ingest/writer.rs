@@ -101,11 +101,10 @@ impl Writers {
     /// Ends every writer; one that does not end by `deadline` is abandoned. To be called after those that write.
     pub(crate) fn stop(&self, deadline: Instant) {
         self.stop_applying();
-        for queue in &self.queues {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for (queue, thread) in self.queues.iter().zip(threads) {
             // A writer that takes nothing by then is abandoned.
             let _ = queue.send_deadline(Work::Stop, deadline);
-        }
-        for thread in self.threads.lock().drain(..) {
             thread.join_by(deadline);
         }
     }

@@ -48,12 +48,16 @@ pub(crate) enum Bound {
     RecentUses,
     /// Blocks that pods are predicted to hold.
     PredictedBlocks,
+    /// Lookups of tiers that wait for writers, and their time.
+    TierLookups,
+    /// The wait of a registration, or its end, for threads that have a part in it.
+    RegistrationWait,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
 }
 
 impl Bound {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 22] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -73,6 +77,8 @@ impl Bound {
         Self::Listeners,
         Self::RecentUses,
         Self::PredictedBlocks,
+        Self::TierLookups,
+        Self::RegistrationWait,
         Self::DiscoveryTargets,
     ];
 
@@ -97,6 +103,8 @@ impl Bound {
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
+            Self::TierLookups => "tier_lookups",
+            Self::RegistrationWait => "registration_wait",
             Self::DiscoveryTargets => "discovery_targets",
         }
     }

@@ -33,5 +33,7 @@ pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::
     let help = "Times that a part of the shared index was not as it was left and was written anew";
     families.one("store_rewrites", help, &ConstCounter::new(rewrites))?;
     let help = "Times that too many changes of a rank waited, so that it was written anew";
-    families.one("store_overflows", help, &ConstCounter::new(overflows))
+    families.one("store_overflows", help, &ConstCounter::new(overflows))?;
+    let help = "Panics of tasks of the shared index, which start again";
+    families.one("store_task_panics", help, &ConstCounter::new(report.task_panics))
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::ThreadKind;
 use crate::model::failures;
+use crate::tier_lookups;
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -122,14 +123,17 @@ fn engine() -> Publisher {
 
 /// A message that stores a block after `parent`; block *h* has the token *h*.
 fn payload(parent: Option<u64>, hash: u64) -> Vec<u8> {
-    let stored = BlockStored {
+    encode_batch(1.0, &[EngineEvent::Stored(stored(parent, hash))], None, Encoding::Map)
+}
+
+fn stored<'a>(parent: Option<u64>, hash: u64) -> BlockStored<'a> {
+    BlockStored {
         block_hashes: vec![SequenceHash(hash)],
         parent_block_hash: parent.map(SequenceHash),
         token_ids: TokenIds::Plain(vec![hash as u32]),
         block_size: 1,
         ..BlockStored::default()
-    };
-    encode_batch(1.0, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+    }
 }
 
 #[test]
@@ -283,6 +287,38 @@ fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
     // And the service ends.
     service.stop();
     drop(blocked);
+}
+
+#[test]
+fn scores_that_wait_for_a_writer_hold_no_other_request_up() {
+    let service = Service::start(IndexerOptions::default());
+    let publisher = engine();
+    service.register(1, "m", &publisher, false);
+    publisher.publish(0, &payload(None, 1)).expect("published");
+    // The second block lies in host memory alone.
+    let host = BlockStored { medium: Some("CPU"), ..stored(Some(1), 2) };
+    let message = encode_batch(1.0, &[EngineEvent::Stored(host)], None, Encoding::Map);
+    publisher.publish(1, &message).expect("published");
+    service.wait_exact(1, 1);
+    let score = || {
+        let (status, answer) =
+            service.post("/score_completions", &json!({ "token_ids": [1, 2], "model_name": "m", "detail": true }));
+        assert_eq!(status, 200, "{answer}");
+        answer["pods"]["1"]["score"].as_f64().expect("a score")
+    };
+    assert!((score() - 1.8).abs() < 1e-9);
+    let busy = tier_lookups::tests::BUSY.lock();
+    std::thread::scope(|scope| {
+        // More than there are threads that serve requests, and than may wait for a writer.
+        let scores: Vec<_> = (0..64).map(|_| scope.spawn(score)).collect();
+        assert_eq!(service.get("/health").0, 200);
+        for score in scores {
+            // No block lies in a faster tier than one before it: also this bound is exact.
+            assert!((score.join().expect("a score") - 1.8).abs() < 1e-9);
+        }
+    });
+    assert!(!service.get("/metrics").1.contains("bounds_reached_total{bound=\"tier_lookups\"} 0\n"));
+    drop(busy);
 }
 
 #[test]
