@@ -219,6 +219,11 @@ impl Model {
         }
     }
 
+    /// How far a rank of a registered instance can be believed, without what went wrong.
+    pub(crate) fn listed_trust(&self, instance: &InstanceId, dp_rank: DpRank) -> Trust {
+        self.instances.read().get(instance).map_or(Trust::Cold, |instance| instance.trust(dp_rank))
+    }
+
     /// What the index calls an instance, if it is registered.
     pub(crate) fn worker(&self, instance: &InstanceId) -> Option<WorkerId> {
         self.instances.read().get(instance).map(|instance| instance.worker)

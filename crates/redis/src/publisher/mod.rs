@@ -196,7 +196,15 @@ impl Publisher {
 
     /// Looks which ranks there are and which are to be published here.
     async fn beat(&mut self) -> Result<(), LinkError> {
-        let own = self.source.ranks();
+        let source = Arc::clone(&self.source);
+        // Off the threads that serve requests: it looks at every rank.
+        let own = match tokio::task::spawn_blocking(move || source.ranks()).await {
+            Ok(own) => own,
+            // This task starts again then.
+            Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+            // The runtime ends.
+            Err(_) => return Ok(()),
+        };
         let known: FxHashSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
         let gone: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
         for id in &gone {

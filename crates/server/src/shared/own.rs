@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use flash_indexer_core::{SharedIndex, WorkerRank};
+use flash_indexer_core::{RankSize, SharedIndex, WorkerRank};
 use flash_indexer_redis::{Holder, HolderId, OwnRank, Ranks, Scope};
+use rustc_hash::FxHashMap;
 
 use super::{Description, Fares, Models};
 use crate::instance::InstanceId;
@@ -30,9 +31,11 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
     let Some(shared) = &model.shared else { return Vec::new() };
     let scope = scope(&model.key.model_name, &model.key.tenant_id, model.block_size.tokens());
     let lora_name = model.lora_name.read().clone();
+    // Once for all ranks: an index looks through all of them for each.
+    let sizes: FxHashMap<WorkerRank, RankSize> = model.index().sizes().into_iter().collect();
     let own = |(instance, rank): (InstanceId, WorkerRank)| {
-        let standing = model.standing(&instance, rank.dp_rank);
-        let fares = Fares { trust: standing.trust, blocks: model.index().size(rank).blocks };
+        let blocks = sizes.get(&rank).map_or(0, |size| size.blocks);
+        let fares = Fares { trust: model.listed_trust(&instance, rank.dp_rank), blocks };
         let description = Description {
             model_name: model.key.model_name.clone(),
             tenant_id: model.key.tenant_id.clone(),
