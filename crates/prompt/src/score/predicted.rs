@@ -116,8 +116,7 @@ impl PredictedBlocks {
         }
     }
 
-    /// Forgets some thousands of blocks that no longer count, if there are so many, and the others with later calls: no
-    /// call takes long. [`PredictedBlocks::predict`] does it as well.
+    /// Forgets blocks that no longer count: some thousands with each call, so that no call takes long. [`PredictedBlocks::predict`] does it as well.
     pub fn expire(&mut self, now: Duration) {
         let current = Turn::of(now);
         let mut room = EXPIRED_AT_A_TIME;
@@ -130,7 +129,7 @@ impl PredictedBlocks {
         }
     }
 
-    /// Takes at most so many entries out of the first turn.
+    /// Takes at most `entries_max` entries out of the first turn.
     fn take_first(&mut self, entries_max: usize) -> Option<(Turn, Vec<Entry>)> {
         let (turn, mut entries) = self.agenda.pop_first()?;
         let taken = entries.split_off(entries.len().saturating_sub(entries_max));

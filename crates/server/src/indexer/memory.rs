@@ -29,7 +29,7 @@ impl Indexer {
         Ok(index)
     }
 
-    /// Gives each model there is its share of so many, behind the call.
+    /// Gives each model there is its share of the bound, one of `models`, behind the call.
     pub(super) fn share_memory_among(&self, models: usize) -> Pending {
         let mut pending = Pending::default();
         let Some(bytes_max) = self.options.memory_max else { return pending };

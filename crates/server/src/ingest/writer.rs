@@ -136,7 +136,7 @@ impl Writer {
         }
     }
 
-    /// Makes the changes of a lot. If one panics, the others of the lot are dropped with the index.
+    /// Makes the changes of one entry of the queue. If one panics, the others of the entry are dropped with the index.
     fn make(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
         let index = listener.model.index();
         let made = watch.guarded(|| {

@@ -70,7 +70,7 @@ impl Service {
         }
         let (status, answer) = self.post("/register", &request);
         assert_eq!(status, 201, "{answer}");
-        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     }
 
     /// The listener of an instance, as `/workers` shows it.

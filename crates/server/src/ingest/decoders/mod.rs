@@ -252,39 +252,37 @@ impl Decoder {
 
     /// Does what one entry of the queue asks for, or what it is time for.
     fn step(&mut self, work: Result<Work, RecvTimeoutError>) -> ControlFlow<()> {
-        {
-            // What was delivered before a deadline counts, however long it waited here.
-            let time = match work {
-                Ok(Work::Delivery { listener, delivery, at }) => {
-                    let (messages, bytes) = delivery.size();
-                    self.queued.take(messages, bytes);
-                    if !self.writers.are_stopping() {
-                        self.take(&listener, delivery);
-                    }
-                    at
+        // What was delivered before a deadline counts, however long it waited here.
+        let time = match work {
+            Ok(Work::Delivery { listener, delivery, at }) => {
+                let (messages, bytes) = delivery.size();
+                self.queued.take(messages, bytes);
+                if !self.writers.are_stopping() {
+                    self.take(&listener, delivery);
                 }
-                Ok(Work::Pod { pod, messages, at }) => {
-                    let (messages_count, bytes) = pods::size(&messages);
-                    self.queued.take(messages_count, bytes);
-                    pod.queued.take(messages_count, bytes);
-                    if !self.writers.are_stopping() {
-                        self.take_messages(&pod, messages);
-                    }
-                    at
+                at
+            }
+            Ok(Work::Pod { pod, messages, at }) => {
+                let (messages_count, bytes) = pods::size(&messages);
+                self.queued.take(messages_count, bytes);
+                pod.queued.take(messages_count, bytes);
+                if !self.writers.are_stopping() {
+                    self.take_messages(&pod, messages);
                 }
-                Ok(Work::Lost(connection)) => {
-                    self.lose(connection);
-                    Instant::now()
-                }
-                Ok(Work::Refused(name, dp_rank, refusal)) => {
-                    self.refuse(&name, dp_rank, &refusal);
-                    Instant::now()
-                }
-                Err(RecvTimeoutError::Timeout) => Instant::now(),
-                Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
-            };
-            self.wake(time);
-        }
+                at
+            }
+            Ok(Work::Lost(connection)) => {
+                self.lose(connection);
+                Instant::now()
+            }
+            Ok(Work::Refused(name, dp_rank, refusal)) => {
+                self.refuse(&name, dp_rank, &refusal);
+                Instant::now()
+            }
+            Err(RecvTimeoutError::Timeout) => Instant::now(),
+            Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+        };
+        self.wake(time);
         ControlFlow::Continue(())
     }
 

@@ -132,18 +132,16 @@ impl BoundLoop {
 
     /// Takes what has arrived, or waits for a while.
     fn serve(&mut self) {
-        {
-            let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
-            if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
-                // Interrupted by a signal: look again.
-                debug!("waiting for messages: {error}");
-                return;
-            }
-            if items[1].is_readable() {
-                self.follow_connections();
-            }
-            self.receive(MESSAGES_PER_TURN_MAX);
+        let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
+        if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
+            // Interrupted by a signal: look again.
+            debug!("waiting for messages: {error}");
+            return;
         }
+        if items[1].is_readable() {
+            self.follow_connections();
+        }
+        self.receive(MESSAGES_PER_TURN_MAX);
     }
 
     /// Takes in what the monitor says about connections.

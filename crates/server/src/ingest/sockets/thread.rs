@@ -173,36 +173,34 @@ impl SocketLoop {
 
     /// Does what sockets and commands ask for.
     fn serve(&mut self, ready: Ready) -> ControlFlow<()> {
-        {
-            if ready.bell {
-                while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+        if ready.bell {
+            while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+        }
+        for id in ready.monitors {
+            if let Some(subscription) = self.open.get_mut(&id) {
+                subscription.follow_connection(&self.decoders);
             }
-            for id in ready.monitors {
-                if let Some(subscription) = self.open.get_mut(&id) {
-                    subscription.follow_connection(&self.decoders);
-                }
+        }
+        if self.checked.elapsed() >= CHECK_INTERVAL {
+            self.checked = Instant::now();
+            self.reopen_given_up();
+            self.look_up_hosts();
+        }
+        for id in ready.sockets {
+            if let Some(subscription) = self.open.get(&id) {
+                subscription.receive(&self.decoders);
             }
-            if self.checked.elapsed() >= CHECK_INTERVAL {
-                self.checked = Instant::now();
-                self.reopen_given_up();
-                self.look_up_hosts();
+        }
+        for id in ready.replays {
+            if let Some(replay) = self.replays.get(&id) {
+                replay.receive(&self.decoders);
             }
-            for id in ready.sockets {
-                if let Some(subscription) = self.open.get(&id) {
-                    subscription.receive(&self.decoders);
-                }
+        }
+        while let Ok(command) = self.told.try_recv() {
+            if let Command::Stop = command {
+                return ControlFlow::Break(());
             }
-            for id in ready.replays {
-                if let Some(replay) = self.replays.get(&id) {
-                    replay.receive(&self.decoders);
-                }
-            }
-            while let Ok(command) = self.told.try_recv() {
-                if let Command::Stop = command {
-                    return ControlFlow::Break(());
-                }
-                self.execute(command);
-            }
+            self.execute(command);
         }
         ControlFlow::Continue(())
     }
