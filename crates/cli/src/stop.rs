@@ -19,6 +19,25 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
+/// Longest time from the first signal to the end of a service: above the sum of what it waits for at its end.
+const END_DEADLINE: Duration = Duration::from_secs(20);
+/// The exit code of a service that did not end by itself.
+const NOT_ENDED: i32 = 1;
+
+/// From now on the process ends within [`END_DEADLINE`] of the first Ctrl-C or SIGTERM, whatever its threads do. Its own
+/// thread sees to that, with a runtime of its own.
+pub(crate) fn end_within_deadline() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stopped = runtime.block_on(async { signal() })?;
+    std::thread::Builder::new().name("end-deadline".to_owned()).spawn(move || {
+        runtime.block_on(stopped);
+        std::thread::sleep(END_DEADLINE);
+        tracing::error!("failed to end within {END_DEADLINE:?} of the signal; the process exits");
+        std::process::exit(NOT_ENDED);
+    })?;
+    Ok(())
+}
+
 /// Tells work that is not asynchronous that it should end.
 #[derive(Clone, Default)]
 pub(crate) struct StopFlag(Arc<AtomicBool>);

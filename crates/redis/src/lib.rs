@@ -24,6 +24,7 @@ mod random;
 mod script;
 mod shared_rank;
 mod store;
+mod supervised;
 mod url;
 
 pub use directory::{Directory, Listed};

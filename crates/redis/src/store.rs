@@ -20,6 +20,7 @@ use crate::publisher::{Counts, Publisher, PublisherReport, Ranks, Shared, Times}
 use crate::random::unique;
 use crate::script::FIND;
 use crate::shared_rank::SharedRank;
+use crate::supervised::{panics, supervised};
 use crate::url::{StoreUrl, Topology};
 
 /// How a store is used.
@@ -59,6 +60,8 @@ const CLUSTER_BUCKETS: u16 = 64;
 
 /// The list of holders is read three times in a time to live, and is current for so many times to live.
 const DIRECTORY_AGE_MAX: u32 = 2;
+/// Pause before a link that panicked is kept again.
+pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a replica knows of its store.
 #[derive(Debug, Clone)]
@@ -75,6 +78,8 @@ pub struct StoreReport {
     pub publisher: PublisherId,
     /// What was written.
     pub published: PublisherReport,
+    /// Panics of tasks of the store in this process.
+    pub task_panics: u64,
 }
 
 /// A store that is used; dropped, it is used no more, and what was written counts until it is no longer confirmed.
@@ -126,8 +131,18 @@ impl Store {
             suspects: Mutex::default(),
         });
         let (stop, stopped) = watch::channel(false);
-        let linking = [&shared.link, &asking].map(|link| on.spawn(Arc::clone(link).keep()));
-        let publishing = on.spawn(Publisher::new(Arc::clone(&shared), ranks).run(stopped));
+        let linking = [&shared.link, &asking].map(|link| {
+            let link = Arc::clone(link);
+            on.spawn(async move { supervised("link", RESTART_PAUSE, || Arc::clone(&link).keep()).await })
+        });
+        let publishing = {
+            let shared = Arc::clone(&shared);
+            // By then nothing counts any more that the one that panicked has confirmed: what it had not written yet cannot
+            // make an answer too high.
+            let pause = shared.times.to_live;
+            let publish = move || Publisher::new(Arc::clone(&shared), Arc::clone(&ranks)).run(stopped.clone());
+            on.spawn(async move { supervised("publisher", pause, publish).await })
+        };
         Ok(Self { options, shared, asking, stop, publishing: Mutex::new(Some(publishing)), linking })
     }
 
@@ -196,6 +211,7 @@ impl Store {
                 .map_or_else(String::new, |link| link.last_error()),
             publisher: self.shared.id,
             published: self.shared.counts.report(),
+            task_panics: panics(),
         }
     }
 

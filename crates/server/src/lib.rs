@@ -34,6 +34,8 @@ mod score;
 mod search;
 mod server;
 mod shared;
+mod supervision;
+mod tier_lookups;
 mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};

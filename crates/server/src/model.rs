@@ -1,10 +1,13 @@
 //! One model of one tenant: its index and who feeds it.
 
+mod index;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use arc_swap::Guard;
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
 use flash_indexer_core::{
@@ -13,6 +16,9 @@ use flash_indexer_core::{
 };
 use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
+use tracing::error;
+
+pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
 use crate::explain::{ClearCause, History, SeenSpaces};
@@ -21,6 +27,7 @@ use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
 use crate::shared::SharedRanks;
+use crate::supervision::{Supervisor, ThreadKind, guarded};
 
 /// An index and the instances registered for it.
 ///
@@ -31,8 +38,10 @@ pub(crate) struct Model {
     pub(crate) block_size: BlockSize,
     /// Adapter of queries that name none: the one that every registration names.
     pub(crate) lora_name: RwLock<Option<String>>,
-    /// To be read; changed by the methods of the model.
-    pub(crate) index: GroupedIndex,
+    /// To be read through [`Model::index`]; changed by the methods of the model.
+    pub(crate) replaceable: ReplaceableIndex,
+    /// Which threads are supervised, and through which streams are restarted.
+    pub(crate) supervisor: Arc<Supervisor>,
     /// The same for the store, if there is one.
     pub(crate) shared: Option<SharedRanks>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
@@ -85,14 +94,22 @@ impl Instance {
 
 impl Leftover for Model {
     fn maintain(&self) -> bool {
-        self.index.maintain()
+        self.change(|index| index.maintain())
     }
 }
 
 impl Model {
-    /// Applies one event of a rank and says what it changed.
-    pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
-        let applied = self.index.apply_event(rank, event);
+    /// The index, to be read.
+    pub(crate) fn index(&self) -> Guard<Arc<GroupedIndex>> {
+        self.replaceable.load()
+    }
+
+    /// Applies one event of a rank to `index`, which is the one of the model, and says what it changed. A panic is for the
+    /// caller to catch, and to be followed by [`Model::give_up`].
+    pub(crate) fn apply_to(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent) -> Applied {
+        #[cfg(test)]
+        failures::fail_on_purpose(event);
+        let applied = index.apply_event(rank, event);
         if let Some(shared) = &self.shared {
             shared.apply(rank, event);
         }
@@ -108,6 +125,61 @@ impl Model {
         }
     }
 
+    /// [`Model::apply_to`] with the index of now; nothing is changed by an event that panics.
+    fn apply(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
+        self.change(|index| self.apply_to(index, rank, event))
+    }
+
+    /// Changes the index. If that panics, the index is replaced by an empty one.
+    pub(crate) fn change<T: Default>(&self, change: impl FnOnce(&GroupedIndex) -> T) -> T {
+        let index = self.index();
+        guarded(&self.metrics, ThreadKind::Request, "request", || change(&index)).unwrap_or_else(|| {
+            self.give_up(&index, None);
+            T::default()
+        })
+    }
+
+    /// Replaces an index in which a change panicked by an empty one, and has all streams of the model start over: no rank is
+    /// exact from now on until its stream has shown again what the rank holds. The stream of the listener `culprit`, whose
+    /// event it was, does so without a replay, which would bring the event again.
+    pub(crate) fn give_up(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
+        let why = "a change of the index panicked, a fault of the program: the index starts over";
+        let await_restarts = || {
+            let mut listeners: BTreeMap<u64, Arc<Listener>> = BTreeMap::new();
+            for listener in self.instances.read().values().flat_map(|instance| instance.listeners.values()) {
+                if listener.await_restart(why) {
+                    listeners.insert(listener.id, Arc::clone(listener));
+                }
+            }
+            listeners
+        };
+        // At once; and again for those that were registered meanwhile.
+        let mut listeners = await_restarts();
+        if self.replaceable.replace(failed) {
+            self.metrics.index_replaced();
+            let (model, tenant) = (&self.key.model_name, &self.key.tenant_id);
+            error!(model, tenant, "index replaced by an empty one; its streams start over");
+            if let Some(shared) = &self.shared {
+                shared.clear_all();
+            }
+            listeners.append(&mut await_restarts());
+        }
+        self.supervisor.restart_streams(listeners.into_values(), culprit);
+    }
+
+    /// Streams that still have to start over.
+    pub(crate) fn awaited_restarts(&self) -> usize {
+        let instances = self.instances.read();
+        instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.awaits_restart()).count()
+    }
+
+    /// Ranks that are listed for a stream.
+    pub(crate) fn ranks_of(&self, listener: &Listener) -> Vec<DpRank> {
+        let instances = self.instances.read();
+        let listed = instances.get(&listener.instance).into_iter().flat_map(|instance| &instance.listeners);
+        listed.filter(|(_, other)| other.id == listener.id).map(|(&dp_rank, _)| dp_rank).collect()
+    }
+
     /// Applies one event of a rank's further groups.
     pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> Applied {
         self.apply(rank, &RankEvent::Further(change))
@@ -121,7 +193,12 @@ impl Model {
 
     /// Forgets everything that a rank holds.
     pub(crate) fn clear_rank(&self, rank: WorkerRank) {
-        self.index.clear_rank(rank);
+        self.change(|index| self.clear_in(index, rank));
+    }
+
+    /// The same in `index`, as [`Model::apply_to`].
+    pub(crate) fn clear_in(&self, index: &GroupedIndex, rank: WorkerRank) {
+        index.clear_rank(rank);
         if let Some(shared) = &self.shared {
             shared.clear(rank);
         }
@@ -129,7 +206,7 @@ impl Model {
 
     /// Forgets every rank of a worker.
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
-        self.index.remove_worker(worker);
+        self.change(|index| index.remove_worker(worker));
         if let Some(shared) = &self.shared {
             shared.remove_worker(worker);
         }
@@ -158,6 +235,11 @@ impl Model {
         }
     }
 
+    /// How far a rank of a registered instance can be believed, without what went wrong.
+    pub(crate) fn listed_trust(&self, instance: &InstanceId, dp_rank: DpRank) -> Trust {
+        self.instances.read().get(instance).map_or(Trust::Cold, |instance| instance.trust(dp_rank))
+    }
+
     /// What the index calls an instance, if it is registered.
     pub(crate) fn worker(&self, instance: &InstanceId) -> Option<WorkerId> {
         self.instances.read().get(instance).map(|instance| instance.worker)
@@ -168,7 +250,7 @@ impl Model {
         let instances = self.instances.read();
         let instance = instances.get(instance)?;
         let rank = WorkerRank { worker: instance.worker, dp_rank };
-        let is_known = instance.listeners.contains_key(&dp_rank) || self.index.size(rank).blocks > 0;
+        let is_known = instance.listeners.contains_key(&dp_rank) || self.index().size(rank).blocks > 0;
         is_known.then(|| instance.trust(dp_rank))
     }
 
@@ -182,7 +264,7 @@ impl Model {
             let worker = instance.worker;
             instance.listeners.keys().map(move |&dp_rank| (name.clone(), WorkerRank { worker, dp_rank }))
         });
-        let indexed = self.index.ranks().into_iter();
+        let indexed = self.index().ranks().into_iter();
         let indexed = indexed.filter_map(|rank| Some((InstanceId::clone(by_worker.get(&rank.worker)?), rank)));
         let mut ranks: Vec<_> = registered.chain(indexed).collect();
         ranks.sort_unstable();
@@ -211,7 +293,7 @@ impl Model {
 
     /// What all ranks hold together.
     pub(crate) fn size(&self) -> RankSize {
-        self.index.sizes().into_iter().map(|(_, size)| size).sum()
+        self.index().sizes().into_iter().map(|(_, size)| size).sum()
     }
 
     /// Whether a rank holds more than its index has room for: then what it says is a lower bound.
@@ -221,27 +303,27 @@ impl Model {
 
     /// All such ranks; none where memory is not bounded.
     pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
-        self.index.memory_bound().map(|bound| bound.partial_ranks)
+        self.index().memory_bound().map(|bound| bound.partial_ranks)
     }
 
     /// What metrics tell about the model.
     pub(crate) fn state(&self) -> ModelState {
-        let sizes = self.index.sizes();
+        let sizes = self.index().sizes();
         ModelState {
             key: self.key.clone(),
             instances: self.instances.read().len(),
             ranks: sizes.len(),
             size: sizes.into_iter().map(|(_, size)| size).sum(),
-            bytes: self.index.memory_bytes(),
-            twins_passed_over: self.index.twins_passed_over(),
-            bound: self.index.memory_bound(),
+            bytes: self.index().memory_bytes(),
+            twins_passed_over: self.index().twins_passed_over(),
+            bound: self.index().memory_bound(),
             counts: self.counts.clone(),
         }
     }
 
     /// What each rank holds of a prompt of so many tokens, whose blocks have these hashes.
     pub(crate) fn find_prompt(&self, locals: &[LocalHash], tokens: usize) -> MatchScores {
-        if self.ends_with_block(locals, tokens) { self.index.find_prompt(locals) } else { self.index.find(locals) }
+        if self.ends_with_block(locals, tokens) { self.index().find_prompt(locals) } else { self.index().find(locals) }
     }
 
     /// Whether a prompt of so many tokens, whose blocks have these hashes, ends with the last of them.
@@ -252,7 +334,7 @@ impl Model {
     /// The answer for every rank; of several queries the deepest match counts.
     pub(crate) fn answer(&self, found: &[(&[LocalHash], MatchScores)]) -> Answer {
         let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
-        for (rank, size) in self.index.sizes() {
+        for (rank, size) in self.index().sizes() {
             ranks.insert(rank, (PerTier::default(), size));
         }
         for &RankMatch { rank, blocks } in found.iter().flat_map(|(_, scores)| &scores.ranks) {
@@ -350,5 +432,33 @@ impl Windows {
         let blocks = !next || self.blocks.load(Ordering::Relaxed);
         let windows = [(blocks, TokenWindow::Block), (next, TokenWindow::BlockAndNext)];
         windows.into_iter().filter_map(|(used, window)| used.then_some(window))
+    }
+}
+
+/// Failures of the index that tests ask for; no event is known to make the program fail.
+#[cfg(test)]
+pub(crate) mod failures {
+    use super::*;
+
+    /// An event that stores this block panics in the index.
+    pub(crate) const PANICS: u64 = 0xDEAD_0001;
+    /// An event that stores this block stops its writer while [`block`] is kept.
+    pub(crate) const BLOCKS: u64 = 0xDEAD_0002;
+
+    static BLOCKED: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
+    pub(super) fn fail_on_purpose(event: &RankEvent) {
+        let RankEvent::Indexed(BlockEvent::Stored { blocks, .. }) = event else { return };
+        for block in blocks {
+            assert!(block.sequence.0 != PANICS, "a test asked for a failure");
+            if block.sequence.0 == BLOCKS {
+                drop(BLOCKED.lock());
+            }
+        }
+    }
+
+    /// Writers that come to [`BLOCKS`] wait while this is kept.
+    pub(crate) fn block() -> parking_lot::MutexGuard<'static, ()> {
+        BLOCKED.lock()
     }
 }

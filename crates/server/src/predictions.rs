@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::{SequenceHash, WorkerId};
 use flash_indexer_prompt::score::{Predicted, PredictedBlocks, PredictionLimits};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Predicted blocks of every model. Workers are unique in the process, so one table has them all.
 #[derive(Debug)]
@@ -40,29 +40,46 @@ impl Predictions {
         let mut blocks = self.blocks.lock();
         blocks.expire(now);
         self.remembered.store(blocks.len(), Ordering::Relaxed);
-        (!blocks.is_empty()).then_some(Outlook { blocks, now })
+        (!blocks.is_empty()).then_some(Outlook { predictions: self, now })
     }
 
     /// Blocks that are predicted now.
     pub(crate) fn count(&self) -> usize {
-        self.look().map_or(0, |outlook| outlook.blocks.len())
+        self.look().map_or(0, |_| self.remembered.load(Ordering::Relaxed))
     }
 }
 
-/// What is predicted at one moment.
+/// What is predicted from one moment on. The table is locked for one worker at a time: a prediction waits for no score of
+/// a large fleet.
 pub(crate) struct Outlook<'a> {
-    blocks: MutexGuard<'a, PredictedBlocks>,
+    predictions: &'a Predictions,
     now: Duration,
 }
 
 impl Outlook<'_> {
-    /// Of these prefixes, one after the other, how many are predicted for the worker.
-    pub(crate) fn following(&self, worker: WorkerId, prefixes: &[SequenceHash]) -> u32 {
-        self.blocks.following(worker, prefixes, self.now) as u32
+    /// Of the prefixes `ahead`, one after the other, how many are predicted for a worker that holds those `here` by now.
+    pub(crate) fn following(&self, worker: WorkerId, here: &[SequenceHash], ahead: &[SequenceHash]) -> u32 {
+        let mut blocks = self.predictions.blocks.lock();
+        blocks.confirm(worker, here, self.now);
+        blocks.following(worker, ahead, self.now) as u32
     }
+}
 
-    /// The worker holds these by now.
-    pub(crate) fn confirm(&mut self, worker: WorkerId, prefixes: &[SequenceHash]) {
-        self.blocks.confirm(worker, prefixes, self.now);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prediction_is_taken_in_while_a_score_looks_at_worker_after_worker() {
+        let predictions = Predictions::new(PredictionLimits::default());
+        let (first, second) = ([SequenceHash(1)], [SequenceHash(2)]);
+        let ttl = Duration::from_secs(600);
+        predictions.predict(WorkerId(1), &first, ttl);
+        let outlook = predictions.look().expect("something is predicted");
+        assert_eq!(outlook.following(WorkerId(1), &[], &first), 1);
+        assert!(predictions.blocks.try_lock().is_some(), "the table is free between two workers");
+        predictions.predict(WorkerId(2), &second, ttl);
+        assert_eq!(outlook.following(WorkerId(2), &[], &second), 1);
+        assert_eq!(predictions.count(), 2);
     }
 }

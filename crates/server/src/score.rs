@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_prompt::score::{PodFilter, TierWeights};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,6 +15,7 @@ use crate::model::Model;
 use crate::predictions::{Outlook, Predictions};
 use crate::search::{RankElsewhere, Search};
 use crate::shared::FleetRank;
+use crate::tier_lookups::TierLookups;
 
 /// Which pods a score is wanted of.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +58,7 @@ pub struct Scores {
 pub(crate) struct Scoring<'a> {
     pub(crate) weights: TierWeights,
     pub(crate) predictions: &'a Predictions,
+    pub(crate) lookups: &'a TierLookups,
 }
 
 /// A pod that is asked about.
@@ -85,7 +87,7 @@ impl Best {
 
 impl Scoring<'_> {
     /// What each pod's cache is worth to a prompt.
-    pub(crate) fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
+    pub(crate) async fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
         let elsewhere = Elsewhere::of(search);
         let pods = elsewhere.pods(search.here.as_deref(), &options.pods);
         let mut best: FxHashMap<WorkerId, Best> = FxHashMap::default();
@@ -98,8 +100,11 @@ impl Scoring<'_> {
             let found = found.get(form).into_iter().flat_map(|(_, found)| &found.ranks);
             let counts = |found: &&RankMatch| is_asked(&found.rank) && !elsewhere.ranks.contains_key(&found.rank);
             let found: Vec<RankMatch> = found.filter(counts).copied().collect();
-            let tiers = search.here.as_ref().map(|model| model.index.fastest_tiers(query, &found));
-            let here = found.iter().map(|found| found.rank.worker).zip(tiers.unwrap_or_default());
+            let tiers = match &search.here {
+                Some(model) => self.lookups.fastest_tiers(model, query, &found).await,
+                None => Vec::new(),
+            };
+            let here = found.iter().map(|found| found.rank.worker).zip(tiers);
             let others = elsewhere.ranks.iter().filter(|(rank, _)| is_asked(rank));
             let others = others.map(|(rank, other)| (rank.worker, slowest_tiers(&other.blocks(form))));
             self.score_form(query, here.chain(others), &pods, &mut best);
@@ -135,7 +140,7 @@ impl Scoring<'_> {
         pods: &BTreeMap<WorkerId, Pod>,
         best: &mut FxHashMap<WorkerId, Best>,
     ) {
-        let mut ahead = Ahead::of(self.predictions.look(), query);
+        let ahead = Ahead::of(self.predictions.look(), query);
         for (worker, tiers) in held {
             best.entry(worker).or_default().improve(ahead.from(worker, &tiers, self.weights));
         }
@@ -194,7 +199,7 @@ impl<'s> Elsewhere<'s> {
 /// How many blocks count in each tier, of a prefix of which only is known how far it goes when a tier and the faster ones are
 /// used together. A block counts in the slowest tier that is needed for what is before it, if that is slower than its own:
 /// so a score is never too high, and exact where no block lies in a faster tier than one before it.
-fn slowest_tiers(depths: &PerTier<u32>) -> PerTier<u32> {
+pub(crate) fn slowest_tiers(depths: &PerTier<u32>) -> PerTier<u32> {
     let mut tiers = *depths;
     for tier in (1..tiers.0.len()).rev() {
         tiers.0[tier] -= tiers.0[tier - 1];
@@ -215,13 +220,12 @@ impl<'a> Ahead<'a> {
     }
 
     /// What a rank offers that holds so many blocks in each tier, with what is predicted to follow them.
-    fn from(&mut self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> Best {
+    fn from(&self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> Best {
         let held = tiers.0.iter().sum();
         let mut predicted = 0;
-        if let Some(outlook) = &mut self.outlook {
+        if let Some(outlook) = &self.outlook {
             let (here, ahead) = self.prefixes.split_at(self.prefixes.len().min(held as usize));
-            outlook.confirm(worker, here);
-            predicted = outlook.following(worker, ahead);
+            predicted = outlook.following(worker, here, ahead);
         }
         // What is computed or fetched for the prompt goes into device memory.
         let score = weights.score(tiers) + weights.of(Tier::Device) * f64::from(predicted);

@@ -111,7 +111,7 @@ impl<'q> Search<'q> {
         let Some(model) = &self.here else { return Vec::new() };
         let find = |form: &[LocalHash]| match self.tokens {
             Some(tokens) => model.find_prompt(form, tokens),
-            None => model.index.find(form),
+            None => model.index().find(form),
         };
         self.forms.iter().map(|form| (form.as_ref(), find(form))).collect()
     }

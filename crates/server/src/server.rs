@@ -111,6 +111,9 @@ pub enum StartError {
 /// How long requests may still run after a server is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// Longest wait for the store to take this replica's ranks off its list.
+const STORE_STOP_DEADLINE: Duration = Duration::from_secs(3);
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -224,7 +227,7 @@ impl Server {
     }
 
     /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
-    /// have sent, and closes every socket.
+    /// have sent, and closes every socket. Ends within a deadline: threads that do not are abandoned and logged.
     pub async fn stop(self) {
         drop((self.check, self.pods, self.discovery));
         // The task that serves may have ended by itself.
@@ -240,7 +243,11 @@ impl Server {
             let _ = stopped.await;
         }
         let indexer = self.indexer;
-        indexer.stop_sharing().await;
+        if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_sharing()).await.is_err() {
+            warn!(
+                "failed to hand this replica's ranks over in the store within {STORE_STOP_DEADLINE:?}: others learn later"
+            );
+        }
         if tokio::task::spawn_blocking(move || indexer.stop()).await.is_err() {
             warn!("stopping the index threads failed");
         }

@@ -263,6 +263,10 @@ impl SharedIndex for GroupedIndex {
         self.plain.twins_passed_over()
     }
 
+    fn abandon(&self) {
+        self.plain.abandon();
+    }
+
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
         self.plain.dump(rank)
     }

@@ -91,6 +91,10 @@ pub trait SharedIndex: Send + Sync {
     /// beside what it takes now. Costs what is kept and what is forgotten; changes wait meanwhile.
     fn set_memory_max(&self, _bytes_max: usize, _spare_bytes: usize) {}
 
+    /// Gives the index up after a change that panicked: nothing changes it any more, and no query waits for that change
+    /// to end. Answers may be wrong from then on; the index is to be replaced before.
+    fn abandon(&self) {}
+
     /// Stored events that make an empty index answer for `rank` as this one does, now and after any
     /// further event; parents come before children.
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {

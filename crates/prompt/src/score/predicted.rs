@@ -57,6 +57,9 @@ struct Turn(u64);
 /// Length of a [`Turn`], in milliseconds.
 const TURN_MS: u64 = 64;
 
+/// Blocks that one call forgets because their time has passed: some 0.1 ms.
+const EXPIRED_AT_A_TIME: usize = 1 << 12;
+
 impl Turn {
     fn of(moment: Duration) -> Self {
         Self(u64::try_from(moment.as_millis()).unwrap_or(u64::MAX) / TURN_MS)
@@ -75,10 +78,10 @@ impl PredictedBlocks {
         self.expire(now);
         let taken = &blocks[..blocks.len().min(self.limits.blocks_max)];
         let mut forgotten = (blocks.len() - taken.len()) as u64;
-        while self.listed + taken.len() > self.limits.blocks_max
-            && let Some((turn, entries)) = self.agenda.pop_first()
-        {
-            forgotten += self.end_turn(turn, &entries);
+        while self.listed + taken.len() > self.limits.blocks_max {
+            let missing = self.listed + taken.len() - self.limits.blocks_max;
+            let Some((turn, entries)) = self.take_first(missing.max(EXPIRED_AT_A_TIME)) else { break };
+            forgotten += self.end_turn(turn, &entries, Turn::of(now));
         }
         let end = now.saturating_add(ttl);
         let turn = Turn::of(end);
@@ -113,13 +116,27 @@ impl PredictedBlocks {
         }
     }
 
-    /// Forgets what no longer counts. [`PredictedBlocks::predict`] does it as well.
+    /// Forgets blocks that no longer count: some thousands with each call, so that no call takes long. [`PredictedBlocks::predict`] does it as well.
     pub fn expire(&mut self, now: Duration) {
         let current = Turn::of(now);
-        while let Some(first) = self.agenda.first_entry().filter(|first| *first.key() < current) {
-            let (turn, entries) = first.remove_entry();
-            self.end_turn(turn, &entries);
+        let mut room = EXPIRED_AT_A_TIME;
+        while room > 0
+            && self.agenda.first_key_value().is_some_and(|(turn, _)| *turn < current)
+            && let Some((turn, entries)) = self.take_first(room)
+        {
+            room -= entries.len().min(room);
+            self.end_turn(turn, &entries, current);
         }
+    }
+
+    /// Takes at most `entries_max` entries out of the first turn.
+    fn take_first(&mut self, entries_max: usize) -> Option<(Turn, Vec<Entry>)> {
+        let (turn, mut entries) = self.agenda.pop_first()?;
+        let taken = entries.split_off(entries.len().saturating_sub(entries_max));
+        if !entries.is_empty() {
+            self.agenda.insert(turn, entries);
+        }
+        Some((turn, taken))
     }
 
     /// Blocks that are remembered, some of which may have ended a moment ago.
@@ -134,8 +151,9 @@ impl PredictedBlocks {
         self.blocks.is_empty()
     }
 
-    /// Forgets the entries of a turn that are not to end in a later one, and says how many.
-    fn end_turn(&mut self, turn: Turn, entries: &[Entry]) -> u64 {
+    /// Forgets the entries of a turn that are not to end in a later one, and says how many of them still count in the turn
+    /// `current`.
+    fn end_turn(&mut self, turn: Turn, entries: &[Entry], current: Turn) -> u64 {
         self.listed -= entries.len();
         let before = self.blocks.len();
         for entry in entries {
@@ -143,6 +161,25 @@ impl PredictedBlocks {
                 self.blocks.remove(entry);
             }
         }
-        (before - self.blocks.len()) as u64
+        if turn < current { 0 } else { (before - self.blocks.len()) as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_forgets_more_than_some_thousands_of_blocks() {
+        let mut predicted = PredictedBlocks::new(PredictionLimits::default());
+        let blocks: Vec<_> = (0..10 * EXPIRED_AT_A_TIME as u64).map(SequenceHash).collect();
+        let (second, later) = (Duration::from_secs(1), Duration::from_secs(60));
+        predicted.predict(WorkerId(1), &blocks, second, Duration::ZERO);
+        for calls in 1..=10 {
+            predicted.expire(later);
+            assert_eq!(predicted.len(), blocks.len() - calls * EXPIRED_AT_A_TIME);
+            assert_eq!(predicted.following(WorkerId(1), &blocks, later), 0, "none of them counts meanwhile");
+        }
+        assert!(predicted.is_empty());
     }
 }

@@ -52,6 +52,10 @@ impl Default for PoolOptions {
     }
 }
 
+/// Longest wait for prompts that workers have begun when the pool stops.
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
+const STOP_CHECK: Duration = Duration::from_millis(2);
+
 /// Renders chats and tokenizes prompts on threads of its own.
 ///
 /// Prompts wait in one bounded queue and are begun in the order in which they came. Nothing waits for room: a full
@@ -176,16 +180,22 @@ impl TokenizerPool {
         }
     }
 
-    /// Takes no more prompts, fails those that wait, and returns when those that were begun are done. Dropping the pool
-    /// does the same.
+    /// Takes no more prompts, fails those that wait, and returns when those that were begun are done, or after
+    /// three seconds: a worker that is still busy then is abandoned. Dropping the pool does the same.
     pub fn stop(&self) {
+        let deadline = Instant::now() + STOP_DEADLINE;
         for job in self.shared.queue.close() {
             Job::finish(job.on_done, Err(TokenizeError::Stopped), &self.shared.counters);
         }
         // A worker that is being replaced has left the handle of the new one before it ends.
         while let Some(thread) = self.shared.take_thread() {
-            // What panics in a worker has been caught there.
-            let _ = thread.join();
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(STOP_CHECK);
+            }
+            if thread.is_finished() {
+                // What panics in a worker has been caught there.
+                let _ = thread.join();
+            }
         }
     }
 }

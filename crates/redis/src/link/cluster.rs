@@ -15,6 +15,8 @@ use super::node::{Dialler, NodeLink};
 use super::slots::{Address, Slots};
 use super::{LinkError, Settings};
 use crate::script::Call;
+use crate::store::RESTART_PAUSE;
+use crate::supervised::supervised;
 
 /// How often the slot table of a healthy cluster is read again.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -193,7 +195,9 @@ impl ClusterLink {
             return Some(Arc::clone(&node.link));
         }
         let link = Arc::new(NodeLink::new(Dialler::Node(Box::new(self.settings.client(&address.0, address.1).ok()?))));
-        let keeping = tokio::spawn(Arc::clone(&link).keep());
+        let kept = Arc::clone(&link);
+        let keep = async move { supervised("node link", RESTART_PAUSE, || Arc::clone(&kept).keep()).await };
+        let keeping = tokio::spawn(keep);
         nodes.insert(address.clone(), Node { link: Arc::clone(&link), keeping });
         Some(link)
     }

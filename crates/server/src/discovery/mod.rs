@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use tokio::task::JoinSet;
 
 pub use self::dns::{DnsName, DnsNameError, DnsOptions};
@@ -33,7 +33,9 @@ use self::runner::{Followed, Runner};
 pub(crate) use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use crate::indexer::Indexer;
+use crate::metrics::Metrics;
 use crate::peers::RecoveryStatus;
+use crate::supervision::{Supervisor, ThreadKind, Watch, note_panic};
 
 /// How engines are discovered.
 #[derive(Debug, Clone)]
@@ -81,22 +83,55 @@ impl DiscoverySource {
         reporter: Reporter,
         stopped: Receiver<()>,
         tasks: &mut JoinSet<()>,
+        supervisor: &Supervisor,
     ) -> io::Result<()> {
         match self {
-            Self::File(path) => spawn("discover-file", move || file::watch(path, template, &reporter, &stopped)),
+            Self::File(path) => spawn(supervisor, stopped, move |stopped| {
+                file::watch(path.clone(), template.clone(), &reporter, stopped);
+            }),
             Self::Dns(options) => {
-                tasks.spawn(dns::watch(options, template, reporter));
+                let metrics = Arc::clone(supervisor.metrics());
+                tasks.spawn(watch_dns(options, template, reporter, metrics));
                 Ok(())
             }
-            Self::Kubernetes(options) => {
-                spawn("discover-pods", move || kubernetes::watch(&options, template, &reporter, &stopped))
-            }
+            Self::Kubernetes(options) => spawn(supervisor, stopped, move |stopped| {
+                kubernetes::watch(&options, template.clone(), &reporter, stopped);
+            }),
         }
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+/// A source that panics is looked at again from the start after so long.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
+
+/// Follows a source in a thread, from the start again if that panics.
+fn spawn(
+    supervisor: &Supervisor,
+    stopped: Receiver<()>,
+    watch_source: impl Fn(&Receiver<()>) + Send + 'static,
+) -> io::Result<()> {
+    let work = move |watch: &Arc<Watch>| {
+        while watch.guarded(|| watch_source(&stopped)).is_none()
+            && stopped.recv_timeout(PANIC_PAUSE) == Err(RecvTimeoutError::Timeout)
+        {}
+    };
+    supervisor.spawn(ThreadKind::Discovery, None, work).map(drop)
+}
+
+/// The same for a name in DNS, which is a task.
+async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Reporter, metrics: Arc<Metrics>) {
+    loop {
+        // Aborted with this task.
+        let mut looking = JoinSet::new();
+        looking.spawn(dns::watch(options.clone(), template.clone(), reporter.clone()));
+        match looking.join_next().await {
+            Some(Err(error)) if error.is_panic() => {
+                note_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());
+            }
+            _ => return,
+        }
+        tokio::time::sleep(PANIC_PAUSE).await;
+    }
 }
 
 /// Engines are discovered until this is dropped.
@@ -128,10 +163,11 @@ impl Discovery {
         for source in options.sources {
             let (reporter, inbox) = Reporter::new(&rung);
             followed.push(Followed::new(source.name().into(), inbox));
-            source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks)?;
+            source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, indexer.supervisor())?;
         }
         let runner = Runner::new(followed, options.grace, indexer, recovery, &status);
-        spawn("discovery", move || runner.run(&heard, &stopped))?;
+        let run = move |watch: &Arc<Watch>| runner.run(watch, &heard, &stopped);
+        indexer.supervisor().spawn(ThreadKind::Discovery, None, run)?;
         Ok(Self { status, _stop: stop, _tasks: tasks })
     }
 

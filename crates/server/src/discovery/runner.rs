@@ -14,6 +14,7 @@ use crate::indexer::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registra
 use crate::logs::log_rank;
 use crate::metrics::Bound;
 use crate::peers::{RecoveryState, RecoveryStatus};
+use crate::supervision::Watch;
 
 /// Whatever is due without news is done so late at most.
 const TICK: Duration = Duration::from_millis(500);
@@ -69,9 +70,12 @@ impl Runner {
         runner
     }
 
-    pub(super) fn run(mut self, heard: &Receiver<()>, stopped: &Receiver<()>) {
+    pub(super) fn run(mut self, watch: &Watch, heard: &Receiver<()>, stopped: &Receiver<()>) {
         while !self.indexer.is_stopping() {
-            self.look();
+            watch.begin(None);
+            // What it had not done is done with the next look.
+            watch.guarded(|| self.look());
+            watch.end();
             select! {
                 recv(stopped) -> _ => return,
                 recv(heard) -> bell => if bell.is_err() {

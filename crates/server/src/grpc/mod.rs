@@ -57,7 +57,8 @@ pub(crate) struct GrpcServer {
 }
 
 impl GrpcServer {
-    /// Serves until it is stopped or dropped. Health is `NOT_SERVING` until recovery has finished.
+    /// Serves until it is stopped or dropped. Health is `NOT_SERVING` until recovery has finished, and while a thread stands
+    /// still or a stream starts over after a panic.
     ///
     /// # Errors
     ///
@@ -76,6 +77,7 @@ impl GrpcServer {
         let (reflection, older_reflection) = (describe().build_v1()?, describe().build_v1alpha()?);
         let (reporter, health) = tonic_health::server::health_reporter();
         let (stop, stopping) = watch::channel(false);
+        let reported = Arc::clone(&indexer);
         let shared = Shared { indexer, stopping: stopping.clone() };
         let scores = IndexerServiceServer::new(Scores(shared.clone())).max_decoding_message_size(message_bytes_max);
         let router = RouterServiceServer::new(Router(shared)).max_decoding_message_size(message_bytes_max);
@@ -89,7 +91,7 @@ impl GrpcServer {
             .add_service(scores)
             .add_service(router);
         let serving = tokio::spawn(async move {
-            let reporting = tokio::spawn(report_health(reporter, recovery, stopping.clone()));
+            let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);
             if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
                 warn!("gRPC has ended: {error}");
@@ -116,7 +118,15 @@ async fn until_true(mut stopping: watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-async fn report_health(reporter: HealthReporter, recovery: Arc<RecoveryStatus>, stopping: watch::Receiver<bool>) {
+/// How often health is looked at.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+
+async fn report_health(
+    reporter: HealthReporter,
+    indexer: Arc<Indexer>,
+    recovery: Arc<RecoveryStatus>,
+    stopping: watch::Receiver<bool>,
+) {
     let services = ["", proto::indexer_service_server::SERVICE_NAME, proto::router_service_server::SERVICE_NAME];
     let report = async |status: ServingStatus| {
         for service in services {
@@ -126,8 +136,18 @@ async fn report_health(reporter: HealthReporter, recovery: Arc<RecoveryStatus>, 
     report(ServingStatus::NotServing).await;
     // A dump that could not be read stops the program; peers that could not help do not.
     if recovery.end().await.is_ok() {
-        report(ServingStatus::Serving).await;
-        until_true(stopping).await;
+        let mut was_healthy = false;
+        loop {
+            let is_healthy = indexer.problems().is_empty();
+            if is_healthy != was_healthy {
+                report(if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
+                was_healthy = is_healthy;
+            }
+            tokio::select! {
+                () = until_true(stopping.clone()) => break,
+                () = tokio::time::sleep(HEALTH_INTERVAL) => {}
+            }
+        }
         report(ServingStatus::NotServing).await;
     }
 }

@@ -28,6 +28,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
 use tokio::sync::Semaphore;
+use tracing::error;
 
 use self::error::ApiError;
 use crate::connections::ConnectionHandle;
@@ -178,5 +179,11 @@ async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next
 
 /// Runs what waits for other threads where it holds nobody up.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::unavailable("the service is stopping"))
+    tokio::task::spawn_blocking(work).await.map_err(|failed| match failed.is_panic() {
+        true => {
+            error!(%failed, "request panicked; this is a fault of the program");
+            ApiError::unavailable("the request panicked, a fault of this program: report it with the log")
+        }
+        false => ApiError::unavailable("the service is stopping"),
+    })
 }

@@ -44,6 +44,10 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
         }
         api.was_ready.store(true, Ordering::Relaxed);
     }
+    let problems = api.indexer.problems();
+    if !problems.is_empty() {
+        return Err(ApiError::unavailable(problems.join("; ")));
+    }
     let mut ready = json!({ "status": "ready" });
     // Answers without the shared index are right, and know less.
     if let Some(report) = api.indexer.store_report() {

@@ -88,7 +88,11 @@ pub(super) async fn unregister(
     if unregistered.ranks == 0 {
         return Err(ApiError::not_found(format!("{shown} is not registered so: see GET /workers")));
     }
-    Ok(Json(json!({ "status": "ok" })))
+    match unregistered.is_forgotten {
+        true => Ok(Json(json!({ "status": "ok" }))),
+        // It is in no answer any more.
+        false => Ok(Json(json!({ "status": "ok", "forgetting": true }))),
+    }
 }
 
 #[derive(Serialize)]

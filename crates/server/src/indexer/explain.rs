@@ -117,7 +117,7 @@ impl Model {
         is_asked: impl Fn(&InstanceId) -> bool,
     ) -> Vec<RankExplanation> {
         let mut depths: BTreeMap<WorkerRank, usize> = BTreeMap::new();
-        for found in forms.iter().flat_map(|query| self.index.find(query).ranks) {
+        for found in forms.iter().flat_map(|query| self.index().find(query).ranks) {
             let depth = depths.entry(found.rank).or_default();
             *depth = (*depth).max(found.longest() as usize);
         }
@@ -137,16 +137,16 @@ impl Model {
             let is_partial = partial.as_ref().is_some_and(|partial| partial.contains(&rank));
             let subject = Subject { instance, rank, trust, last_error, is_partial, elsewhere };
             // As a query of the same prompt is answered.
-            explainer.take(subject, &self.index.dump(rank), |query, held, slowest| match prompt {
+            explainer.take(subject, &self.index().dump(rank), |query, held, slowest| match prompt {
                 Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {
-                    self.index.cut_prompt(rank, query, held, slowest)
+                    self.index().cut_prompt(rank, query, held, slowest)
                 }
-                Prompt::Tokens { .. } | Prompt::Hashes(_) => self.index.cut(rank, query, held, slowest),
+                Prompt::Tokens { .. } | Prompt::Hashes(_) => self.index().cut(rank, query, held, slowest),
             });
         }
         for (rank, depth) in depths {
             if explainer.lacks_names(depth) {
-                explainer.learn_names(&self.index.dump(rank));
+                explainer.learn_names(&self.index().dump(rank));
             }
         }
         explainer.explain()
@@ -160,7 +160,7 @@ impl Model {
         let plain = ContentSpace::default();
         let others = self.spaces.list().into_iter().chain([plain]).filter(|space| space.hash_space() != own);
         for space in others {
-            let found = self.forms(space.hash_space(), tokens).flat_map(|query| self.index.find(&query).ranks);
+            let found = self.forms(space.hash_space(), tokens).flat_map(|query| self.index().find(&query).ranks);
             for found in found {
                 let blocks = found.longest() as usize;
                 if deepest.get(&found.rank).is_none_or(|known| known.blocks < blocks) {

@@ -11,6 +11,7 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRank, stored_events};
 use flash_indexer_wire::{KnownGroup, Remembered, Start};
 
+use super::cleanup::Pending;
 use super::{Indexer, Keeper, Registered, Registration, RegistrationError};
 use crate::ingest::{Delivery, Detail, Listener, Place, Position, ReadAt, Released};
 use crate::instance::{InstanceId, ModelKey};
@@ -78,23 +79,27 @@ impl Indexer {
         dp_rank: DpRank,
         position: Option<Position>,
     ) -> Released {
-        let _registering = self.registering.lock();
-        let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
-        listener.map_or(Released::NotHeld, |listener| self.release_held(&listener, dp_rank, position))
+        let mut pending = Pending::default();
+        let released = {
+            let _registering = self.registering.lock();
+            let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
+            listener.map_or(Released::NotHeld, |listener| self.release_held(&listener, dp_rank, position, &mut pending))
+        };
+        pending.wait_for_all();
+        released
     }
 
+    /// [`Indexer::release`] that does not wait for the stream.
     pub(super) fn release_held(
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
         position: Option<Position>,
+        pending: &mut Pending,
     ) -> Released {
         let released = listener.hold().release(dp_rank, position);
         if released == Released::Now {
-            let (done, finished) = bounded(1);
-            self.decoders.deliver(listener, Delivery::Release(done));
-            // An error means that the service stops.
-            let _ = finished.recv();
+            self.decoders.deliver(listener, Delivery::Release(pending.add()));
         }
         released
     }
@@ -123,7 +128,7 @@ impl Indexer {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
             self.read(&listener, dp_rank, (ReadAt::Now, Detail::Full), None, move |place| {
-                (place, model.index.held(rank), model.index.further_stores(rank), model.is_partial(rank))
+                (place, model.index().held(rank), model.index().further_stores(rank), model.is_partial(rank))
             })
         });
         match read {
@@ -142,8 +147,8 @@ impl Indexer {
                 instance,
                 dp_rank,
                 position: None,
-                events: model.index.dump(rank),
-                further: model.index.further_stores(rank),
+                events: model.index().dump(rank),
+                further: model.index().further_stores(rank),
                 named_groups: Some(Vec::new()),
                 salts: KeyedMap::default(),
                 contents: None,

@@ -6,6 +6,7 @@
 use flash_indexer_core::SharedIndex;
 use flash_indexer_core::designs::BoundedError;
 
+use super::cleanup::Pending;
 use super::{Indexer, RegistrationError};
 use crate::instance::ModelKey;
 
@@ -20,16 +21,24 @@ impl Indexer {
         let refused = |error: BoundedError| RegistrationError::Memory { model: key.clone(), models, error };
         let share = share(bytes_max, models);
         let index = self.options.design.build_bounded(share).map_err(refused)?;
-        self.share_memory_among(models);
+        if !self.share_memory_among(models).wait() {
+            return Err(RegistrationError::Unavailable(format!(
+                "failed to give {key} its share of --memory-max: the indexes of other models are busy; try again"
+            )));
+        }
         Ok(index)
     }
 
-    /// Tells the models there are what each of so many may take.
-    pub(super) fn share_memory_among(&self, models: usize) {
-        let Some(bytes_max) = self.options.memory_max else { return };
+    /// Gives each model there is its share of the bound, one of `models`, behind the call.
+    pub(super) fn share_memory_among(&self, models: usize) -> Pending {
+        let mut pending = Pending::default();
+        let Some(bytes_max) = self.options.memory_max else { return pending };
         for model in self.models_of(None, None) {
-            model.index.set_memory_max(share(bytes_max, models.max(1)), bytes_max / COPY_SHARE);
+            let share = share(bytes_max, models.max(1));
+            let share_of = move || model.change(|index| index.set_memory_max(share, bytes_max / COPY_SHARE));
+            self.cleanup.run(&mut pending, share_of);
         }
+        pending
     }
 }
 

@@ -1,5 +1,6 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod cleanup;
 mod explain;
 mod handover;
 mod keepers;
@@ -25,6 +26,7 @@ use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
 use parking_lot::Mutex;
 
+use self::cleanup::Cleanup;
 pub(crate) use self::explain::{Explanation, Prompt, Question};
 pub use self::handover::RankDump;
 use self::keepers::Keepers;
@@ -48,6 +50,8 @@ use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::remembered::Remembered;
 use crate::shared::{Models, Sharing};
+use crate::supervision::Supervisor;
+use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
 /// What an indexer is made with.
@@ -122,22 +126,26 @@ pub(crate) struct InstanceReport {
 /// # Consistency
 ///
 /// A query sees each event of a rank entirely or not at all, and each model's events in the order in
-/// which its writer applied them. Registering and unregistering are complete when the call returns.
+/// which its writer applied them. Registering and unregistering are complete when the call returns, unless a thread that has
+/// a part in them is slow: then a rank that is unregistered is in no answer, and forgotten behind the call.
 pub struct Indexer {
     options: IndexerOptions,
     models: Arc<Models>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
     /// Where streams stood that are listened to no more.
-    remembered: Mutex<Remembered>,
+    remembered: Arc<Mutex<Remembered>>,
     sockets: Sockets,
+    cleanup: Cleanup,
     /// Engines that connect to this service, if it waits for any.
     pods: OnceLock<Pods>,
+    supervisor: Arc<Supervisor>,
     decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
     uses: Option<Arc<RecentUses>>,
     predictions: Predictions,
+    lookups: TierLookups,
     tokenization: Tokenization,
     departures: Departures,
     keepers: Keepers,
@@ -147,6 +155,9 @@ pub struct Indexer {
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
+
+/// Longest wait for threads that are to end; those that have not ended by then are abandoned.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 impl std::fmt::Debug for Indexer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -169,17 +180,22 @@ impl Indexer {
         let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models)).transpose()?;
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let metrics = Arc::new(Metrics::new(options.metric_names));
-        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &metrics)?);
-        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &metrics)?);
+        let supervisor = Supervisor::start(&metrics)?;
+        let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
+        let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &supervisor)?);
+        supervisor.restart_through(&decoders);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
+            lookups: TierLookups::new(&metrics),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models,
             registering: Mutex::default(),
-            remembered: Mutex::default(),
-            sockets: Sockets::start(Arc::clone(&decoders))?,
+            remembered: Arc::default(),
+            sockets: Sockets::start(Arc::clone(&decoders), &supervisor)?,
+            cleanup: Cleanup::start(&supervisor)?,
             pods: OnceLock::new(),
+            supervisor,
             decoders,
             writers,
             metrics,
@@ -195,11 +211,12 @@ impl Indexer {
 
     /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
     pub fn stop(&self) {
-        self.tokenization.stop();
+        let deadline = Instant::now() + STOP_DEADLINE;
         self.writers.stop_applying();
-        self.sockets.stop();
-        self.decoders.stop();
-        self.writers.stop();
+        self.tokenization.stop();
+        self.sockets.stop(deadline);
+        self.decoders.stop(deadline);
+        self.writers.stop(deadline);
     }
 
     fn models_of(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<Arc<Model>> {
@@ -287,6 +304,44 @@ impl Indexer {
         Arc::clone(&instances[instance].listeners[&dp_rank])
     }
 
+    /// Starts a thread of the service.
+    pub(crate) fn supervisor(&self) -> &Arc<Supervisor> {
+        &self.supervisor
+    }
+
+    /// What keeps the service from its work although it has started: threads that panicked or stand still, and streams that
+    /// start over. Waits for no thread.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = self.supervisor.problems(Instant::now());
+        for model in self.models_of(None, None) {
+            let streams = model.awaited_restarts();
+            if streams > 0 {
+                problems.push(format!("{} lost its state by a panic: {streams} streams start over", model.key));
+            }
+        }
+        problems
+    }
+
+    /// Has the thread of some engine's sockets panic.
+    #[cfg(test)]
+    pub(crate) fn fail_sockets(&self) {
+        let models = self.models_of(None, None);
+        let instances = models[0].instances.read();
+        let listener = instances.values().find_map(|it| it.listeners.values().next()).expect("one is registered");
+        listener.fail_sockets();
+    }
+
+    /// Has the writer of every model do something a test asks for.
+    #[cfg(test)]
+    pub(crate) fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
+        for model in self.models_of(None, None) {
+            if let Some(listener) = model.instances.read().values().find_map(|it| it.listeners.values().next()) {
+                let job = Arc::clone(&job);
+                self.writers.run(listener, Box::new(move || job()));
+            }
+        }
+    }
+
     /// Whether the indexer is told to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.writers.are_stopping()
@@ -313,6 +368,7 @@ impl Indexer {
                 predicted_blocks: self.predictions.count(),
                 tokenization: self.tokenization.statistics(),
                 store: self.store_report(),
+                threads_not_moving: self.supervisor.problems(Instant::now()).len(),
             },
             format,
         )

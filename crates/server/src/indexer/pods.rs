@@ -15,6 +15,7 @@ use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_listener;
 use crate::metrics::Bound;
+use crate::supervision::{ThreadKind, Watch};
 use parking_lot::Mutex;
 
 /// How often pods are looked for whose connection is gone.
@@ -122,8 +123,8 @@ impl Indexer {
     ) -> std::io::Result<PodsGuard> {
         let (guard, dropped) = bounded(0);
         let indexer = Arc::clone(self);
-        let run = move || indexer.admit_all(may_begin, &dropped);
-        std::thread::Builder::new().name("pods".to_owned()).spawn(run)?;
+        let run = move |watch: &Arc<Watch>| indexer.admit_all(watch, may_begin, &dropped);
+        self.supervisor.spawn(ThreadKind::Pods, None, run)?;
         Ok(PodsGuard(guard))
     }
 
@@ -146,7 +147,7 @@ impl Indexer {
         Ok(pods.endpoint.clone())
     }
 
-    fn admit_all(&self, may_begin: impl Fn() -> bool, dropped: &Receiver<()>) {
+    fn admit_all(&self, watch: &Watch, may_begin: impl Fn() -> bool, dropped: &Receiver<()>) {
         let arrivals = self.decoders.arrivals();
         let mut gone: BTreeMap<u64, Instant> = BTreeMap::new();
         let mut looked = Instant::now();
@@ -155,15 +156,20 @@ impl Indexer {
                 std::thread::sleep(BEGIN_CHECK);
                 continue;
             }
-            if let Ok(arrival) = arrivals.recv_timeout(STOP_CHECK)
-                && let Err(refusal) = self.admit(&arrival)
-            {
-                self.decoders.refuse(arrival, refusal);
+            let arrival = arrivals.recv_timeout(STOP_CHECK);
+            watch.begin(None);
+            if let Ok(arrival) = arrival {
+                // A refused pod is looked at again after a while.
+                let failed = || Err(Refusal::Refused { reason: "registration_failed", why: "it panicked".to_owned() });
+                if let Err(refusal) = watch.guarded(|| self.admit(&arrival)).unwrap_or_else(failed) {
+                    self.decoders.refuse(arrival, refusal);
+                }
             }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
-                self.let_pods_go(&mut gone, looked);
+                watch.guarded(|| self.let_pods_go(&mut gone, looked));
             }
+            watch.end();
         }
     }
 
@@ -172,6 +178,9 @@ impl Indexer {
         let Some(pods) = self.pods.get() else { return Ok(()) };
         let Pods { options, endpoint, .. } = pods;
         let Arrival { name, dp_rank, block_size, refused_before } = arrival;
+        // No pod is known to make the thread fail, so a name does.
+        #[cfg(test)]
+        assert!(name.model_name != "registrar-fault", "a test asked for a failure");
         let refuse = |reason: &'static str, why: String| {
             if *refused_before != Some(reason) && pods.is_logged(reason) {
                 let (model, instance) = (name.model_name.as_str(), name.instance.to_string());

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crossbeam_channel::bounded;
 use flash_indexer_core::designs::BoundedError;
-use flash_indexer_core::groups::GroupedIndex;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
-use flash_indexer_wire::Start;
+use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, WorkerId};
+use flash_indexer_wire::{Start, StreamPosition};
 use parking_lot::RwLock;
 
+use super::cleanup::Pending;
 use super::handover::listener;
 use super::{Indexer, Keeper, RankId};
 use crate::endpoints::{EndpointError, check_endpoint, is_ipc};
@@ -22,7 +21,7 @@ use crate::ingest::{ConnectError, Delivery, Leftover, Listener, ListenerOptions,
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_rank;
 use crate::metrics::{Bound, ModelCounts};
-use crate::model::{Instance, Model, Windows};
+use crate::model::{Instance, Model, ReplaceableIndex, Windows};
 use crate::names::{NameError, NameField, check_names};
 use crate::remembered::StreamName;
 use crate::shared::SharedRanks;
@@ -163,6 +162,8 @@ impl From<EndpointError> for RegistrationError {
 pub struct Unregistered {
     /// Ranks that are listened to no more; none if nothing fitted.
     pub ranks: usize,
+    /// Whether what they held is forgotten already. If not, it is in no answer and is forgotten behind the call.
+    pub is_forgotten: bool,
 }
 
 impl Indexer {
@@ -222,15 +223,21 @@ impl Indexer {
     ) -> Result<Registered, RegistrationError> {
         registration.check_names().inspect_err(|_| self.metrics.bound(Bound::Names))?;
         self.check_endpoints(&registration, ipc)?;
-        let _registering = self.registering.lock();
-        let registered = self.listen(registration.clone(), start);
-        log_registration(&registration, &keeper, &registered);
-        if registered.is_ok() {
-            self.keepers.note(keeper, registration);
-        } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
-            // One that was kept for this rank, or made for it.
-            self.forget_if_empty(&model);
-        }
+        let mut pending = Pending::default();
+        let registered = {
+            let _registering = self.registering.lock();
+            let registered = self.listen(registration.clone(), start, &mut pending);
+            log_registration(&registration, &keeper, &registered);
+            if registered.is_ok() {
+                self.keepers.note(keeper, registration);
+            } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
+                // One that was kept for this rank, or made for it.
+                self.forget_if_empty(&model);
+            }
+            registered
+        };
+        // A stream that is still busy with it goes on behind the call.
+        self.wait(pending);
         registered
     }
 
@@ -253,7 +260,12 @@ impl Indexer {
     }
 
     /// Registers while nobody else does.
-    fn listen(&self, registration: Registration, start: Start) -> Result<Registered, RegistrationError> {
+    fn listen(
+        &self,
+        registration: Registration,
+        start: Start,
+        pending: &mut Pending,
+    ) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         let endpoint = self.resolve_endpoint(endpoint)?;
         let options = ListenerOptions {
@@ -324,13 +336,16 @@ impl Indexer {
                 // What a dump said of it is still there.
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
             }
+            if let ConnectError::Busy = error {
+                self.metrics.bound(Bound::RegistrationWait);
+            }
             return Err(refused(&error));
         }
         if listener.options.is_bound() {
             self.decoders.deliver(&listener, Delivery::Follow);
         }
         if is_from_dump && start == Start::AtOnce {
-            self.release_held(&listener, dp_rank, Some(Position::UNKNOWN));
+            self.release_held(&listener, dp_rank, Some(Position::UNKNOWN), pending);
         }
         model.update_lora_name();
         Ok(Registered::New)
@@ -368,7 +383,8 @@ impl Indexer {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(index),
+            replaceable: ReplaceableIndex::new(self.options.design, index),
+            supervisor: Arc::clone(&self.supervisor),
             shared: self.rank_maker.clone().map(SharedRanks::new),
             instances: RwLock::default(),
             windows: Windows::default(),
@@ -400,6 +416,8 @@ impl Indexer {
     /// Stops listening to an instance, or to one of its ranks, and forgets what it holds; in one
     /// tenant, or in all tenants of the model. A model goes with its last instance, so that it can
     /// be registered again with another block size.
+    ///
+    /// No answer names the ranks from then on. Waits for their decoders and writers to forget them, for two seconds at most.
     pub fn unregister(
         &self,
         instance: &InstanceId,
@@ -407,27 +425,46 @@ impl Indexer {
         tenant_id: Option<&str>,
         dp_rank: Option<DpRank>,
     ) -> Unregistered {
-        let _registering = self.registering.lock();
-        let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
-        let leave = |model: &Arc<Model>| {
-            let ranks = self.leave(model, instance, dp_rank);
-            self.forget_if_empty(model);
-            ranks
+        let mut pending = Pending::default();
+        let ranks = {
+            let _registering = self.registering.lock();
+            let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
+            let leave = |model: &Arc<Model>| {
+                let ranks = self.leave(model, instance, dp_rank, &mut pending);
+                self.forget_if_empty(model);
+                ranks
+            };
+            models.iter().map(leave).sum()
         };
-        Unregistered { ranks: models.iter().map(leave).sum() }
+        Unregistered { ranks, is_forgotten: self.wait(pending) }
     }
 
     /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
     /// names.
     pub(crate) fn unregister_kept(&self, rank: &RankId, emptied: EmptiedModel) -> Unregistered {
+        let mut pending = Pending::default();
+        let ranks = self.leave_kept(rank, emptied, &mut pending);
+        Unregistered { ranks, is_forgotten: self.wait(pending) }
+    }
+
+    /// Waits for other threads' part in a change, for two seconds at most; whether it is done.
+    fn wait(&self, pending: Pending) -> bool {
+        let is_done = pending.wait();
+        if !is_done {
+            self.metrics.bound(Bound::RegistrationWait);
+        }
+        is_done
+    }
+
+    fn leave_kept(&self, rank: &RankId, emptied: EmptiedModel, pending: &mut Pending) -> usize {
         let _registering = self.registering.lock();
         let model = self.models.read().get(&rank.model).cloned();
         let Some(model) = model.filter(|_| self.keepers.keeper(rank).is_some_and(|keeper| keeper != Keeper::Hand))
         else {
-            return Unregistered { ranks: 0 };
+            return 0;
         };
         let stream = listener(&model, &rank.instance, rank.dp_rank);
-        let mut left = self.leave(&model, &rank.instance, Some(rank.dp_rank));
+        let mut left = self.leave(&model, &rank.instance, Some(rank.dp_rank), pending);
         let of_stream: Vec<RankId> = {
             let instances = model.instances.read();
             let listed = instances.get(&rank.instance).into_iter().flat_map(|instance| &instance.listeners);
@@ -435,22 +472,28 @@ impl Indexer {
             same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
         };
         if of_stream.iter().all(|other| self.keepers.keeper(other).is_none()) {
-            left +=
-                of_stream.iter().map(|other| self.leave(&model, &rank.instance, Some(other.dp_rank))).sum::<usize>();
+            let leave = |other: &RankId| self.leave(&model, &rank.instance, Some(other.dp_rank), pending);
+            left += of_stream.iter().map(leave).sum::<usize>();
         }
         if emptied == EmptiedModel::Goes {
             self.forget_if_empty(&model);
         }
-        Unregistered { ranks: left }
+        left
     }
 
     /// Takes an instance or one of its ranks out of a model; how many ranks it was.
-    fn leave(&self, model: &Arc<Model>, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
-        let mut ranks = forget_dumped(model, instance, dp_rank);
+    fn leave(
+        &self,
+        model: &Arc<Model>,
+        instance: &InstanceId,
+        dp_rank: Option<DpRank>,
+        pending: &mut Pending,
+    ) -> usize {
+        let mut ranks = self.forget_dumped(model, instance, dp_rank, pending);
         let closed = unlist(model, instance, dp_rank);
         ranks += closed.len();
         for (dp_rank, listener) in &closed {
-            self.stop_listening(model, *dp_rank, listener);
+            self.stop_listening(model, *dp_rank, listener, pending);
             let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank };
             let keeper = self.keepers.keeper(&rank);
             let owner = keeper.as_ref().map(Keeper::owner);
@@ -458,12 +501,6 @@ impl Indexer {
             self.keepers.forget(&rank);
             let (instance, model) = (instance.clone(), model.key.clone());
             self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
-        }
-        if let Some((_, listener)) = closed.first()
-            && !model.instances.read().contains_key(instance)
-        {
-            // Ranks that nobody listened to, too.
-            model.remove_worker(listener.worker);
         }
         model.update_lora_name();
         ranks
@@ -477,24 +514,70 @@ impl Indexer {
                 models.remove(&model.key);
                 models.len()
             };
-            self.share_memory_among(left);
+            // Behind the call: no answer waits for more room.
+            drop(self.share_memory_among(left));
         }
     }
 
     /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
-    fn stop_listening(&self, model: &Model, dp_rank: DpRank, listener: &Arc<Listener>) {
+    fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut Pending) {
         let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
-            let (done, muted) = bounded(1);
-            self.decoders.deliver(listener, Delivery::Mute(dp_rank, done));
-            // An error means that the service stops, and everything is forgotten anyway.
-            let _ = muted.recv();
-            self.release_held(listener, dp_rank, None);
-        } else if let Some(position) = self.sockets.close(listener) {
-            let (model, instance) = (model.key.clone(), listener.instance.clone());
-            let name = StreamName::new(model, instance, listener.dp_rank, &listener.options);
-            self.remembered.lock().keep(name, position);
+            self.decoders.deliver(listener, Delivery::Mute(dp_rank, pending.add()));
+            self.release_held(listener, dp_rank, None, pending);
+            return;
         }
+        let name = StreamName::new(model.key.clone(), listener.instance.clone(), listener.dp_rank, &listener.options);
+        let remembered = Arc::clone(&self.remembered);
+        let remember = move |position| remembered.lock().keep(name, position);
+        // Ranks of the instance that no listener was registered for, too.
+        let is_last = model.worker(&listener.instance) != Some(listener.worker);
+        self.retire(listener, is_last.then_some(listener.worker), remember, pending);
+    }
+
+    /// Closes a stream and has everything from it forgotten, and with it all of `worker`.
+    pub(super) fn retire(
+        &self,
+        listener: &Arc<Listener>,
+        worker: Option<WorkerId>,
+        remember: impl FnOnce(StreamPosition) + Send + 'static,
+        pending: &mut Pending,
+    ) {
+        let (model, done) = (Arc::clone(&listener.model), pending.add());
+        let forget = move |model: &Model| worker.into_iter().for_each(|worker| model.remove_worker(worker));
+        let retired = move |position| {
+            remember(position);
+            forget(&model);
+            // The one who asked may have stopped waiting.
+            let _ = done.send(());
+        };
+        if !self.sockets.close(listener, Box::new(retired)) {
+            let model = Arc::clone(&listener.model);
+            self.cleanup.run(pending, move || forget(&model));
+        }
+    }
+
+    /// Forgets an instance that is known from a dump alone, or one of its ranks; how many ranks it was.
+    fn forget_dumped(
+        &self,
+        model: &Arc<Model>,
+        instance: &InstanceId,
+        dp_rank: Option<DpRank>,
+        pending: &mut Pending,
+    ) -> usize {
+        let mut instances = model.instances.write();
+        let known = instances.get(instance).filter(|known| known.listeners.is_empty());
+        let Some(worker) = known.map(|known| known.worker) else { return 0 };
+        let mut ranks = model.index().ranks();
+        ranks.retain(|rank| rank.worker == worker);
+        let held = ranks.len();
+        ranks.retain(|rank| dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank));
+        if dp_rank.is_none() || ranks.len() == held {
+            instances.remove(instance);
+        }
+        let (model, forgotten) = (Arc::clone(model), ranks.len());
+        self.cleanup.run(pending, move || ranks.into_iter().for_each(|rank| model.clear_rank(rank)));
+        forgotten
     }
 }
 
@@ -512,22 +595,6 @@ fn log_registration(registration: &Registration, keeper: &Keeper, registered: &R
         // The client gets the error, and a discovery source logs it.
         Err(error) => log_rank!(debug, rank, endpoint, owner, %error, "failed to register the rank"),
     }
-}
-
-/// Forgets an instance that is known from a dump alone, or one of its ranks; how many ranks it was.
-fn forget_dumped(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> usize {
-    let mut instances = model.instances.write();
-    let known = instances.get(instance).filter(|known| known.listeners.is_empty());
-    let Some(worker) = known.map(|known| known.worker) else { return 0 };
-    let mut ranks = model.index.ranks();
-    ranks.retain(|rank| rank.worker == worker);
-    let is_meant = |rank: &&WorkerRank| dp_rank.is_none_or(|dp_rank| dp_rank == rank.dp_rank);
-    let forgotten: Vec<_> = ranks.iter().filter(is_meant).collect();
-    forgotten.iter().for_each(|rank| model.clear_rank(**rank));
-    if dp_rank.is_none() || forgotten.len() == ranks.len() {
-        instances.remove(instance);
-    }
-    forgotten.len()
 }
 
 /// Takes an instance, or one of its ranks, off the list of those that answers name.
@@ -549,7 +616,7 @@ fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<
 pub(super) fn refused(error: &ConnectError) -> RegistrationError {
     match error {
         ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
-        ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Stopping => {
+        ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Busy | ConnectError::Stopping => {
             RegistrationError::Unavailable(error.to_string())
         }
     }

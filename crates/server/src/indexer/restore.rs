@@ -9,6 +9,7 @@ use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_wire::{Age, CONTENTS_MAX};
 
+use super::cleanup::Pending;
 use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
 use crate::dump::{DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, Told, remembered};
@@ -75,11 +76,14 @@ pub(crate) struct Restored {
     unsaid: Unsaid,
     /// Blocks, cache groups and contents that are not kept.
     refused: u64,
+    /// Of which index this is, if anything was put into one.
+    generation: Option<u64>,
 }
 
 impl Restored {
     /// Takes what the rank holds into an index.
     pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, told: Told) {
+        self.generation.get_or_insert_with(|| model.replaceable.generation());
         match told {
             Told::Blocks(stored) => {
                 self.learn(stored.salt, stored.remembered, stored.parent, &stored.blocks);
@@ -112,6 +116,7 @@ impl Restored {
 
     /// Takes what is told besides the blocks.
     pub(super) fn note(&mut self, model: &Model, rank: WorkerRank, record: &RankRecord) {
+        self.generation.get_or_insert_with(|| model.replaceable.generation());
         record.windows.iter().for_each(|&window| model.windows.note(window.into()));
         self.stream = record.stream;
         self.unsaid.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
@@ -123,6 +128,11 @@ impl Restored {
             // That it exists limits what is usable, also when it is empty.
             self.take_names(model, rank, StoredNames { group, tier: Tier::Device, copies: 1, names: Vec::new() });
         }
+    }
+
+    /// Whether the index that the blocks were put into was given up since.
+    pub(super) fn is_lost(&self, model: &Model) -> bool {
+        self.generation.is_some_and(|generation| generation != model.replaceable.generation())
     }
 
     /// The place in the rank's stream that its blocks are of.
@@ -277,21 +287,41 @@ impl Indexer {
 
     /// Lets a held rank's stream go on from what was taken, or from its start.
     pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<Taken>) {
-        let _registering = self.registering.lock();
-        match (self.listener_of(rank), taken) {
-            (Some(listener), Some(taken)) => self.go_on_from(&listener, rank.dp_rank, taken.restored),
-            (Some(listener), None) => drop(self.release_held(&listener, rank.dp_rank, None)),
-            // It was unregistered meanwhile.
-            (None, Some(taken)) => taken.model.clear_restored(taken.rank),
-            (None, None) => {}
+        let mut pending = Pending::default();
+        {
+            let _registering = self.registering.lock();
+            match (self.listener_of(rank), taken) {
+                (Some(listener), Some(taken)) => {
+                    self.go_on_from(&listener, rank.dp_rank, taken.restored, &mut pending);
+                }
+                (Some(listener), None) => {
+                    self.release_held(&listener, rank.dp_rank, None, &mut pending);
+                }
+                // It was unregistered meanwhile.
+                (None, Some(taken)) => {
+                    self.cleanup.run(&mut pending, move || taken.model.clear_restored(taken.rank));
+                }
+                (None, None) => {}
+            }
         }
+        pending.wait_for_all();
     }
 
     /// Lets a held stream go on from what was restored of a rank.
-    pub(super) fn go_on_from(&self, listener: &Arc<Listener>, dp_rank: DpRank, restored: Restored) {
+    pub(super) fn go_on_from(
+        &self,
+        listener: &Arc<Listener>,
+        dp_rank: DpRank,
+        restored: Restored,
+        pending: &mut Pending,
+    ) {
+        if restored.is_lost(&listener.model) {
+            self.release_held(listener, dp_rank, None, pending);
+            return;
+        }
         let position = restored.position();
         self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.unsaid));
-        self.release_held(listener, dp_rank, Some(position));
+        self.release_held(listener, dp_rank, Some(position), pending);
     }
 
     /// The instance, which is made known if it is not.

@@ -41,7 +41,8 @@ pub(crate) const PREDICTION_TTL_MAX: Duration = Duration::from_secs(600);
 
 impl Indexer {
     /// What each pod's cache is worth to a prompt, predictions included; with a shared index of all replicas' pods, after one
-    /// call of the store. Without a shared index it does not wait.
+    /// call of the store. Where blocks lie in slower tiers, it waits half a second at most for the index's writer, on another
+    /// thread; otherwise, without a shared index, it does not wait.
     ///
     /// # Errors
     ///
@@ -54,8 +55,9 @@ impl Indexer {
         options: &ScoreOptions,
     ) -> Result<Scores, QueryError> {
         let search = self.search_everywhere(key, Query::Tokens(prompt)).await?;
-        let scoring = Scoring { weights: self.options.tier_weights, predictions: &self.predictions };
-        let scores = scoring.score(&search, options);
+        let scoring =
+            Scoring { weights: self.options.tier_weights, predictions: &self.predictions, lookups: &self.lookups };
+        let scores = scoring.score(&search, options).await;
         let predicted = scores.pods.iter().map(|pod| u64::from(pod.predicted_blocks)).sum();
         self.metrics.scored(scores.pods.len(), predicted);
         Ok(scores)

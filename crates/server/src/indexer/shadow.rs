@@ -6,6 +6,7 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 
+use super::cleanup::Pending;
 use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
@@ -21,6 +22,8 @@ pub(crate) struct Shadow {
     model: Arc<Model>,
     instance: InstanceId,
     worker: WorkerId,
+    /// Of which index it is.
+    generation: u64,
     /// The streams that it is to replace, and its own.
     replaced: BTreeMap<DpRank, Arc<Listener>>,
     listeners: BTreeMap<DpRank, Arc<Listener>>,
@@ -49,6 +52,7 @@ impl Shadow {
         let mut shadow = Self {
             indexer: Arc::clone(indexer),
             worker: WorkerId(indexer.new_id()),
+            generation: model.replaceable.generation(),
             model,
             instance: instance.clone(),
             replaced: BTreeMap::new(),
@@ -108,12 +112,14 @@ impl Shadow {
 
     /// Lets the streams go on from what was taken, or from their start.
     pub(crate) fn go_on(&mut self) {
+        let mut pending = Pending::default();
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
-                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored),
-                None => drop(self.indexer.release_held(listener, dp_rank, None)),
+                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored, &mut pending),
+                None => drop(self.indexer.release_held(listener, dp_rank, None, &mut pending)),
             }
         }
+        pending.wait_for_all();
     }
 
     /// Puts this in the place of the original.
@@ -127,7 +133,8 @@ impl Shadow {
             let streams = |listeners: &BTreeMap<DpRank, Arc<Listener>>| -> BTreeMap<DpRank, u64> {
                 listeners.iter().map(|(&dp_rank, listener)| (dp_rank, listener.id)).collect()
             };
-            if streams(&original.listeners) != streams(&self.replaced) {
+            let is_lost = self.model.replaceable.generation() != self.generation;
+            if is_lost || streams(&original.listeners) != streams(&self.replaced) {
                 return Err(changed());
             }
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
@@ -142,7 +149,7 @@ impl Shadow {
     /// Whether a rank of the original is known to have several cache groups.
     fn has_groups(&self, dp_rank: DpRank) -> bool {
         let original = self.replaced.get(&dp_rank).map(|listener| WorkerRank { worker: listener.worker, dp_rank });
-        original.is_some_and(|rank| !self.model.index.further_stores(rank).is_empty())
+        original.is_some_and(|rank| !self.model.index().further_stores(rank).is_empty())
     }
 
     fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {
@@ -182,9 +189,10 @@ impl Drop for Shadow {
         for listener in std::mem::take(&mut self.listeners).into_values() {
             closed.insert(listener.id, listener);
         }
+        let mut pending = Pending::default();
         for listener in closed.into_values() {
-            self.indexer.sockets.close(&listener);
-            self.model.remove_worker(listener.worker);
+            self.indexer.retire(&listener, Some(listener.worker), |_| {}, &mut pending);
         }
+        pending.wait();
     }
 }

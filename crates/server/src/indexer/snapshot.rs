@@ -68,10 +68,10 @@ impl Indexer {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
             move |Place { position, unsaid }| {
-                let further = model.index.further_stores(of);
+                let further = model.index().further_stores(of);
                 let groups = unsaid.groups.map(|named| GroupRecord::all(&named, &further));
                 // It may have become so while the message was waited for.
-                (!model.is_partial(of)).then(|| (position, (tally(&model.index.held(of)), groups)))
+                (!model.is_partial(of)).then(|| (position, (tally(&model.index().held(of)), groups)))
             }
         });
         let read = read.ok_or_else(|| match at {

@@ -35,6 +35,8 @@ pub(super) enum Change {
     },
     /// Everything up to a message was applied by somebody else.
     TakenOver(u64),
+    /// The stream has started over: what it said before this is void.
+    Restarted,
     /// Something is to be done between two messages.
     Do(Box<dyn FnOnce() + Send>),
 }

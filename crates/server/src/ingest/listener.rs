@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -82,6 +83,8 @@ pub(crate) struct ListenerState {
     hold: Mutex<Hold>,
     /// The thread that owns its sockets.
     pub(super) mailbox: OnceLock<Mailbox>,
+    /// Whether its state is lost, and the stream has not started over yet.
+    pub(super) awaits_restart: AtomicBool,
     status: Mutex<Status>,
     /// What of its messages waits for its decoder.
     pub(super) queued: Queued,
@@ -94,6 +97,7 @@ impl ListenerState {
         Self {
             hold: Mutex::default(),
             mailbox: OnceLock::new(),
+            awaits_restart: AtomicBool::new(false),
             status: Mutex::new(Status::new(ceiling)),
             queued: Queued::default(),
         }
@@ -227,6 +231,7 @@ impl Listener {
 
     /// The listener's state as far as `dp_rank` is concerned.
     pub(crate) fn report(&self, dp_rank: DpRank) -> ListenerReport {
+        let trust = self.trust(dp_rank);
         let status = self.state.status.lock();
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
         ListenerReport {
@@ -240,7 +245,7 @@ impl Listener {
             last_seq: status.last_sequence,
             last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
             gaps: status.gaps,
-            trust: status.trust.of(dp_rank).0,
+            trust,
             replay: status.progress(),
             extra_keys: self.options.extra_keys,
             partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
@@ -250,7 +255,10 @@ impl Listener {
     }
 
     pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
-        self.state.status.lock().trust.of(dp_rank).0
+        match self.state.status.lock().trust.of(dp_rank).0 {
+            Trust::Exact if self.awaits_restart() => Trust::Degraded,
+            trust => trust,
+        }
     }
 
     /// Trust in a rank as of the last applied message.

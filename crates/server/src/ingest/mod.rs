@@ -18,6 +18,7 @@ mod message;
 mod place;
 mod pods;
 mod queue;
+mod restart;
 mod sockets;
 mod trust;
 mod writer;

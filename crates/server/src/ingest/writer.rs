@@ -3,19 +3,18 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySendError, bounded};
-use flash_indexer_core::groups::RankEvent;
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, TrySendError, bounded};
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::{EVENTS_AHEAD, SharedIndex, WorkerRank};
 use parking_lot::Mutex;
-use tracing::warn;
 
 use super::change::Change;
 use super::listener::Listener;
 use crate::explain::ClearCause;
 use crate::metrics::{Bound, Metrics};
+use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
 /// message brings, or several small ones.
@@ -38,7 +37,7 @@ pub(crate) trait Leftover: Send + Sync {
 type Served = Arc<Mutex<Vec<Weak<dyn Leftover>>>>;
 
 /// Something to be done between two changes.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 enum Work {
     Changes(Arc<Listener>, Vec<Change>),
@@ -46,19 +45,23 @@ enum Work {
     Stop,
 }
 
+/// How long a decoder waits at a time for a writer that is behind, before it looks whether the service stops.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+
 /// A fixed number of writers; each model belongs to one.
 pub(crate) struct Writers {
     queues: Vec<Sender<Work>>,
     /// By writer.
     served: Vec<Served>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<SupervisedThread>>,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
 impl Writers {
-    pub(crate) fn start(count: usize, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+    pub(crate) fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
+        let metrics = supervisor.metrics();
         let mut queues = Vec::new();
         let mut served = Vec::new();
         let mut threads = Vec::new();
@@ -67,8 +70,9 @@ impl Writers {
             let serves = Served::default();
             served.push(Arc::clone(&serves));
             let writer = Writer { work, serves, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
-            let builder = std::thread::Builder::new().name(format!("index-writer-{number}"));
-            threads.push(builder.spawn(move || writer.run())?);
+            let queue: Sender<Work> = sender.clone();
+            let run = move |watch: &Arc<Watch>| writer.run(watch);
+            threads.push(supervisor.spawn_with_queue(ThreadKind::Writer, Some(number), move || queue.len(), run)?);
             queues.push(sender);
         }
         Ok(Self { queues, served, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
@@ -102,16 +106,19 @@ impl Writers {
     }
 
     /// Has something done between two changes, after everything that was asked for before.
-    pub(super) fn run(&self, listener: &Listener, job: Job) {
+    pub(crate) fn run(&self, listener: &Listener, job: Job) {
         self.send(listener, Work::Job(job));
     }
 
     fn send(&self, listener: &Listener, work: Work) {
         let queue = &self.queues[listener.model.writer];
-        if let Err(TrySendError::Full(work)) = queue.try_send(work) {
-            self.metrics.bound(Bound::WriterQueue);
-            // It fails only when the writer has ended, and with it everything.
-            let _ = queue.send(work);
+        let Err(TrySendError::Full(mut work)) = queue.try_send(work) else { return };
+        self.metrics.bound(Bound::WriterQueue);
+        while let Err(SendTimeoutError::Timeout(unsent)) = queue.send_timeout(work, STOP_CHECK) {
+            if self.are_stopping() {
+                return;
+            }
+            work = unsent;
         }
     }
 
@@ -120,17 +127,14 @@ impl Writers {
         self.stopping.store(true, Relaxed);
     }
 
-    /// Ends every writer. To be called after those that write.
-    pub(crate) fn stop(&self) {
+    /// Ends every writer; one that does not end by `deadline` is abandoned. To be called after those that write.
+    pub(crate) fn stop(&self, deadline: Instant) {
         self.stop_applying();
-        for queue in &self.queues {
-            // A writer that has ended already needs no telling.
-            let _ = queue.send(Work::Stop);
-        }
-        for thread in self.threads.lock().drain(..) {
-            if thread.join().is_err() {
-                warn!("an index writer had panicked");
-            }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for (queue, thread) in self.queues.iter().zip(threads) {
+            // A writer that takes nothing by then is abandoned.
+            let _ = queue.send_deadline(Work::Stop, deadline);
+            thread.join_by(deadline);
         }
     }
 }
@@ -165,42 +169,62 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(self) {
+    fn run(self, watch: &Watch) {
         let mut since_leftover = 0;
-        while let Some(work) = self.next() {
+        while let Some(work) = self.next(watch) {
             since_leftover += 1;
             if since_leftover >= WORK_BETWEEN_LEFTOVERS {
                 since_leftover = 0;
-                self.do_leftover();
+                self.do_leftover(watch);
             }
             match work {
                 Work::Changes(listener, changes) => {
+                    watch.begin(Some(Arc::clone(&listener) as _));
                     if !self.stopping.load(Relaxed) {
-                        let now = Instant::now();
-                        let mut context = Context::new(now);
-                        let mut changes = changes.into_iter();
-                        while let Some(change) = changes.next() {
-                            if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(EVENTS_AHEAD - 1) {
-                                let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
-                                listener.model.index.prefetch_event(rank, event);
-                            }
-                            self.change(&listener, change, now, &mut context);
-                        }
+                        self.make(watch, &listener, changes);
                     }
                 }
-                Work::Job(job) => job(),
+                Work::Job(job) => {
+                    watch.begin(None);
+                    watch.guarded(job);
+                }
                 Work::Stop => return,
             }
+            watch.end();
+        }
+    }
+
+    /// Makes the changes of one entry of the queue. If one panics, the others of the entry are dropped with the index.
+    fn make(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
+        let index = listener.model.index();
+        let made = watch.guarded(|| {
+            let now = Instant::now();
+            let mut context = Context::new(now);
+            let mut changes = changes.into_iter();
+            while let Some(change) = changes.next() {
+                if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(EVENTS_AHEAD - 1) {
+                    let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
+                    index.prefetch_event(rank, event);
+                }
+                // What was sent before the stream started over is void.
+                if matches!(change, Change::Restarted) || !listener.awaits_restart() {
+                    self.change(watch, &index, listener, change, now, &mut context);
+                }
+                watch.step();
+            }
+        });
+        if made.is_none() {
+            listener.model.give_up(&index, Some(listener.id));
         }
     }
 
     /// The next work. While there is none, goes on with what indexes have left over; none when nobody can send any more.
-    fn next(&self) -> Option<Work> {
+    fn next(&self, watch: &Watch) -> Option<Work> {
         loop {
             match self.work.try_recv() {
                 Ok(work) => return Some(work),
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if !self.stopping.load(Relaxed) && self.do_leftover() => continue,
+                Err(TryRecvError::Empty) if !self.stopping.load(Relaxed) && self.do_leftover(watch) => continue,
                 Err(TryRecvError::Empty) => {}
             }
             match self.work.recv_timeout(LEFTOVER_INTERVAL) {
@@ -212,17 +236,28 @@ impl Writer {
     }
 
     /// Does a bounded part of what the first index has left over that has anything. Says whether one had.
-    fn do_leftover(&self) -> bool {
+    fn do_leftover(&self, watch: &Watch) -> bool {
         let served = self.serves.lock().clone();
-        served.iter().filter_map(Weak::upgrade).any(|index| index.maintain())
+        watch.begin(None);
+        let is_more = served.iter().filter_map(Weak::upgrade).any(|index| index.maintain());
+        watch.end();
+        is_more
     }
 
     /// Makes one change of a lot that was begun at `now`.
-    fn change(&self, listener: &Listener, change: Change, now: Instant, context: &mut Context) {
+    fn change(
+        &self,
+        watch: &Watch,
+        index: &GroupedIndex,
+        listener: &Listener,
+        change: Change,
+        now: Instant,
+        context: &mut Context,
+    ) {
         match change {
             Change::Event(dp_rank, event) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
-                let applied = listener.model.apply(rank, &event);
+                let applied = listener.model.apply_to(index, rank, &event);
                 self.metrics.applied(&event, &applied);
                 let (bound, why) = match &event {
                     RankEvent::Indexed(event) => {
@@ -239,7 +274,7 @@ impl Writer {
                 if applied.refused > 0 {
                     // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
                     let is_indexed = matches!(event, RankEvent::Indexed(_));
-                    if !is_indexed || listener.model.index.memory_bound().is_none() {
+                    if !is_indexed || index.memory_bound().is_none() {
                         self.metrics.bounded(bound, applied.refused);
                         listener.raise(Some(dp_rank), why.to_owned());
                     }
@@ -252,7 +287,7 @@ impl Writer {
             Change::DropsNoted(run) => listener.drops_noted(run),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
-                listener.model.clear_rank(rank);
+                listener.model.clear_in(index, rank);
                 listener.model.history.forgotten(rank, context.cause, now);
             }
             Change::ForgetCause(cause) => context.cause = cause,
@@ -265,7 +300,9 @@ impl Writer {
                 *context = Context::new(now);
             }
             Change::TakenOver(sequence) => listener.taken_over(sequence),
-            Change::Do(job) => job(),
+            Change::Restarted => listener.restarted(),
+            // It changes no index.
+            Change::Do(job) => drop(watch.guarded(job)),
         }
     }
 }

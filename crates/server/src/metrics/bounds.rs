@@ -52,6 +52,10 @@ pub(crate) enum Bound {
     RecentUses,
     /// Blocks that pods are predicted to hold.
     PredictedBlocks,
+    /// Lookups of tiers that wait for writers, and their time.
+    TierLookups,
+    /// The wait of a registration, or its end, for threads that have a part in it.
+    RegistrationWait,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
     /// Bytes of a name, an endpoint or a salt.
@@ -61,7 +65,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 26] = [
         Self::Queue,
         Self::PodQueue,
         Self::Arrivals,
@@ -83,6 +87,8 @@ impl Bound {
         Self::Listeners,
         Self::RecentUses,
         Self::PredictedBlocks,
+        Self::TierLookups,
+        Self::RegistrationWait,
         Self::DiscoveryTargets,
         Self::Names,
         Self::Addresses,
@@ -111,6 +117,8 @@ impl Bound {
             Self::Listeners => "listeners",
             Self::RecentUses => "recent_uses",
             Self::PredictedBlocks => "predicted_blocks",
+            Self::TierLookups => "tier_lookups",
+            Self::RegistrationWait => "registration_wait",
             Self::DiscoveryTargets => "discovery_targets",
             Self::Names => "names",
             Self::Addresses => "addresses",

@@ -16,6 +16,7 @@ mod rpc;
 mod scores;
 mod state;
 mod store;
+mod threads;
 mod tokenization;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -38,6 +39,7 @@ use self::process::Process;
 use self::requests::RequestMetrics;
 use self::rpc::RpcMetrics;
 use self::scores::ScoreMetrics;
+use self::threads::ThreadMetrics;
 use self::tokenization::TokenizationMetrics;
 
 const PREFIX: &str = "flash_indexer";
@@ -59,6 +61,7 @@ pub(crate) struct Metrics {
     rpc: RpcMetrics,
     discovery: DiscoveryMetrics,
     bounds: BoundMetrics,
+    threads: ThreadMetrics,
 }
 
 /// Which names the metrics have.
@@ -88,6 +91,7 @@ impl Metrics {
         let rpc = RpcMetrics::register(&mut registry);
         let discovery = DiscoveryMetrics::register(&mut registry);
         let bounds = BoundMetrics::register(&mut registry);
+        let threads = ThreadMetrics::register(&mut registry);
         Self {
             registry,
             compat,
@@ -100,6 +104,7 @@ impl Metrics {
             rpc,
             discovery,
             bounds,
+            threads,
         }
     }
 

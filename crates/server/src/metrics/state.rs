@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) tokenization: Option<PoolStatistics>,
     /// The shared index, if there is one.
     pub(crate) store: Option<StoreReport>,
+    /// Threads that panicked for good, or stand still.
+    pub(crate) threads_not_moving: usize,
 }
 
 /// What a registered rank is counted under.
@@ -139,6 +141,8 @@ impl Collector for State {
         let lots = self.writers.iter().enumerate().map(|(writer, &lots)| (Writer { writer }, gauge(lots)));
         families.add("queued_lots", "Lots of changes, of a message or several, that wait for a writer", None, lots)?;
 
+        let help = "Threads that ended by a panic, or have not moved for 5 s while work is queued";
+        families.one("threads_not_moving", help, &gauge(self.threads_not_moving))?;
         let help = "Blocks that pods are predicted to hold and that the index does not have yet";
         families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
         if let Some(pool) = &self.tokenization {

@@ -40,5 +40,7 @@ pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::
     let help = "Values in the shared index that no replica writes, as queries met them: they count as missing";
     families.one("store_invalid_values_read", help, &ConstCounter::new(invalid_values_read))?;
     let help = "Such values that this replica has removed";
-    families.one("store_invalid_values_removed", help, &ConstCounter::new(invalid_values_removed))
+    families.one("store_invalid_values_removed", help, &ConstCounter::new(invalid_values_removed))?;
+    let help = "Panics of tasks of the shared index, which start again";
+    families.one("store_task_panics", help, &ConstCounter::new(report.task_panics))
 }

@@ -20,6 +20,7 @@ use crate::indexer::{Indexer, RankId, Shadow, ShadowError};
 use crate::ingest::{Connection, ListenerReport, ReadAt, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_rank;
+use crate::supervision::{ThreadKind, Watch};
 
 /// Apart so far, two looks tell how busy a stream is.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
@@ -159,11 +160,12 @@ impl Check {
     /// When there is no thread.
     pub(crate) fn start(self) -> io::Result<CheckGuard> {
         let (guard, dropped) = bounded(0);
-        std::thread::Builder::new().name("peer-check".to_owned()).spawn(move || self.run(&dropped))?;
+        let supervisor = Arc::clone(self.indexer.supervisor());
+        supervisor.spawn(ThreadKind::PeerCheck, None, move |watch| self.run(watch, &dropped))?;
         Ok(CheckGuard(guard))
     }
 
-    fn run(self, dropped: &Receiver<()>) {
+    fn run(self, watch: &Watch, dropped: &Receiver<()>) {
         let client = PeerClient::new(&self.deadlines);
         let mut disputed = BTreeSet::new();
         while dropped.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout) {
@@ -171,7 +173,8 @@ impl Check {
                 continue;
             }
             for url in self.peers.urls() {
-                if let Err(error) = self.compare(&client, &url, &mut disputed) {
+                // One that panics is tried again with the next round.
+                if let Some(Err(error)) = watch.guarded(|| self.compare(&client, &url, &mut disputed)) {
                     self.indexer.metrics().peer_check("unreachable");
                     info!(peer = url.as_str(), %error, "failed to compare with a peer");
                 }

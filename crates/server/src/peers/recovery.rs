@@ -19,6 +19,7 @@ use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRe
 use crate::indexer::{Indexer, Keeper, RankId, Registered, Registration, Restore, Taken};
 use crate::instance::ModelKey;
 use crate::logs::log_rank;
+use crate::supervision::{ThreadKind, Watch};
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
@@ -42,6 +43,8 @@ pub(crate) enum SourceError {
     Open { path: String, source: io::Error },
     #[error("{source_name}: {source}")]
     Dump { source_name: String, source: DumpError },
+    #[error("taking it over panicked, a fault of this program: start without --load")]
+    Panicked,
 }
 
 impl SourceError {
@@ -51,7 +54,7 @@ impl SourceError {
             Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
             Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
             Self::Peer(PeerError::Strange { .. }) => "strange",
-            Self::Open { .. } | Self::Dump { .. } => "broken_dump",
+            Self::Open { .. } | Self::Dump { .. } | Self::Panicked => "broken_dump",
         }
     }
 }
@@ -65,15 +68,22 @@ impl Recovery {
     /// When there is no thread.
     pub(crate) fn start(self) -> io::Result<Arc<RecoveryStatus>> {
         let (status, reporter) = RecoveryStatus::running();
-        std::thread::Builder::new().name("recovery".to_owned()).spawn(move || self.run(&reporter))?;
+        let supervisor = Arc::clone(self.indexer.supervisor());
+        supervisor.spawn(ThreadKind::Recovery, None, move |watch| self.run(watch, &reporter))?;
         Ok(status)
     }
 
-    fn run(mut self, reporter: &Reporter) {
+    fn run(mut self, watch: &Watch, reporter: &Reporter) {
         let client = PeerClient::new(&self.deadlines);
-        let restored = self.ask_all(&client, reporter);
+        // What was restored before a panic is taken out again on the way.
+        let restored = watch.guarded(|| self.ask_all(&client, reporter));
+        let restored = restored.unwrap_or_else(|| match self.load {
+            Some(_) => Err(SourceError::Panicked),
+            None => Ok(BTreeMap::new()),
+        });
         let failed = restored.as_ref().err().map(ToString::to_string);
-        self.release(restored.unwrap_or_default());
+        let restored = restored.unwrap_or_default();
+        watch.guarded(|| self.release(restored));
         match failed {
             None => reporter.say(RecoveryState::Finished),
             Some(error) => {

@@ -32,11 +32,13 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
     let Some(shared) = &model.shared else { return Vec::new() };
     let scope = scope(&model.key.model_name, &model.key.tenant_id, model.block_size.tokens());
     let lora_name = model.lora_name.read().clone();
-    let blocks = blocks(&model.index);
+    let blocks = blocks(&**model.index());
     let own = |(instance, rank): (InstanceId, WorkerRank)| {
-        let standing = model.standing(&instance, rank.dp_rank);
         // Replicas of earlier versions do not know the recovering state.
-        let trust = if standing.trust == Trust::Recovering { Trust::Degraded } else { standing.trust };
+        let trust = match model.listed_trust(&instance, rank.dp_rank) {
+            Trust::Recovering => Trust::Degraded,
+            trust => trust,
+        };
         let fares = Fares { trust, blocks: blocks.get(&rank).copied().unwrap_or_default() };
         let description = Description {
             model_name: model.key.model_name.clone(),

@@ -37,6 +37,12 @@ impl SharedRanks {
         }
     }
 
+    /// Forgets every rank, also those in which a change panicked.
+    pub(crate) fn clear_all(&self) {
+        let ranks = std::mem::take(&mut *self.ranks.write());
+        ranks.into_values().for_each(|rank| rank.clear());
+    }
+
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
         self.ranks.write().retain(|rank, shared| {
             if rank.worker == worker {

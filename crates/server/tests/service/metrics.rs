@@ -10,7 +10,7 @@ use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_ba
 use serde_json::{Value, json};
 
 /// Metrics of counting kinds that nothing in [`everything_that_is_counted_moves_its_metric`] moves.
-const UNMOVED: [&str; 11] = [
+const UNMOVED: [&str; 13] = [
     "flash_indexer_replays",
     "flash_indexer_replayed_messages",
     "flash_indexer_listener_restarts",
@@ -22,6 +22,8 @@ const UNMOVED: [&str; 11] = [
     "flash_indexer_tokenized_tokens",
     "flash_indexer_tokenization_wait_seconds",
     "flash_indexer_tokenization_work_seconds",
+    "flash_indexer_thread_panics",
+    "flash_indexer_index_replacements",
 ];
 
 #[test]

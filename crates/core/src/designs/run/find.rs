@@ -26,9 +26,12 @@ pub(super) enum Way {
     Branching,
 }
 
-/// Tries until nothing has changed while a query was answered. `attempt` starts from nothing each
-/// time; what it reads of ranks' names is checked here.
-pub(super) fn until_unchanged<T>(published: &Published, mut attempt: impl FnMut() -> Result<T, Changed>) -> (T, u64) {
+/// Tries until nothing has changed while a query was answered, or the index is abandoned: then there is no result.
+/// `attempt` starts from nothing each time; what it reads of ranks' names is checked here.
+pub(super) fn until_unchanged<T>(
+    published: &Published,
+    mut attempt: impl FnMut() -> Result<T, Changed>,
+) -> Option<(T, u64)> {
     loop {
         if let Some(version) = published.ranks.version()
             && let Ok(result) = attempt()
@@ -36,8 +39,11 @@ pub(super) fn until_unchanged<T>(published: &Published, mut attempt: impl FnMut(
             // What has been read was still so after all of it was read.
             fence(Acquire);
             if published.ranks.is_still(version) {
-                return (result, version);
+                return Some((result, version));
             }
+        }
+        if published.ranks.is_abandoned() {
+            return None;
         }
         pause();
     }

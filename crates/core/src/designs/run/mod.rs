@@ -23,8 +23,8 @@ mod writer;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -106,6 +106,8 @@ const COPIED_RANK_WITH_EVENT_MAX: usize = 1 << 13;
 pub struct RunIndex {
     published: ArcSwap<Published>,
     writer: Mutex<Writer>,
+    /// Bytes that the index took when [`SharedIndex::memory_bytes`] last found no change under way.
+    bytes_taken: AtomicUsize,
     /// Only with a bound of memory.
     bound: Option<Bound>,
     twins_passed_over: AtomicU64,
@@ -152,6 +154,14 @@ impl RunMatches {
         self.scratch.top.iter().map(|&(holder, depth)| (holder.0 as usize, depth))
     }
 
+    /// Takes in how a query ended: one of an abandoned index has found nothing.
+    fn settle(&mut self, found: Option<((), u64)>) {
+        match found {
+            Some(((), version)) => self.version = version,
+            None => *self = Self::default(),
+        }
+    }
+
     /// The [`RunHolders::version`] that the holders are of.
     #[must_use]
     pub fn holders_version(&self) -> u64 {
@@ -191,7 +201,13 @@ impl RunIndex {
     pub fn keyed(limits: RunLimits, key: HashKey) -> Self {
         let published = Arc::new(Published::new(0, key));
         let writer = Mutex::new(Writer::new(Arc::clone(&published), limits));
-        Self { published: ArcSwap::new(published), writer, bound: None, twins_passed_over: AtomicU64::new(0) }
+        Self {
+            published: ArcSwap::new(published),
+            writer,
+            bytes_taken: AtomicUsize::new(0),
+            bound: None,
+            twins_passed_over: AtomicU64::new(0),
+        }
     }
 
     /// An empty index that takes no more than `bytes_max` bytes at any time, and forgets what is least
@@ -238,8 +254,8 @@ impl RunIndex {
     /// form of a query; see [`RunMatches`].
     pub fn find_depths(&self, query: &[LocalHash], matches: &mut RunMatches) {
         let published = self.published.load();
-        let ((), version) = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
-        matches.version = version;
+        let found = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
+        matches.settle(found);
         self.note_use(&matches.scratch);
     }
 
@@ -248,8 +264,8 @@ impl RunIndex {
     pub fn find_top(&self, query: &[LocalHash], count: usize, level: Tier, matches: &mut RunMatches) {
         let published = self.published.load();
         let scratch = &mut matches.scratch;
-        let ((), version) = until_unchanged(&published, || find_top(&published, query, (count, level), scratch));
-        matches.version = version;
+        let found = until_unchanged(&published, || find_top(&published, query, (count, level), scratch));
+        matches.settle(found);
         self.note_use(&matches.scratch);
     }
 
@@ -257,7 +273,7 @@ impl RunIndex {
     #[must_use]
     pub fn holders(&self) -> RunHolders {
         let published = self.published.load();
-        let (holders, version) = until_unchanged(&published, || {
+        let found = until_unchanged(&published, || {
             let holders = (0..published.ranks.holder_count()).map(|holder| {
                 let meaning = published.ranks.meaning(Holder(holder as u32));
                 let level = |level: u8| Tier::ALL.get(usize::from(level)).copied();
@@ -267,6 +283,7 @@ impl RunIndex {
             });
             Ok(holders.collect())
         });
+        let (holders, version) = found.unwrap_or_default();
         RunHolders { version, holders }
     }
 
@@ -349,8 +366,9 @@ impl SharedIndex for RunIndex {
                 find_depths(&published, query, scratch)?;
                 Ok(scores(&published, scratch))
             });
+            let Some((found, _)) = found else { return MatchScores::default() };
             self.note_use(scratch);
-            found.0
+            found
         })
     }
 
@@ -401,13 +419,20 @@ impl SharedIndex for RunIndex {
         writer.do_leftover(VISITED_AT_A_TURN) || self.compact_if_sparse(&mut writer, COPIED_AT_A_TURN, usize::MAX)
     }
 
-    /// Waits for the writer; costs the number of ranks and of directory segments.
+    /// While a change is being made, the figure from before it: it never waits for the writer.
     fn memory_bytes(&self) -> Option<usize> {
-        Some(self.writer.lock().memory().bytes_taken)
+        if let Some(writer) = self.writer.try_lock() {
+            self.bytes_taken.store(writer.bytes_taken(), Relaxed);
+        }
+        Some(self.bytes_taken.load(Relaxed))
     }
 
     fn twins_passed_over(&self) -> u64 {
         self.twins_passed_over.load(Relaxed)
+    }
+
+    fn abandon(&self) {
+        self.published.load().ranks.abandon();
     }
 
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
@@ -453,4 +478,50 @@ fn scores(published: &Published, found: &Scratch) -> MatchScores {
         }
     });
     MatchScores { ranks }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::{Block, DpRank, SequenceHash};
+
+    fn stored(rank: u64) -> (WorkerRank, BlockEvent) {
+        let blocks = vec![Block { sequence: SequenceHash(rank), local: LocalHash(7) }];
+        let rank = WorkerRank { worker: WorkerId(rank), dp_rank: DpRank(0) };
+        (rank, BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 })
+    }
+
+    #[test]
+    fn queries_of_an_abandoned_index_do_not_wait_for_a_change_that_panicked() {
+        let index = RunIndex::default();
+        let (rank, event) = stored(1);
+        index.apply(rank, &event);
+        let published = index.published.load_full();
+        let change = || published.ranks.change(|_| panic!("a test asked for it"));
+        assert!(catch_unwind(AssertUnwindSafe(change)).is_err());
+        assert_eq!(published.ranks.version(), None, "the change never ends");
+        index.abandon();
+        assert!(index.find(&[LocalHash(7)]).ranks.is_empty());
+        assert!(index.sizes().is_empty() && index.holders().holders.is_empty());
+        let mut matches = RunMatches::default();
+        index.find_depths(&[LocalHash(7)], &mut matches);
+        assert!(matches.depths().is_empty());
+        index.find_top(&[LocalHash(7)], 1, Tier::External, &mut matches);
+        assert_eq!(matches.top().len(), 0);
+    }
+
+    #[test]
+    fn the_memory_is_known_while_a_change_is_made() {
+        let index = RunIndex::default();
+        for (rank, event) in (1..100).map(stored) {
+            index.apply(rank, &event);
+        }
+        let before = index.memory_bytes();
+        assert!(before > Some(0));
+        let writing = index.writer.lock();
+        assert_eq!(index.memory_bytes(), before);
+        drop(writing);
+    }
 }

@@ -120,7 +120,7 @@ fn find(published: &Published, query: &[LocalHash]) -> MatchScores {
         find_depths(published, query, &mut scratch)?;
         Ok(scores(published, &scratch))
     };
-    until_unchanged(published, attempt).0
+    until_unchanged(published, attempt).expect("no model abandons its index").0
 }
 
 /// Ranks with their depths in every tier together.
@@ -135,7 +135,7 @@ fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(Wo
         });
         Ok(found.collect())
     };
-    until_unchanged(published, attempt).0
+    until_unchanged(published, attempt).expect("no model abandons its index").0
 }
 
 /// What each rank may be told to hold, level by level: what it held at some moment.

@@ -1,28 +1,29 @@
 //! Decoders: threads that each follow some listeners' streams and make changes of their messages.
 
 mod pods;
+mod restarts;
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use flash_indexer_core::DpRank;
-use flash_indexer_wire::{StreamPosition, StreamTrust};
+use flash_indexer_wire::{Replay, StreamPosition, StreamTrust};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tracing::{error, warn};
+use tracing::error;
 
-use super::intake::Intake;
+use super::intake::{Intake, READING_FAILED};
 use super::listener::Listener;
 use super::place::{Detail, Read, ReadAt, Unsaid};
 use super::pods::{Arrival, ConnectionId, Pod, PodMessage, PodName, PodStreams, Refusal};
 use super::queue::Queued;
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
+use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch, guarded};
 
 /// Bytes of messages that may wait for one decoder, each message with [`MESSAGE_OVERHEAD_BYTES`].
 const QUEUED_BYTES_MAX: usize = 256 << 20;
@@ -41,6 +42,9 @@ const ARRIVALS_MAX: usize = 1 << 10;
 
 /// A message as it came from a socket.
 pub(in crate::ingest) type Frames = Vec<Vec<u8>>;
+
+/// Called by the writer once everything from a listener is forgotten, with where its stream stood.
+pub(crate) type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
 
 /// What a decoder is told of a listener, in order.
 pub(crate) enum Delivery {
@@ -72,8 +76,10 @@ pub(crate) enum Delivery {
     Read { dp_rank: DpRank, at: ReadAt, detail: Detail, read: Read },
     /// What the stream has said of a rank before it is gone on with.
     Learn(DpRank, Unsaid),
+    /// What is known of the stream is lost: it starts over, with or without asking the engine for what it has published.
+    Restart(Replay),
     /// The listener's sockets are closed: forget all that it told.
-    Retire(Sender<StreamPosition>),
+    Retire(Retired),
 }
 
 impl Delivery {
@@ -130,7 +136,7 @@ pub(crate) struct Decoders {
     queues: Vec<Queue>,
     assigned: AtomicUsize,
     arrivals: Receiver<Arrival>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<SupervisedThread>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
 }
@@ -142,7 +148,12 @@ struct Queue {
 
 impl Decoders {
     /// Starts so many, or as many as there are processors, up to a bound.
-    pub(crate) fn start(count: Option<usize>, writers: &Arc<Writers>, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        count: Option<usize>,
+        writers: &Arc<Writers>,
+        supervisor: &Arc<Supervisor>,
+    ) -> std::io::Result<Self> {
+        let metrics = supervisor.metrics();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
         let (arrived, arrivals) = bounded(ARRIVALS_MAX);
@@ -159,11 +170,13 @@ impl Decoders {
                 arrived: arrived.clone(),
                 wakes: BTreeSet::new(),
                 waiting_bytes: 0,
+                at_work: None,
                 writers: Arc::clone(writers),
                 metrics: Arc::clone(metrics),
             };
-            let builder = std::thread::Builder::new().name(format!("decoder-{number}"));
-            threads.push(builder.spawn(move || decoder.run())?);
+            let queue: Sender<Work> = Sender::clone(&sender);
+            let run = move |watch: &Arc<Watch>| decoder.run(watch);
+            threads.push(supervisor.spawn_with_queue(ThreadKind::Decoder, Some(number), move || queue.len(), run)?);
             queues.push(Queue { sender, queued });
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
@@ -237,16 +250,15 @@ impl Decoders {
         None
     }
 
-    /// Ends every decoder; what is still queued is dropped, because nothing outlives the process.
-    pub(crate) fn stop(&self) {
+    /// Ends every decoder; what is still queued is dropped, because nothing outlives the process. One that does not end by
+    /// `deadline` is abandoned.
+    pub(crate) fn stop(&self, deadline: Instant) {
         for queue in &self.queues {
             // A decoder that has ended already needs no telling.
             let _ = queue.sender.send(Work::Stop);
         }
         for thread in self.threads.lock().drain(..) {
-            if thread.join().is_err() {
-                warn!("a decoder had panicked");
-            }
+            thread.join_by(deadline);
         }
     }
 }
@@ -264,55 +276,69 @@ struct Decoder {
     wakes: BTreeSet<(Instant, u64)>,
     /// Bytes that wait in all streams.
     waiting_bytes: usize,
+    /// The listener whose intake is taken out of `intakes` at the moment.
+    at_work: Option<Arc<Listener>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
 }
 
 impl Decoder {
-    fn run(mut self) {
+    fn run(mut self, watch: &Watch) {
         loop {
             let work = match self.wakes.first() {
                 Some(&(wake, _)) => self.work.recv_deadline(wake),
                 None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            // What was delivered before a deadline counts, however long it waited here.
-            let time = match work {
-                Ok(Work::Delivery { listener, delivery, at }) => {
-                    let (messages, bytes) = delivery.size();
-                    self.queued.take(messages, bytes);
-                    listener.state.queued.take(messages, bytes);
-                    if !self.writers.are_stopping() {
-                        self.take(&listener, delivery);
-                    }
-                    at
-                }
-                Ok(Work::Pod { pod, messages, at }) => {
-                    let (messages_count, bytes) = pods::size(&messages);
-                    self.queued.take(messages_count, bytes);
-                    pod.queued.take(messages_count, bytes);
-                    if !self.writers.are_stopping() {
-                        self.take_messages(&pod, messages);
-                    }
-                    at
-                }
-                Ok(Work::PodDropped { pod, runs }) => {
-                    pod.queued.end_dropping();
-                    self.note_dropped(&pod.name, &runs);
-                    Instant::now()
-                }
-                Ok(Work::Lost(connection)) => {
-                    self.lose(connection);
-                    Instant::now()
-                }
-                Ok(Work::Refused(name, dp_rank, refusal)) => {
-                    self.refuse(&name, dp_rank, &refusal);
-                    Instant::now()
-                }
-                Err(RecvTimeoutError::Timeout) => Instant::now(),
-                Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-            };
-            self.wake(time);
+            watch.begin(None);
+            match watch.guarded(|| self.step(work)) {
+                Some(ControlFlow::Continue(())) => {}
+                Some(ControlFlow::Break(())) => return,
+                None => self.restart_all(),
+            }
+            watch.end();
         }
+    }
+
+    /// Does what one entry of the queue asks for, or what it is time for.
+    fn step(&mut self, work: Result<Work, RecvTimeoutError>) -> ControlFlow<()> {
+        // What was delivered before a deadline counts, however long it waited here.
+        let time = match work {
+            Ok(Work::Delivery { listener, delivery, at }) => {
+                let (messages, bytes) = delivery.size();
+                self.queued.take(messages, bytes);
+                listener.state.queued.take(messages, bytes);
+                if !self.writers.are_stopping() {
+                    self.take(&listener, delivery);
+                }
+                at
+            }
+            Ok(Work::Pod { pod, messages, at }) => {
+                let (messages_count, bytes) = pods::size(&messages);
+                self.queued.take(messages_count, bytes);
+                pod.queued.take(messages_count, bytes);
+                if !self.writers.are_stopping() {
+                    self.take_messages(&pod, messages);
+                }
+                at
+            }
+            Ok(Work::PodDropped { pod, runs }) => {
+                pod.queued.end_dropping();
+                self.note_dropped(&pod.name, &runs);
+                Instant::now()
+            }
+            Ok(Work::Lost(connection)) => {
+                self.lose(connection);
+                Instant::now()
+            }
+            Ok(Work::Refused(name, dp_rank, refusal)) => {
+                self.refuse(&name, dp_rank, &refusal);
+                Instant::now()
+            }
+            Err(RecvTimeoutError::Timeout) => Instant::now(),
+            Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+        };
+        self.wake(time);
+        ControlFlow::Continue(())
     }
 
     /// Lets every stream know the time that wants to by `time`.
@@ -329,7 +355,10 @@ impl Decoder {
 
     fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
         let now = Instant::now();
+        #[cfg(test)]
+        restarts::fail_on_purpose(&delivery);
         match delivery {
+            Delivery::Restart(replay) => self.restart(listener, replay, now),
             Delivery::Live(messages) => self.each(listener, messages, |intake, frames| intake.live(frames, now)),
             Delivery::Dropped(run) => {
                 listener.state.queued.end_dropping();
@@ -374,7 +403,7 @@ impl Decoder {
                 self.drop_intake(listener.id);
                 self.pods.dismiss(listener);
                 let position = position.unwrap_or(START);
-                self.when_written(listener, move || done.send(position));
+                self.when_written(listener, move || done(position));
             }
         }
     }
@@ -407,12 +436,16 @@ impl Decoder {
     /// fails is restarted by itself.
     fn with_intake(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut Intake, &Out<'_>)) {
         let out = Out { writers: &self.writers, listener };
+        self.at_work = Some(Arc::clone(listener));
         let kept = self.intakes.remove(&listener.id);
         let (bytes_before, wake_before) =
             kept.as_ref().map_or((0, None), |kept| (kept.waiting_bytes(), kept.wakes_at()));
         let mut intake = kept.unwrap_or_else(|| Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)));
-        if catch_unwind(AssertUnwindSafe(|| work(&mut intake, &out))).is_err() {
+        let name = std::thread::current();
+        let name = name.name().unwrap_or_default();
+        if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut intake, &out)).is_none() {
             error!(endpoint = %listener.options.endpoint, "reading a message panicked: the listener starts anew");
+            listener.await_restart(READING_FAILED);
             self.metrics.listener_restart();
             intake = intake.after_failure(Instant::now());
         }
@@ -428,6 +461,7 @@ impl Decoder {
         }
         self.wakes.extend(intake.wakes_at().map(|wake| (wake, listener.id)));
         self.intakes.insert(listener.id, intake);
+        self.at_work = None;
     }
 
     fn drop_intake(&mut self, id: u64) {

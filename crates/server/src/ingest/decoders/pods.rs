@@ -218,6 +218,7 @@ mod tests {
     use crate::ingest::queue::Queued;
     use crate::ingest::writer::Writers;
     use crate::metrics::{MetricNames, Metrics};
+    use crate::supervision::Supervisor;
 
     fn pod(name: &str) -> Arc<Pod> {
         let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };
@@ -232,7 +233,8 @@ mod tests {
     #[test]
     fn a_flood_of_one_pod_leaves_room_for_the_others() {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
-        let writers = Arc::new(Writers::start(1, &metrics).expect("a thread"));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
         let (sender, work) = unbounded();
         let queued = Arc::new(Queued::default());
         // Nobody decodes.

@@ -25,6 +25,10 @@ use crate::engine::EngineKind;
 use crate::explain::ClearCause;
 use crate::metrics::{Bound, Metrics};
 
+/// Why a stream starts over on which its decoder panicked.
+pub(super) const READING_FAILED: &str =
+    "reading a message failed by a fault of this program: what was known is forgotten";
+
 /// A reading that waits for its message. One at a time: a later one takes its place.
 struct Awaited {
     sequence: u64,
@@ -74,6 +78,8 @@ pub(super) struct Intake {
     after_trust: Vec<Change>,
     hybrid_reported: bool,
     block_size: SeenBlockSize,
+    /// Whether it takes the place of one whose state was lost.
+    has_started_over: bool,
     changes: Vec<Change>,
     /// Bytes of the messages that `changes` came of.
     changed_bytes: usize,
@@ -110,6 +116,7 @@ impl Intake {
             after_trust: Vec::new(),
             hybrid_reported: false,
             block_size: SeenBlockSize::Settled,
+            has_started_over: false,
             changes: Vec::new(),
             changed_bytes: 0,
         }
@@ -118,10 +125,28 @@ impl Intake {
     /// What takes over from an intake that has failed: everything is forgotten. Nothing is replayed, which
     /// would bring the message again that it failed on.
     pub(super) fn after_failure(self, now: Instant) -> Self {
-        let mut fresh = Self::with_replay(self.listener, self.metrics, Replay::Unavailable);
+        self.listener.reject("panicked", READING_FAILED.to_owned());
+        self.fresh(READING_FAILED, Replay::Unavailable, now)
+    }
+
+    /// Has the stream start over because what is known of it is lost. `ranks` are those that are listed for it.
+    pub(super) fn start_over(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
+        let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
+        let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
+        lost.ranks.extend(ranks);
+        *self = lost.fresh("a thread of the service panicked: what was known is forgotten", replay, now);
+    }
+
+    /// What takes over from an intake whose state is lost.
+    fn fresh(self, why: &str, replay: Replay, now: Instant) -> Self {
+        let replay = match self.listener.options.replay_endpoint {
+            Some(_) => replay,
+            None => Replay::Unavailable,
+        };
+        let mut fresh = Self::with_replay(self.listener, self.metrics, replay);
         fresh.listener.hang_up();
-        let why = "reading a message failed by a fault of this program: what was known is forgotten";
-        fresh.listener.reject("panicked", why.to_owned());
+        fresh.has_started_over = true;
+        fresh.changes.push(Change::Restarted);
         fresh.ranks = self.ranks;
         fresh.muted = self.muted;
         fresh.forget_ranks();
@@ -317,8 +342,12 @@ impl Intake {
         self.execute();
     }
 
-    /// Goes on from what was taken over, or from nothing.
+    /// Goes on from what was taken over, or from nothing. A stream that has started over goes on already, and what was
+    /// taken over is lost.
     pub(super) fn release(&mut self, now: Instant) {
+        if self.has_started_over {
+            return;
+        }
         let released = self.listener.hold().released();
         self.ranks.extend(released.iter().map(|(dp_rank, _)| *dp_rank));
         let known: Vec<_> = released.iter().filter_map(|&(rank, position)| Some((rank, position?))).collect();

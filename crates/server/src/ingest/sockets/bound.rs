@@ -1,14 +1,14 @@
 //! The socket that engines connect to, and its thread.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use rustc_hash::FxHashMap;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::ingest::decoders::Decoders;
 use crate::ingest::pods::{ConnectionId, PodMessage, Topics};
+use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
@@ -49,11 +49,15 @@ pub(crate) enum BindError {
 pub(super) struct BoundThread {
     /// Addresses, with their real ports.
     pub(super) endpoints: Vec<String>,
-    pub(super) thread: JoinHandle<()>,
+    pub(super) thread: SupervisedThread,
 }
 
 impl BoundThread {
-    pub(super) fn start(options: &BoundOptions, decoders: Arc<Decoders>) -> Result<Self, BindError> {
+    pub(super) fn start(
+        options: &BoundOptions,
+        decoders: Arc<Decoders>,
+        supervisor: &Supervisor,
+    ) -> Result<Self, BindError> {
         // A context of its own: a flood here is not read by the thread that reads dialled engines.
         let context = zmq::Context::new();
         let socket = context.socket(zmq::SUB)?;
@@ -78,8 +82,8 @@ impl BoundThread {
         info!(endpoint = endpoints.join(", ").as_str(), "listening for engines");
         let topics = Topics::new(decoders.count());
         let bound = BoundLoop { socket, monitor, decoders, topics, connections: FxHashMap::default(), connected: 0 };
-        let builder = std::thread::Builder::new().name("bound-socket".to_owned());
-        Ok(Self { endpoints, thread: builder.spawn(move || bound.run())? })
+        let run = move |watch: &Arc<Watch>| bound.run(watch);
+        Ok(Self { endpoints, thread: supervisor.spawn(ThreadKind::BoundSocket, None, run)? })
     }
 }
 
@@ -110,19 +114,37 @@ struct BoundLoop {
 }
 
 impl BoundLoop {
-    fn run(mut self) {
+    fn run(mut self, watch: &Watch) {
         while !self.decoders.are_stopping() {
-            let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
-            if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
-                // Interrupted by a signal: look again.
-                debug!("waiting for messages: {error}");
-                continue;
+            watch.begin(None);
+            if watch.guarded(|| self.serve()).is_none() {
+                self.lose_all();
             }
-            if items[1].is_readable() {
-                self.follow_connections();
-            }
-            self.receive(MESSAGES_PER_TURN_MAX);
+            watch.end();
         }
+    }
+
+    /// Takes every connection for lost after a panic: what was received and not handed on is missing in its streams.
+    fn lose_all(&mut self) {
+        warn!(connections = self.connections.len(), "connections of engines count as lost after a panic");
+        self.topics = Topics::new(self.decoders.count());
+        for (_, lost) in self.connections.drain() {
+            self.decoders.lose(lost.id);
+        }
+    }
+
+    /// Takes what has arrived, or waits for a while.
+    fn serve(&mut self) {
+        let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
+        if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
+            // Interrupted by a signal: look again.
+            debug!("waiting for messages: {error}");
+            return;
+        }
+        if items[1].is_readable() {
+            self.follow_connections();
+        }
+        self.receive(MESSAGES_PER_TURN_MAX);
     }
 
     /// Takes in what the monitor says about connections.
@@ -160,6 +182,9 @@ impl BoundLoop {
         while taken < messages_max && !self.decoders.are_stopping() {
             let Ok(first) = self.socket.recv_msg(zmq::DONTWAIT) else { break };
             let Some(message) = self.rest_of(first) else { break };
+            // No message is known to make the thread fail, so a topic does.
+            #[cfg(test)]
+            assert!(!message.frames[0].ends_with(b"@fault"), "a test asked for a failure");
             taken += 1;
             bytes += message.frames.iter().map(Vec::len).sum::<usize>();
             if let Err(nameless) = self.topics.sort(message) {

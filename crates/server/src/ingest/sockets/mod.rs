@@ -7,19 +7,19 @@ mod subscription;
 mod thread;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::bounded;
-use flash_indexer_wire::StreamPosition;
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use parking_lot::Mutex;
-use tracing::warn;
 
 use self::bound::BoundThread;
 pub(crate) use self::bound::{BindError, BoundOptions};
 use self::resolver::Resolver;
 pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
-use super::decoders::{Decoders, Delivery};
+use super::decoders::{Decoders, Delivery, Retired};
 use super::listener::Listener;
+use crate::supervision::Supervisor;
 
 /// Listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
 const LISTENERS_PER_THREAD_MAX: usize = 256;
@@ -34,6 +34,11 @@ const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
 /// A larger message closes the connection.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 const CONNECT_TIMEOUT_MS: i32 = 5_000;
+/// Longest wait of a registration for the thread of its sockets, which opens a socket in less than a millisecond.
+const OPEN_WAIT: Duration = Duration::from_secs(2);
+
+/// Whether a subscription was opened.
+type Opened = Receiver<Result<(), ConnectError>>;
 
 /// A subscription could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -44,6 +49,8 @@ pub(crate) enum ConnectError {
     Exhausted(zmq::Error),
     #[error("failed to start a thread for sockets: {0}")]
     Thread(String),
+    #[error("the thread of the sockets is busy, or panicked: try again")]
+    Busy,
     #[error("the service is stopping")]
     Stopping,
 }
@@ -54,17 +61,19 @@ pub(crate) struct Sockets {
     bound: Mutex<Option<BoundThread>>,
     resolver: Resolver,
     decoders: Arc<Decoders>,
+    supervisor: Arc<Supervisor>,
 }
 
 impl Sockets {
-    pub(crate) fn start(decoders: Arc<Decoders>) -> std::io::Result<Self> {
+    pub(crate) fn start(decoders: Arc<Decoders>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let (threads, bound) = (Mutex::default(), Mutex::default());
-        Ok(Self { threads, bound, resolver: Resolver::start()?, decoders })
+        let resolver = Resolver::start(supervisor)?;
+        Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
     }
 
     /// Binds a socket that engines connect to; the addresses that they can use, with their real ports.
     pub(crate) fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
-        let thread = BoundThread::start(options, Arc::clone(&self.decoders))?;
+        let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
         let endpoints = thread.endpoints.clone();
         *self.bound.lock() = Some(thread);
         Ok(endpoints)
@@ -76,43 +85,55 @@ impl Sockets {
         if listener.options.needs_no_socket() {
             return Ok(());
         }
+        let opened = self.begin_to_open(&listener)?;
+        let failed = match opened.recv_timeout(OPEN_WAIT) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(RecvTimeoutError::Disconnected) if self.decoders.are_stopping() => ConnectError::Stopping,
+            Err(_) => ConnectError::Busy,
+        };
+        // One that is opened after all is closed again.
+        self.close(&listener, Box::new(|_| {}));
+        Err(failed)
+    }
+
+    /// Has the thread of a listener subscribe. The lock is not held while it does.
+    fn begin_to_open(&self, listener: &Arc<Listener>) -> Result<Opened, ConnectError> {
         let mut threads = self.threads.lock();
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
         if room.is_none() {
-            threads.push(SocketThread::start(at, Arc::clone(&self.decoders), self.resolver.clone())?);
+            threads.push(SocketThread::start(at, Arc::clone(&self.decoders), self.resolver.clone(), &self.supervisor)?);
         }
         let thread = &mut threads[at];
         let id = listener.id;
         // A listener is opened once.
         let _ = listener.state.mailbox.set(thread.mailbox.clone());
         let (reply, opened) = bounded(1);
-        thread.mailbox.tell(Command::Open(listener, reply))?;
-        opened.recv().map_err(|_| ConnectError::Stopping)??;
+        thread.mailbox.tell(Command::Open(Arc::clone(listener), reply))?;
         thread.listeners.push(id);
-        Ok(())
+        Ok(opened)
     }
 
-    /// Ends a subscription. What it had received is applied first, then all that it told is
-    /// forgotten; returns when that is done, with where the stream stood.
-    pub(crate) fn close(&self, listener: &Arc<Listener>) -> Option<StreamPosition> {
-        let (done, finished) = bounded(1);
+    /// Ends a subscription. What it had received is applied first, then everything from it is forgotten, then `retired` is
+    /// called by the writer. Does not wait for that. False where there is nothing to end.
+    pub(crate) fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
         if listener.options.needs_no_socket() {
-            self.decoders.deliver(listener, Delivery::Retire(done));
-        } else {
-            let mut threads = self.threads.lock();
-            let thread = threads.iter_mut().find(|thread| thread.listeners.contains(&listener.id))?;
-            thread.listeners.retain(|&id| id != listener.id);
-            thread.mailbox.tell(Command::Close(Arc::clone(listener), done)).ok()?;
+            self.decoders.deliver(listener, Delivery::Retire(retired));
+            return true;
         }
-        // An error means that the service stops, and everything is forgotten anyway.
-        finished.recv().ok()
+        let mut threads = self.threads.lock();
+        let thread = threads.iter_mut().find(|thread| thread.listeners.contains(&listener.id));
+        thread.is_some_and(|thread| {
+            thread.listeners.retain(|&id| id != listener.id);
+            thread.mailbox.tell(Command::Close(Arc::clone(listener), retired)).is_ok()
+        })
     }
 
-    /// Closes every socket and ends the threads.
-    pub(crate) fn stop(&self) {
-        if self.bound.lock().take().is_some_and(|bound| bound.thread.join().is_err()) {
-            warn!("the bound socket's thread had panicked");
+    /// Closes every socket and ends the threads; one that does not end by `deadline` is abandoned.
+    pub(crate) fn stop(&self, deadline: Instant) {
+        if let Some(bound) = self.bound.lock().take() {
+            bound.thread.join_by(deadline);
         }
         let mut threads = self.threads.lock();
         for thread in threads.iter() {
@@ -120,8 +141,8 @@ impl Sockets {
             let _ = thread.mailbox.tell(Command::Stop);
         }
         for mut thread in threads.drain(..) {
-            if thread.thread.take().is_some_and(|thread| thread.join().is_err()) {
-                warn!("a socket thread had panicked");
+            if let Some(thread) = thread.thread.take() {
+                thread.join_by(deadline);
             }
         }
     }

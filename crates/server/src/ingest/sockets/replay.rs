@@ -35,6 +35,11 @@ impl ReplaySocket {
         Ok(Self { listener, attempt, socket })
     }
 
+    /// Says that no answer comes.
+    pub(super) fn fail(&self, decoders: &Decoders, why: &str) {
+        decoders.deliver(&self.listener, Delivery::ReplayFailed { attempt: self.attempt, why: why.to_owned() });
+    }
+
     pub(super) fn poll_item(&self) -> zmq::PollItem<'_> {
         self.socket.as_poll_item(zmq::POLLIN)
     }

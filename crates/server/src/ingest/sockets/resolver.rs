@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crate::endpoints::{RefusedAddress, check_address};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::supervision::{Supervisor, ThreadKind, Watch};
+
 /// Names that are looked up at a time; a name server that does not answer holds one of them up for seconds.
 const THREADS: usize = 4;
 
@@ -63,14 +65,19 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn start() -> std::io::Result<Self> {
+    pub(super) fn start(supervisor: &Supervisor) -> std::io::Result<Self> {
         let (lookups, asked) = unbounded::<Lookup>();
         let asked: Arc<Receiver<Lookup>> = Arc::new(asked);
         for number in 0..THREADS {
             let asked = Arc::clone(&asked);
-            let work = move || asked.iter().for_each(|Lookup { name, then }| then(look_up(&name)));
+            // A lookup that panics is asked for again, as one that is not answered.
+            let work = move |watch: &Arc<Watch>| {
+                for Lookup { name, then } in asked.iter() {
+                    watch.guarded(|| then(look_up(&name)));
+                }
+            };
             // Not waited for at the end: it may be in the middle of a lookup.
-            std::thread::Builder::new().name(format!("resolver-{number}")).spawn(work)?;
+            supervisor.spawn(ThreadKind::Resolver, Some(number), work)?;
         }
         Ok(Self { lookups })
     }

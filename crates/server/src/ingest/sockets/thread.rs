@@ -1,30 +1,30 @@
 //! A thread that owns many sockets.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use flash_indexer_wire::StreamPosition;
 use parking_lot::Mutex;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::replay::ReplaySocket;
 use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
-use crate::ingest::decoders::{Decoders, Delivery};
-use crate::ingest::listener::Listener;
+use crate::ingest::decoders::{Decoders, Delivery, Retired};
+use crate::ingest::listener::{Connection, Listener};
 use crate::logs::log_listener;
 use crate::metrics::Bound;
+use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// How often subscriptions that ZeroMQ has given up are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
-    Close(Arc<Listener>, Sender<StreamPosition>),
+    Close(Arc<Listener>, Retired),
     Ask {
         listener: Arc<Listener>,
         attempt: u32,
@@ -39,6 +39,8 @@ pub(super) enum Command {
         attempt: u32,
         addresses: Addresses,
     },
+    #[cfg(test)]
+    Fail,
     Stop,
 }
 
@@ -46,7 +48,7 @@ pub(super) enum Command {
 pub(super) struct SocketThread {
     pub(super) mailbox: Mailbox,
     pub(super) listeners: Vec<u64>,
-    pub(super) thread: Option<JoinHandle<()>>,
+    pub(super) thread: Option<SupervisedThread>,
 }
 
 /// The way to a thread that owns sockets. What is sent is bounded by what is asked for: a stream asks
@@ -76,6 +78,13 @@ impl Listener {
         }
     }
 
+    /// Has the thread of the listener's sockets panic.
+    #[cfg(test)]
+    pub(crate) fn fail_sockets(&self) {
+        let mailbox = self.state.mailbox.get().expect("it was opened");
+        mailbox.tell(Command::Fail).expect("the thread runs");
+    }
+
     /// No answer is wanted any more.
     pub(in crate::ingest) fn hang_up(&self) {
         if let Some(mailbox) = self.state.mailbox.get() {
@@ -86,7 +95,12 @@ impl Listener {
 }
 
 impl SocketThread {
-    pub(super) fn start(number: usize, decoders: Arc<Decoders>, resolver: Resolver) -> Result<Self, ConnectError> {
+    pub(super) fn start(
+        number: usize,
+        decoders: Arc<Decoders>,
+        resolver: Resolver,
+        supervisor: &Supervisor,
+    ) -> Result<Self, ConnectError> {
         let failed = |error: String| ConnectError::Thread(error);
         let context = zmq::Context::new();
         let pair = || -> zmq::Result<(zmq::Socket, zmq::Socket)> {
@@ -112,9 +126,11 @@ impl SocketThread {
             unlocated: BTreeMap::new(),
             unopened: Vec::new(),
             opened: 0,
+            checked: Instant::now(),
         };
-        let builder = std::thread::Builder::new().name(format!("engine-sockets-{number}"));
-        let thread = builder.spawn(move || sockets.run()).map_err(|error| failed(error.to_string()))?;
+        let run = move |watch: &Arc<Watch>| sockets.run(watch);
+        let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
+        let thread = thread.map_err(|error| failed(error.to_string()))?;
         Ok(Self { mailbox, listeners: Vec::new(), thread: Some(thread) })
     }
 }
@@ -139,37 +155,70 @@ struct SocketLoop {
     unopened: Vec<Arc<Listener>>,
     /// Subscriptions ever opened: names their monitors.
     opened: u64,
+    /// When subscriptions that ZeroMQ has given up were last looked for.
+    checked: Instant,
 }
 
 impl SocketLoop {
-    fn run(mut self) {
-        let mut checked = Instant::now();
+    fn run(mut self, watch: &Watch) {
         while !self.decoders.are_stopping() {
-            let ready = self.wait();
-            if ready.bell {
-                while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+            let ready = watch.guarded(|| self.wait()).unwrap_or_default();
+            watch.begin(None);
+            match watch.guarded(|| self.serve(ready)) {
+                Some(ControlFlow::Continue(())) => {}
+                Some(ControlFlow::Break(())) => return,
+                None => self.close_all(),
             }
-            if checked.elapsed() >= CHECK_INTERVAL {
-                checked = Instant::now();
-                self.reopen_given_up();
-                self.look_up_hosts();
+            watch.end();
+        }
+    }
+
+    /// Does what sockets and commands ask for.
+    fn serve(&mut self, ready: Ready) -> ControlFlow<()> {
+        if ready.bell {
+            while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+        }
+        if self.checked.elapsed() >= CHECK_INTERVAL {
+            self.checked = Instant::now();
+            self.reopen_given_up();
+            self.look_up_hosts();
+        }
+        for id in ready.sockets {
+            if let Some(subscription) = self.open.get_mut(&id) {
+                subscription.receive(&self.decoders);
             }
-            for id in ready.sockets {
-                if let Some(subscription) = self.open.get_mut(&id) {
-                    subscription.receive(&self.decoders);
-                }
+        }
+        for id in ready.replays {
+            if let Some(replay) = self.replays.get(&id) {
+                replay.receive(&self.decoders);
             }
-            for id in ready.replays {
-                if let Some(replay) = self.replays.get(&id) {
-                    replay.receive(&self.decoders);
-                }
+        }
+        while let Ok(command) = self.told.try_recv() {
+            if let Command::Stop = command {
+                return ControlFlow::Break(());
             }
-            while let Ok(command) = self.told.try_recv() {
-                if let Command::Stop = command {
-                    return;
-                }
-                self.execute(command);
+            self.execute(command);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Closes every socket after a panic; each is opened again with the next check. What was received and not handed on is
+    /// lost, which each stream finds out as after any lost connection.
+    fn close_all(&mut self) {
+        warn!(listeners = self.open.len(), "sockets to engines are opened again after a panic");
+        for replay in std::mem::take(&mut self.replays).into_values() {
+            replay.fail(&self.decoders, "its thread panicked");
+        }
+        for Unlocated { listener, attempt, .. } in std::mem::take(&mut self.unlocated).into_values() {
+            self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why: "its thread panicked".to_owned() });
+        }
+        for subscription in std::mem::take(&mut self.open).into_values() {
+            let listener = Arc::clone(&subscription.listener);
+            if listener.connection() == Connection::Connected {
+                listener.set_connection(Connection::Disconnected);
+                self.decoders.deliver(&listener, Delivery::Disconnected);
             }
+            self.unopened.push(listener);
         }
     }
 
@@ -205,6 +254,8 @@ impl SocketLoop {
                     self.ask_at(request, first.map_err(|error| error.to_string()));
                 }
             }
+            #[cfg(test)]
+            Command::Fail => panic!("a test asked for a failure"),
             Command::Stop => {}
         }
     }
@@ -311,7 +362,9 @@ impl SocketLoop {
             listener.reject(GIVEN_UP, why);
             self.unopened.push(listener);
         }
-        for listener in std::mem::take(&mut self.unopened) {
+        for _ in 0..self.unopened.len() {
+            // Those after it are still there if it panics.
+            let listener = self.unopened.remove(0);
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
                 log_listener!(debug, listener, %error, "failed to open the subscription; retrying");
                 listener.reject(GIVEN_UP, error.to_string());

@@ -8,6 +8,8 @@
 //! A holder answers for the levels from its own tier up to the next slower tier that the rank uses:
 //! a rank that uses one tier has one holder.
 
+use std::sync::atomic::AtomicBool;
+
 use super::arena::{Arena, LINE_WORDS};
 use super::atomics::{Acquire, AtomicU64, Relaxed, Release, fence, pause};
 use super::holdings::Holder;
@@ -28,6 +30,9 @@ pub(crate) struct RankTable {
     holder_count: AtomicU64,
     ranks: Arena,
     holders: Arena,
+    /// Whether a change may have been begun that never ends. The standard library's in loom's models as well: nothing is
+    /// read through it.
+    abandoned: AtomicBool,
 }
 
 /// What a holder stands for.
@@ -69,7 +74,18 @@ impl RankTable {
             holder_count: AtomicU64::new(0),
             ranks: Arena::new(LINE_WORDS),
             holders: Arena::new(1),
+            abandoned: AtomicBool::new(false),
         }
+    }
+
+    /// Ends the wait of every reader for a change that never ends.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Relaxed);
+    }
+
+    /// Whether readers that find a change under way wait in vain.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Relaxed)
     }
 
     /// The version before reading, none while the table is being changed.
@@ -112,6 +128,9 @@ impl RankTable {
     pub(crate) fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
         loop {
             let Some(version) = self.version() else {
+                if self.is_abandoned() {
+                    return Vec::new();
+                }
                 pause();
                 continue;
             };

@@ -1,0 +1,57 @@
+//! Streams that start over because their state is lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use flash_indexer_wire::Replay;
+use tracing::warn;
+
+use super::Decoder;
+#[cfg(test)]
+use super::Delivery;
+use crate::ingest::change::Change;
+use crate::ingest::intake::{Intake, READING_FAILED};
+use crate::ingest::listener::Listener;
+
+impl Decoder {
+    /// Has a stream start over.
+    pub(super) fn restart(&mut self, listener: &Arc<Listener>, replay: Replay, now: Instant) {
+        let ranks = listener.model.ranks_of(listener);
+        let is_held = ranks.iter().any(|&dp_rank| listener.hold().holds(dp_rank));
+        if is_held || (ranks.is_empty() && !self.intakes.contains_key(&listener.id)) {
+            // Nothing of it was applied yet, or it is unregistered.
+            return self.writers.write(listener, vec![Change::Restarted]);
+        }
+        warn!(%listener, endpoint = listener.options.endpoint, ?replay, "stream starts over: its state was lost");
+        self.with_intake(listener, |intake, _| intake.start_over(ranks, replay, now));
+    }
+
+    /// Has every stream start over after a step that panicked: which of them it has left in an unknown state cannot be
+    /// known. That of the listener at work does so without a replay, which would bring the message again.
+    pub(super) fn restart_all(&mut self) {
+        let culprit = self.at_work.take();
+        let intakes: BTreeMap<u64, Intake> = std::mem::take(&mut self.intakes).into_iter().collect();
+        let listeners: Vec<_> = intakes.values().map(|intake| Arc::clone(intake.listener())).collect();
+        let listeners: Vec<_> = listeners.into_iter().chain(culprit.clone()).collect();
+        // All of them at once, before the first one starts over.
+        for listener in &listeners {
+            listener.await_restart(READING_FAILED);
+        }
+        self.wakes = intakes.iter().filter_map(|(&id, intake)| Some((intake.wakes_at()?, id))).collect();
+        self.waiting_bytes = intakes.values().map(Intake::waiting_bytes).sum();
+        self.intakes.extend(intakes);
+        for listener in listeners {
+            let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);
+            let replay = if is_culprit { Replay::Unavailable } else { Replay::Available };
+            self.restart(&listener, replay, Instant::now());
+        }
+    }
+}
+
+/// No message is known to make a decoder fail, so a topic does.
+#[cfg(test)]
+pub(super) fn fail_on_purpose(delivery: &Delivery) {
+    let is_fault = |frames: &Vec<Vec<u8>>| frames[0] == b"decoder fault";
+    assert!(!delivery.messages().iter().any(is_fault), "a test asked for a failure");
+}
