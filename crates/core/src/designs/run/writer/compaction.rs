@@ -54,7 +54,7 @@ impl Compaction {
         let mut left = blocks;
         while left > 0 {
             if let Some((rank, events)) = &mut self.current {
-                let Some(event) = events.pop_front() else {
+                let Some(event) = next_part(events, left) else {
                     self.current = None;
                     continue;
                 };
@@ -81,6 +81,19 @@ impl Compaction {
     pub(in crate::designs::run) fn finish(self, index: &Writer) -> (Arc<Published>, Writer) {
         (self.published, Writer { limits: index.limits, steps: index.steps.clone(), ..self.copy })
     }
+}
+
+/// The next event, or as much of a store as has so many blocks.
+fn next_part(events: &mut VecDeque<BlockEvent>, blocks_max: usize) -> Option<BlockEvent> {
+    let mut event = events.pop_front()?;
+    if let BlockEvent::Stored { tier, blocks, copies, .. } = &mut event
+        && blocks.len() > blocks_max
+    {
+        let rest = blocks.split_off(blocks_max);
+        let parent = blocks.last().map(|block| block.sequence);
+        events.push_front(BlockEvent::Stored { tier: *tier, parent, blocks: rest, copies: *copies });
+    }
+    Some(event)
 }
 
 fn blocks_of(event: &BlockEvent) -> usize {
