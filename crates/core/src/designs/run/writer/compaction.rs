@@ -63,13 +63,17 @@ impl Compaction {
                 index.steps.take(blocks_of(&event));
                 continue;
             }
-            let blocks_held = |rank| index.ranks.slot(rank).map_or(0, |slot| index.ranks.get(slot).size.blocks);
+            // Its list of runs may be longer than what it holds.
+            let to_list = |rank| {
+                let state = index.ranks.slot(rank).map(|slot| index.ranks.get(slot));
+                state.map_or(0, |state| state.size.blocks.max(state.runs.len()))
+            };
             let Some(&rank) = self.outside.iter().next() else { return true };
-            if blocks_held(rank) > rank_blocks_max {
+            if to_list(rank) > rank_blocks_max {
                 return false;
             }
-            index.steps.take(blocks_held(rank).div_ceil(LINE_NAMES));
-            left = left.saturating_sub(blocks_held(rank));
+            index.steps.take(to_list(rank).div_ceil(LINE_NAMES));
+            left = left.saturating_sub(to_list(rank));
             self.outside.remove(&rank);
             let events = index.ranks.slot(rank).map(|slot| stored_events(index.held_by(slot)));
             self.current = Some((rank, events.unwrap_or_default().into()));
