@@ -86,7 +86,7 @@ impl<S: SharedIndex> SharedIndex for Sharded<S> {
     }
 
     fn maintain(&self) -> bool {
-        self.shards.iter().fold(false, |is_left, shard| shard.maintain() || is_left)
+        self.shards.iter().any(SharedIndex::maintain)
     }
 
     fn memory_bytes(&self) -> Option<usize> {

@@ -12,6 +12,8 @@ mod branching;
 mod costs;
 mod effort;
 mod find;
+#[cfg(all(test, not(loom)))]
+mod leftover;
 mod matches;
 #[cfg(all(test, loom))]
 mod models;
@@ -78,13 +80,17 @@ pub struct RunMemory {
     pub bytes_taken: usize,
 }
 
-/// Memory kept for use is given back when it is more than this and more than three quarters are unused.
-const COMPACTED_BYTES_MIN: usize = 16 << 20;
+/// Memory kept for use is given back when it is more than this and more than three quarters are unused:
+const COMPACTED_BYTES_MIN: usize = if SMALL { 1 << 10 } else { 16 << 20 };
+/// One of so many bytes may be in use.
+const COMPACTED_SHARE: usize = if SMALL { 1 } else { 4 };
+/// Tests make copies of small indexes, in small parts.
+const SMALL: bool = cfg!(all(test, debug_assertions));
 /// Blocks that are copied for that with an event that removes some, and at a turn when there are no events.
-const COPIED_WITH_EVENT: usize = 64;
-const COPIED_AT_A_TURN: usize = 4_096;
+const COPIED_WITH_EVENT: usize = if SMALL { 2 } else { 64 };
+const COPIED_AT_A_TURN: usize = if SMALL { 8 } else { 4_096 };
 /// Blocks of a rank whose copy an event may start: listing them is one step. Larger ranks wait for a time without events.
-const COPIED_RANK_WITH_EVENT_MAX: usize = 1 << 13;
+const COPIED_RANK_WITH_EVENT_MAX: usize = 1 << 9;
 
 /// Runs of blocks with the holders of each: the default design.
 ///
@@ -308,7 +314,7 @@ impl RunIndex {
             Some(compaction) => compaction,
             None => {
                 let (used, taken) = writer.block_bytes();
-                if taken <= COMPACTED_BYTES_MIN || used >= taken / 4 || writer.has_leftover() {
+                if taken <= COMPACTED_BYTES_MIN || used >= taken / COMPACTED_SHARE || writer.has_leftover() {
                     return false;
                 }
                 Box::new(Compaction::new(writer))

@@ -56,7 +56,7 @@ impl Compaction {
         let mut left = blocks;
         while left > 0 {
             if let Some((rank, events)) = &mut self.current {
-                let Some(event) = events.pop_front() else {
+                let Some(event) = next_part(events, left) else {
                     self.current = None;
                     continue;
                 };
@@ -65,13 +65,17 @@ impl Compaction {
                 index.steps.take(blocks_of(&event));
                 continue;
             }
-            let blocks_held = |rank| index.ranks.slot(rank).map_or(0, |slot| index.ranks.get(slot).size.blocks);
+            // Its list of runs may be longer than what it holds.
+            let to_list = |rank| {
+                let state = index.ranks.slot(rank).map(|slot| index.ranks.get(slot));
+                state.map_or(0, |state| state.size.blocks.max(state.runs.len()))
+            };
             let Some(&rank) = self.outside.iter().next() else { return true };
-            if blocks_held(rank) > rank_blocks_max {
+            if to_list(rank) > rank_blocks_max {
                 return false;
             }
-            index.steps.take(blocks_held(rank).div_ceil(LINE_NAMES));
-            left = left.saturating_sub(blocks_held(rank));
+            index.steps.take(to_list(rank).div_ceil(LINE_NAMES));
+            left = left.saturating_sub(to_list(rank));
             self.outside.remove(&rank);
             let events = index.ranks.slot(rank).map(|slot| stored_events(index.held_by(slot)));
             self.current = Some((rank, events.unwrap_or_default().into()));
@@ -83,6 +87,19 @@ impl Compaction {
     pub(in crate::designs::run) fn finish(self, index: &Writer) -> (Arc<Published>, Writer) {
         (self.published, Writer { limits: index.limits, steps: index.steps.clone(), ..self.copy })
     }
+}
+
+/// The next event, or as much of a store as has so many blocks.
+fn next_part(events: &mut VecDeque<BlockEvent>, blocks_max: usize) -> Option<BlockEvent> {
+    let mut event = events.pop_front()?;
+    if let BlockEvent::Stored { tier, blocks, copies, .. } = &mut event
+        && blocks.len() > blocks_max
+    {
+        let rest = blocks.split_off(blocks_max);
+        let parent = blocks.last().map(|block| block.sequence);
+        events.push_front(BlockEvent::Stored { tier: *tier, parent, blocks: rest, copies: *copies });
+    }
+    Some(event)
 }
 
 fn blocks_of(event: &BlockEvent) -> usize {
