@@ -338,6 +338,11 @@ impl Listener {
         self.state.status.lock().trust.dropped()
     }
 
+    /// Runs of dropped messages so far.
+    pub(super) fn drops(&self) -> u64 {
+        self.state.status.lock().trust.drops()
+    }
+
     /// The decoder knows of all drops up to this run.
     pub(super) fn drops_noted(&self, run: u64) {
         self.state.status.lock().trust.drops_noted(run);

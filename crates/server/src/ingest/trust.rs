@@ -161,6 +161,11 @@ impl TrustLedger {
         self.drops
     }
 
+    /// Runs of dropped messages so far.
+    pub(super) fn drops(&self) -> u64 {
+        self.drops
+    }
+
     /// The decoder knows of all drops up to this run: what they leave missing is pending or lost from here on.
     pub(super) fn drops_noted(&mut self, run: u64) {
         self.drops_noted = self.drops_noted.max(run);

@@ -330,7 +330,8 @@ mod tests {
     /// No change comes, and everything is done, of one index after the other.
     #[test]
     fn an_idle_writer_does_what_is_left_over() {
-        let writers = Writers::start(1, &Arc::new(Metrics::new(MetricNames::Own))).expect("a thread can be started");
+        let supervisor = Supervisor::start(&Arc::new(Metrics::new(MetricNames::Own))).expect("a thread");
+        let writers = Writers::start(1, &supervisor).expect("a thread");
         let indexes = [700, 300].map(|turns| Arc::new(Turns(AtomicUsize::new(turns))));
         for index in &indexes {
             let index: Arc<dyn Leftover> = Arc::<Turns>::clone(index);
@@ -338,7 +339,7 @@ mod tests {
         }
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
         wait_for("the end of what was left over", Duration::from_secs(30), is_done);
-        writers.stop();
+        writers.stop(Instant::now() + Duration::from_secs(30));
     }
 
     #[test]

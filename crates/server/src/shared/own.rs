@@ -70,7 +70,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use flash_indexer_core::designs::Design;
-    use flash_indexer_core::groups::GroupedIndex;
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
     use flash_indexer_core::{
         Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, WorkerId,
@@ -82,8 +81,9 @@ mod tests {
     use crate::explain::{History, SeenSpaces};
     use crate::instance::ModelKey;
     use crate::metrics::{MetricNames, Metrics, ModelCounts};
-    use crate::model::{Instance, Windows};
+    use crate::model::{Instance, ReplaceableIndex, Windows};
     use crate::shared::SharedRanks;
+    use crate::supervision::Supervisor;
 
     const RANKS: u32 = 500;
 
@@ -133,7 +133,8 @@ mod tests {
             key: ModelKey::new("m", None),
             block_size: BlockSize::new(16).expect("a size"),
             lora_name: RwLock::default(),
-            index: GroupedIndex::new(Box::new(counting)),
+            replaceable: ReplaceableIndex::new(Design::DEFAULT, Box::new(counting)),
+            supervisor: Supervisor::start(&metrics).expect("a thread"),
             shared: Some(SharedRanks::new(RankMaker::default())),
             instances: RwLock::default(),
             windows: Windows::default(),
@@ -152,7 +153,7 @@ mod tests {
             let locals = vec![LocalHash(7); dp_rank as usize % 3 + 1];
             let blocks = sequence_hashes(&locals).zip(&locals).map(|(sequence, &local)| Block { sequence, local });
             let event = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: blocks.collect(), copies: 1 };
-            model.index.apply(WorkerRank { worker, dp_rank: DpRank(dp_rank) }, &event);
+            model.index().apply(WorkerRank { worker, dp_rank: DpRank(dp_rank) }, &event);
         }
         let own = of_model(&model);
         let blocks = own.iter().map(|own| serde_json::from_slice::<Fares>(&own.state).expect("a state").blocks);

@@ -604,7 +604,7 @@ mod tests {
             assigned: AtomicUsize::new(0),
             arrivals: bounded(1).1,
             threads: Mutex::default(),
-            writers: Arc::new(Writers::start(1, &metrics).expect("a thread")),
+            writers: Arc::new(Writers::start(1, &Supervisor::start(&metrics).expect("a thread")).expect("a thread")),
             metrics,
         };
         let flood = listener_of_first_decoder(&flood);

@@ -147,6 +147,8 @@ impl Intake {
         fresh.listener.hang_up();
         fresh.has_started_over = true;
         fresh.changes.push(Change::Restarted);
+        // Notes of earlier drops were discarded with the other changes; the stream asks for everything from here on.
+        fresh.changes.push(Change::DropsNoted(fresh.listener.drops()));
         fresh.ranks = self.ranks;
         fresh.muted = self.muted;
         fresh.forget_ranks();
