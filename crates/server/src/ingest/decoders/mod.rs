@@ -498,7 +498,33 @@ impl Out<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+impl Decoders {
+    /// Decoders without a thread, and what is delivered to them from then on: a word for each delivery.
+    pub(in crate::ingest) fn detached() -> (Self, impl Fn() -> Vec<&'static str>) {
+        let metrics = Arc::new(Metrics::new(crate::metrics::MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let (sender, work) = unbounded();
+        let decoders = Self {
+            queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
+            assigned: AtomicUsize::new(0),
+            arrivals: bounded(1).1,
+            threads: Mutex::default(),
+            writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
+            metrics,
+        };
+        let word = |work| match work {
+            Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
+            Work::Delivery { delivery: Delivery::Dropped(_), .. } => "dropped",
+            Work::Delivery { delivery: Delivery::Connected, .. } => "connected",
+            Work::Delivery { delivery: Delivery::Disconnected, .. } => "disconnected",
+            _ => "another",
+        };
+        (decoders, move || work.try_iter().map(word).collect())
+    }
+}
+
+#[cfg(test)]
+pub(in crate::ingest) mod tests {
     use std::time::Duration;
 
     use flash_indexer_core::RemovedCopies;
@@ -514,14 +540,14 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
     const RANK: DpRank = DpRank(0);
 
-    struct World {
-        indexer: Arc<Indexer>,
-        engines: Vec<Publisher>,
+    pub(in crate::ingest) struct World {
+        pub(in crate::ingest) indexer: Arc<Indexer>,
+        pub(in crate::ingest) engines: Vec<Publisher>,
     }
 
     impl World {
         /// Two engines that are exact after their first message.
-        fn start(has_replay: bool) -> Self {
+        pub(in crate::ingest) fn start(has_replay: bool) -> Self {
             let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
             let engine = |number| {
                 let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
@@ -548,7 +574,7 @@ mod tests {
             world
         }
 
-        fn listener(&self, at: usize) -> Arc<Listener> {
+        pub(in crate::ingest) fn listener(&self, at: usize) -> Arc<Listener> {
             let name = InstanceId::number(at as u64 + 1);
             self.indexer.listener_for_test(&ModelKey::new("m".to_owned(), None), &name, RANK)
         }
@@ -562,7 +588,7 @@ mod tests {
         }
     }
 
-    fn payload(hash: u64) -> Vec<u8> {
+    pub(in crate::ingest) fn payload(hash: u64) -> Vec<u8> {
         let stored = BlockStored {
             block_hashes: vec![flash_indexer_core::SequenceHash(hash)],
             token_ids: TokenIds::Plain(vec![hash as u32]),
@@ -632,7 +658,7 @@ mod tests {
     }
 
     /// The same listener, of a decoder that stands alone.
-    fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
+    pub(in crate::ingest) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
         use crate::ingest::listener::ListenerState;
         Arc::new(Listener {
             id: listener.id,

@@ -294,3 +294,57 @@ pub(super) fn take_messages(
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_sim::{Publisher, PublisherOptions};
+    use flash_indexer_test_support::wait_for;
+
+    use super::*;
+    use crate::ingest::decoders::tests::{World, listener_of_first_decoder, payload};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn messages_of_two_connections_that_are_read_together_are_dropped() {
+        let mut world = World::start(false);
+        let (decoders, delivered) = Decoders::detached();
+        let listener = listener_of_first_decoder(&world.listener(0));
+        let context = zmq::Context::new();
+        let mut subscription = Subscription::open(&context, 1, listener).expect("a socket");
+        let mut words = Vec::new();
+        wait_for("the connection", PATIENCE, || {
+            subscription.receive(&decoders);
+            words.extend(delivered());
+            words.contains(&"connected").then_some(())
+        });
+        assert!(world.engines[0].wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
+        world.engines[0].publish(1, &payload(2)).expect("published");
+        wait_for("a message", PATIENCE, || {
+            subscription.receive(&decoders);
+            words.extend(delivered());
+            words.contains(&"live").then_some(())
+        });
+        // From here on nothing is read until the engine has started again and published the next number.
+        world.engines[0].publish(2, &payload(3)).expect("published");
+        let options = PublisherOptions {
+            endpoint: world.engines[0].endpoint().to_owned(),
+            replay_endpoint: "tcp://127.0.0.1:*".to_owned(),
+            ..PublisherOptions::on_loopback()
+        };
+        drop(world.engines.remove(0));
+        let restarted = wait_for("the port", PATIENCE, || Publisher::bind(options.clone()).ok());
+        for _ in 0..2 {
+            assert!(restarted.wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
+        }
+        restarted.publish(3, &payload(9)).expect("published");
+        words.clear();
+        wait_for("the end of the old connection", PATIENCE, || {
+            subscription.receive(&decoders);
+            words.extend(delivered());
+            words.contains(&"dropped").then_some(())
+        });
+        let before: Vec<_> = words.iter().take_while(|&&word| word != "dropped").collect();
+        assert_eq!(before, [&"disconnected", &"connected"], "no message counts as one of either epoch: {words:?}");
+    }
+}
