@@ -16,7 +16,7 @@ const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 pub(super) enum Unreached {
     /// The host answers that no process listens there.
     Refused,
-    /// No answer of any kind came in time.
+    /// There was no answer of any kind in time.
     TimedOut(Duration),
     /// Another reason, in words.
     Other(String),

@@ -293,7 +293,7 @@ fn shown_clear(cause: ClearCause, ago: Duration) -> String {
         }
         ClearCause::Stream(Forgotten::LifeUnknown) => {
             format!(
-                "it was forgotten {ago} ago, when the connection came back: the engine may have started again meanwhile"
+                "it was forgotten {ago} ago, when the connection was made again: the engine may have restarted meanwhile"
             )
         }
         ClearCause::Stream(Forgotten::TooMuchLost) => {

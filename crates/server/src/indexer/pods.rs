@@ -270,7 +270,7 @@ impl Indexer {
         let outgrown = listener.filter(|it| self.is_automatic(it) && it.model.block_size != block_size);
         if let Some(listener) = outgrown {
             let block_size = block_size.tokens();
-            log_listener!(info, listener, block_size, "the pod came back with another block size; unregistering");
+            log_listener!(info, listener, block_size, "the pod connected again with another block size; unregistering");
             self.forget_pod(&listener);
         }
     }

@@ -1,6 +1,7 @@
 //! An operator can follow a rank in the logs: every event has the fields that name it.
 
-use flash_indexer_server::{DiscoveryOptions, DiscoverySource, ServerOptions};
+use flash_indexer_redis::StoreOptions;
+use flash_indexer_server::{DiscoveryOptions, DiscoverySource, IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use serde_json::json;
@@ -115,4 +116,17 @@ fn discovery_changes_are_logged_with_their_source() {
         logged("source", &source).into_iter().find(|event| event.message().starts_with("discovery source failed"))
     });
     assert!(failed.level == Level::ERROR && failed.fields.contains_key("error"), "{failed:?}");
+}
+
+#[test]
+fn a_shared_store_that_cannot_be_reached_is_logged_with_its_endpoint() {
+    capture();
+    // A port that was free a moment ago: no process listens there.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = address.expect("a free port").to_string();
+    let store = StoreOptions::at(format!("redis://{address}").parse().expect("an address"));
+    let indexer = IndexerOptions { store: Some(store), ..IndexerOptions::default() };
+    let _service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
+    let event = wait_for_event(&address, "failed to connect to the shared store");
+    assert!(event.level == Level::WARN && event.fields["error"].contains("refused"), "{event:?}");
 }
