@@ -46,7 +46,8 @@ fn registration_connection_gap_disconnection_and_unregistration_are_logged_with_
         (Level::INFO, "rank unregistered"),
     ];
     let positions = expected.map(|(_, message)| position(message));
-    assert!(positions.is_sorted(), "{events:?}");
+    // An engine can be connected before the call that registers it has returned.
+    assert!(positions[1..].is_sorted() && positions[0] < positions[2], "{events:?}");
     for ((level, _), at) in expected.into_iter().zip(positions) {
         let LogEvent { level: logged, fields } = &events[at];
         assert_eq!(*logged, level, "{fields:?}");

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_wire::Replay;
-use tracing::warn;
 
 use super::Decoder;
 #[cfg(test)]
@@ -13,6 +12,7 @@ use super::Delivery;
 use crate::ingest::change::Change;
 use crate::ingest::intake::{Intake, READING_FAILED};
 use crate::ingest::listener::Listener;
+use crate::logs::log_listener;
 
 impl Decoder {
     /// Has a stream start over.
@@ -23,7 +23,7 @@ impl Decoder {
             // Nothing of it was applied yet, or it is unregistered.
             return self.writers.write(listener, vec![Change::Restarted]);
         }
-        warn!(%listener, endpoint = listener.options.endpoint, ?replay, "stream starts over: its state was lost");
+        log_listener!(warn, **listener, ?replay, "stream starts over: its state was lost");
         self.with_intake(listener, |intake, _| intake.start_over(ranks, replay, now));
     }
 

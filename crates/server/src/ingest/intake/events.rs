@@ -3,11 +3,11 @@
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorOptions, Unusable};
 use rustc_hash::FxHashMap;
-use tracing::warn;
 
 use super::{Intake, Message, SeenBlockSize};
 use crate::ingest::change::Change;
 use crate::ingest::listener::Listener;
+use crate::logs::log_listener;
 use crate::metrics::Bound;
 
 /// Ranks that the batches of one listener may name.
@@ -123,7 +123,7 @@ impl Intake {
             Unusable::UnknownMedium { .. } => return,
             Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
-                    warn!(endpoint = %self.listener.options.endpoint, "{unusable}");
+                    log_listener!(warn, self.listener, "{unusable}");
                 }
             }
             &Unusable::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {

@@ -12,7 +12,6 @@ use flash_indexer_wire::{
     StreamTrust, Translator,
 };
 use rustc_hash::FxHashMap;
-use tracing::{debug, info, warn};
 
 use super::change::Change;
 use super::hold::Position;
@@ -23,6 +22,7 @@ use super::pods::Heard;
 use super::trust::Trust;
 use crate::engine::EngineKind;
 use crate::explain::ClearCause;
+use crate::logs::{Repeats, log_listener};
 use crate::metrics::{Bound, Metrics};
 
 /// Why a stream starts over on which its decoder panicked.
@@ -77,6 +77,9 @@ pub(super) struct Intake {
     /// What is to follow the next statement about the whole stream.
     after_trust: Vec<Change>,
     hybrid_reported: bool,
+    repeated_gaps: Repeats,
+    repeated_replays: Repeats,
+    repeated_ends: Repeats,
     block_size: SeenBlockSize,
     /// Whether it takes the place of one whose state was lost.
     has_started_over: bool,
@@ -115,6 +118,9 @@ impl Intake {
             awaited: None,
             after_trust: Vec::new(),
             hybrid_reported: false,
+            repeated_gaps: Repeats::default(),
+            repeated_replays: Repeats::default(),
+            repeated_ends: Repeats::default(),
             block_size: SeenBlockSize::Settled,
             has_started_over: false,
             changes: Vec::new(),
@@ -435,8 +441,7 @@ impl Intake {
                 Action::Ask { attempt, from } => self.listener.ask(attempt, from),
                 Action::HangUp => self.listener.hang_up(),
                 Action::Forget(why) => {
-                    let endpoint = &self.listener.options.endpoint;
-                    info!(%endpoint, ?why, "what the engine has told is forgotten");
+                    log_listener!(info, self.listener, ?why, "blocks of the stream's ranks forgotten");
                     if why == Forgotten::Restarted {
                         self.metrics.restart();
                         self.block_size = SeenBlockSize::Open;
@@ -449,7 +454,7 @@ impl Intake {
                         && !self.listener.is_degraded()
                     {
                         // Once for each fall: a stream that loses much would fill the log.
-                        warn!(endpoint = %self.listener.options.endpoint, "{why}");
+                        log_listener!(warn, self.listener, %why, "rank degraded: messages were lost");
                     }
                     self.changes.push(Change::Trust(trust));
                     // It is said of all ranks alike, so the next batch has to say again what they lack.
@@ -462,31 +467,36 @@ impl Intake {
         }
     }
 
-    fn note(&self, note: Note) {
-        let Listener { model, instance, dp_rank, options, .. } = &*self.listener;
-        let (model, tenant) = (&model.key.model_name, &model.key.tenant_id);
-        let (dp_rank, endpoint) = (dp_rank.0, &options.endpoint);
+    fn note(&mut self, note: Note) {
         match note {
             Note::Gap { missed } => {
                 self.metrics.gap(missed);
                 self.listener.gap();
-                info!(%model, %tenant, %instance, dp_rank, %endpoint, missed, "gap in the stream");
+                match self.repeated_gaps.count(Instant::now()) {
+                    Some(times) => log_listener!(info, self.listener, missed, times, "gap in the stream"),
+                    None => log_listener!(debug, self.listener, missed, "gap in the stream"),
+                }
             }
             Note::Lost { messages } => {
                 self.metrics.lost(messages);
-                debug!(%model, %tenant, %instance, dp_rank, %endpoint, messages, "messages cannot be replayed");
+                log_listener!(debug, self.listener, messages, "messages cannot be replayed");
             }
-            Note::ReplayStarted { from, end } => {
-                info!(%model, %tenant, %instance, dp_rank, %endpoint, from, end, "replay started");
-            }
+            Note::ReplayStarted { from, end } => match self.repeated_replays.count(Instant::now()) {
+                Some(times) => log_listener!(info, self.listener, from, end, times, "replay started"),
+                None => log_listener!(debug, self.listener, from, end, "replay started"),
+            },
             Note::Replay(outcome) => {
                 self.metrics.replay(outcome);
                 let seq = self.stream.position().cursor.map(|cursor| cursor.sequence);
-                info!(%model, %tenant, %instance, dp_rank, %endpoint, seq, outcome = outcome.as_str(), "replay ended");
+                let outcome = outcome.as_str();
+                match self.repeated_ends.count(Instant::now()) {
+                    Some(times) => log_listener!(info, self.listener, seq, outcome, times, "replay ended"),
+                    None => log_listener!(debug, self.listener, seq, outcome, "replay ended"),
+                }
             }
             Note::Mismatch { sequence } => {
-                info!(%model, %tenant, %instance, dp_rank, %endpoint, seq = sequence,
-                    "the engine's message differs from the one applied before: it is of another epoch");
+                let why = "the engine's message differs from the one applied before: it is of another epoch";
+                log_listener!(info, self.listener, seq = sequence, "{why}");
             }
             Note::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
             Note::WaitingFull { dropped } => {

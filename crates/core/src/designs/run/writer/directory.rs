@@ -25,6 +25,8 @@ pub(super) struct Directory {
     /// The segment that was last looked at for memory to give back.
     looked_at: usize,
     key: HashKey,
+    /// Of the segments and the index.
+    bytes: usize,
 }
 
 /// Where a name belongs in a directory until that grows.
@@ -75,7 +77,10 @@ impl Default for Rows {
 impl Directory {
     /// An empty directory; `key` is the key of its hash.
     pub(super) fn new(key: HashKey) -> Self {
-        Self { segments: vec![Segment::default()], index: vec![0], depth: 0, looked_at: 0, key }
+        let mut directory =
+            Self { segments: vec![Segment::default()], index: vec![0], depth: 0, looked_at: 0, key, bytes: 0 };
+        directory.bytes = directory.segments[0].bytes() + directory.index_bytes();
+        directory
     }
 
     /// The hash of a name that a client may have chosen.
@@ -220,11 +225,14 @@ impl Directory {
     }
 
     fn grow(&mut self, names: &Names, at: usize) {
+        let (count, before) = (self.segments.len(), self.segments[at].bytes() + self.index_bytes());
         if self.segments[at].can_be_split() {
             self.split(names, at);
         } else {
             self.segments[at].double(names);
         }
+        let split_off: usize = self.segments[count..].iter().map(Segment::bytes).sum();
+        self.bytes = self.bytes + split_off + self.segments[at].bytes() + self.index_bytes() - before;
     }
 
     /// Forgets the names of these lines, from the last one on.
@@ -261,22 +269,21 @@ impl Directory {
         new: impl Iterator<Item = SequenceHash>,
         (count, bytes_max): (usize, usize),
     ) -> Result<usize, usize> {
-        let mut taken = 0;
+        let before = self.bytes;
         for name in new {
             let hash = self.hash(name);
             let mut at = self.segment_of(hash) as usize;
             while !self.segments[at].has_room_for(count) {
                 // Growing needs as much again for a moment.
-                let more = self.segments[at].bytes();
-                if taken + 2 * more > bytes_max {
+                let taken = self.bytes - before;
+                if taken + 2 * (self.segments[at].bytes() + self.index_bytes()) > bytes_max {
                     return Err(taken);
                 }
-                taken += more;
                 self.grow(names, at);
                 at = self.segment_of(hash) as usize;
             }
         }
-        Ok(taken)
+        Ok(self.bytes - before)
     }
 
     /// Looks at the next segment, and halves it if hardly anything is left in it. Says how many bytes that
@@ -288,7 +295,9 @@ impl Directory {
         if segment.is_sparse() {
             segment.halve(names);
         }
-        before - segment.bytes()
+        let given_back = before - segment.bytes();
+        self.bytes -= given_back;
+        given_back
     }
 
     /// What is to be given back.
@@ -300,8 +309,13 @@ impl Directory {
         self.segments.iter().all(Segment::is_empty)
     }
 
+    /// Bytes that it takes. Cheap.
     pub(super) fn bytes(&self) -> usize {
-        self.segments.iter().map(Segment::bytes).sum::<usize>() + self.index.capacity() * size_of::<u32>()
+        self.bytes
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.index.capacity() * size_of::<u32>()
     }
 
     fn split(&mut self, names: &Names, at: usize) {

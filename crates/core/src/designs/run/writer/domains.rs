@@ -236,7 +236,6 @@ impl Writer {
         let agreeing =
             candidates.filter(|&domain| domain != old && knows(domain)).find(|&domain| self.agrees(&area, old, domain));
         let new = agreeing.unwrap_or_else(|| self.create_domain());
-        let bytes_before = self.domains.get(new).directory.bytes();
         for &(run, count) in &area {
             let column = self.runs.get(run).columns.get(old);
             let unnamed = self.runs.get(run).columns.get(new).named..count;
@@ -246,8 +245,6 @@ impl Writer {
                 assert_eq!(named, missing.len(), "the domain agrees with all of these names");
             }
         }
-        let bytes_after = self.domains.get(new).directory.bytes();
-        self.count_directory((bytes_before, bytes_after));
         self.domains.join(new, slot);
         self.ranks.get_mut(slot).domain = new;
         for &(run, _) in &area {

@@ -264,8 +264,12 @@ impl Writer {
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
         let named_before = column.named;
-        domains.get_mut(domain).directory.extend((names, rows), (run, &mut column), new);
+        let directory = &mut domains.get_mut(domain).directory;
+        let bytes_before = directory.bytes();
+        directory.extend((names, rows), (run, &mut column), new);
+        let bytes = (bytes_before, directory.bytes());
         columns.set_counted(domain, column, rare_bytes);
+        self.count_directory(bytes);
         if named_before == 0 && column.named > 0 {
             self.naming_started(run, domain);
         }
