@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// A rank may have a prefix under so many more names as the limit says, and no more.
+/// A rank may have a prefix under this many more names as the limit says, and no more.
 #[test]
 fn further_names_of_one_prefix_are_refused() {
     let index = RunIndex::new(RunLimits { twins_max: 3, ..RunLimits::default() });

@@ -58,7 +58,7 @@ impl StoreOptions {
 /// Parts in which keys are spread over a cluster's nodes.
 const CLUSTER_BUCKETS: u16 = 64;
 
-/// The list of holders is read three times in a time to live, and is current for so many times to live.
+/// The list of holders is read three times in a time to live, and is current for this many times to live.
 const DIRECTORY_AGE_MAX: u32 = 2;
 /// Pause before a link that panicked is kept again.
 pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -124,7 +124,7 @@ impl Publishing {
         Taken { changes, has_more }
     }
 
-    /// Takes at most so many prefixes of the rest. Returns those that are still held, and how many were taken.
+    /// Takes at most this many prefixes of the rest. Returns those that are still held, and how many were taken.
     pub(super) fn take_rest(&mut self, max: usize) -> (Vec<Written>, usize) {
         let from = self.rest.len().saturating_sub(max);
         let rest = self.rest.split_off(from);

@@ -146,7 +146,7 @@ fn slots_of_first(nodes: &[RedisNode]) -> Vec<String> {
     slots.filter(|slot| slot.parse::<usize>().expect("a slot") < 16_384 / 3).collect()
 }
 
-/// Moves at most so many keys of a slot from one node to another.
+/// Moves at most this many keys of a slot from one node to another.
 fn move_keys(slot: &str, from: &RedisNode, to: &RedisNode, max: &str) {
     let get = ["CLUSTER", "GETKEYSINSLOT", slot, max].map(str::as_bytes);
     for key in from.try_command_bytes(&get).expect("keys") {

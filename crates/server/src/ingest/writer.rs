@@ -24,7 +24,7 @@ const QUEUED_LOTS_MAX: usize = 256;
 const STAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How often an idle writer looks whether an index has something left over: others than the writer clear ranks as well.
 const LEFTOVER_INTERVAL: Duration = Duration::from_secs(1);
-/// A writer that is never idle does a part of what is left over after so many pieces of work.
+/// A writer that is never idle does a part of what is left over after this many pieces of work.
 const WORK_BETWEEN_LEFTOVERS: usize = 64;
 
 /// An index that leaves work for later: [`SharedIndex::maintain`].

@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(index.memory().runs, 0);
     }
 
-    /// Names of twins of twins: a query follows so many and no more.
+    /// Names of twins of twins: a query follows this many and no more.
     #[test]
     fn a_query_follows_a_limited_number_of_twins() {
         let index = RunIndex::default();

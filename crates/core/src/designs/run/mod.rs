@@ -82,7 +82,7 @@ pub struct RunMemory {
 
 /// Memory kept for use is given back when it is more than this and more than three quarters are unused:
 const COMPACTED_BYTES_MIN: usize = if SMALL { 1 << 10 } else { 16 << 20 };
-/// One of so many bytes may be in use.
+/// One of this many bytes may be in use.
 const COMPACTED_SHARE: usize = if SMALL { 1 } else { 4 };
 /// Tests make copies of small indexes, in small parts.
 const SMALL: bool = cfg!(all(test, debug_assertions));
@@ -304,7 +304,7 @@ impl RunIndex {
 
     /// After most of the content has gone: memory that is never given back piece by piece, because a
     /// reader may still look at it, is given back as a whole, by a copy of what is left. Starts or continues that copy by
-    /// about so many blocks, as far as ranks hold no more than `rank_blocks_max`, and says whether there is more to do.
+    /// about this many blocks, as far as ranks hold no more than `rank_blocks_max`, and says whether there is more to do.
     fn compact_if_sparse(&self, writer: &mut Writer, blocks: usize, rank_blocks_max: usize) -> bool {
         if self.bound.is_some() {
             // Two copies would not fit.

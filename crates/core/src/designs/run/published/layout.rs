@@ -103,7 +103,7 @@ impl Info {
     pub(crate) const TWIN_INSIDE: u64 = 1 << 53;
     /// Some holder may end in this run although it holds blocks further down.
     pub(crate) const RAGGED: u64 = 1 << 54;
-    /// Of several runs that start with one block at one place, one that came later: the others are preferred.
+    /// Of several runs that start with one block at one place, one that is later: the others are preferred.
     pub(crate) const LATER_TWIN: u64 = 1 << 55;
 
     pub(crate) fn new(parent: Place) -> Self {

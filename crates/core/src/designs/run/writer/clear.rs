@@ -2,7 +2,7 @@
 //!
 //! A cleared rank loses its place in the table of ranks, and with it every reader loses sight of its
 //! holders. What its holders still have in runs is released along the rank's own list of runs, a few
-//! with each event that follows, so that nobody waits for a worker that goes. An index that gets no events is asked to go on
+//! with each event that follows, so that no event waits for a worker that leaves. An index that gets no events is asked to go on
 //! ([`Writer::do_leftover`]).
 
 use super::Writer;
@@ -13,7 +13,7 @@ use crate::designs::run::published::ranks::{HolderMeaning, RankSlot};
 
 /// Runs that are visited with each event for what is left over. An event seldom adds more than one or two to a rank.
 pub(super) const VISITED_WITH_EVENT: usize = 8;
-/// One more is visited for so many blocks of the event, which may be new runs.
+/// One more is visited for this many blocks of the event, which may be new runs.
 pub(super) const BLOCKS_FOR_VISIT: usize = 64;
 
 impl Writer {

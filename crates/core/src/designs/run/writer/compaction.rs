@@ -50,7 +50,7 @@ impl Compaction {
         }
     }
 
-    /// Copies about so many blocks, of ranks that hold no more than `rank_blocks_max`: what a rank holds is listed at once.
+    /// Copies about this many blocks, of ranks that hold no more than `rank_blocks_max`: what a rank holds is listed at once.
     /// Says whether the copy is complete.
     pub(in crate::designs::run) fn go_on(&mut self, index: &Writer, blocks: usize, rank_blocks_max: usize) -> bool {
         let mut left = blocks;
@@ -89,7 +89,7 @@ impl Compaction {
     }
 }
 
-/// The next event, or as much of a store as has so many blocks.
+/// The next event, or as much of a store as has this many blocks.
 fn next_part(events: &mut VecDeque<BlockEvent>, blocks_max: usize) -> Option<BlockEvent> {
     let mut event = events.pop_front()?;
     if let BlockEvent::Stored { tier, blocks, copies, .. } = &mut event

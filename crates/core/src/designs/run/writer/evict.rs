@@ -66,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Ranks that hold something of a run, also those that are cleared; no more than so many.
+    /// Ranks that hold something of a run, also those that are cleared; no more than this many.
     fn holders_of(&self, run: RunId, holders_max: usize) -> Vec<RankSlot> {
         let mut slots = Vec::new();
         self.published.run(run).holdings().each_until(|holder, _| {

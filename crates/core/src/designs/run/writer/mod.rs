@@ -191,7 +191,7 @@ impl Writer {
         let blocks = match event {
             BlockEvent::Stored { blocks, .. } => blocks.len(),
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
-            // Nobody waits for a worker that goes.
+            // No event waits for a worker that leaves.
             BlockEvent::Cleared => return,
         };
         self.do_leftover(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);

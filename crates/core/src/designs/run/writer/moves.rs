@@ -148,7 +148,7 @@ mod tests {
         BlockEvent::Stored { tier: Tier::Device, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
-    /// Steps that finding the followers of a moved block takes, beside so many children of other ranks.
+    /// Steps that finding the followers of a moved block takes, beside this many children of other ranks.
     fn steps_to_move(children: u64) -> usize {
         let index = RunIndex::default();
         let prompt = |names: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (names + at, at)));

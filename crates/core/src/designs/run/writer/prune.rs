@@ -60,7 +60,7 @@ impl Writer {
             }
             self.pruning = Some(pruning);
         } else {
-            // What is too much now came while other ranks were looked at: before the next time there must be more of it.
+            // What is too much now was added while other ranks were looked at: before the next time there must be more of it.
             let (bare, limit) = (self.bare_blocks(), self.limits.removed_blocks_max);
             self.pruned_in_vain = if bare > limit { bare - limit / 2 } else { 0 };
         }

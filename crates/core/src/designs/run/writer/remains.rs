@@ -43,7 +43,7 @@ impl AllRemains {
         self.queue.is_empty()
     }
 
-    /// Takes in what takes so many bytes.
+    /// Takes in what takes this many bytes.
     pub(super) fn push(&mut self, remains: Remains, bytes: usize) {
         self.bytes += bytes;
         self.queue.push_back((remains, bytes));
