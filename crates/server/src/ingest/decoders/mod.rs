@@ -93,7 +93,7 @@ impl Delivery {
     /// Messages and their bytes.
     fn size(&self) -> (usize, usize) {
         let messages = self.messages();
-        (messages.len(), messages.iter().map(|frames| queued_bytes(frames)).sum())
+        (messages.len(), messages.iter().map(queued_bytes).sum())
     }
 }
 
