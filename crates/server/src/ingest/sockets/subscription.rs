@@ -197,12 +197,7 @@ impl Subscription {
             match Event::from_raw(u16::from_ne_bytes(*event)) {
                 Event::CONNECT_RETRIED => {
                     self.ended_at = None;
-                    match self.failed_connects.count(Instant::now()) {
-                        Some(times) => {
-                            log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying")
-                        }
-                        None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
-                    }
+                    changes.push(LinkChange::Failed);
                 }
                 Event::CONNECT_DELAYED | Event::CONNECTED => self.ended_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
@@ -223,8 +218,12 @@ impl Subscription {
         changes
     }
 
-    fn take_change(&self, change: LinkChange, decoders: &Decoders) {
+    fn take_change(&mut self, change: LinkChange, decoders: &Decoders) {
         match change {
+            LinkChange::Failed => match self.failed_connects.count(Instant::now()) {
+                Some(times) => log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying"),
+                None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
+            },
             LinkChange::Connected => {
                 self.listener.set_connection(Connection::Connected);
                 decoders.deliver(&self.listener, Delivery::Connected);
@@ -243,6 +242,8 @@ impl Subscription {
 enum LinkChange {
     Connected,
     Lost,
+    /// An attempt to connect failed.
+    Failed,
 }
 
 impl Drop for Subscription {
