@@ -127,7 +127,7 @@ pub(crate) struct ServeArguments {
     frequency_window_s: u32,
 
     /// Stored and removed blocks of each model that are remembered for explanations, so many of each;
-    /// about 100 bytes for both. 0 remembers nothing.
+    /// about 150 bytes for both. 0 remembers nothing.
     #[arg(long, env = "FLASH_INDEXER_HISTORY_BLOCKS_MAX", default_value_t = 16_384)]
     history_blocks_max: usize,
 

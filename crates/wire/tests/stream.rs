@@ -576,6 +576,20 @@ fn a_restart_that_a_replay_shows_is_counted_once() {
 }
 
 #[test]
+fn a_history_that_cannot_be_replayed_leaves_a_doubt_and_is_asked_for_again() {
+    let mut world = World::new(Replay::Available, Start::AtOnce, 100);
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    while world.asked.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
+        world.pass_time();
+    }
+    assert_eq!(world.trust, StreamTrust::Cold, "nothing was received");
+    world.pass_time();
+    world.answer(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_life(), true));
+}
+
+#[test]
 fn an_answer_that_breaks_off_leaves_a_doubt() {
     let mut world = World::new(Replay::Available, Start::AtOnce, 100);
     (0..3).for_each(|_| world.publish());

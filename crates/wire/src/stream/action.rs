@@ -55,8 +55,11 @@ pub enum Pending {
         /// One more than the number of the last live message, if one was received over this connection.
         end: Option<u64>,
     },
-    /// Messages after the last live one were dropped or unreadable. The number of the next one shows how many.
-    #[error("the last messages were dropped or could not be read; the next one shows how many are missing")]
+    /// Messages after the last one were dropped, unreadable, or could not be replayed. The number of the next live one
+    /// shows how many.
+    #[error(
+        "the last messages were dropped, could not be read or could not be replayed; the next one shows how many are missing"
+    )]
     TailLost,
     /// The connection was lost and nothing shows yet whether the publisher is still the same one.
     #[error("the connection was lost, and the engine may have started again unseen")]

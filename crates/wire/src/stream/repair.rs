@@ -144,8 +144,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
     pub(super) fn give_up(&mut self, now: Instant) {
         self.quiet_until = Some(now + self.options.limits.quiet);
         self.tail_repair_at = self.quiet_until;
-        if self.cursor.is_some() && !self.heard {
-            // The answer was not whole, and no live message shows where it should have ended.
+        if !self.heard {
+            // No whole answer was received, and no live message shows where it should have ended.
             self.tail = Some(self.attempts);
         }
         self.end_repair(ReplayOutcome::GivenUp);

@@ -78,6 +78,7 @@ pub(super) struct Intake {
     after_trust: Vec<Change>,
     hybrid_reported: bool,
     repeated_gaps: Repeats,
+    repeated_rejections: Repeats,
     repeated_replays: Repeats,
     repeated_ends: Repeats,
     block_size: SeenBlockSize,
@@ -119,6 +120,7 @@ impl Intake {
             after_trust: Vec::new(),
             hybrid_reported: false,
             repeated_gaps: Repeats::default(),
+            repeated_rejections: Repeats::default(),
             repeated_replays: Repeats::default(),
             repeated_ends: Repeats::default(),
             block_size: SeenBlockSize::Settled,
@@ -507,8 +509,14 @@ impl Intake {
         }
     }
 
-    fn reject(&self, reason: &'static str, why: String) {
+    fn reject(&mut self, reason: &'static str, why: String) {
         self.metrics.rejected(reason);
+        match self.repeated_rejections.count(Instant::now()) {
+            Some(times) => {
+                log_listener!(warn, self.listener, reason, times, error = why.as_str(), "message or event rejected")
+            }
+            None => log_listener!(debug, self.listener, reason, error = why.as_str(), "message or event rejected"),
+        }
         self.listener.reject(reason, why);
     }
 }
