@@ -45,7 +45,7 @@ pub(crate) struct DiscoveryArguments {
 
     /// Pods that are engines while they are ready, by label selector, such as app=vllm; the pod's name is the instance
     /// id. Annotations or labels say what differs: flash-indexer/port, replay-port, data-parallel-size, block-size,
-    /// model-name, tenant-id, lora-name, engine, removal. Needs get, list and watch for pods.
+    /// model-name, tenant-id, lora-name, engine, removal, extra-keys. Needs get, list and watch for pods.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_KUBERNETES", value_name = "SELECTOR")]
     discovery_kubernetes: Option<String>,
 

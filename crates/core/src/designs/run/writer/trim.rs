@@ -80,7 +80,7 @@ impl Untrimmed {
 
 impl Writer {
     /// Trims a run of which a rank of this domain has let go, and then those above it that become free
-    /// of what hung from them. Other domains need what they needed before. Of a long chain the rest is put off. Says
+    /// of what was attached to them. Other domains need what they needed before. Of a long chain the rest is put off. Says
     /// how many runs were looked at.
     pub(super) fn trim(&mut self, run: RunId, domain: DomainId) -> usize {
         let mut run = run;
