@@ -22,6 +22,7 @@ use flash_indexer_bench::{
 use flash_indexer_core::designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions};
+use flash_indexer_test_support::testdata;
 
 use crate::results::{Results, SweepLine};
 
@@ -144,9 +145,9 @@ struct ServiceArguments {
 
 #[derive(Args)]
 struct PromptArguments {
-    /// A directory of models, of which the first is used.
+    /// A directory of models, of which the first is used [default: that of testdata/].
     #[arg(long, value_name = "FOLDER")]
-    tokenizers: PathBuf,
+    tokenizers: Option<PathBuf>,
 
     /// Folder for what is written.
     #[arg(long, value_name = "FOLDER")]
@@ -208,7 +209,7 @@ fn main() -> Result<()> {
             Results::new(&arguments.results).write_service(&report)
         }
         Part::Prompt(arguments) => {
-            let report = prompt::measure(&arguments.tokenizers, arguments.repeats)?;
+            let report = prompt::measure(&arguments.tokenizers.unwrap_or_else(|| testdata().join("tokenizers")), arguments.repeats)?;
             Results::new(&arguments.results).write_prompt(&report)
         }
         Part::Redis(arguments) => shared_through_redis(&arguments),

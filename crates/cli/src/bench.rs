@@ -35,8 +35,8 @@ pub(crate) struct BenchArguments {
     #[command(subcommand)]
     child: Option<ChildCommand>,
 
-    /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt
-    /// [default: FLASH_SHARED/data/mooncake/conversation_trace.jsonl, FLASH_SHARED being ../shared].
+    /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt, plain or
+    /// compressed with zstd (`.zst`) [default: testdata/mooncake/conversation_trace.jsonl.zst].
     trace: Option<PathBuf>,
 
     /// Designs to measure [default: all].

@@ -3,14 +3,14 @@
 
 mod support;
 
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use support::{Serve, run, say, text};
 
 #[test]
 fn every_recorded_request_is_predicted() {
-    let Some(shared) = shared_dir() else { return };
+    let data = testdata();
     let serve = Serve::start(&[]);
-    let folder = std::fs::read_dir(shared.join("data/engines")).expect("the folder of streams");
+    let folder = std::fs::read_dir(data.join("engines")).expect("the folder of streams");
     let mut streams: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
     streams.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
     streams.sort();

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use flash_indexer_bench::Measure;
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use support::{run, say, text};
 
 /// A trace of conversations that grow turn by turn over a shared start.
@@ -85,8 +85,8 @@ fn a_replay_within_a_bound_predicts_less_and_never_more() {
 
 #[test]
 fn a_tenth_of_the_memory_lasts_through_the_production_trace() {
-    let Some(shared) = shared_dir() else { return };
-    let trace = shared.join("data/mooncake/conversation_trace.jsonl");
+    let data = testdata();
+    let trace = data.join("mooncake/conversation_trace.jsonl");
     let replay = |memory_max: &str| {
         let usual = ["replay", trace.to_str().expect("a path of text"), "--verify", "--memory-max"];
         let output = run(&[&usual[..], &[memory_max]].concat());
@@ -146,6 +146,7 @@ fn mistakes_are_named_with_their_fix() {
         assert!(!output.status.success(), "{arguments:?}");
         assert!(error.contains(part), "{arguments:?}: {error}");
     }
-    let output = support::flash_indexer(&["bench"]).env("FLASH_SHARED", "/nonexistent").output().expect("it runs");
-    assert!(text(&output.stderr).contains("FLASH_SHARED"), "{}", text(&output.stderr));
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let output = support::flash_indexer(&["bench"]).current_dir(elsewhere.path()).output().expect("it runs");
+    assert!(text(&output.stderr).contains("name a trace file"), "{}", text(&output.stderr));
 }

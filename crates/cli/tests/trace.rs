@@ -2,13 +2,13 @@
 
 mod support;
 
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use support::{Serve, run, say, text};
 
 #[test]
 fn every_hit_of_the_production_trace_is_predicted() {
-    let Some(shared) = shared_dir() else { return };
-    let trace = shared.join("data/mooncake/conversation_trace.jsonl");
+    let data = testdata();
+    let trace = data.join("mooncake/conversation_trace.jsonl");
     let serve = Serve::start(&[]);
     let arguments =
         ["simulate", "--trace", trace.to_str().expect("a path of text"), "--port", "0", "--replay-port", "0"];

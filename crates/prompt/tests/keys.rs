@@ -8,12 +8,12 @@ use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashe
 use flash_indexer_prompt::keys::{
     CborFnvKeys, Extra, RequestKey, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys, extras_of,
 };
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use flash_indexer_wire::{EngineBlockHash, HashedKey, Sha256CborChain};
 use serde_json::Value;
 
 fn vectors() -> Option<Value> {
-    let path = shared_dir()?.join("data/vectors/llm-d.json");
+    let path = testdata().join("vectors/llm-d.json");
     Some(serde_json::from_str(&std::fs::read_to_string(path).expect("the vectors")).expect("JSON"))
 }
 

@@ -9,7 +9,7 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_prompt::score::{PodFilter, PredictedBlocks, PredictionLimits, TierWeights};
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
@@ -61,8 +61,8 @@ fn check(case: &Value, weights: TierWeights, index: &dyn SharedIndex) {
 
 #[test]
 fn scores_are_those_of_the_vectors() {
-    let Some(shared) = shared_dir() else { return };
-    let vectors = std::fs::read_to_string(shared.join("data/vectors/llm-d.json")).expect("the vectors");
+    let data = testdata();
+    let vectors = std::fs::read_to_string(data.join("vectors/llm-d.json")).expect("the vectors");
     let vectors: Value = serde_json::from_str(&vectors).expect("JSON");
     let mut checked = 0;
     for (section, weights) in [("default_weights", ""), ("weights_gpu1_cpu05", "gpu=1.0,cpu=0.5")] {

@@ -8,7 +8,7 @@ use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
 use flash_indexer_core::{DpRank, RankMatch, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_sim::{RecordedLine, RecordedMessage, RecordedRequest, Recording, reusable_blocks};
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use flash_indexer_wire::{Translator, TranslatorOptions, decode_batch};
 
 /// An engine's ranks in an index, without anything in between.
@@ -98,8 +98,8 @@ fn check(recording: &Recording, follower: &mut Follower) -> Checked {
     checked
 }
 
-fn streams(shared: &Path) -> Vec<PathBuf> {
-    let folder = std::fs::read_dir(shared.join("data/engines")).expect("the folder of streams");
+fn streams(data: &Path) -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(data.join("engines")).expect("the folder of streams");
     let mut streams: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
     streams.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
     streams
@@ -107,8 +107,8 @@ fn streams(shared: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn every_reported_hit_follows_from_the_stream() {
-    let Some(shared) = shared_dir() else { return };
-    let streams = streams(&shared);
+    let data = testdata();
+    let streams = streams(&data);
     assert!(streams.len() >= 6, "the recorded streams are there");
     for stream in streams {
         let recording = Recording::open(&stream).expect("a recording");

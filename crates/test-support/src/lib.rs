@@ -1,46 +1,20 @@
-//! What the tests of several crates share: where recorded data lies, and waiting without sleeping
-//! for luck.
+//! Support for the tests of several crates: recorded data, Redis servers, a stub of the Hugging Face hub, and waiting for a
+//! condition.
 
 mod hub;
 mod redis;
+mod testdata;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub use self::hub::{HubStub, TINY_WORDS, tiny_tokenizer};
 pub use self::redis::{
     ClusterSetup, RedisNode, RedisWithSentinel, find_redis_server, redis_cluster, redis_cluster_with, redis_server,
 };
+pub use self::testdata::testdata;
 
-/// Folder of recorded streams and vectors: `FLASH_SHARED`, or `../shared` beside the repository.
-///
-/// `FLASH_SHARED=none` leaves out the tests that need it; each of them says so on standard error,
-/// also where the test runner captures output, and gets `None`.
-///
-/// # Panics
-///
-/// When the folder is not there: a test that needs it must not pass without it.
-#[must_use]
-pub fn shared_dir() -> Option<PathBuf> {
-    let from_environment = std::env::var_os("FLASH_SHARED");
-    if from_environment.as_deref() == Some("none".as_ref()) {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        let note = format!("LEFT OUT: {test} needs recorded data, and FLASH_SHARED is none\n");
-        std::io::stderr().write_all(note.as_bytes()).expect("standard error takes text");
-        return None;
-    }
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let shared = from_environment.map_or_else(|| repository.join("../shared"), PathBuf::from);
-    assert!(
-        shared.join("data/engines").is_dir(),
-        "no recorded data at {}: set FLASH_SHARED to its folder, or to none to leave out the tests that need it",
-        shared.display()
-    );
-    Some(shared)
-}
-
-/// Lines of a JSON-lines file below the shared folder.
+/// Lines of a JSON-lines file.
 ///
 /// # Panics
 ///

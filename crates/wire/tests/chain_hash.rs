@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_test_support::{from_hex, shared_dir};
+use flash_indexer_test_support::{from_hex, testdata};
 use flash_indexer_wire::{EngineBlockHash, HashedKey, Sha256CborChain};
 use serde_json::Value;
 
@@ -16,8 +16,8 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-fn check_event(shared: &Path, file: &str, keys: &[HashedKey<'_>], first: u64) {
-    let vector = std::fs::read_to_string(shared.join("data/vectors").join(file)).expect("the vector");
+fn check_event(data: &Path, file: &str, keys: &[HashedKey<'_>], first: u64) {
+    let vector = std::fs::read_to_string(data.join("vectors").join(file)).expect("the vector");
     let event: Value = serde_json::from_str(&vector).expect("JSON");
     let tokens: Vec<u32> = numbers(&event["token_ids"]);
     let mut chain = Sha256CborChain::new("42");
@@ -35,9 +35,9 @@ fn check_event(shared: &Path, file: &str, keys: &[HashedKey<'_>], first: u64) {
 
 #[test]
 fn published_events_are_reproduced() {
-    let Some(shared) = shared_dir() else { return };
-    check_event(&shared, "vllm-kv_event_base.json", &[], 17705339885301241772);
-    check_event(&shared, "vllm-kv_event_lora.json", &[HashedKey::Text("Alice")], 9643097150530800701);
+    let data = testdata();
+    check_event(&data, "vllm-kv_event_base.json", &[], 17705339885301241772);
+    check_event(&data, "vllm-kv_event_lora.json", &[HashedKey::Text("Alice")], 9643097150530800701);
 }
 
 fn hashed_keys(keys: &Value) -> Vec<HashedKey<'_>> {
@@ -55,8 +55,8 @@ fn hashed_keys(keys: &Value) -> Vec<HashedKey<'_>> {
 
 #[test]
 fn hashes_recorded_inside_an_engine_are_reproduced() {
-    let Some(shared) = shared_dir() else { return };
-    let vectors = std::fs::read_to_string(shared.join("data/vectors/engine-hashes.json")).expect("the vectors");
+    let data = testdata();
+    let vectors = std::fs::read_to_string(data.join("vectors/engine-hashes.json")).expect("the vectors");
     let vectors: Value = serde_json::from_str(&vectors).expect("JSON");
     let (mut plain, mut keyed) = (0, 0);
     for case in vectors["vllm"].as_array().expect("cases").iter().filter(|case| case["algo"] == "sha256_cbor") {

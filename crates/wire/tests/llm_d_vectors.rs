@@ -1,11 +1,11 @@
 //! Topics, events and hashes as another indexer reads them: equal, or better for a reason that is named here.
 
-use flash_indexer_test_support::{from_hex, shared_dir};
+use flash_indexer_test_support::{from_hex, testdata};
 use flash_indexer_wire::{EngineEvent, EventError, ExtraKey, TokenIds, TopicNames, decode_batch};
 use serde_json::{Value as Json, json};
 
 fn vectors(section: &str) -> Option<Json> {
-    let path = shared_dir()?.join("data/vectors/llm-d.json");
+    let path = testdata().join("vectors/llm-d.json");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let all: Json = serde_json::from_str(&text).expect("JSON");
     Some(all[section]["cases"].clone()).filter(Json::is_array)

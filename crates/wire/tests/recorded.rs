@@ -2,7 +2,7 @@
 //! holds, and what vLLM wrote is written again byte for byte.
 
 use flash_indexer_core::{DpRank, SequenceHash};
-use flash_indexer_test_support::{from_hex, json_lines, shared_dir};
+use flash_indexer_test_support::{from_hex, json_lines, testdata};
 use flash_indexer_wire::{Encoding, EngineEvent, ExtraKey, LiveMessage, TokenIds, decode_batch, encode_batch};
 use rmpv::Value;
 
@@ -147,9 +147,9 @@ fn frames(message: &serde_json::Value) -> Vec<Vec<u8>> {
 
 #[test]
 fn every_recorded_stream_decodes_completely() {
-    let Some(shared) = shared_dir() else { return };
+    let data = testdata();
     let mut streams = 0;
-    for entry in std::fs::read_dir(shared.join("data/engines")).expect("the folder of streams") {
+    for entry in std::fs::read_dir(data.join("engines")).expect("the folder of streams") {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|extension| extension != "jsonl") {
             continue;
@@ -170,7 +170,7 @@ fn every_recorded_stream_decodes_completely() {
 
 #[test]
 fn what_vllm_wrote_is_written_again_byte_for_byte() {
-    let Some(shared) = shared_dir() else { return };
+    let data = testdata();
     let streams = [
         ("vllm-0.23.0-llama-lora-arrayform", Encoding::Array),
         ("vllm-0.32.0-llama-lora", Encoding::Map),
@@ -178,7 +178,7 @@ fn what_vllm_wrote_is_written_again_byte_for_byte() {
         ("vllm-0.32.0-gemma3-hybrid", Encoding::Map),
     ];
     for (stream, encoding) in streams {
-        for line in json_lines(&shared.join(format!("data/engines/{stream}.jsonl"))) {
+        for line in json_lines(&data.join(format!("engines/{stream}.jsonl"))) {
             if line["kind"] != "msg" {
                 continue;
             }
@@ -196,8 +196,8 @@ fn encoded_again(payload: &[u8], encoding: Encoding) -> Vec<u8> {
 
 #[test]
 fn what_published_vllm_releases_wrote_is_written_again() {
-    let Some(shared) = shared_dir() else { return };
-    let text = std::fs::read_to_string(shared.join("data/vectors/golden-frames.json")).expect("the vectors");
+    let data = testdata();
+    let text = std::fs::read_to_string(data.join("vectors/golden-frames.json")).expect("the vectors");
     let releases: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
     let mut written = 0;
     for release in releases.iter().filter(|release| release["engine"] == "vllm") {
@@ -219,8 +219,8 @@ fn what_published_vllm_releases_wrote_is_written_again() {
 
 #[test]
 fn every_release_of_the_published_frames_decodes() {
-    let Some(shared) = shared_dir() else { return };
-    let text = std::fs::read_to_string(shared.join("data/vectors/golden-frames.json")).expect("the vectors");
+    let data = testdata();
+    let text = std::fs::read_to_string(data.join("vectors/golden-frames.json")).expect("the vectors");
     let releases: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
     assert!(releases.len() >= 20);
     for release in &releases {

@@ -36,8 +36,8 @@ Resident memory is the growth of the process while the index was filled. It incl
 keeps for itself, and misses what it hands out again from earlier use; flash-indexer bench measures memory in a
 fresh process.")]
 pub(crate) struct ReplayArguments {
-    /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt
-    /// [default: FLASH_SHARED/data/mooncake/conversation_trace.jsonl, FLASH_SHARED being ../shared].
+    /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt, plain or
+    /// compressed with zstd (`.zst`) [default: testdata/mooncake/conversation_trace.jsonl.zst].
     trace: Option<PathBuf>,
 
     /// Index design.

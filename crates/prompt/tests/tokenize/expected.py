@@ -1,9 +1,9 @@
 """Makes small tokenizers of the kinds that models have, and the ids that `transformers` gives for texts and chats.
 
-    python crates/prompt/tests/tokenize/expected.py ../shared
+    python crates/prompt/tests/tokenize/expected.py TESTDATA
 
 writes `models/` and `expected.json` beside this file. Needs `pip install tokenizers==0.23.* transformers==5.* jinja2`. The
-argument is the folder of recorded data, whose tokenizer is asked as well.
+argument is the unpacked `testdata/` of the repository, whose tokenizer is asked as well.
 """
 
 import json
@@ -170,7 +170,7 @@ def expectations(tokenizer, chats):
 
 
 def main():
-    shared = pathlib.Path(sys.argv[1])
+    testdata = pathlib.Path(sys.argv[1])
     shutil.rmtree(HERE / "models", ignore_errors=True)
     expected = {}
     for make in (byte_level, sentence_pieces, word_pieces, unigram):
@@ -183,7 +183,7 @@ def main():
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n")
         loaded = PreTrainedTokenizerFast.from_pretrained(folder)
         expected[name] = expectations(loaded, CHATS if "chat_template" in config else [])
-    expected["test-model"] = expectations(AutoTokenizer.from_pretrained(shared / "data/tokenizers/test-model"), CHATS)
+    expected["test-model"] = expectations(AutoTokenizer.from_pretrained(testdata / "tokenizers/test-model"), CHATS)
     (HERE / "expected.json").write_text(json.dumps(expected, ensure_ascii=True, indent=None, separators=(",", ":")) + "\n")
 
 

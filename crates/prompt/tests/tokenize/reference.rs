@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions, SpecialTokens, TokenizerPool};
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -76,8 +76,8 @@ fn small_tokenizers_of_all_kinds_give_the_ids_of_transformers() {
 
 #[test]
 fn a_real_tokenizer_gives_the_ids_of_transformers() {
-    let Some(shared) = shared_dir() else { return };
-    compare(&pool_in(&shared.join("data/tokenizers")), "test-model");
+    let data = testdata();
+    compare(&pool_in(&data.join("tokenizers")), "test-model");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use flash_indexer_core::designs::Design;
 use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions, FleetStep};
-use flash_indexer_test_support::{RedisNode, redis_cluster, redis_server, shared_dir, wait_for};
+use flash_indexer_test_support::{RedisNode, redis_cluster, redis_server, testdata, wait_for};
 
 use crate::support::{Depths, PATIENCE, Replica, cluster_url, holder, options, single_url};
 
@@ -19,8 +19,8 @@ fn expected(index: &dyn SharedIndex, step: &FleetStep) -> Depths {
 
 /// Plays the whole trace. After each step, when everything is published, both replicas are asked every query of it.
 fn play(url: &str) {
-    let Some(shared) = shared_dir() else { return };
-    let trace = MooncakeTrace::open(&shared.join("data/mooncake/conversation_trace.jsonl")).expect("a trace");
+    let data = testdata();
+    let trace = MooncakeTrace::open(&data.join("mooncake/conversation_trace.jsonl")).expect("a trace");
     // Small caches, so that blocks go as often as they come.
     let options_of_fleet =
         FleetOptions { workers: 16, blocks: 2_048, blocks_per_hash_id: 1, ..FleetOptions::default() };

@@ -13,7 +13,7 @@ use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions};
 use flash_indexer_sim::{
     Publisher, PublisherOptions, RecordedLine, RecordedMessage, RecordedRequest, Recording, reusable_blocks,
 };
-use flash_indexer_test_support::shared_dir;
+use flash_indexer_test_support::testdata;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
@@ -48,8 +48,8 @@ fn models() -> tempfile::TempDir {
     directory
 }
 
-fn recordings(shared: &Path) -> Vec<PathBuf> {
-    let folder = std::fs::read_dir(shared.join("data/engines")).expect("the folder of streams");
+fn recordings(data: &Path) -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(data.join("engines")).expect("the folder of streams");
     let mut streams: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
     streams.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
     streams.sort();
@@ -183,14 +183,14 @@ impl<'a> Played<'a> {
 
 #[test]
 fn texts_and_chats_are_scored_as_recorded_engines_had_them() {
-    let Some(shared) = shared_dir() else { return };
+    let data = testdata();
     let models = models();
     let tokenization =
         TokenizationOptions { directory: Some(models.path().to_owned()), ..TokenizationOptions::default() };
     let indexer = IndexerOptions { tokenization, ..IndexerOptions::default() };
     let service = Service::start_with(ServerOptions { indexer, grpc_port: Some(0), ..ServerOptions::default() });
     let channel = service.channel();
-    let recordings: Vec<(String, Recording)> = recordings(&shared)
+    let recordings: Vec<(String, Recording)> = recordings(&data)
         .iter()
         .map(|path| {
             let name = path.file_stem().expect("a name").to_string_lossy().into_owned();

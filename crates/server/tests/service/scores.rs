@@ -9,7 +9,7 @@ use flash_indexer_prompt::tokenize::{
     TokenizerSource,
 };
 use flash_indexer_server::{IndexerOptions, ServerOptions, TokenizationOptions, TokenizerServiceOptions};
-use flash_indexer_test_support::{shared_dir, wait_for};
+use flash_indexer_test_support::{testdata, wait_for};
 use flash_indexer_wire::{BlockStored, EngineEvent, TokenIds};
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ fn a_prompt_that_cannot_be_scored_says_what_to_do() {
 
 /// A service with the test tokenizer, and an engine that holds some tokens.
 fn with_tokenizer(pool: PoolOptions) -> Option<Service> {
-    let directory = shared_dir()?.join("data/tokenizers");
+    let directory = testdata().join("tokenizers");
     let tokenization = TokenizationOptions { directory: Some(directory), pool, ..TokenizationOptions::default() };
     let indexer = IndexerOptions { tokenization, ..IndexerOptions::default() };
     Some(Service::start_with(ServerOptions { indexer, ..ServerOptions::default() }))
@@ -153,7 +153,7 @@ fn holding(service: &Service, token_ids: &[u32]) -> Engine {
 #[test]
 fn texts_are_tokenized_as_the_model_does() {
     let Some(service) = with_tokenizer(PoolOptions::default()) else { return };
-    let directory = shared_dir().expect("it was there").join("data/tokenizers");
+    let directory = testdata().join("tokenizers");
     let source: Box<dyn TokenizerSource> = Box::new(ModelDirectory::new(directory, ModelDirectoryOptions::default()));
     let pool = TokenizerPool::start(vec![source], &PoolOptions::default()).expect("threads");
     let text = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all.";
@@ -179,7 +179,7 @@ fn texts_are_tokenized_as_the_model_does() {
 #[test]
 fn chats_are_rendered_and_tokenized_as_the_model_does() {
     let Some(service) = with_tokenizer(PoolOptions::default()) else { return };
-    let directory = shared_dir().expect("it was there").join("data/tokenizers");
+    let directory = testdata().join("tokenizers");
     let source: Box<dyn TokenizerSource> = Box::new(ModelDirectory::new(directory, ModelDirectoryOptions::default()));
     let pool = TokenizerPool::start(vec![source], &PoolOptions::default()).expect("threads");
     // What the test model's template makes of the chat below.

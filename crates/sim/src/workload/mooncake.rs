@@ -73,14 +73,19 @@ pub struct MooncakeTrace {
 }
 
 impl MooncakeTrace {
-    /// Reads a whole trace; tokens are made up only when requests are taken.
+    /// Reads a whole trace; tokens are made up only when requests are taken. A file whose name ends in `.zst` is
+    /// decompressed.
     ///
     /// # Errors
     ///
     /// When the file cannot be read or a line is not a request.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::Io { path: path.to_owned(), source };
-        let file = BufReader::new(File::open(path).map_err(io)?);
+        let file = File::open(path).map_err(io)?;
+        let file: Box<dyn BufRead> = match path.extension().is_some_and(|extension| extension == "zst") {
+            true => Box::new(BufReader::new(zstd::stream::read::Decoder::new(file).map_err(io)?)),
+            false => Box::new(BufReader::new(file)),
+        };
         let mut lines = Vec::new();
         for (at, text) in file.lines().enumerate() {
             let line = at + 1;
