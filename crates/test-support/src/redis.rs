@@ -123,7 +123,7 @@ impl RedisNode {
     /// When it does not answer.
     pub fn try_command_bytes(&self, parts: &[&[u8]]) -> std::io::Result<Vec<Vec<u8>>> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         let mut request = format!("*{}\r\n", parts.len()).into_bytes();
         for part in parts {
             request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());

@@ -85,9 +85,8 @@ impl Serve {
     /// Sends a signal and returns the exit code.
     pub(crate) fn stop_with(mut self, signal: &str) -> Option<i32> {
         self.signal(signal);
-        let ended = wait_for("the end of serve", Duration::from_secs(10), || {
-            self.child.try_wait().expect("a child can be waited for")
-        });
+        let ended =
+            wait_for("the end of serve", PATIENCE, || self.child.try_wait().expect("a child can be waited for"));
         ended.code()
     }
 }

@@ -158,17 +158,12 @@ fn a_node_of_a_cluster_takes_only_its_part_along() {
         b.wait_for_depth(path, rank(1), 8);
     }
     nodes[2].kill();
-    let (mut answered, mut unanswered) = (0, 0);
-    for path in &paths {
-        match b.find(path) {
-            None => unanswered += 1,
-            Some(depths) => {
-                assert!(device_depth(&depths, rank(1)) <= 8);
-                answered += 1;
-            }
-        }
-    }
-    assert!(answered > 0 && unanswered > 0, "{answered} answered, {unanswered} not");
+    // A query that a busy processor makes late is not answered either.
+    wait_for("answers of the others alone", PATIENCE, || {
+        let found: Vec<_> = paths.iter().map(|path| b.find(path)).collect();
+        assert!(found.iter().flatten().all(|depths| device_depth(depths, rank(1)) <= 8));
+        (found.iter().any(Option::is_some) && found.iter().any(Option::is_none)).then_some(())
+    });
     for path in &paths {
         a.apply(rank(1), &removed(path, 5));
     }

@@ -86,7 +86,7 @@ impl DiscoverySource {
         supervisor: &Supervisor,
     ) -> io::Result<()> {
         match self {
-            Self::File(path) => spawn(supervisor, stopped, move |stopped| {
+            Self::File(path) => spawn(supervisor, stopped, reporter.clone(), move |stopped| {
                 file::watch(path.clone(), template.clone(), &reporter, stopped);
             }),
             Self::Dns(options) => {
@@ -94,7 +94,7 @@ impl DiscoverySource {
                 tasks.spawn(watch_dns(options, template, reporter, metrics));
                 Ok(())
             }
-            Self::Kubernetes(options) => spawn(supervisor, stopped, move |stopped| {
+            Self::Kubernetes(options) => spawn(supervisor, stopped, reporter.clone(), move |stopped| {
                 kubernetes::watch(&options, template.clone(), &reporter, stopped);
             }),
         }
@@ -103,17 +103,24 @@ impl DiscoverySource {
 
 /// A source that panics is looked at again from the start after so long.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
+/// What its status says meanwhile.
+const PANICKED: &str =
+    "looking at it panicked, a fault of this program; what it named before stays, and it is looked at again";
 
 /// Follows a source in a thread, from the start again if that panics.
 fn spawn(
     supervisor: &Supervisor,
     stopped: Receiver<()>,
+    reporter: Reporter,
     watch_source: impl Fn(&Receiver<()>) + Send + 'static,
 ) -> io::Result<()> {
     let work = move |watch: &Arc<Watch>| {
-        while watch.guarded(|| watch_source(&stopped)).is_none()
-            && stopped.recv_timeout(PANIC_PAUSE) == Err(RecvTimeoutError::Timeout)
-        {}
+        while watch.guarded(|| watch_source(&stopped)).is_none() {
+            reporter.failed(PANICKED.to_owned());
+            if stopped.recv_timeout(PANIC_PAUSE) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
     };
     supervisor.spawn(ThreadKind::Discovery, None, work).map(drop)
 }
@@ -127,6 +134,7 @@ async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Repo
         match looking.join_next().await {
             Some(Err(error)) if error.is_panic() => {
                 note_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());
+                reporter.failed(PANICKED.to_owned());
             }
             _ => return,
         }

@@ -74,7 +74,7 @@ impl Runner {
         while !self.indexer.is_stopping() {
             watch.begin(None);
             // What it had not done is done with the next look.
-            watch.guarded(|| self.look());
+            watch.attempt(|| self.look());
             watch.end();
             select! {
                 recv(stopped) -> _ => return,
@@ -191,6 +191,9 @@ impl Runner {
     fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
         let rank = RankId::of(&registration);
         let endpoint = registration.endpoint.clone();
+        // No registration is known to make the thread fail, so one does.
+        #[cfg(test)]
+        assert!(rank.model.model_name != "runner-fault", "a test asked for a failure");
         let result = self.indexer.register_for(Keeper::Source(Arc::clone(source)), registration.clone());
         match &result {
             Ok(Registered::New) => {

@@ -24,36 +24,46 @@ pub(super) async fn health() -> Json<Value> {
 }
 
 /// Ready once what peers know is taken over, every listener asked for at the start has been connected at the
-/// same time, and sources of discovery have told which engines there are.
+/// same time, and sources of discovery have told which engines there are. Panics since the start are in every answer.
 pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
-    if !api.was_ready.load(Ordering::Relaxed) {
-        if let RecoveryState::Running(step) = api.recovery.state() {
-            return Err(ApiError::unavailable(format!("recovering from peers: {step}")));
-        }
-        let missing = api.indexer.unconnected(&api.asked);
-        if !missing.is_empty() {
-            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            return Err(ApiError::unavailable(format!("not connected yet: {}", missing.join(", "))));
-        }
-        let unconnected = |ranks: &[RankId]| api.indexer.unconnected(&ranks.iter().cloned().collect());
-        if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.missing(unconnected)) {
-            return Err(ApiError::unavailable(missing));
-        }
-        if let Some(behind) = catching_up(&api) {
-            return Err(ApiError::unavailable(behind));
-        }
-        api.was_ready.store(true, Ordering::Relaxed);
-    }
-    let problems = api.indexer.problems();
-    if !problems.is_empty() {
-        return Err(ApiError::unavailable(problems.join("; ")));
+    let panics = api.indexer.metrics().panics();
+    if let Some(missing) = missing(&api) {
+        let counts = panics.iter().map(|(kind, count)| format!("; {kind} has panicked {count} times since the start"));
+        return Err(ApiError::unavailable(missing + &counts.collect::<String>()));
     }
     let mut ready = json!({ "status": "ready" });
+    if !panics.is_empty() {
+        ready["panics"] = json!(panics);
+    }
     // Answers without the shared index are right, and know less.
     if let Some(report) = api.indexer.store_report() {
         ready["store"] = json!(store::status(&report));
     }
     Ok(Json(ready))
+}
+
+/// What the service still waits for, or what keeps it from its work.
+fn missing(api: &Api) -> Option<String> {
+    if !api.was_ready.load(Ordering::Relaxed) {
+        if let RecoveryState::Running(step) = api.recovery.state() {
+            return Some(format!("recovering from peers: {step}"));
+        }
+        let missing = api.indexer.unconnected(&api.asked);
+        if !missing.is_empty() {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            return Some(format!("not connected yet: {}", missing.join(", ")));
+        }
+        let unconnected = |ranks: &[RankId]| api.indexer.unconnected(&ranks.iter().cloned().collect());
+        if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.missing(unconnected)) {
+            return Some(missing);
+        }
+        if let Some(behind) = catching_up(api) {
+            return Some(behind);
+        }
+        api.was_ready.store(true, Ordering::Relaxed);
+    }
+    let problems = api.indexer.problems();
+    (!problems.is_empty()).then(|| problems.join("; "))
 }
 
 /// How long readiness waits for the engines' histories. Ranks that are not done then stay `recovering`.

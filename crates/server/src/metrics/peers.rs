@@ -19,7 +19,7 @@ pub(super) struct PeerMetrics {
     repairs: Family<Outcome, Counter>,
 }
 
-const RECOVERIES: [&str; 5] = ["complete", "unreachable", "refused", "strange", "broken_dump"];
+const RECOVERIES: [&str; 6] = ["complete", "unreachable", "refused", "strange", "broken_dump", "panicked"];
 const CHECKS: [&str; 7] = ["equal", "not_compared", "other_life", "worse", "drift", "dispute", "unreachable"];
 const REPAIRS: [&str; 2] = ["complete", "failed"];
 

@@ -1,5 +1,7 @@
 //! Panics of the service's threads.
 
+use std::collections::BTreeMap;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -38,6 +40,12 @@ impl Metrics {
     /// An index was replaced by an empty one.
     pub(crate) fn index_replaced(&self) {
         self.threads.index_replacements.inc();
+    }
+
+    /// Panics so far, by what the threads are for; of those kinds alone that have had one.
+    pub(crate) fn panics(&self) -> BTreeMap<&'static str, u64> {
+        let counts = ThreadKind::ALL.map(|kind| (kind.as_str(), self.threads.panics[kind as usize].get()));
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     #[cfg(test)]

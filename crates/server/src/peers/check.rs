@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -174,7 +175,7 @@ impl Check {
             }
             for url in self.peers.urls() {
                 // One that panics is tried again with the next round.
-                if let Some(Err(error)) = watch.guarded(|| self.compare(&client, &url, &mut disputed)) {
+                if let Some(Err(error)) = watch.guarded(|| self.compare(watch, &client, &url, &mut disputed)) {
                     self.indexer.metrics().peer_check("unreachable");
                     info!(peer = url.as_str(), %error, "failed to compare with a peer");
                 }
@@ -183,7 +184,13 @@ impl Check {
     }
 
     /// Compares every rank that both sides listen to, several at a time.
-    fn compare(&self, client: &PeerClient, url: &PeerUrl, disputed: &mut BTreeSet<RankId>) -> Result<(), PeerError> {
+    fn compare(
+        &self,
+        watch: &Watch,
+        client: &PeerClient,
+        url: &PeerUrl,
+        disputed: &mut BTreeSet<RankId>,
+    ) -> Result<(), PeerError> {
         let (earlier, looked_at) = (self.own_looks(), Instant::now());
         std::thread::sleep(BETWEEN_LOOKS);
         let theirs = looks_of(client, url)?;
@@ -199,7 +206,7 @@ impl Check {
         }
         let mut worse: BTreeSet<(ModelKey, InstanceId)> = BTreeSet::new();
         let mut new_disputes = Vec::new();
-        self.compare_all(client, url, instances.into_values().collect(), |rank, outcome| {
+        self.compare_all(watch, client, url, instances.into_values().collect(), |rank, outcome| {
             self.indexer.metrics().peer_check(outcome.as_str());
             match outcome {
                 Outcome::Equal | Outcome::NotCompared | Outcome::OtherLife => {}
@@ -246,6 +253,7 @@ impl Check {
     /// Compares the ranks of up to [`COMPARED_AT_ONCE_MAX`] instances at a time, and reports each outcome.
     fn compare_all<'c>(
         &self,
+        watch: &Watch,
         client: &PeerClient,
         url: &PeerUrl,
         instances: Vec<Vec<Candidate<'c>>>,
@@ -261,7 +269,10 @@ impl Check {
                     if self.indexer.is_stopping() {
                         return;
                     }
-                    let (started, compared) = (Instant::now(), self.compare_rank(client, url, &candidate));
+                    let started = Instant::now();
+                    // One that panics leaves the others their outcomes.
+                    let compared = watch.guarded(|| self.compare_rank(client, url, &candidate));
+                    let compared = compared.unwrap_or_else(|| Outcome::NotCompared.into());
                     // It fails only when nothing is reported any more.
                     let _ = sender.send((candidate.rank, compared.outcome));
                     let pause = pause_after(compared.blocks).saturating_sub(started.elapsed());
@@ -282,6 +293,9 @@ impl Check {
     /// Compares a rank at a message that neither side has passed.
     fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> Compared {
         let Candidate { rank, our, their, .. } = *candidate;
+        // No rank is known to make the thread fail, so a name does.
+        #[cfg(test)]
+        assert!(rank.model.model_name != "peer-check-fault", "a test asked for a failure");
         if our.trust > their.trust && their.trust == Trust::Exact {
             return Outcome::Worse.into();
         }
@@ -294,14 +308,14 @@ impl Check {
             let (ours, theirs) = std::thread::scope(|scope| {
                 let theirs = scope.spawn(|| client.digest(url, rank, at, MEETING_DEADLINE));
                 let ours = self.indexer.digest(rank, ReadAt::Message(at), MEETING_DEADLINE).ok();
-                (ours, theirs.join().ok())
+                (ours, theirs.join().unwrap_or_else(|panic| resume_unwind(panic)))
             });
             match (ours, theirs) {
-                (Some(ours), Some(Ok(theirs))) => {
+                (Some(ours), Ok(theirs)) => {
                     return Compared { outcome: judge(&ours, &theirs), blocks: ours.holds.blocks };
                 }
                 // It digests as many ranks as it may, for other replicas too.
-                (_, Some(Err(PeerError::Refused { status: BUSY, .. }))) => {
+                (_, Err(PeerError::Refused { status: BUSY, .. })) => {
                     wait_until(BETWEEN_LOOKS, || self.indexer.is_stopping());
                 }
                 _ => break,

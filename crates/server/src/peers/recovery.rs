@@ -43,7 +43,7 @@ pub(crate) enum SourceError {
     Open { path: String, source: io::Error },
     #[error("{source_name}: {source}")]
     Dump { source_name: String, source: DumpError },
-    #[error("taking it over panicked, a fault of this program: start without --load")]
+    #[error("failed to take over what it holds: a panic, which is a fault of this program; start without this source")]
     Panicked,
 }
 
@@ -54,7 +54,8 @@ impl SourceError {
             Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
             Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
             Self::Peer(PeerError::Strange { .. }) => "strange",
-            Self::Open { .. } | Self::Dump { .. } | Self::Panicked => "broken_dump",
+            Self::Open { .. } | Self::Dump { .. } => "broken_dump",
+            Self::Panicked => "panicked",
         }
     }
 }
@@ -75,15 +76,10 @@ impl Recovery {
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
         let client = PeerClient::new(&self.deadlines);
-        // What was restored before a panic is taken out again on the way.
-        let restored = watch.guarded(|| self.ask_all(&client, reporter));
-        let restored = restored.unwrap_or_else(|| match self.load {
-            Some(_) => Err(SourceError::Panicked),
-            None => Ok(BTreeMap::new()),
-        });
+        let restored = self.ask_all(watch, &client, reporter);
         let failed = restored.as_ref().err().map(ToString::to_string);
         let restored = restored.unwrap_or_default();
-        watch.guarded(|| self.release(restored));
+        self.release(watch, restored);
         match failed {
             None => reporter.say(RecoveryState::Finished),
             Some(error) => {
@@ -94,12 +90,18 @@ impl Recovery {
     }
 
     /// What the first source that can help says of streams; of nothing if none can.
-    fn ask_all(&mut self, client: &PeerClient, reporter: &Reporter) -> Result<BTreeMap<RankId, Taken>, SourceError> {
+    fn ask_all(
+        &mut self,
+        watch: &Watch,
+        client: &PeerClient,
+        reporter: &Reporter,
+    ) -> Result<BTreeMap<RankId, Taken>, SourceError> {
         for url in self.peers.urls() {
             reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
             info!(peer = url.as_str(), "recovering from a peer");
             let started = Instant::now();
-            match self.ask_peer(client, &url) {
+            // What was restored before a panic is taken out again on the way.
+            match watch.guarded(|| self.ask_peer(client, &url)).unwrap_or(Err(SourceError::Panicked)) {
                 Ok((restored, summary)) => {
                     self.indexer.metrics().recovery("complete");
                     let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
@@ -124,7 +126,8 @@ impl Recovery {
         info!(path = source_name.as_str(), "loading a dump");
         let started = Instant::now();
         let file = File::open(&path).map_err(|source| SourceError::Open { path: source_name.clone(), source })?;
-        let (restored, summary) = self.restore(&source_name, file)?;
+        let restored = watch.guarded(|| self.restore(&source_name, file)).unwrap_or(Err(SourceError::Panicked));
+        let (restored, summary) = restored?;
         let (ranks, blocks, elapsed_ms) = (summary.ranks, summary.holds.blocks, started.elapsed().as_millis() as u64);
         info!(path = source_name.as_str(), ranks, blocks, elapsed_ms, "loaded a dump");
         Ok(restored)
@@ -175,7 +178,7 @@ impl Recovery {
         }
     }
 
-    fn release(&self, mut restored: BTreeMap<RankId, Taken>) {
+    fn release(&self, watch: &Watch, mut restored: BTreeMap<RankId, Taken>) {
         for rank in &self.held {
             log_rank!(
                 debug,
@@ -183,7 +186,9 @@ impl Recovery {
                 is_restored = restored.contains_key(rank),
                 "following the rank's stream after recovery"
             );
-            self.indexer.release_restored(rank, restored.remove(rank));
+            let taken = restored.remove(rank);
+            // One that panics leaves the others theirs.
+            watch.guarded(|| self.indexer.release_restored(rank, taken));
         }
     }
 
@@ -207,6 +212,9 @@ impl DumpSink for Taking<'_> {
         if self.recovery.indexer.is_stopping() {
             return Err(Refused("the service is stopping".to_owned()));
         }
+        // No dump is known to make the thread fail, so a name does.
+        #[cfg(test)]
+        assert!(record.model_name != "recovery-fault", "a test asked for a failure");
         if let Some((registration, keeper)) = registration(&record)
             && let Some(rank) = self.recovery.hold(registration, keeper)
         {

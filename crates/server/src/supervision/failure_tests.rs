@@ -1,5 +1,7 @@
 //! Failures that tests ask for, seen through the service's HTTP.
 
+mod background;
+
 use std::sync::Arc;
 use std::time::Duration;
 

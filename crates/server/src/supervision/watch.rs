@@ -104,8 +104,16 @@ pub(crate) struct Watch {
     is_finished: AtomicBool,
     task: Mutex<Option<Task>>,
     liveness: Mutex<Liveness>,
-    /// The panic that has ended the thread, if one has.
-    failure: Mutex<Option<String>>,
+    /// The panic that keeps the thread from its work, if one does.
+    failure: Mutex<Option<Failure>>,
+}
+
+/// A panic after which the work of a thread is not done.
+enum Failure {
+    /// It has ended the thread.
+    Ended(String),
+    /// The step is repeated.
+    Repeats(String),
 }
 
 impl Watch {
@@ -159,6 +167,14 @@ impl Watch {
         guarded(&self.metrics, self.kind, &self.name, step)
     }
 
+    /// The same for a step that the loop repeats: a panic fails readiness until the step succeeds.
+    pub(crate) fn attempt<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
+        let attempted = catch_unwind(AssertUnwindSafe(step));
+        let failed = attempted.as_ref().err().map(|panic| Failure::Repeats(message(&**panic).to_owned()));
+        *self.failure.lock() = failed;
+        attempted.map_err(|panic| note_panic(&self.metrics, self.kind, &self.name, &*panic)).ok()
+    }
+
     /// The thread has ended as it should.
     pub(super) fn finish(&self) {
         self.is_finished.store(true, Relaxed);
@@ -171,7 +187,7 @@ impl Watch {
     /// A panic has ended the thread.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
         note_panic(&self.metrics, self.kind, &self.name, panic);
-        *self.failure.lock() = Some(message(panic).to_owned());
+        *self.failure.lock() = Some(Failure::Ended(message(panic).to_owned()));
     }
 
     /// Notes how far the thread has come; true once for each standstill that becomes too long.
@@ -182,8 +198,14 @@ impl Watch {
     /// What keeps the thread from its work, if anything does.
     pub(super) fn problem(&self, now: Instant) -> Option<String> {
         let name = &self.name;
-        if let Some(panic) = &*self.failure.lock() {
-            return Some(format!("thread {name} has ended by a panic ({panic}): restart the service"));
+        match &*self.failure.lock() {
+            Some(Failure::Ended(panic)) => {
+                return Some(format!("thread {name} has ended by a panic ({panic}): restart the service"));
+            }
+            Some(Failure::Repeats(panic)) => {
+                return Some(format!("thread {name} panicked ({panic}) and repeats what it did"));
+            }
+            None => {}
         }
         if self.is_finished() {
             return None;

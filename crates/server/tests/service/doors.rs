@@ -249,7 +249,7 @@ fn slow_connections_do_not_shut_others_out() {
 
 #[test]
 fn a_request_that_is_being_answered_keeps_its_connection() {
-    const CONNECTIONS_MAX: usize = 12;
+    const CONNECTIONS_MAX: usize = 6;
     let options = ServerOptions { connections_max: CONNECTIONS_MAX, ..ServerOptions::default() };
     let service = Service::start_with(options);
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
@@ -262,7 +262,7 @@ fn a_request_that_is_being_answered_keeps_its_connection() {
     let mut digest = connect_and_send(&service, waiting);
     let health = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     let mut newer = Vec::new();
-    for _ in 0..4 * CONNECTIONS_MAX {
+    for _ in 0..2 * CONNECTIONS_MAX {
         newer.push(connect_and_send(&service, "GET /health HT"));
         let mut answer = String::new();
         connect_and_send(&service, health).read_to_string(&mut answer).expect("an answer");

@@ -11,10 +11,10 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, ExtraKey, encode_batch};
 use serde_json::{Value, json};
 
-/// A service that starts from these peers, as soon as it has.
-fn recovered(peers: &[&str]) -> Service {
+/// A service that starts from these peers, as soon as it has. It gives up an answer that stalls for so long.
+fn recovered(peers: &[&str], stall: Duration) -> Service {
     let peers = peers.iter().map(|url| url.parse().expect("a URL")).collect();
-    let peer_deadlines = PeerDeadlines { stall: Duration::from_millis(300), ..PeerDeadlines::default() };
+    let peer_deadlines = PeerDeadlines { stall, ..PeerDeadlines::default() };
     Service::recovered(ServerOptions { peers, peer_deadlines, ..ServerOptions::default() })
 }
 
@@ -98,7 +98,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
             }
             (engine, sequence)
         });
-        let started = recovered(&[&survivor.url("")]);
+        let started = Service::from_peer(&survivor.url(""));
         wait_for("live messages", PATIENCE, || {
             let last = |service: &Service| service.listener(&json!(1), 0)["last_seq"].as_u64().unwrap_or_default();
             (last(&started) > 200).then_some(())
@@ -155,14 +155,16 @@ fn nothing_is_taken_from_a_peer_that_dies_or_lies() {
     let fakes = broken.map(|dump| FakePeer::start(workers.clone(), dump));
     let urls: Vec<&str> = fakes.iter().map(|fake| fake.url.as_str()).collect();
 
-    let alone = recovered(&urls);
+    let alone = recovered(&urls, Duration::from_millis(300));
     assert!(fakes.iter().all(|fake| fake.dumps_asked.load(Ordering::Relaxed) == 1), "every peer is asked");
     assert_eq!(blocks_held(&alone), 0, "nothing is half applied");
     // The engine is listened to all the same, and what it says counts.
     assert_eq!(alone.listener(&json!(1), 0)["trust"], json!("cold"));
     drop(alone);
 
-    let helped = recovered(&[&urls[..], &["http://127.0.0.1:9", &survivor.url("")]].concat());
+    // Long enough for a survivor on a busy processor.
+    let helping = survivor.url("");
+    let helped = recovered(&[&urls[..], &["http://127.0.0.1:9", &helping]].concat(), Duration::from_secs(5));
     same_answers(&survivor, &helped);
     assert_eq!(helped.score(&tokens(&[1, 2, 3]), "1", 0), 12);
     assert_eq!(helped.listener(&json!(1), 0)["trust"], json!("exact"));
@@ -203,7 +205,7 @@ fn a_dump_of_another_indexer_is_taken_over_and_not_believed() {
     let workers = json!([{ "instance_id": 1, "endpoints": { "0": engine.publisher.endpoint() } }]);
     let peer = FakePeer::start(workers, FakeDump::Whole(dump.to_string().into_bytes()));
 
-    let service = recovered(&[&peer.url]);
+    let service = Service::from_peer(&peer.url);
     for instance in ["1", "77"] {
         assert_eq!(service.score(&tokens(&[1, 2, 3]), instance, 0), 12);
     }

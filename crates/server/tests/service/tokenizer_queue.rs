@@ -120,19 +120,22 @@ fn a_deadline_that_cannot_be_met_is_kept_and_leaves_no_work_behind() {
         wait_for("the thread for prompts to be busy", PATIENCE, || silent.is_called().then_some(()));
 
         let mut client = IndexerServiceClient::new(service.channel());
-        let mut hurried = Request::new(request());
-        hurried.set_timeout(Duration::from_millis(300));
-        let late = service.block_on(client.get_pod_scores(hurried)).expect_err("nobody tokenizes");
-        assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
-        // Not only the client has given up.
+        // Not only the client gives up.
         let given_up = || {
             let metrics = service.metrics();
             let cancelled = [("method", "GetPodScores"), ("code", "cancelled")];
             let withdrawn = [("kind", "text"), ("outcome", "withdrawn")];
-            metrics.value("flash_indexer_grpc_requests_total", &cancelled) == 1.0
-                && metrics.value("flash_indexer_tokenizations_total", &withdrawn) == 1.0
+            metrics.value("flash_indexer_grpc_requests_total", &cancelled) >= 1.0
+                && metrics.value("flash_indexer_tokenizations_total", &withdrawn) >= 1.0
         };
-        wait_for("the service to give up", PATIENCE, || given_up().then_some(()));
+        wait_for("the service to give up", PATIENCE, || {
+            // On a busy processor a request may be late before the service has received it: then comes another.
+            let mut hurried = Request::new(request());
+            hurried.set_timeout(Duration::from_millis(300));
+            let late = service.block_on(client.get_pod_scores(hurried)).expect_err("nobody tokenizes");
+            assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
+            given_up().then_some(())
+        });
         wait_for_queued(&service, 0.0);
         // There is room again, so the next prompt waits as well.
         let next = scope.spawn(|| service.post("/score_completions", &prompt()).0);

@@ -350,6 +350,7 @@ mod tests {
             assert_eq!(branch_runs, left);
             assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
         }
+        assert_eq!(flags(&index), 0, "its run is looked at as any other");
     }
 
     /// A run loses the blocks of which another run has twins: the others are the only ones then.

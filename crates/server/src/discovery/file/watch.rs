@@ -47,6 +47,9 @@ impl Looked {
         match self.read_if_changed(path) {
             Ok(None) => {}
             Ok(Some(text)) => {
+                // No text is known to make the thread fail, so one does.
+                #[cfg(test)]
+                assert!(text != "source-fault", "a test asked for a failure");
                 let targets = parse(&text, template);
                 let found = targets.map(|targets| Found::new(targets, Vec::new()));
                 self.outcome = Some(found.map_err(|error| {

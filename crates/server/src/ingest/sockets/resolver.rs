@@ -41,6 +41,8 @@ pub(super) enum LookupError {
     NoAddress { host: String },
     #[error("the host name {host} is refused: {refused}")]
     Refused { host: String, refused: RefusedAddress },
+    #[error("failed to resolve the host name {host}: the lookup panicked, a fault of this program; report it")]
+    Panicked { host: String },
 }
 
 impl LookupError {
@@ -49,6 +51,7 @@ impl LookupError {
         match self {
             Self::Unresolved { .. } | Self::NoAddress { .. } => "unknown_host",
             Self::Refused { .. } => "refused_address",
+            Self::Panicked { .. } => "lookup_panicked",
         }
     }
 }
@@ -70,10 +73,11 @@ impl Resolver {
         let asked: Arc<Receiver<Lookup>> = Arc::new(asked);
         for number in 0..THREADS {
             let asked = Arc::clone(&asked);
-            // A lookup that panics is asked for again, as one that is not answered.
             let work = move |watch: &Arc<Watch>| {
                 for Lookup { name, then } in asked.iter() {
-                    watch.guarded(|| then(look_up(&name)));
+                    let panicked = || Err(LookupError::Panicked { host: name.host.clone() });
+                    let addresses = watch.guarded(|| look_up(&name)).unwrap_or_else(panicked);
+                    watch.guarded(|| then(addresses));
                 }
             };
             // Not waited for at the end: it may be in the middle of a lookup.
@@ -92,6 +96,9 @@ impl Resolver {
 
 fn look_up(name: &HostName) -> Addresses {
     let HostName { host, port } = name;
+    // No name is known to make a lookup fail so, so one does.
+    #[cfg(test)]
+    assert!(host != "resolver-fault", "a test asked for a failure");
     let found = (host.as_str(), *port).to_socket_addrs();
     let found = found.map_err(|error| LookupError::Unresolved { host: host.clone(), why: error.to_string() })?;
     let found: Vec<SocketAddr> = found.collect();
