@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use flash_indexer_core::DpRank;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use flash_indexer_server::{
     IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
@@ -291,17 +291,13 @@ impl ServeArguments {
         let Some(block_size) = self.block_size.and_then(BlockSize::new) else {
             bail!("--workers needs --block-size: give the engines' block size in tokens");
         };
+        let instance = InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?;
+        let model = ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone()));
         Ok(Registration {
-            instance: InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?,
             dp_rank: DpRank(dp_rank),
-            endpoint: endpoint.to_owned(),
             replay_endpoint: replay.map(str::to_owned),
-            model: ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone())),
-            block_size,
-            lora_name: None,
-            engine: None,
-            removed_copies: RemovedCopies::One,
             extra_keys,
+            ..Registration::new(instance, model, endpoint, block_size)
         })
     }
 }

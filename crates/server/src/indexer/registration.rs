@@ -36,6 +36,23 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// Rank 0 of an instance: without replay endpoint, adapter and kind, and each removal is of one copy.
+    #[must_use]
+    pub fn new(instance: InstanceId, model: ModelKey, endpoint: impl Into<String>, block_size: BlockSize) -> Self {
+        Self {
+            instance,
+            dp_rank: DpRank(0),
+            endpoint: endpoint.into(),
+            replay_endpoint: None,
+            model,
+            block_size,
+            lora_name: None,
+            engine: None,
+            removed_copies: RemovedCopies::One,
+            extra_keys: false,
+        }
+    }
+
     /// Refuses names and endpoints that are too long.
     pub(crate) fn check_names(&self) -> Result<(), NameError> {
         self.model.check()?;
