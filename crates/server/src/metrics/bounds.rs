@@ -150,6 +150,12 @@ impl Metrics {
         self.bounded(bound, 1);
     }
 
+    /// How often a bound was reached.
+    #[cfg(test)]
+    pub(crate) fn bound_reached(&self, bound: Bound) -> u64 {
+        self.bounds.reached[bound as usize].get()
+    }
+
     /// A bound was reached for so many things.
     pub(crate) fn bounded(&self, bound: Bound, times: u64) {
         self.bounds.reached[bound as usize].inc_by(times);
