@@ -179,11 +179,11 @@ impl Indexer {
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
         crate::use_random_hash_key();
         let models: Arc<Models> = Arc::default();
+        let metrics = Arc::new(Metrics::new(options.metric_names));
         let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
         let sharing = options.store.clone().zip(rank_maker.as_ref());
-        let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models)).transpose()?;
+        let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models, &metrics)).transpose()?;
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
-        let metrics = Arc::new(Metrics::new(options.metric_names));
         let supervisor = Supervisor::start(&metrics)?;
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
         let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &supervisor)?);

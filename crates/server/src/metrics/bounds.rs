@@ -58,7 +58,7 @@ pub(crate) enum Bound {
     RegistrationWait,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
-    /// Bytes of a name, an endpoint or a salt.
+    /// Bytes of a name, an endpoint or a salt; also counts names with control characters.
     Names,
     /// Addresses and paths that no engine or peer may have.
     Addresses,
