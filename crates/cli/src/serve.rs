@@ -18,6 +18,7 @@ use flash_indexer_server::{
 use tracing::{debug, info, warn};
 
 use crate::byte_size::ByteSize;
+use crate::count::at_least_one;
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
@@ -114,11 +115,11 @@ pub(crate) struct ServeArguments {
     allow_ipc: bool,
 
     /// Largest body of a request, in bytes.
-    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608")]
+    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
 
     /// Connections that may be open at a time; further ones wait.
-    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096")]
+    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096", value_parser = at_least_one::<NonZeroUsize>)]
     connections_max: NonZeroUsize,
 
     /// Count how many queries of the last so many seconds reached each block, for the frequencies in

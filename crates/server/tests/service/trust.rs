@@ -70,7 +70,7 @@ fn an_unreadable_last_message_without_replay_leaves_a_doubt_until_the_next_one()
     wait_for_rejection(&engine, &service, "malformed_batch", 2);
     engine.say(&service, 3, &[]);
     let listener = wait_for_state(&engine, &service, 3, "degraded");
-    assert!(listener["last_error"].as_str().expect("a reason").contains("1 messages were lost"), "{listener}");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 message was lost"), "{listener}");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_rank_is_recovering_while_a_silent_replay_endpoint_is_asked() {
     let answer = service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
     assert_eq!(answer["instances"]["1"]["trust"], json!("recovering"));
     let listener = wait_for_state(&engine, &service, 2, "degraded");
-    assert!(listener["last_error"].as_str().expect("a reason").contains("1 messages were lost"), "{listener}");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 message was lost"), "{listener}");
 }
 
 #[test]

@@ -443,7 +443,7 @@ impl Intake {
                 Action::Ask { attempt, from } => self.listener.ask(attempt, from),
                 Action::HangUp => self.listener.hang_up(),
                 Action::Forget(why) => {
-                    log_listener!(info, self.listener, ?why, "blocks of the stream's ranks forgotten");
+                    log_listener!(info, self.listener, why = why.as_str(), "blocks of the stream's ranks forgotten");
                     if why == Forgotten::Restarted {
                         self.metrics.restart();
                         self.block_size = SeenBlockSize::Open;
