@@ -215,7 +215,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         ..ServerOptions::default()
     };
     raise_open_files_limit();
-    stop::end_within_deadline()?;
+    stop::end_within(stop::END_DEADLINE)?;
     arguments.tokenization.warn_of_missing_paths();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
