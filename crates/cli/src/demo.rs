@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies, Tier};
+use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_server::{Indexer, InstanceId, ModelKey, Query, QueryOptions, Registration, Server, TokenPrompt};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
@@ -143,16 +143,9 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
         let publisher = Publisher::bind(PublisherOptions::on_loopback())?;
         let instance = InstanceId::number(number);
         indexer.register(Registration {
-            instance: instance.clone(),
-            dp_rank: DpRank(0),
-            endpoint: publisher.endpoint().to_owned(),
             replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
-            model: ModelKey::new(MODEL, None),
-            block_size,
-            lora_name: None,
             engine: Some("vllm"),
-            removed_copies: RemovedCopies::One,
-            extra_keys: false,
+            ..Registration::new(instance.clone(), ModelKey::new(MODEL, None), publisher.endpoint(), block_size)
         })?;
         anyhow::ensure!(publisher.wait_for_subscriber(CONNECT_DEADLINE)?, "engine {number} was not listened to");
         let engine = SimulatedEngine::new(EngineOptions {

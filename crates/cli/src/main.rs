@@ -3,6 +3,7 @@
 mod bench;
 mod byte_size;
 mod client;
+mod count;
 mod demo;
 mod diff;
 mod discovery;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use flash_indexer_core::DpRank;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use flash_indexer_server::{
     IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
@@ -18,6 +18,7 @@ use flash_indexer_server::{
 use tracing::{debug, info, warn};
 
 use crate::byte_size::ByteSize;
+use crate::count::at_least_one;
 use crate::demo::{self, DemoArguments};
 use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
@@ -114,11 +115,11 @@ pub(crate) struct ServeArguments {
     allow_ipc: bool,
 
     /// Largest body of a request, in bytes.
-    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608")]
+    #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
 
     /// Connections that may be open at a time; further ones wait.
-    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096")]
+    #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096", value_parser = at_least_one::<NonZeroUsize>)]
     connections_max: NonZeroUsize,
 
     /// Count how many queries of the last so many seconds reached each block, for the frequencies in
@@ -214,7 +215,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         ..ServerOptions::default()
     };
     raise_open_files_limit();
-    stop::end_within_deadline()?;
+    stop::end_within(stop::END_DEADLINE)?;
     arguments.tokenization.warn_of_missing_paths();
     let runtime = tokio::runtime::Runtime::new().context("failed to start threads for HTTP")?;
     let result = runtime.block_on(async {
@@ -291,17 +292,13 @@ impl ServeArguments {
         let Some(block_size) = self.block_size.and_then(BlockSize::new) else {
             bail!("--workers needs --block-size: give the engines' block size in tokens");
         };
+        let instance = InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?;
+        let model = ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone()));
         Ok(Registration {
-            instance: InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?,
             dp_rank: DpRank(dp_rank),
-            endpoint: endpoint.to_owned(),
             replay_endpoint: replay.map(str::to_owned),
-            model: ModelKey::new(self.model_name.clone(), Some(self.tenant_id.clone())),
-            block_size,
-            lora_name: None,
-            engine: None,
-            removed_copies: RemovedCopies::One,
             extra_keys,
+            ..Registration::new(instance, model, endpoint, block_size)
         })
     }
 }

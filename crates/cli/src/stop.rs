@@ -1,7 +1,7 @@
 //! Ending on Ctrl-C or SIGTERM.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,19 +20,29 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
 }
 
 /// Longest time from the first signal to the end of a service: above the sum of what it waits for at its end.
-const END_DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const END_DEADLINE: Duration = Duration::from_secs(20);
+/// Longest wait for the log to take the last line: a log that is not read blocks its writers.
+const LOG_DEADLINE: Duration = Duration::from_secs(1);
 /// The exit code of a service that did not end by itself.
 const NOT_ENDED: i32 = 1;
 
-/// From now on the process ends within [`END_DEADLINE`] of the first Ctrl-C or SIGTERM, whatever its threads do. Its own
-/// thread sees to that, with a runtime of its own.
-pub(crate) fn end_within_deadline() -> Result<()> {
+/// From now on the process ends within `deadline` of the first Ctrl-C or SIGTERM, and [`LOG_DEADLINE`], whatever its
+/// threads do. Its own thread sees to that, with a runtime of its own.
+pub(crate) fn end_within(deadline: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = runtime.block_on(async { signal() })?;
     std::thread::Builder::new().name("end-deadline".to_owned()).spawn(move || {
         runtime.block_on(stopped);
-        std::thread::sleep(END_DEADLINE);
-        tracing::error!("failed to end within {END_DEADLINE:?} of the signal; the process exits");
+        std::thread::sleep(deadline);
+        let (logged, log) = mpsc::channel();
+        // Without a thread there is no last line.
+        let _ = std::thread::Builder::new().spawn(move || {
+            tracing::error!(
+                "failed to stop within {deadline:?} of the signal: some work does not end; the process exits"
+            );
+            let _ = logged.send(());
+        });
+        let _ = log.recv_timeout(LOG_DEADLINE);
         std::process::exit(NOT_ENDED);
     })?;
     Ok(())
@@ -75,3 +85,64 @@ impl StopFlag {
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// What shells report of a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Output, Stdio};
+
+    use flash_indexer_test_support::wait_for;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Says to the program of the tests that it is the process that hangs, and by what.
+    const HANGS_BY: &str = "FLASH_INDEXER_TEST_HANGS_BY";
+
+    #[test]
+    #[ignore = "it is the process that the other tests start"]
+    fn a_process_that_hangs() {
+        let Ok(cause) = std::env::var(HANGS_BY) else { return };
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+        end_within(Duration::ZERO).expect("a thread");
+        let _log = (cause == "log").then(|| std::io::stderr().lock());
+        let pid = std::process::id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// The end of a process that hangs by this cause and is sent SIGTERM.
+    fn end_of_process_that_hangs_by(cause: &str) -> Output {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "stop::tests::a_process_that_hangs", "--ignored", "--nocapture"])
+            .env(HANGS_BY, cause)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for("the end of the process", PATIENCE, || process.try_wait().expect("a child can be waited for"))
+        }));
+        // It may have ended already.
+        let _ = process.kill();
+        let output = process.wait_with_output().expect("it ended");
+        assert!(end.is_ok(), "the process did not end by itself: {output:?}");
+        output
+    }
+
+    #[test]
+    fn a_process_whose_stop_hangs_exits_with_1_and_logs_it() {
+        let output = end_of_process_that_hangs_by("thread");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(NOT_ENDED), "{output:?}");
+        assert!(log.contains("ERROR") && log.contains("failed to stop within"), "{log}");
+    }
+
+    #[test]
+    fn a_process_whose_log_blocks_exits_with_1() {
+        let output = end_of_process_that_hangs_by("log");
+        assert_eq!(output.status.code(), Some(NOT_ENDED), "{output:?}");
+    }
+}

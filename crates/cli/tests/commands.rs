@@ -189,8 +189,8 @@ fn mistakes_on_the_command_line_are_named_with_their_fix() {
         (&["query", "--tokens", "1", "--url", "http://127.0.0.1:9"], "flash-indexer serve"),
         (&["query", "--tokens", "1", "--url", "localhost"], "http://127.0.0.1:8090"),
         (&["serve", "--port", "0", "--model-name", ""], "--model-name"),
-        (&["serve", "--port", "0", "--connections-max", "0"], "--connections-max"),
-        (&["serve", "--port", "0", "--body-bytes-max", "0"], "--body-bytes-max"),
+        (&["serve", "--port", "0", "--connections-max", "0"], "give a whole number of at least 1"),
+        (&["serve", "--port", "0", "--body-bytes-max", "0"], "give a whole number of at least 1"),
     ];
     for (arguments, part) in cases {
         let output = run(arguments);

@@ -52,6 +52,14 @@ impl fmt::Display for HolderId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublisherId(pub(crate) u64);
 
+impl PublisherId {
+    /// The publisher of this number.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 impl fmt::Display for PublisherId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

@@ -120,7 +120,7 @@ impl Store {
         let link = || Link::new(&options.url, &options.credentials, probe_key.clone()).map(Arc::new);
         let (writing, asking) = (link()?, link()?);
         let shared = Arc::new(Shared {
-            id: PublisherId(unique()),
+            id: PublisherId::from_number(unique()),
             keys,
             times: Times { to_live: options.time_to_live, keep: options.keep },
             link: writing,

@@ -49,20 +49,92 @@ fn kind(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The address of a host as URLs and endpoints write it; none of a name.
-pub(crate) fn host_address(host: &str) -> Option<IpAddr> {
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    // A zone says which network interface a link-local address is of.
-    host.split_once('%').map_or(host, |(address, _)| address).parse().ok()
+/// A host that is not dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostError {
+    #[error(transparent)]
+    Address(#[from] RefusedAddress),
+    #[error("the host is a cloud's metadata service, which is no engine and no peer: give the host of one")]
+    MetadataService,
+    #[error("{0}")]
+    Malformed(&'static str),
+}
+
+/// Names of the metadata services of Google Cloud and AWS.
+const METADATA_NAMES: [&str; 3] = ["metadata.google.internal", "metadata.goog", "instance-data.ec2.internal"];
+
+/// Refuses a host, as URLs and endpoints write it, that is no name and no address, and one with an address that no
+/// engine and no peer may have. An IPv4 address has one spelling: four decimal numbers. The system's resolver reads others,
+/// such as `2852039166`, `0xa9fea9fe` and `169.254.43518`, each of which stands for 169.254.169.254.
+pub(crate) fn check_host(host: &str) -> Result<(), HostError> {
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let (address, zone) = literal.split_once('%').map_or((literal, None), |(address, zone)| (address, Some(zone)));
+    if let Ok(address) = address.parse() {
+        check_address(address)?;
+        return match zone {
+            None => Ok(()),
+            Some(_) => {
+                Err(HostError::Malformed("the address has a zone, which is of one machine: leave out % and the zone"))
+            }
+        };
+    }
+    // A name with a dot at its end is not completed by the resolver.
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    if !name.split('.').all(is_label) {
+        return Err(HostError::Malformed("the host is neither a name nor an address"));
+    }
+    if METADATA_NAMES.iter().any(|metadata| name.eq_ignore_ascii_case(metadata)) {
+        return Err(HostError::MetadataService);
+    }
+    if name.split('.').all(is_number) {
+        if let Some(address) = numbers_address(name) {
+            check_address(IpAddr::V4(address))?;
+        }
+        return Err(HostError::Malformed("the host is numbers, and no IPv4 address of four decimal numbers"));
+    }
+    Ok(())
+}
+
+/// Whether the system's resolver reads a label of a host as a number.
+fn is_number(label: &str) -> bool {
+    match hexadecimal(label) {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => label.bytes().all(|byte| byte.is_ascii_digit()),
+    }
+}
+
+fn hexadecimal(label: &str) -> Option<&str> {
+    label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"))
+}
+
+/// The address that one to four numbers stand for, each decimal, octal or hexadecimal: the last one fills the bytes that
+/// the others leave (`inet_aton` of POSIX).
+fn numbers_address(host: &str) -> Option<Ipv4Addr> {
+    let number = |label: &str| match (hexadecimal(label), label.strip_prefix('0')) {
+        (Some(digits), _) => u32::from_str_radix(digits, 16).ok(),
+        (None, Some(digits)) if !digits.is_empty() => u32::from_str_radix(digits, 8).ok(),
+        (None, _) => label.parse().ok(),
+    };
+    let numbers = host.split('.').map(number).collect::<Option<Vec<u32>>>()?;
+    let (&last, head) = numbers.split_last()?;
+    let free_bits = 32_u32.checked_sub(8 * u32::try_from(head.len()).ok()?).filter(|&bits| bits > 0)?;
+    if head.iter().any(|&number| number > 0xff) || u64::from(last) >> free_bits != 0 {
+        return None;
+    }
+    let high = head.iter().fold(0_u64, |high, &number| high << 8 | u64::from(number)) << free_bits;
+    u32::try_from(high | u64::from(last)).ok().map(Ipv4Addr::from)
 }
 
 /// An endpoint that is not dialled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EndpointError {
-    #[error("bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557")]
+    #[error("bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or tcp://10.0.0.1:5557")]
     Malformed { endpoint: String, why: &'static str },
     #[error("bad endpoint {endpoint:?}: {refused}")]
-    Address { endpoint: String, refused: RefusedAddress },
+    Address { endpoint: String, refused: HostError },
     #[error(
         "bad endpoint {endpoint:?}: ipc:// is a path of this machine; give an address such as tcp://host:5557, name the \
          engine with --workers, or start the service with --allow-ipc"
@@ -92,12 +164,10 @@ pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
     if !matches!(port.parse::<u16>(), Ok(1..)) {
         return bad("the port is not a number from 1 to 65535");
     }
-    match host_address(host) {
-        Some(address) => {
-            check_address(address).map_err(|refused| EndpointError::Address { endpoint: endpoint.to_owned(), refused })
-        }
-        None if host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => Ok(()),
-        None => bad("the host is neither a name nor an address"),
+    match check_host(host) {
+        Ok(()) => Ok(()),
+        Err(HostError::Malformed(why)) => bad(why),
+        Err(refused) => Err(EndpointError::Address { endpoint: endpoint.to_owned(), refused }),
     }
 }
 
@@ -126,6 +196,93 @@ mod tests {
         }
         for address in ["127.0.0.1", "10.0.0.1", "192.168.1.1", "8.8.8.8", "::1", "fd00::1", "2001:db8::1"] {
             assert_eq!(check_address(address.parse().expect("an address")), Ok(()), "{address}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_names_and_addresses_in_one_spelling() {
+        for host in [
+            "gpu-1",
+            "gpu_1.fleet",
+            "gpu-1.fleet.",
+            "1.gpu",
+            "10.0.0.1",
+            "127.0.0.1",
+            "::1",
+            "[::1]",
+            "[::ffff:10.0.0.1]",
+            "metadata.google.internal.example.com",
+        ] {
+            assert_eq!(check_host(host), Ok(()), "{host}");
+        }
+        let link_local = |host: &str| match check_host(host) {
+            Err(HostError::Address(refused)) => refused.kind == "a link-local address",
+            _ => false,
+        };
+        for host in [
+            "169.254.169.254",
+            "169.254.169.254.",
+            "2852039166",
+            "2852039166.",
+            "0xa9fea9fe",
+            "0XA9FEA9FE",
+            "025177524776",
+            "0251.0376.0251.0376",
+            "0251.254.0xa9.254",
+            "0xa9.0xfe.0xa9.0xfe",
+            "169.254.43518",
+            "169.16689662",
+            "[::ffff:169.254.169.254]",
+            "[::ffff:a9fe:a9fe]",
+            "[64:ff9b::a9fe:a9fe]",
+            "[fe80::1%eth0]",
+            "fe80::1%1",
+        ] {
+            assert!(link_local(host), "{host}: {:?}", check_host(host));
+        }
+        for host in
+            ["metadata.google.internal", "Metadata.Google.Internal.", "metadata.goog", "instance-data.ec2.internal"]
+        {
+            assert_eq!(check_host(host), Err(HostError::MetadataService), "{host}");
+        }
+        for host in [
+            "",
+            ".",
+            "gpu..fleet",
+            "gpu-1..",
+            "[::1%lo]",
+            "::1%lo",
+            "[gpu-1]",
+            "[::1",
+            "gpu%31",
+            "10.0.0.1.",
+            "10.1",
+            "010.0.0.1",
+            "2130706433",
+            "0x7f000001",
+            "4294967296",
+            "256.0.0.1",
+            "1.2.3.4.5",
+            "089",
+            "0x",
+            "a;b",
+            "gpu 1",
+            "１６９.254.169.254",
+        ] {
+            assert!(matches!(check_host(host), Err(HostError::Malformed(_))), "{host}: {:?}", check_host(host));
+        }
+    }
+
+    #[test]
+    fn numbers_stand_for_the_address_that_the_system_resolves() {
+        use std::net::ToSocketAddrs;
+
+        for host in ["2130706433", "0x7f.1", "127.1", "0177.0.0.1", "127.0.1", "4294967295", "0"] {
+            let resolved = (host, 80).to_socket_addrs().expect(host).next().expect("an address");
+            assert_eq!(numbers_address(host).map(IpAddr::V4), Some(resolved.ip()), "{host}");
+        }
+        for host in ["4294967296", "1.2.3.256", "1.2.65536", "256.1", "1.2.3.4.5", "08", "0x"] {
+            assert_eq!(numbers_address(host), None, "{host}");
         }
     }
 

@@ -56,6 +56,17 @@ pub enum Removal {
     LastCopy,
 }
 
+impl Removal {
+    /// The name in requests and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EachCopy => "each_copy",
+            Self::LastCopy => "last_copy",
+        }
+    }
+}
+
 impl From<Removal> for RemovedCopies {
     fn from(removal: Removal) -> Self {
         match removal {

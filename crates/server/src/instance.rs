@@ -20,11 +20,11 @@ pub struct InstanceId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceIdError {
     /// There is nothing in it.
-    #[error("instance_id must not be empty")]
+    #[error("instance_id must not be empty: give a number or a text")]
     Empty,
-    /// It is too long.
+    /// It is too long, or has a control character.
     #[error(transparent)]
-    TooLong(#[from] NameError),
+    Name(#[from] NameError),
 }
 
 impl InstanceId {
@@ -38,7 +38,7 @@ impl InstanceId {
     ///
     /// # Errors
     ///
-    /// When the text is empty or too long.
+    /// When the text is empty or too long, or has a control character.
     pub fn parse(text: &str) -> Result<Self, InstanceIdError> {
         match text.parse::<u64>() {
             Ok(number) if number.to_string() == text => Ok(Self::number(number)),
@@ -109,20 +109,57 @@ impl Serialize for InstanceId {
 
 impl<'de> Deserialize<'de> for InstanceId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        GivenInstanceId::deserialize(deserializer)?.checked().map_err(de::Error::custom)
+    }
+}
+
+/// An instance id in a request or in the shared store. Unlike a field of type [`InstanceId`], one that cannot be used is
+/// an [`InstanceIdError`], which can be counted and answered, and no error of the parser.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GivenInstanceId(InstanceId);
+
+impl GivenInstanceId {
+    /// The id.
+    ///
+    /// # Errors
+    ///
+    /// When it is empty or too long, or has a control character.
+    pub(crate) fn checked(self) -> Result<InstanceId, InstanceIdError> {
+        match self.0.is_number {
+            true => Ok(self.0),
+            false => InstanceId::text(self.0.text),
+        }
+    }
+}
+
+impl From<InstanceId> for GivenInstanceId {
+    fn from(id: InstanceId) -> Self {
+        Self(id)
+    }
+}
+
+impl Serialize for GivenInstanceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for GivenInstanceId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
-            type Value = InstanceId;
+            type Value = GivenInstanceId;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an unsigned integer or a string as instance_id")
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<InstanceId, E> {
-                Ok(InstanceId::number(number))
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<GivenInstanceId, E> {
+                Ok(GivenInstanceId(InstanceId::number(number)))
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<InstanceId, E> {
-                InstanceId::text(text.to_owned()).map_err(E::custom)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<GivenInstanceId, E> {
+                Ok(GivenInstanceId(InstanceId { text: text.to_owned(), is_number: false }))
             }
         }
         deserializer.deserialize_any(Visitor)
@@ -149,7 +186,7 @@ impl ModelKey {
         Self { model_name: model_name.into(), tenant_id }
     }
 
-    /// Refuses names that are too long.
+    /// Refuses names that are too long or have control characters.
     pub(crate) fn check(&self) -> Result<(), NameError> {
         let Self { model_name, tenant_id } = self;
         check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])

@@ -53,31 +53,44 @@ impl NameField {
     }
 }
 
-/// A text is longer than its field allows. The text itself is not repeated.
+/// A text is longer than its field allows, or has a control character. The text itself is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{} has {len} bytes; at most {} are allowed: give a shorter one", .field.as_str(), .field.bytes_max())]
+#[error("{} {flaw}", .field.as_str())]
 pub struct NameError {
     field: NameField,
-    len: usize,
+    flaw: Flaw,
 }
 
-/// Refuses a text that is longer than its field allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Flaw {
+    #[error("has {len} bytes; at most {max} are allowed: give a shorter one")]
+    TooLong { len: usize, max: usize },
+    #[error("has the control character U+{:04X} at byte {at}: give one without control characters", *.character as u32)]
+    ControlCharacter { character: char, at: usize },
+}
+
+/// Refuses a text that is longer than its field allows, and a name with a control character, which would break lines of
+/// logs. A salt is hashed and may have any characters.
 ///
 /// # Errors
 ///
-/// When it is too long.
+/// When it is too long, or has a control character.
 pub(crate) fn check_name(field: NameField, text: &str) -> Result<(), NameError> {
-    match text.len() <= field.bytes_max() {
-        true => Ok(()),
-        false => Err(NameError { field, len: text.len() }),
+    let bad = |flaw| Err(NameError { field, flaw });
+    if text.len() > field.bytes_max() {
+        return bad(Flaw::TooLong { len: text.len(), max: field.bytes_max() });
+    }
+    match text.char_indices().find(|(_, character)| character.is_control()) {
+        Some((at, character)) if field != NameField::CacheSalt => bad(Flaw::ControlCharacter { character, at }),
+        _ => Ok(()),
     }
 }
 
-/// Refuses a set of texts of which one is too long; an absent one fits.
+/// Refuses a set of texts of which [`check_name`] refuses one; an absent one fits.
 ///
 /// # Errors
 ///
-/// The first one that is too long.
+/// Of the first one that is refused.
 pub(crate) fn check_names<const N: usize>(texts: [(NameField, Option<&str>); N]) -> Result<(), NameError> {
     texts.into_iter().try_for_each(|(field, text)| text.map_or(Ok(()), |text| check_name(field, text)))
 }
@@ -117,5 +130,19 @@ mod tests {
         assert_eq!(check_name(NameField::ModelName, &"m".repeat(NAME_BYTES_MAX)), Ok(()));
         let error = check_name(NameField::TenantId, &"t".repeat(NAME_BYTES_MAX + 1)).expect_err("too long").to_string();
         assert_eq!(error, "tenant_id has 513 bytes; at most 512 are allowed: give a shorter one");
+    }
+
+    #[test]
+    fn names_have_no_control_characters_and_salts_may() {
+        for (text, shown) in [("a\nb", "U+000A at byte 1"), ("\0", "U+0000 at byte 0"), ("é\u{85}", "U+0085 at byte 2")]
+        {
+            for field in [NameField::ModelName, NameField::TenantId, NameField::InstanceId, NameField::LoraName] {
+                let error = check_name(field, text).expect_err(text).to_string();
+                assert!(error.starts_with(field.as_str()) && error.contains(shown), "{error}");
+                assert!(error.contains("give one without control characters"), "{error}");
+            }
+            assert_eq!(check_name(NameField::CacheSalt, text), Ok(()));
+        }
+        assert_eq!(check_name(NameField::ModelName, "org/model é \"7\" \\"), Ok(()));
     }
 }

@@ -32,7 +32,7 @@ pub use frames::{FrameError, LiveMessage, ReplayReply};
 pub use space::{ADAPTER_NAME_BYTES_MAX, ContentSpace};
 pub use stream::{
     Action, Degraded, Forgotten, Note, Pending, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust,
+    StreamPosition, StreamTrust, plural,
 };
 pub use topic::{TopicError, TopicNames};
 pub use translate::{

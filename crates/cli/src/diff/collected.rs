@@ -219,7 +219,7 @@ fn group_roles(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
     let (Some(a), Some(b)) = (groups(a), groups(b)) else { return Vec::new() };
     let role_in = |groups: &[GroupRecord], number: u32| {
         let group = groups.iter().find(|group| group.group == number);
-        group.map_or_else(|| "not there".to_owned(), |group| format!("{:?}", group.role))
+        group.map_or_else(|| "not there".to_owned(), |group| group.role.to_string())
     };
     let mut numbers: Vec<u32> = a.iter().chain(&b).map(|group| group.group).collect();
     numbers.sort_unstable();
@@ -238,7 +238,7 @@ fn registrations(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
         fields.push(("endpoint", a.endpoint.clone(), b.endpoint.clone()));
         fields.push(("replay_endpoint", text(&a.replay_endpoint), text(&b.replay_endpoint)));
         fields.push(("lora_name", text(&a.lora_name), text(&b.lora_name)));
-        fields.push(("removal", format!("{:?}", a.removal), format!("{:?}", b.removal)));
+        fields.push(("removal", a.removal.as_str().to_owned(), b.removal.as_str().to_owned()));
     }
     let differing = fields.into_iter().filter(|(_, a, b)| a != b);
     differing.map(|(field, a, b)| (field.to_owned(), a, b)).collect()

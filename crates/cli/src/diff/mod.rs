@@ -141,7 +141,7 @@ fn print_streams(a: &HeldRank, b: &HeldRank) {
 
 fn stream(record: Option<&RankRecord>) -> String {
     let Some(stream) = record.and_then(|record| record.stream) else { return "unknown".to_owned() };
-    let trust = format!("{:?}", stream.trust).to_lowercase();
+    let trust = stream.trust.as_str();
     match stream.cursor {
         Some(cursor) => format!("at {} ({trust})", cursor.sequence),
         None => format!("at its start ({trust})"),

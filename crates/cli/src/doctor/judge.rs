@@ -1,5 +1,7 @@
 //! From what was seen of an engine to what is wrong with it. Pure.
 
+use flash_indexer_wire::plural;
+
 use super::finding::Finding;
 use super::probe::{EndpointSeen, HoldingsSeen, Observed, ReplaySeen};
 use super::sockets::Unreached;
@@ -131,14 +133,21 @@ fn sequence(observed: &Observed) -> Option<Finding> {
         let fix = "look for crashes in the engine's log; its blocks are learned anew";
         Finding::warning("sequence", "it began anew while doctor listened: the engine restarted", fix)
     } else if heard.gaps > 0 {
-        Finding::ok("sequence", format!("{} messages were missed here, none by the service", heard.missed))
+        Finding::ok(
+            "sequence",
+            format!(
+                "{} {} missed here, none by the service",
+                heard.missed,
+                plural(heard.missed, "message was", "messages were")
+            ),
+        )
     } else if heard.messages == 0 {
         Finding::ok("sequence", format!("the engine is idle; the service is at message {}", shown(taken_in)))
     } else {
         let last = shown(heard.last);
         Finding::ok(
             "sequence",
-            format!("{} messages without a gap, the service took them in to {last}", heard.messages),
+            format!("{} without a gap, the service has applied them up to {last}", messages(heard.messages)),
         )
     })
 }
@@ -266,22 +275,26 @@ fn replay(observed: &Observed) -> Option<Finding> {
             "the replay endpoint takes the question and says nothing",
             format!("{REGISTER_AGAIN} the port of the engine's replay, not of its events"),
         ),
-        ReplaySeen::Answered { has_end: false, messages, .. } => Finding::warning(
+        ReplaySeen::Answered { has_end: false, messages: count, .. } => Finding::warning(
             CHECK,
-            answer_is(&format!("stops after {messages} messages without an end")),
+            answer_is(&format!("stops after {} without an end", messages(*count))),
             "engines drop what is not taken fast enough; the service asks again, a smaller buffer_steps helps",
         ),
-        ReplaySeen::Answered { gaps: 1.., messages, .. } => Finding::warning(
+        ReplaySeen::Answered { gaps: 1.., messages: count, .. } => Finding::warning(
             CHECK,
-            answer_is(&format!("of {messages} messages has holes")),
+            answer_is(&format!("of {} has holes", messages(*count))),
             "engines drop what is not taken fast enough; the service asks again, a smaller buffer_steps helps",
         ),
         ReplaySeen::Answered { first: None, .. } => Finding::ok(CHECK, "it answers, and has nothing to replay yet"),
-        ReplaySeen::Answered { first: Some(first), messages, has_topic, .. } => {
+        ReplaySeen::Answered { first: Some(first), messages: count, has_topic, .. } => {
             let framing = if *has_topic { "with topics" } else { "without topics" };
-            Finding::ok(CHECK, format!("{messages} messages from {first} on, {framing}, and an end"))
+            Finding::ok(CHECK, format!("{} from {first} on, {framing}, and an end", messages(*count)))
         }
     })
+}
+
+fn messages(count: u64) -> String {
+    format!("{count} {}", plural(count, "message", "messages"))
 }
 
 fn clock(observed: &Observed) -> Option<Finding> {

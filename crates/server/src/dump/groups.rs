@@ -1,6 +1,7 @@
 //! What a dump says of the cache groups of a rank of a hybrid model.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, Reach};
 use flash_indexer_wire::{GroupRole, KnownGroup};
@@ -31,6 +32,17 @@ pub enum RoleRecord {
     Further(Needs),
     /// It is not understood.
     SetAside,
+}
+
+impl fmt::Display for RoleRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Indexed => f.write_str("primary"),
+            Self::Further(Needs::Whole) => f.write_str("secondary, needs the whole prefix"),
+            Self::Further(Needs::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
+            Self::SetAside => f.write_str("not understood"),
+        }
+    }
 }
 
 /// A [`Reach`] in a dump.

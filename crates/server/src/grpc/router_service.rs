@@ -50,7 +50,7 @@ impl Shared {
 
     fn predict(&self, request: &PredictRequest) -> Result<PredictResponse, Status> {
         let key = model_key(&request.model_name, &request.tenant_id)?;
-        let pod = InstanceId::parse(&request.pod).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let pod = InstanceId::parse(&request.pod)?;
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
         let prompt = TokenPrompt {
             tokens: &request.token_ids,

@@ -1,5 +1,6 @@
 //! The one place where failures become gRPC statuses.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,12 +9,25 @@ use tonic::{Code, Response, Status};
 
 use super::Shared;
 use crate::indexer::{Indexer, PredictError, QueryError};
+use crate::instance::InstanceIdError;
+use crate::metrics::Bound;
 use crate::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
 
 impl From<NameError> for Status {
     fn from(error: NameError) -> Self {
-        Self::invalid_argument(error.to_string())
+        let mut status = Self::invalid_argument(error.to_string());
+        status.set_source(Arc::new(error));
+        status
+    }
+}
+
+impl From<InstanceIdError> for Status {
+    fn from(error: InstanceIdError) -> Self {
+        match error {
+            InstanceIdError::Empty => Self::invalid_argument(error.to_string()),
+            InstanceIdError::Name(error) => error.into(),
+        }
     }
 }
 
@@ -76,6 +90,9 @@ impl Answering {
     /// Hands the answer on.
     pub(super) fn with<T>(mut self, answer: Result<T, Status>) -> Result<Response<T>, Status> {
         self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        if answer.as_ref().is_err_and(|status| status.source().is_some_and(|source| source.is::<NameError>())) {
+            self.indexer.metrics().bound(Bound::Names);
+        }
         answer.map(Response::new)
     }
 }

@@ -40,8 +40,7 @@ pub(super) async fn digest(
         .try_acquire_owned()
         .inspect_err(|_| api.indexer.metrics().bound(Bound::Digests))
         .map_err(|_| ApiError::unavailable("enough ranks are being digested: try again when one is done"))?;
-    let instance = InstanceId::parse(&parameters.instance_id);
-    let instance = instance.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let instance = InstanceId::parse(&parameters.instance_id)?;
     let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
     model.check()?;
     let rank = RankId { model, instance, dp_rank: DpRank(parameters.dp_rank) };

@@ -65,8 +65,7 @@ pub(super) async fn dump(
         .inspect_err(|_| api.indexer.metrics().bound(Bound::Dumps))
         .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
     let DumpParameters { scope, instance_id, hashes } = parameters;
-    let instance = instance_id.as_deref().map(InstanceId::parse).transpose();
-    let instance = instance.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let instance = instance_id.as_deref().map(InstanceId::parse).transpose()?;
     let (model_name, tenant_id) = scope.names()?;
     let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
     let form = if names(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };

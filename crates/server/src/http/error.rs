@@ -11,6 +11,7 @@ use serde_json::json;
 use flash_indexer_prompt::tokenize::FailureReason;
 
 use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
+use crate::instance::InstanceIdError;
 use crate::metrics::Bound;
 use crate::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
@@ -86,6 +87,15 @@ impl IntoResponse for ApiError {
 impl From<NameError> for ApiError {
     fn from(error: NameError) -> Self {
         Self { bound: Some(Bound::Names), ..Self::bad_request(error.to_string()) }
+    }
+}
+
+impl From<InstanceIdError> for ApiError {
+    fn from(error: InstanceIdError) -> Self {
+        match error {
+            InstanceIdError::Empty => Self::unprocessable(error.to_string()),
+            InstanceIdError::Name(error) => error.into(),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::fields::Scope;
 use super::{Api, blocking};
 use crate::hashes::{HashForm, local_hashes};
 use crate::indexer::{Prompt, Question};
-use crate::instance::InstanceId;
+use crate::instance::GivenInstanceId;
 use crate::metrics::Bound;
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ pub(super) struct ExplainRequest {
     scope: Scope,
     lora_name: Option<String>,
     cache_salt: Option<String>,
-    instance_id: Option<InstanceId>,
+    instance_id: Option<GivenInstanceId>,
 }
 
 #[derive(Deserialize)]
@@ -77,7 +77,8 @@ impl ExplainRequest {
                 ));
             }
         };
-        Ok(Question { key: self.scope.key()?, prompt, instance: self.instance_id })
+        let instance = self.instance_id.map(GivenInstanceId::checked).transpose()?;
+        Ok(Question { key: self.scope.key()?, prompt, instance })
     }
 }
 

@@ -22,7 +22,7 @@ use super::extract::{self, parse};
 use super::fields::Scope;
 use super::prompt::{self, Prompted};
 use crate::ingest::Trust;
-use crate::instance::{InstanceId, ModelKey};
+use crate::instance::{GivenInstanceId, ModelKey};
 use crate::score::{PodScore, ScoreOptions};
 use crate::search::TokenPrompt;
 
@@ -55,7 +55,7 @@ struct ScoreBody {
     #[serde(flatten)]
     prompt: PromptFields,
     #[serde(alias = "pod_identifiers")]
-    pods: Option<Vec<InstanceId>>,
+    pods: Option<Vec<GivenInstanceId>>,
     top_k: Option<NonZeroUsize>,
     detail: Option<bool>,
 }
@@ -65,7 +65,7 @@ struct ScoreBody {
 struct PredictBody {
     #[serde(flatten)]
     prompt: PromptFields,
-    pod: InstanceId,
+    pod: GivenInstanceId,
     ttl_ms: Option<u64>,
 }
 
@@ -142,7 +142,8 @@ pub(super) async fn chat_completions(State(api): State<Arc<Api>>, request: Reque
 }
 
 async fn score(api: &Api, asked: ScoreBody, body: &[u8]) -> Result<ScoreResponse, ApiError> {
-    let pods = asked.pods.unwrap_or_default();
+    let pods = asked.pods.unwrap_or_default().into_iter().map(GivenInstanceId::checked);
+    let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
     let options = ScoreOptions { pods, top_k: asked.top_k };
     let tokens = asked.prompt.tokens(api, body).await?;
@@ -214,7 +215,7 @@ pub(super) async fn predict(State(api): State<Arc<Api>>, request: Request) -> Re
         let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
         return Err(ApiError::unprocessable(missing));
     }
-    let (pod, ttl) = (asked.pod, asked.ttl_ms.map(Duration::from_millis));
+    let (pod, ttl) = (asked.pod.checked()?, asked.ttl_ms.map(Duration::from_millis));
     let tokens = asked.prompt.tokens(&api, &body).await?;
     let predicted = api.indexer.predict(&tokens.key, tokens.as_prompt(), &pod, ttl)?;
     Ok(Json(json!({ "status": "ok", "blocks": predicted.blocks })))

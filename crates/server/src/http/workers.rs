@@ -18,12 +18,12 @@ use super::{Api, blocking};
 use crate::engine::{EngineKind, Removal};
 use crate::indexer::{Registered, Registration};
 use crate::ingest::{Connection, ListenerReport};
-use crate::instance::InstanceId;
+use crate::instance::{GivenInstanceId, InstanceId};
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct RegisterRequest {
-    instance_id: InstanceId,
+    instance_id: GivenInstanceId,
     endpoint: String,
     #[serde(flatten)]
     scope: Scope,
@@ -44,7 +44,7 @@ pub(super) async fn register(
         ApiError::unprocessable("block_size must be at least 1: give the engine's block size in tokens")
     })?;
     let registration = Registration {
-        instance: request.instance_id,
+        instance: request.instance_id.checked()?,
         dp_rank: DpRank(request.dp_rank.unwrap_or_default()),
         endpoint: request.endpoint,
         replay_endpoint: request.replay_endpoint,
@@ -67,7 +67,7 @@ pub(super) async fn register(
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct UnregisterRequest {
-    instance_id: InstanceId,
+    instance_id: GivenInstanceId,
     #[serde(flatten)]
     scope: Scope,
     dp_rank: Option<u32>,
@@ -78,11 +78,12 @@ pub(super) async fn unregister(
     Body(request): Body<UnregisterRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let (model_name, tenant_id) = request.scope.model_and_tenant()?;
-    let shown = format!("instance {} of model {model_name:?}", request.instance_id);
+    let instance = request.instance_id.checked()?;
+    let shown = format!("instance {instance} of model {model_name:?}");
     let indexer = Arc::clone(&api.indexer);
     let unregistered = blocking(move || {
         let dp_rank = request.dp_rank.map(DpRank);
-        indexer.unregister(&request.instance_id, &model_name, tenant_id.as_deref(), dp_rank)
+        indexer.unregister(&instance, &model_name, tenant_id.as_deref(), dp_rank)
     })
     .await?;
     if unregistered.ranks == 0 {

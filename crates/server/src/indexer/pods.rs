@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use tracing::{info, warn};
 
 use super::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
@@ -220,16 +220,8 @@ impl Indexer {
             return refuse("too_many_pod_models", why);
         }
         let registration = Registration {
-            instance: name.instance.clone(),
             dp_rank: *dp_rank,
-            endpoint: endpoint.clone(),
-            replay_endpoint: None,
-            model: model.clone(),
-            block_size,
-            lora_name: None,
-            engine: None,
-            removed_copies: RemovedCopies::One,
-            extra_keys: false,
+            ..Registration::new(name.instance.clone(), model.clone(), endpoint.as_str(), block_size)
         };
         match self.register_for(Keeper::Pod, registration) {
             Ok(Registered::New) => {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, RemovedCopies, WorkerId, WorkerRank};
-use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust};
+use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust, plural};
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
@@ -169,8 +169,10 @@ pub struct ReplayProgress {
 impl fmt::Display for ReplayProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.published {
-            Some(published) => write!(f, "{} of {published} messages", self.applied),
-            None => write!(f, "{} messages", self.applied),
+            Some(published) => {
+                write!(f, "{} of {published} {}", self.applied, plural(published, "message", "messages"))
+            }
+            None => write!(f, "{} {}", self.applied, plural(self.applied, "message", "messages")),
         }
     }
 }

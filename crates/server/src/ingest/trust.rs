@@ -23,7 +23,8 @@ pub enum Trust {
 
 impl Trust {
     /// The name used in answers and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",
             Self::Cold => "cold",

@@ -58,7 +58,7 @@ pub(crate) enum Bound {
     RegistrationWait,
     /// Ranks that a source of discovery may name.
     DiscoveryTargets,
-    /// Bytes of a name, an endpoint or a salt.
+    /// Bytes of a name, an endpoint or a salt; also counts names with control characters.
     Names,
     /// Addresses and paths that no engine or peer may have.
     Addresses,
@@ -148,6 +148,12 @@ impl Metrics {
     /// A bound was reached: something was refused, dropped or made to wait.
     pub(crate) fn bound(&self, bound: Bound) {
         self.bounded(bound, 1);
+    }
+
+    /// How often a bound was reached.
+    #[cfg(test)]
+    pub(crate) fn bound_reached(&self, bound: Bound) -> u64 {
+        self.bounds.reached[bound as usize].get()
     }
 
     /// A bound was reached for so many things.

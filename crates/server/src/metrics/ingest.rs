@@ -53,7 +53,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Why a message or event cannot be used, or is dropped.
-const REASONS: [&str; 33] = [
+const REASONS: [&str; 34] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -67,6 +67,7 @@ const REASONS: [&str; 33] = [
     "block_size_mismatch",
     "token_count_mismatch",
     "adapter_name_too_long",
+    "adapter_name_control_character",
     "hybrid_group",
     "unnamed_group",
     "bad_replay",

@@ -30,3 +30,19 @@ impl Resolver for PeerResolver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ureq::Agent;
+    use ureq::unversioned::transport::DefaultConnector;
+
+    use super::*;
+
+    #[test]
+    fn a_name_of_a_refused_address_is_refused_when_it_is_resolved() {
+        // An older notation of an address, which the system resolves as any name.
+        let agent = Agent::with_parts(Config::default(), DefaultConnector::default(), PeerResolver::default());
+        let error = agent.get("http://2852039166:80").call().expect_err("it is not dialled").to_string();
+        assert!(error.contains("169.254.169.254 is a link-local address"), "{error}");
+    }
+}

@@ -1,12 +1,13 @@
 //! Where another indexer answers.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 use ureq::http::Uri;
 
-use crate::endpoints::{check_address, host_address};
+use crate::endpoints::{HostError, check_host};
 use crate::names::ENDPOINT_BYTES_MAX;
 
 /// Base URL of another indexer, such as `http://replica-b:8090`.
@@ -18,7 +19,7 @@ pub struct PeerUrl(String);
 #[error("bad peer URL {url:?}: {why}; give one such as http://replica-b:8090")]
 pub struct PeerUrlError {
     url: String,
-    why: &'static str,
+    why: Cow<'static, str>,
 }
 
 impl PeerUrl {
@@ -34,7 +35,8 @@ impl FromStr for PeerUrl {
 
     fn from_str(text: &str) -> Result<Self, PeerUrlError> {
         let url = text.trim().trim_end_matches('/');
-        let bad = |why| Err(PeerUrlError { url: url.chars().take(128).collect(), why });
+        let refuse = |why| Err(PeerUrlError { url: url.chars().take(128).collect(), why });
+        let bad = |why| refuse(Cow::Borrowed(why));
         if url.len() > ENDPOINT_BYTES_MAX {
             return bad("it is too long");
         }
@@ -48,8 +50,10 @@ impl FromStr for PeerUrl {
         if authority.host().is_empty() {
             return bad("there is no host");
         }
-        if host_address(authority.host()).is_some_and(|address| check_address(address).is_err()) {
-            return bad("no peer may have a link-local, unspecified or multicast address");
+        match check_host(authority.host()) {
+            Ok(()) => {}
+            Err(HostError::Malformed(why)) => return bad(why),
+            Err(refused) => return refuse(Cow::Owned(refused.to_string())),
         }
         if authority.port_u16() == Some(0) {
             return bad("the port is 0");

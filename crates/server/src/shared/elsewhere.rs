@@ -5,19 +5,22 @@ use std::sync::Arc;
 
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
 use flash_indexer_core::{DpRank, WorkerId};
-use flash_indexer_redis::{Directory, HolderId, Listed, PublisherId, Scope};
-use tracing::debug;
+use flash_indexer_redis::{HolderId, Listed, PublisherId, Scope};
+use tracing::warn;
 
 use super::own::scope;
 use super::{Description, Fares};
 use crate::ingest::Trust;
-use crate::instance::{InstanceId, ModelKey};
+use crate::instance::{InstanceId, InstanceIdError, ModelKey};
+use crate::metrics::{Bound, Metrics};
 use crate::names::{NameField, check_names};
 
 /// Everybody who is listed, as this replica reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     models: BTreeMap<ModelKey, Arc<FleetModel>>,
+    /// Entries that are left out because of a name.
+    refused: BTreeMap<HolderId, (PublisherId, InstanceIdError)>,
 }
 
 /// A model as others describe it.
@@ -53,15 +56,26 @@ impl FleetRank {
 }
 
 impl Fleet {
-    pub(super) fn of(directory: &Directory, own: PublisherId) -> Self {
-        let mut models = BTreeMap::new();
-        for (holder, listed) in directory.iter() {
-            // What is not understood is another version's.
-            if let Some((description, fares)) = read(listed) {
-                add(&mut models, holder, (description, fares), (listed.publisher, listed.publisher == own));
+    pub(super) fn of<'l>(entries: impl Iterator<Item = (HolderId, &'l Listed)>, own: PublisherId) -> Self {
+        let (mut models, mut refused) = (BTreeMap::new(), BTreeMap::new());
+        for (holder, listed) in entries {
+            let publisher = listed.publisher;
+            // An entry that is not understood is another version's.
+            let Some((description, fares)) = read(listed) else { continue };
+            match description.names() {
+                Ok(names) => add(&mut models, holder, (names, description, fares), (publisher, publisher == own)),
+                Err(error) => drop(refused.insert(holder, (publisher, error))),
             }
         }
-        Self { models: models.into_iter().map(|(key, model)| (key, Arc::new(model))).collect() }
+        Self { models: models.into_iter().map(|(key, model)| (key, Arc::new(model))).collect(), refused }
+    }
+
+    /// Counts and logs each entry once that is left out because of a name. `before` is the list before this one.
+    pub(super) fn note_refused(&self, before: &Self, metrics: &Metrics) {
+        for (_, (publisher, error)) in self.refused.iter().filter(|(holder, _)| !before.refused.contains_key(holder)) {
+            metrics.bound(Bound::Names);
+            warn!(%publisher, %error, "an entry of the shared store is left out");
+        }
     }
 
     pub(crate) fn model(&self, key: &ModelKey) -> Option<Arc<FleetModel>> {
@@ -83,12 +97,11 @@ impl FleetModel {
 fn add(
     models: &mut BTreeMap<ModelKey, FleetModel>,
     holder: HolderId,
-    (told, fares): (Description, Fares),
+    ((key, instance), told, fares): ((ModelKey, InstanceId), Description, Fares),
     (publisher, is_own): (PublisherId, bool),
 ) {
     let Some(block_size) = BlockSize::new(told.block_size) else { return };
     let scope = scope(&told.model_name, &told.tenant_id, told.block_size);
-    let key = ModelKey::new(told.model_name, Some(told.tenant_id));
     let model = models.entry(key).or_insert_with(|| FleetModel {
         scope,
         block_size,
@@ -112,7 +125,7 @@ fn add(
             model.windows.push(window);
         }
     }
-    let (instance, dp_rank) = (told.instance_id, DpRank(told.dp_rank));
+    let dp_rank = DpRank(told.dp_rank);
     let worker = worker(scope, &instance);
     let rank = FleetRank { instance, worker, dp_rank, trust: fares.trust, blocks: fares.blocks, publisher, is_own };
     model.ranks.insert(holder, rank);
@@ -123,16 +136,70 @@ fn worker(scope: Scope, instance: &InstanceId) -> WorkerId {
     WorkerId(HolderId::of(scope, &[instance.as_key()]).number() | 1 << 63)
 }
 
-fn read(listed: &Listed) -> Option<(Description, Fares)> {
-    let description: Description = serde_json::from_slice(&listed.description).ok()?;
-    let names = [
-        (NameField::ModelName, Some(description.model_name.as_str())),
-        (NameField::TenantId, Some(description.tenant_id.as_str())),
-        (NameField::LoraName, description.lora_name.as_deref()),
-    ];
-    if let Err(error) = check_names(names) {
-        debug!(publisher = %listed.publisher, "a remote rank is left out: {error}");
-        return None;
+impl Description {
+    /// The names in it, unless one is refused.
+    fn names(&self) -> Result<(ModelKey, InstanceId), InstanceIdError> {
+        let key = ModelKey::new(self.model_name.as_str(), Some(self.tenant_id.clone()));
+        key.check()?;
+        check_names([(NameField::LoraName, self.lora_name.as_deref())])?;
+        Ok((key, self.instance_id.clone().checked()?))
     }
-    Some((description, serde_json::from_slice(&listed.state).ok()?))
+}
+
+fn read(listed: &Listed) -> Option<(Description, Fares)> {
+    Some((serde_json::from_slice(&listed.description).ok()?, serde_json::from_slice(&listed.state).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::metrics::MetricNames;
+    use crate::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
+
+    /// An entry of the list whose description has this field changed.
+    fn entry(number: u64, field: &str, value: Value) -> (HolderId, Listed) {
+        let scope = scope("m", "default", 16);
+        let mut description = json!({
+            "model_name": "m", "tenant_id": "default", "block_size": 16, "instance_id": number, "dp_rank": 0,
+            "lora_name": null, "windows": [],
+        });
+        description[field] = value;
+        let listed = Listed {
+            scope,
+            description: description.to_string().into_bytes(),
+            state: json!({ "trust": "exact", "blocks": 1 }).to_string().into_bytes(),
+            publisher: PublisherId::from_number(7),
+        };
+        (HolderId::of(scope, &[&number.to_string(), "0"]), listed)
+    }
+
+    #[test]
+    fn entries_with_names_that_are_refused_are_left_out_and_counted_once() {
+        let long = |bytes: usize| json!("n".repeat(bytes + 1));
+        let entries = [
+            entry(0, "dp_rank", json!(0)),
+            entry(1, "model_name", long(NAME_BYTES_MAX)),
+            entry(2, "tenant_id", long(NAME_BYTES_MAX)),
+            entry(3, "lora_name", long(NAME_BYTES_MAX)),
+            entry(4, "instance_id", long(INSTANCE_ID_BYTES_MAX)),
+            entry(5, "instance_id", json!("line\nbreak")),
+        ];
+        let metrics = Metrics::new(MetricNames::Own);
+        let (mut before, own) = (Fleet::default(), PublisherId::from_number(8));
+        for shown in [5, 5, 6, 6, 1, 6] {
+            let listed = entries.iter().take(shown).map(|(holder, listed)| (*holder, listed));
+            let fleet = Fleet::of(listed, own);
+            fleet.note_refused(&before, &metrics);
+            let ranks: usize = fleet.models().map(|(_, model)| model.ranks.len()).sum();
+            assert_eq!((fleet.models().count(), ranks), (1, 1), "only the entry with short names is listed");
+            before = fleet;
+        }
+        assert_eq!(
+            metrics.bound_reached(Bound::Names),
+            4 + 1 + 5,
+            "each entry once, and again when it is listed again"
+        );
+    }
 }

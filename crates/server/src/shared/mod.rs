@@ -21,7 +21,8 @@ use self::own::OwnRanks;
 pub(crate) use self::ranks::SharedRanks;
 use crate::dump::Window;
 use crate::ingest::Trust;
-use crate::instance::{InstanceId, ModelKey};
+use crate::instance::{GivenInstanceId, ModelKey};
+use crate::metrics::Metrics;
 use crate::model::Model;
 
 /// Models with their indexes, by name.
@@ -36,7 +37,7 @@ pub(super) struct Description {
     pub(super) model_name: String,
     pub(super) tenant_id: String,
     pub(super) block_size: u32,
-    pub(super) instance_id: InstanceId,
+    pub(super) instance_id: GivenInstanceId,
     pub(super) dp_rank: u32,
     /// Adapter of queries that name none.
     pub(super) lora_name: Option<String>,
@@ -67,12 +68,17 @@ impl Drop for Sharing {
 
 impl Sharing {
     /// Connects in the background. Needs a runtime.
-    pub(crate) fn start(options: StoreOptions, maker: &RankMaker, models: &Arc<Models>) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        options: StoreOptions,
+        maker: &RankMaker,
+        models: &Arc<Models>,
+        metrics: &Arc<Metrics>,
+    ) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
         let own = Arc::new(OwnRanks { models: Arc::clone(models) });
         let store = Store::start(options, maker, own, &runtime).map_err(std::io::Error::other)?;
         let (store, fleet) = (Arc::new(store), Arc::<ArcSwap<Fleet>>::default());
-        let listing = runtime.spawn(keep_listed(Arc::clone(&store), Arc::clone(&fleet)));
+        let listing = runtime.spawn(keep_listed(Arc::clone(&store), Arc::clone(&fleet), Arc::clone(metrics)));
         Ok(Self { store, fleet, listing })
     }
 
@@ -116,11 +122,12 @@ impl Sharing {
 
 /// Reads the list of holders whenever the store has answered with it. Its thousands of descriptions are read on a thread
 /// that may block, and not in a query.
-async fn keep_listed(store: Arc<Store>, fleet: Arc<ArcSwap<Fleet>>) {
+async fn keep_listed(store: Arc<Store>, fleet: Arc<ArcSwap<Fleet>>, metrics: Arc<Metrics>) {
     loop {
         store.listed().await;
         let (directory, own) = (store.directory(), store.publisher());
-        if let Ok(read) = tokio::task::spawn_blocking(move || Fleet::of(&directory, own)).await {
+        if let Ok(read) = tokio::task::spawn_blocking(move || Fleet::of(directory.iter(), own)).await {
+            read.note_refused(&fleet.load(), &metrics);
             fleet.store(Arc::new(read));
         }
     }

@@ -40,6 +40,7 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
             trust => trust,
         };
         let fares = Fares { trust, blocks: blocks.get(&rank).copied().unwrap_or_default() };
+        let id = HolderId::of(scope, &[instance.as_key(), &rank.dp_rank.to_string()]);
         let description = Description {
             model_name: model.key.model_name.clone(),
             tenant_id: model.key.tenant_id.clone(),
@@ -47,9 +48,8 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
             dp_rank: rank.dp_rank.0,
             lora_name: lora_name.clone(),
             windows: model.windows.in_use().map(Into::into).collect(),
-            instance_id: instance,
+            instance_id: instance.into(),
         };
-        let id = HolderId::of(scope, &[description.instance_id.as_key(), &rank.dp_rank.to_string()]);
         let holder = Holder { id, scope, description: json(&description) };
         OwnRank { holder, state: json(&fares), rank: shared.of(rank) }
     };

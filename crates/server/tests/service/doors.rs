@@ -84,8 +84,18 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
         ("tcp://0.0.0.0:5557", "unspecified"),
         ("tcp://[::]:5557", "unspecified"),
         ("tcp://224.0.0.1:5557", "multicast"),
+        ("tcp://2852039166:80", "169.254.169.254 is a link-local"),
+        ("tcp://0xa9fea9fe:80", "169.254.169.254 is a link-local"),
+        ("tcp://0251.0376.0251.0376:80", "169.254.169.254 is a link-local"),
+        ("tcp://169.254.43518:80", "169.254.169.254 is a link-local"),
+        ("tcp://169.254.169.254.:80", "169.254.169.254 is a link-local"),
+        ("tcp://metadata.google.internal:80", "metadata service"),
+        ("tcp://METADATA.google.internal.:80", "metadata service"),
         ("tcp://10.0.0.1:0", "port"),
         ("tcp://10.0.0.1:1;169.254.169.254:80", "neither a name nor an address"),
+        ("tcp://[::1%lo]:5557", "leave out % and the zone"),
+        ("tcp://2130706433:5557", "four decimal numbers; give an address such as"),
+        ("tcp://127.1:5557", "four decimal numbers; give an address such as"),
     ];
     for (endpoint, part) in refused {
         for field in ["endpoint", "replay_endpoint"] {
@@ -95,37 +105,31 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
             assert!(status == 400 && answer.to_string().contains(part), "{field} {endpoint}: {status} {answer}");
         }
     }
-    assert_eq!(bound(&service, "addresses"), 16.0, "each refused path and address is counted");
+    assert_eq!(bound(&service, "addresses"), 30.0, "each refused path and address is counted");
     assert_eq!(service.get("/workers").1, json!([]));
-    for url in ["http://169.254.169.254", "http://[fe80::1]:8090", "http://0.0.0.0:8090", "http://10.0.0.1:0"] {
-        assert_eq!(service.post("/register_peer", &json!({ "url": url })).0, 400, "{url}");
+    for (url, part) in [
+        ("http://169.254.169.254", "link-local"),
+        ("http://[fe80::1]:8090", "link-local"),
+        ("http://[::ffff:169.254.169.254]:80", "link-local"),
+        ("http://2852039166:80", "link-local"),
+        ("http://0xa9fea9fe", "link-local"),
+        ("http://0251.0376.0251.0376", "link-local"),
+        ("http://169.254.43518", "link-local"),
+        ("http://169.254.169.254.", "link-local"),
+        ("http://metadata.google.internal", "metadata service"),
+        ("http://127.1:8090", "four decimal numbers"),
+        ("http://0.0.0.0:8090", "unspecified"),
+        ("http://10.0.0.1:0", "port"),
+    ] {
+        let (status, answer) = service.post("/register_peer", &json!({ "url": url }));
+        assert!(status == 400 && answer.to_string().contains(part), "{url}: {status} {answer}");
     }
+    assert_eq!(service.get("/peers").1, json!([]));
 
     let indexer = IndexerOptions { allow_ipc: true, ..IndexerOptions::default() };
     let service = Service::start_with(ServerOptions { indexer, ..ServerOptions::default() });
     let path = std::env::temp_dir().join(format!("flash-indexer-doors-{}", std::process::id()));
     assert_eq!(service.post("/register", &register(&format!("ipc://{}", path.display()))).0, 201);
-}
-
-#[test]
-fn names_of_refused_addresses_are_not_dialled() {
-    // The system resolves a number to an address, as it does any name.
-    let service = Service::start_with(ServerOptions {
-        peers: vec!["http://2852039166:80".parse().expect("a URL")],
-        peer_check_interval: Some(Duration::from_millis(20)),
-        ..ServerOptions::default()
-    });
-    assert_eq!(service.post("/register", &register("tcp://2852039166:5557")).0, 201);
-    let listener = wait_for("the lookup", PATIENCE, || {
-        let listener = service.listener(&json!(9), 0);
-        listener["rejected"]["refused_address"].is_u64().then_some(listener)
-    });
-    assert!(listener["last_error"].as_str().is_some_and(|error| error.contains("169.254.169.254")), "{listener}");
-    assert!(bound(&service, "addresses") >= 1.0);
-    wait_for("the end of the recovery", PATIENCE, || {
-        let failed = service.metrics().value("flash_indexer_recoveries_total", &[("outcome", "unreachable")]);
-        (failed == 1.0).then_some(())
-    });
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn everything_that_is_counted_moves_its_metric() {
 #[test]
 fn a_model_takes_its_series_with_it_and_may_be_called_anything() {
     let service = Service::start();
-    let name = "org/\"model\"\\7b\nx";
+    let name = "org/\"model\"\\7b\\nx";
     let engine = Engine::registered(&service, json!(1), 0, &json!({ "model_name": name, "tenant_id": "ü" }));
     let model = [("model_name", name), ("tenant_id", "ü")];
     wait_for("the model", PATIENCE, || {

@@ -70,21 +70,24 @@ fn a_request_with_a_long_name_is_refused_with_field_bound_and_length() {
             }
         }
     }
-    for (path, field) in [("/register", "instance_id"), ("/unregister", "instance_id"), ("/predict", "pod")] {
-        let body = match path {
-            "/register" => register(),
-            "/unregister" => unregister(),
-            _ => predict(),
-        };
-        let (status, answer) = service.post(path, &with(body, field, &huge()));
+    for (path, body) in [
+        ("/register", with(register(), "instance_id", &huge())),
+        ("/unregister", with(unregister(), "instance_id", &huge())),
+        ("/predict", with(predict(), "pod", &huge())),
+        ("/explain", with(query(), "instance_id", &huge())),
+        ("/score_completions", json!({ "token_ids": [1], "model_name": "m", "pods": ["9", huge()] })),
+    ] {
+        let (status, answer) = service.post(path, &body);
         let error = answer["error"].as_str().expect("an error");
-        assert!(status == 422 && error.len() < ANSWER_BYTES_MAX, "{path}: {status}");
-        assert!(error.contains("instance_id") && error.contains(&INSTANCE_ID_BYTES_MAX.to_string()), "{error}");
+        let len = huge().len();
+        let expected =
+            format!("instance_id has {len} bytes; at most {INSTANCE_ID_BYTES_MAX} are allowed: give a shorter one");
+        assert_eq!((status, error), (400, expected.as_str()), "{path}");
     }
     let (status, answer) = service.get(&format!("/workers?model_name={}", "n".repeat(NAME_BYTES_MAX + 1)));
     assert!(status == 400 && answer.to_string().contains("model_name"), "{answer}");
     let bounds = service.metrics().value("flash_indexer_bounds_reached_total", &[("bound", "names")]);
-    assert_eq!(bounds, 35.0, "each refusal is counted once");
+    assert_eq!(bounds, 40.0, "each refusal is counted once");
     assert!(service.get_text("/metrics").len() < 1 << 20, "no long name was retained");
 
     // A name of exactly the bound is a name.
@@ -113,9 +116,59 @@ fn errors_and_metrics_repeat_no_long_and_no_raw_text() {
     let (status, answer) = service.get(&format!("/{}", "p".repeat(30_000)));
     assert!(status == 404 && answer.to_string().len() < ANSWER_BYTES_MAX);
 
-    let raw = "m\"} 1\nflash_indexer_forged 1\n\\";
+    let raw = "m\"} 1 flash_indexer_forged 1 \\";
     assert_eq!(service.post("/register", &with(register(), "model_name", raw)).0, 201);
     assert!(service.metrics().family("flash_indexer_forged").is_none(), "a name makes no metric");
+}
+
+#[test]
+fn names_with_control_characters_are_refused_at_every_door() {
+    let pods = Some(PodOptions::new(vec!["tcp://127.0.0.1:*".to_owned()]));
+    let service = Service::start_with(ServerOptions { pods, grpc_port: Some(0), ..ServerOptions::default() });
+    assert_eq!(service.post("/register", &register()).0, 201);
+    let query = || json!({ "token_ids": [1], "model_name": "m" });
+    let raw = "m\n2026-01-01 ERROR forged";
+    let cases = [
+        ("/register", register(), "model_name"),
+        ("/register", register(), "tenant_id"),
+        ("/register", register(), "lora_name"),
+        ("/register", register(), "instance_id"),
+        ("/unregister", json!({ "instance_id": 9, "model_name": "m" }), "instance_id"),
+        ("/query", query(), "model_name"),
+        ("/query", query(), "lora_name"),
+        ("/explain", query(), "instance_id"),
+    ];
+    for (path, body, field) in cases {
+        let (status, answer) = service.post(path, &with(body, field, raw));
+        let expected =
+            format!("{field} has the control character U+000A at byte 1: give one without control characters");
+        assert_eq!((status, &answer["error"]), (400, &json!(expected)), "{path} {field}");
+    }
+    let salted = with(query(), "cache_salt", raw);
+    assert_eq!(service.post("/query", &salted).0, 200, "a salt is hashed, and shown in no line");
+    let mut client = RouterServiceClient::new(service.channel());
+    let request = PredictRequest { model_name: "m".to_owned(), pod: raw.to_owned(), ..Default::default() };
+    let refused = service.block_on(client.predict(request)).expect_err("it has a line break");
+    assert!(refused.code() == Code::InvalidArgument && refused.message().contains("U+000A"), "{refused}");
+
+    let endpoint = service.indexer().pod_addresses().remove(0);
+    let topic = format!("kv@pod@{raw}").into_bytes();
+    let pod = Publisher::connect(PublisherOptions { endpoint, topic, ..PublisherOptions::on_loopback() }).expect("up");
+    assert!(pod.wait_for_subscriber(PATIENCE).expect("a socket"), "the service does not listen");
+    pod.publish(0, &encode_batch(1.0, &[stored(None, &[1])], None, Encoding::Map)).expect("published");
+    wait_for("the refusal of the topic", PATIENCE, || {
+        let rejected = service.metrics().value("flash_indexer_rejected_total", &[("reason", "bad_topic")]);
+        (rejected > 0.0).then_some(())
+    });
+
+    let engine = Engine::registered(&service, json!(1), 0, &json!({ "model_name": "adapters" }));
+    let adapter = BlockStored { lora_name: Some("a\u{1b}[2J"), ..store(None, &[2]) };
+    engine.say(&service, 0, &[EngineEvent::Stored(adapter), stored(None, &[3])]);
+    let listener = service.listener(&json!(1), 0);
+    let rejected = &listener["rejected"]["adapter_name_control_character"];
+    assert_eq!((&listener["trust"], rejected), (&json!("degraded"), &json!(1)), "{listener}");
+    let counted = [("reason", "adapter_name_control_character")];
+    assert_eq!(service.metrics().value("flash_indexer_rejected_total", &counted), 1.0);
 }
 
 #[test]
@@ -137,6 +190,8 @@ fn grpc_refuses_long_names_as_http_does() {
         assert_eq!(status.code(), Code::InvalidArgument, "{field}");
         assert!(status.message().contains(field) && status.message().len() < ANSWER_BYTES_MAX, "{}", status.message());
     }
+    let bounds = service.metrics().value("flash_indexer_bounds_reached_total", &[("bound", "names")]);
+    assert_eq!(bounds, 5.0, "each refusal is counted once");
     service.block_on(client.predict(plain)).expect("short names are names");
 }
 

@@ -2,7 +2,6 @@
 
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 use flash_indexer_core::DpRank;
-use flash_indexer_core::RemovedCopies;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Position, Registration, Released, Trust};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
@@ -293,17 +292,10 @@ fn ranks_that_only_batches_name_are_listed_and_unregistered_one_by_one() {
 }
 
 fn registration(engine: &Publisher) -> Registration {
+    let (instance, model) = (InstanceId::number(1), ModelKey::new("m", None));
     Registration {
-        instance: InstanceId::number(1),
-        dp_rank: DpRank(0),
-        endpoint: engine.endpoint().to_owned(),
         replay_endpoint: Some(engine.replay_endpoint().to_owned()),
-        model: ModelKey::new("m".to_owned(), None),
-        block_size: BlockSize::new(BLOCK_TOKENS).expect("four"),
-        lora_name: None,
-        engine: None,
-        removed_copies: RemovedCopies::One,
-        extra_keys: false,
+        ..Registration::new(instance, model, engine.endpoint(), BlockSize::new(BLOCK_TOKENS).expect("four"))
     }
 }
 

@@ -3,7 +3,6 @@
 use std::net::TcpListener;
 
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_server::{InstanceId, ModelKey, Registration, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
 use flash_indexer_test_support::wait_for;
@@ -71,7 +70,7 @@ fn an_unreadable_last_message_without_replay_leaves_a_doubt_until_the_next_one()
     wait_for_rejection(&engine, &service, "malformed_batch", 2);
     engine.say(&service, 3, &[]);
     let listener = wait_for_state(&engine, &service, 3, "degraded");
-    assert!(listener["last_error"].as_str().expect("a reason").contains("1 messages were lost"), "{listener}");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 message was lost"), "{listener}");
 }
 
 #[test]
@@ -119,7 +118,7 @@ fn a_rank_is_recovering_while_a_silent_replay_endpoint_is_asked() {
     let answer = service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
     assert_eq!(answer["instances"]["1"]["trust"], json!("recovering"));
     let listener = wait_for_state(&engine, &service, 2, "degraded");
-    assert!(listener["last_error"].as_str().expect("a reason").contains("1 messages were lost"), "{listener}");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("1 message was lost"), "{listener}");
 }
 
 #[test]
@@ -156,17 +155,10 @@ fn readiness_waits_for_the_history_of_engines_asked_for_at_the_start() {
     let options = PublisherOptions { replay_loss: ReplayLoss::RestAfter(3), ..PublisherOptions::on_loopback() };
     let publisher = bind(options);
     (0..6).for_each(|sequence| publisher.keep(sequence, &batch(1.0, &[stored(None, &[sequence + 1])])));
+    let (instance, model) = (InstanceId::number(1), ModelKey::new("m", None));
     let registration = Registration {
-        instance: InstanceId::number(1),
-        dp_rank: DpRank(0),
-        endpoint: publisher.endpoint().to_owned(),
         replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
-        model: ModelKey::new("m".to_owned(), None),
-        block_size: BlockSize::new(BLOCK_TOKENS).expect("four"),
-        lora_name: None,
-        engine: None,
-        removed_copies: RemovedCopies::One,
-        extra_keys: false,
+        ..Registration::new(instance, model, publisher.endpoint(), BlockSize::new(BLOCK_TOKENS).expect("four"))
     };
     let service = Service::start_with(ServerOptions { registrations: vec![registration], ..ServerOptions::default() });
     let reasons = std::cell::RefCell::new(String::new());

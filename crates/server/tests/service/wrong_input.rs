@@ -5,7 +5,6 @@ use std::net::TcpStream;
 
 use crate::support::{Engine, PATIENCE, Service, stored, tokens};
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_server::{InstanceId, ModelKey, Registration, Server, ServerOptions, StartError};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
@@ -130,18 +129,8 @@ fn ready_names_what_is_missing_until_every_engine_asked_for_is_connected() {
     let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
     let endpoint = publisher.endpoint().to_owned();
     drop(publisher);
-    let registration = Registration {
-        instance: InstanceId::number(7),
-        dp_rank: DpRank(0),
-        endpoint: endpoint.clone(),
-        replay_endpoint: None,
-        model: ModelKey::new("m", None),
-        block_size: BlockSize::new(4).expect("four"),
-        lora_name: None,
-        engine: None,
-        removed_copies: RemovedCopies::One,
-        extra_keys: false,
-    };
+    let (instance, model) = (InstanceId::number(7), ModelKey::new("m", None));
+    let registration = Registration::new(instance, model, endpoint.as_str(), BlockSize::new(4).expect("four"));
     let options = ServerOptions { registrations: vec![registration], ..ServerOptions::default() };
     let service = Service::start_with(options);
     let (status, error) = refused(service.get("/ready"));

@@ -43,6 +43,18 @@ pub enum Forgotten {
     TooMuchLost,
 }
 
+impl Forgotten {
+    /// The name used in logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Restarted => "engine_restarted",
+            Self::LifeUnknown => "epoch_unknown",
+            Self::TooMuchLost => "too_many_messages_lost",
+        }
+    }
+}
+
 /// What is known to be missing behind a stream's cursor, and may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Pending {
@@ -82,13 +94,13 @@ pub enum StreamTrust {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Degraded {
     /// The stream was not heard from its start.
-    #[error("{missed} messages were published before the first one received")]
+    #[error("{missed} {} published before the first one received", plural(*.missed, "message was", "messages were"))]
     StartUnknown {
         /// Messages before the first one.
         missed: u64,
     },
     /// A gap that could not be repaired.
-    #[error("{missed} messages were lost before number {next}")]
+    #[error("{missed} {} lost before number {next}", plural(*.missed, "message was", "messages were"))]
     Lost {
         /// Messages lost.
         missed: u64,
@@ -177,4 +189,10 @@ pub struct StreamPosition {
     pub epoch: u64,
     /// How far everything up to the cursor can be believed.
     pub trust: StreamTrust,
+}
+
+/// The word, or words, that agree with a count.
+#[must_use]
+pub const fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
+    if count == 1 { one } else { many }
 }

@@ -41,7 +41,9 @@ mod waiting;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-pub use self::action::{Action, Degraded, Forgotten, Note, Pending, ReplayOutcome, StreamPosition, StreamTrust};
+pub use self::action::{
+    Action, Degraded, Forgotten, Note, Pending, ReplayOutcome, StreamPosition, StreamTrust, plural,
+};
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
 use self::repair::Repair;
 use self::waiting::Waiting;

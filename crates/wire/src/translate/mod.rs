@@ -66,6 +66,15 @@ pub enum Unusable {
         /// Its length.
         bytes: usize,
     },
+    /// The adapter's name has a control character.
+    #[error(
+        "the adapter's name has the control character U+{:04X}: load it under a name without control characters",
+        *.character as u32
+    )]
+    AdapterNameCharacter {
+        /// The character.
+        character: char,
+    },
     /// A cache group of which nobody knows what it must hold.
     #[error("cache group {group} ({kind}) of a hybrid model is not understood: matches can be too long")]
     HybridGroup {
@@ -88,6 +97,7 @@ impl Unusable {
             Self::BlockSize { .. } => "block_size_mismatch",
             Self::TokenCount { .. } => "token_count_mismatch",
             Self::AdapterName { .. } => "adapter_name_too_long",
+            Self::AdapterNameCharacter { .. } => "adapter_name_control_character",
             Self::HybridGroup { .. } => "hybrid_group",
             Self::UnnamedGroup => "unnamed_group",
         }
@@ -275,6 +285,9 @@ impl Translator {
         let adapter_bytes = content.lora.as_deref().map_or(0, str::len);
         if adapter_bytes > ADAPTER_NAME_BYTES_MAX {
             return Err(Unusable::AdapterName { bytes: adapter_bytes });
+        }
+        if let Some(character) = content.lora.as_deref().and_then(|name| name.chars().find(|it| it.is_control())) {
+            return Err(Unusable::AdapterNameCharacter { character });
         }
         let salt = content.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
         let salt = salt.or_else(|| self.salts.get(*event.block_hashes.first().filter(|_| lacks_keys)?));

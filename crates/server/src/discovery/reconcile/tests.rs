@@ -1,7 +1,7 @@
 use std::ops::Range;
 
+use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{DpRank, RemovedCopies};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -22,18 +22,8 @@ fn at(number: u64, address: u8) -> Registration {
 
 fn at_endpoint(number: u64, endpoint: String) -> Registration {
     let RankId { model, instance, dp_rank } = rank(number);
-    Registration {
-        instance,
-        dp_rank,
-        endpoint,
-        replay_endpoint: None,
-        model,
-        block_size: BlockSize::new(16).expect("more than 0"),
-        lora_name: None,
-        engine: None,
-        removed_copies: RemovedCopies::One,
-        extra_keys: false,
-    }
+    let block_size = BlockSize::new(16).expect("more than 0");
+    Registration { dp_rank, ..Registration::new(instance, model, endpoint, block_size) }
 }
 
 fn targets(registrations: impl IntoIterator<Item = Registration>) -> Arc<Targets> {

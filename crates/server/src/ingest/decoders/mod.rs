@@ -527,7 +527,6 @@ impl Decoders {
 pub(in crate::ingest) mod tests {
     use std::time::Duration;
 
-    use flash_indexer_core::RemovedCopies;
     use flash_indexer_core::hashing::BlockSize;
     use flash_indexer_sim::{Publisher, PublisherOptions};
     use flash_indexer_test_support::wait_for;
@@ -551,17 +550,12 @@ pub(in crate::ingest) mod tests {
             let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
             let engine = |number| {
                 let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+                let (instance, model) = (InstanceId::number(number), ModelKey::new("m", None));
+                let block_size = BlockSize::new(1).expect("one");
                 let registration = Registration {
-                    instance: InstanceId::number(number),
                     dp_rank: RANK,
-                    endpoint: publisher.endpoint().to_owned(),
                     replay_endpoint: has_replay.then(|| publisher.replay_endpoint().to_owned()),
-                    model: ModelKey::new("m".to_owned(), None),
-                    block_size: BlockSize::new(1).expect("one"),
-                    lora_name: None,
-                    engine: None,
-                    removed_copies: RemovedCopies::One,
-                    extra_keys: false,
+                    ..Registration::new(instance, model, publisher.endpoint(), block_size)
                 };
                 indexer.register(registration).expect("registered");
                 assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");

@@ -23,7 +23,8 @@ impl Decoder {
             // Nothing of it was applied yet, or it is unregistered.
             return self.writers.write(listener, vec![Change::Restarted]);
         }
-        log_listener!(warn, **listener, ?replay, "stream starts over: its state was lost");
+        let has_replay = replay == Replay::Available;
+        log_listener!(warn, **listener, has_replay, "stream starts over: its state was lost");
         self.with_intake(listener, |intake, _| intake.start_over(ranks, replay, now));
     }
 

@@ -129,7 +129,7 @@ impl Intake {
             &Unusable::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {
                 self.block_size = SeenBlockSize::Other(actual);
             }
-            Unusable::AdapterName { .. } => self.metrics.bound(Bound::Names),
+            Unusable::AdapterName { .. } | Unusable::AdapterNameCharacter { .. } => self.metrics.bound(Bound::Names),
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
         }
         self.changes.push(Change::Raise(Some(dp_rank), unusable.to_string()));

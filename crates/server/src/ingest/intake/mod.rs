@@ -443,7 +443,7 @@ impl Intake {
                 Action::Ask { attempt, from } => self.listener.ask(attempt, from),
                 Action::HangUp => self.listener.hang_up(),
                 Action::Forget(why) => {
-                    log_listener!(info, self.listener, ?why, "blocks of the stream's ranks forgotten");
+                    log_listener!(info, self.listener, why = why.as_str(), "blocks of the stream's ranks forgotten");
                     if why == Forgotten::Restarted {
                         self.metrics.restart();
                         self.block_size = SeenBlockSize::Open;
@@ -525,8 +525,8 @@ impl Intake {
 mod tests {
     use std::time::Duration;
 
+    use flash_indexer_core::SequenceHash;
     use flash_indexer_core::hashing::BlockSize;
-    use flash_indexer_core::{RemovedCopies, SequenceHash};
     use flash_indexer_sim::{Publisher, PublisherOptions};
     use flash_indexer_test_support::wait_for;
     use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
@@ -558,17 +558,11 @@ mod tests {
         let engines: Vec<_> = (1..=3)
             .map(|number| {
                 let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+                let (instance, model) = (InstanceId::number(number), ModelKey::new("m", None));
+                let block_size = BlockSize::new(1).expect("one");
                 let registration = Registration {
-                    instance: InstanceId::number(number),
-                    dp_rank: DpRank(0),
-                    endpoint: publisher.endpoint().to_owned(),
                     replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
-                    model: ModelKey::new("m".to_owned(), None),
-                    block_size: BlockSize::new(1).expect("one"),
-                    lora_name: None,
-                    engine: None,
-                    removed_copies: RemovedCopies::One,
-                    extra_keys: false,
+                    ..Registration::new(instance, model, publisher.endpoint(), block_size)
                 };
                 indexer.register(registration).expect("registered");
                 assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");

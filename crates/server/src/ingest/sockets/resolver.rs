@@ -46,6 +46,14 @@ pub(super) enum LookupError {
 }
 
 impl LookupError {
+    /// What is logged of a failed lookup.
+    pub(super) const fn event(&self) -> &'static str {
+        match self {
+            Self::Unresolved { .. } | Self::NoAddress { .. } => "failed to resolve the engine's host",
+            Self::Refused { .. } => "refused the address of the engine's host",
+        }
+    }
+
     /// A short name for counting.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
@@ -94,7 +102,7 @@ impl Resolver {
     }
 }
 
-fn look_up(name: &HostName) -> Addresses {
+pub(super) fn look_up(name: &HostName) -> Addresses {
     let HostName { host, port } = name;
     // No name is known to make a lookup fail so, so one does.
     #[cfg(test)]
@@ -139,7 +147,10 @@ mod tests {
         // Older notations of addresses, which the system resolves.
         for host in ["2852039166", "0xa9fea9fe", "169.254.43518", "0"] {
             let looked_up = look_up(&HostName { host: host.to_owned(), port: 80 });
-            assert_eq!(looked_up.expect_err(host).reason(), "refused_address", "{host}");
+            let refused = looked_up.expect_err(host);
+            assert_eq!(refused.reason(), "refused_address", "{host}");
+            assert!(refused.event().starts_with("refused the address"), "{host}: it was resolved");
+            assert!(refused.to_string().contains("give an address"), "{refused}");
         }
         let localhost = look_up(&HostName { host: "localhost".to_owned(), port: 80 }).expect("every system has it");
         assert!(!localhost.is_empty());

@@ -110,13 +110,7 @@ impl Subscription {
             Err(error) => {
                 let why = error.to_string();
                 if let Some(times) = lookup.failures.count(Instant::now()) {
-                    log_listener!(
-                        warn,
-                        self.listener,
-                        error = why.as_str(),
-                        times,
-                        "failed to resolve the engine's host"
-                    );
+                    log_listener!(warn, self.listener, error = why.as_str(), times, "{}", error.event());
                 }
                 if let LookupError::Refused { .. } = error {
                     self.listener.model.metrics.bound(Bound::Addresses);
@@ -298,13 +292,37 @@ pub(super) fn take_messages(
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_core::DpRank;
     use flash_indexer_sim::{Publisher, PublisherOptions};
     use flash_indexer_test_support::wait_for;
 
+    use super::super::resolver;
     use super::*;
+    use crate::indexer::Registration;
     use crate::ingest::decoders::tests::{World, listener_of_first_decoder, payload};
+    use crate::instance::{InstanceId, ModelKey};
 
     const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_host_that_stands_for_a_refused_address_is_counted_and_shown_as_refused() {
+        let world = World::start(false);
+        let (instance, model) = (InstanceId::number(9), ModelKey::new("m", None));
+        let block_size = world.listener(0).model.block_size;
+        let registration = Registration::new(instance.clone(), model.clone(), "tcp://localhost:9", block_size);
+        world.indexer.register(registration).expect("registered");
+        let listener = world.indexer.listener_for_test(&model, &instance, DpRank(0));
+        let metrics = Arc::clone(&listener.model.metrics);
+        let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
+        // An older notation of an address, which the system resolves as any name.
+        let name = HostName::of("tcp://2852039166:80").expect("a name");
+        subscription.looked_up(resolver::look_up(&name));
+        assert_eq!(metrics.bound_reached(Bound::Addresses), 1);
+        let report = &world.indexer.instances(None, None)[2].listeners[&DpRank(0)];
+        assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");
+        let why = report.last_error.as_deref().expect("an error");
+        assert!(why.contains("is refused: 169.254.169.254 is a link-local address"), "{why}");
+    }
 
     #[test]
     fn messages_of_two_connections_that_are_read_together_are_dropped() {

@@ -1,0 +1,245 @@
+//! Registering ranks: their engines are listened to from then on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_wire::Start;
+
+use super::cleanup::Pending;
+use super::registration::refused;
+use super::unregister::unlist;
+use super::{Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
+use crate::endpoints::{EndpointError, check_endpoint, is_ipc};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
+use crate::instance::InstanceId;
+use crate::logs::log_rank;
+use crate::metrics::Bound;
+use crate::model::Instance;
+use crate::remembered::StreamName;
+
+/// Whether a registration may name a path of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IpcPaths {
+    /// The operator named it on the command line.
+    Allowed,
+    /// Only where the options say so.
+    AsConfigured,
+}
+
+impl Indexer {
+    /// Listens to a rank from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the endpoint is none, or contradicts what is registered.
+    pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
+        self.give_way(&registration);
+        self.register_from(registration, Start::AtOnce, Keeper::Hand)
+    }
+
+    /// Listens to a rank that the operator named on the command line. Only there is an `ipc://` endpoint accepted
+    /// without [`IndexerOptions::allow_ipc`](super::IndexerOptions::allow_ipc).
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_configured(
+        &self,
+        registration: Registration,
+        start: Start,
+    ) -> Result<Registered, RegistrationError> {
+        self.give_way(&registration);
+        self.register_checked(registration, start, Keeper::Hand, IpcPaths::Allowed)
+    }
+
+    /// Listens to a rank from now on for somebody, who may end that unless it was asked for by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`Indexer::register`].
+    pub(crate) fn register_for(
+        &self,
+        keeper: Keeper,
+        registration: Registration,
+    ) -> Result<Registered, RegistrationError> {
+        self.register_from(registration, Start::AtOnce, keeper)
+    }
+
+    pub(super) fn register_from(
+        &self,
+        registration: Registration,
+        start: Start,
+        keeper: Keeper,
+    ) -> Result<Registered, RegistrationError> {
+        self.register_checked(registration, start, keeper, IpcPaths::AsConfigured)
+    }
+
+    fn register_checked(
+        &self,
+        registration: Registration,
+        start: Start,
+        keeper: Keeper,
+        ipc: IpcPaths,
+    ) -> Result<Registered, RegistrationError> {
+        registration.check_names().inspect_err(|_| self.metrics.bound(Bound::Names))?;
+        self.check_endpoints(&registration, ipc)?;
+        let mut pending = Pending::default();
+        let registered = {
+            let _registering = self.registering.lock();
+            let registered = self.listen(registration.clone(), start, &mut pending);
+            log_registration(&registration, &keeper, &registered);
+            if registered.is_ok() {
+                self.keepers.note(keeper, registration);
+            } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
+                // One that was kept for this rank, or made for it.
+                self.forget_if_empty(&model);
+            }
+            registered
+        };
+        // A stream that is still busy with it goes on behind the call.
+        self.wait(pending);
+        registered
+    }
+
+    /// Refuses endpoints that are not dialled.
+    fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
+        let Registration { endpoint, replay_endpoint, .. } = registration;
+        let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
+        for endpoint in dialled {
+            let is_allowed = !is_ipc(endpoint) || ipc == IpcPaths::Allowed || self.options.allow_ipc;
+            let checked = check_endpoint(endpoint).and_then(|()| match is_allowed {
+                true => Ok(()),
+                false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
+            });
+            if let Err(EndpointError::Address { .. } | EndpointError::Ipc { .. }) = &checked {
+                self.metrics.bound(Bound::Addresses);
+            }
+            checked?;
+        }
+        Ok(())
+    }
+
+    /// Registers while nobody else does.
+    fn listen(
+        &self,
+        registration: Registration,
+        start: Start,
+        pending: &mut Pending,
+    ) -> Result<Registered, RegistrationError> {
+        let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
+        let endpoint = self.resolve_endpoint(endpoint)?;
+        let options = ListenerOptions {
+            endpoint,
+            replay_endpoint,
+            lora_name: registration.lora_name.filter(|name| !name.is_empty()),
+            engine: registration.engine,
+            removed_copies: registration.removed_copies,
+            extra_keys: registration.extra_keys,
+        };
+        if options.is_bound() {
+            self.check_one_tenant(&key, &instance, dp_rank)?;
+        }
+        let model = self.model_for(&key, block_size)?;
+        let known = model.instances.read().get(&instance).map(|found| (found.worker, found.listeners.clone()));
+        let is_from_dump = known.as_ref().is_some_and(|(_, listeners)| listeners.is_empty());
+        let (worker, listeners) = known.unwrap_or_else(|| (WorkerId(self.new_id()), BTreeMap::new()));
+        if let Some(listener) = listeners.get(&dp_rank) {
+            return match listener.options == options {
+                true => Ok(Registered::Already),
+                false => Err(contradiction(instance, dp_rank, &listener.options, &options)),
+            };
+        }
+        if self.listener_count() >= self.options.listeners_max {
+            self.metrics.bound(Bound::Listeners);
+            return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
+        }
+        // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
+        // Over the bound socket each has its own.
+        let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());
+        let shared = shared.map(Arc::clone);
+        let is_shared = shared.is_some();
+        let listener = shared.unwrap_or_else(|| {
+            let name = StreamName::new(key.clone(), instance.clone(), dp_rank, &options);
+            let decoder = match options.is_bound() {
+                true => self.decoders.of_pod(&instance),
+                false => self.decoders.assign(),
+            };
+            let state = ListenerState::new(&options);
+            Arc::new(Listener {
+                id: self.new_id(),
+                model: Arc::clone(&model),
+                instance: instance.clone(),
+                worker,
+                dp_rank,
+                options,
+                start: if is_from_dump { Start::Held } else { start },
+                decoder,
+                remembered: self.remembered.lock().recall(&name),
+                state,
+            })
+        });
+        if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
+            listener.hold().hold(dp_rank);
+        }
+        // Before the first message, which may name further ranks.
+        let new_instance = || Instance { worker, listeners: BTreeMap::new() };
+        let mut instances = model.instances.write();
+        let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
+        listed.listeners.insert(dp_rank, Arc::clone(&listener));
+        drop(instances);
+        self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
+        if is_shared {
+            self.decoders.deliver(&listener, Delivery::Unmute(dp_rank));
+        } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
+            unlist(&model, &instance, Some(dp_rank));
+            if is_from_dump {
+                // What a dump said of it is still there.
+                model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
+            }
+            if let ConnectError::Busy = error {
+                self.metrics.bound(Bound::RegistrationWait);
+            }
+            return Err(refused(&error));
+        }
+        if listener.options.is_bound() {
+            self.decoders.deliver(&listener, Delivery::Follow);
+        }
+        if is_from_dump && start == Start::AtOnce {
+            self.release_held(&listener, dp_rank, Some(Position::UNKNOWN), pending);
+        }
+        model.update_lora_name();
+        Ok(Registered::New)
+    }
+}
+
+/// Logs what became of a registration.
+fn log_registration(registration: &Registration, keeper: &Keeper, registered: &Result<Registered, RegistrationError>) {
+    let rank = RankId::of(registration);
+    let (endpoint, owner) = (registration.endpoint.as_str(), keeper.owner());
+    match registered {
+        Ok(Registered::New) => {
+            let (replay_endpoint, block_size) =
+                (registration.replay_endpoint.as_deref(), registration.block_size.tokens());
+            log_rank!(info, rank, endpoint, replay_endpoint, block_size, owner, "rank registered");
+        }
+        Ok(Registered::Already) => log_rank!(debug, rank, endpoint, owner, "rank is already registered"),
+        // The client gets the error, and a discovery source logs it.
+        Err(error) => log_rank!(debug, rank, endpoint, owner, %error, "failed to register the rank"),
+    }
+}
+
+/// The error for a rank that is registered in another way.
+fn contradiction(
+    instance: InstanceId,
+    dp_rank: DpRank,
+    existing: &ListenerOptions,
+    asked: &ListenerOptions,
+) -> RegistrationError {
+    let endpoint = existing.endpoint.clone();
+    let existing = match existing.endpoint == asked.endpoint {
+        true => format!("{endpoint} but another replay_endpoint, lora_name, engine, removal or extra_keys"),
+        false => endpoint,
+    };
+    RegistrationError::Rank { instance, dp_rank, existing }
+}
