@@ -53,7 +53,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Why a message or event cannot be used, or is dropped.
-const REASONS: [&str; 33] = [
+const REASONS: [&str; 34] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",
@@ -66,6 +66,7 @@ const REASONS: [&str; 33] = [
     "unknown_medium",
     "block_size_mismatch",
     "token_count_mismatch",
+    "no_token_ids",
     "adapter_name_too_long",
     "hybrid_group",
     "unnamed_group",
