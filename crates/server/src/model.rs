@@ -21,7 +21,7 @@ use tracing::error;
 pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
-use crate::explain::{ClearCause, History, SeenSpaces};
+use crate::explain::{ClearCause, Doubt, History, SeenSpaces};
 use crate::ingest::{Leftover, Listener, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
@@ -71,6 +71,8 @@ pub(crate) struct Standing {
     pub(crate) trust: Trust,
     /// The last thing that went wrong.
     pub(crate) last_error: Option<String>,
+    /// What is missing, and from where on.
+    pub(crate) doubt: Option<Doubt>,
 }
 
 impl Instance {
@@ -84,6 +86,11 @@ impl Instance {
     pub(crate) fn worst_trust(&self, counts: impl Fn(DpRank) -> bool) -> Option<Trust> {
         let counted = self.listeners.keys().filter(|dp_rank| counts(**dp_rank));
         counted.map(|&dp_rank| self.trust(dp_rank)).max()
+    }
+
+    /// What is missing of one of its ranks, and from where on.
+    fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+        self.listeners.get(&dp_rank)?.doubt(dp_rank)
     }
 
     /// What went wrong last with what feeds the rank.
@@ -232,6 +239,7 @@ impl Model {
         Standing {
             trust: instance.map_or(Trust::Cold, |instance| instance.trust(dp_rank)),
             last_error: instance.and_then(|instance| instance.last_error(dp_rank)),
+            doubt: instance.and_then(|instance| instance.doubt(dp_rank)),
         }
     }
 

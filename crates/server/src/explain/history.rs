@@ -23,8 +23,8 @@ pub(crate) struct History {
 /// A history at one moment: one log for each kind of event, each oldest first. Ordinals order events across logs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Remembered {
-    /// Ordinal of the next event.
-    next: Ordinal,
+    /// Ordinal of the last event.
+    last: Ordinal,
     pub(super) stored: Log<StoredBlock>,
     pub(super) copied: Log<CopiedBlock>,
     pub(super) removed: Log<RemovedBlock>,
@@ -33,7 +33,7 @@ pub(crate) struct Remembered {
 
 /// Position of an event among all events of a model. Times do not order events: an engine stamps batches by its own
 /// clock, and a replay brings old stamps again.
-pub(super) type Ordinal = u64;
+pub(crate) type Ordinal = u64;
 
 /// The latest events of one kind.
 #[derive(Debug, Clone)]
@@ -143,6 +143,11 @@ impl History {
         }
     }
 
+    /// The ordinal of the last recorded event; zero before the first one.
+    pub(crate) fn last(&self) -> Ordinal {
+        self.remembered.lock().last
+    }
+
     /// A copy of what is remembered: the writer waits for the copy, not for its reader.
     pub(crate) fn remembered(&self) -> Remembered {
         self.remembered.lock().clone()
@@ -151,8 +156,8 @@ impl History {
 
 impl Remembered {
     fn next_ordinal(&mut self) -> Ordinal {
-        self.next += 1;
-        self.next
+        self.last += 1;
+        self.last
     }
 }
 

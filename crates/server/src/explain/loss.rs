@@ -28,6 +28,8 @@ pub(crate) enum Loss {
     /// The block was removed, and later the rank was cleared. The stores of the block are no longer remembered, so a copy may
     /// have been left for the clear.
     RemovedThenCleared(Removal, Clear),
+    /// The rank gave the block's name to other content while it held the block.
+    NameReused,
     /// The rank held the block, and the events that took it are no longer remembered.
     Unremembered,
 }
@@ -107,16 +109,10 @@ impl Replay {
             BlockChange::Stored { copies: 0, .. } => {}
             BlockChange::Stored { tier, local, copies } => {
                 if self.local.is_some_and(|known| known != local) {
-                    // The name moved to other content, and every earlier copy with it.
-                    self.copies = PerTier::default();
-                    self.may_hold_more = false;
+                    self.reuse_name(ordinal);
                 }
-                let was_wanted = self.local.is_none_or(|known| known == self.wanted);
                 self.local = Some(local);
                 self.add(ordinal, tier, copies);
-                if local != self.wanted && was_wanted && self.added > 0 {
-                    self.loss = Some((ordinal, Loss::Unremembered));
-                }
             }
             BlockChange::Copied { tier, is_known } => {
                 let may_be_held = self.may_hold_more || !self.copies.is_zero();
@@ -140,6 +136,17 @@ impl Replay {
         }
     }
 
+    /// The name moves to other content, and every copy with it. How the block went that it named before is known already
+    /// if no copy of that was left.
+    fn reuse_name(&mut self, ordinal: Ordinal) {
+        if self.is_wanted() && (!self.copies.is_zero() || self.may_hold_more) {
+            let is_known = !self.copies.is_zero() && self.is_certain();
+            self.loss = Some((ordinal, if is_known { Loss::NameReused } else { Loss::Unremembered }));
+        }
+        self.copies = PerTier::default();
+        self.may_hold_more = false;
+    }
+
     fn add(&mut self, ordinal: Ordinal, tier: Tier, copies: u32) {
         if self.copies.is_zero() {
             self.held_since = ordinal;
@@ -159,7 +166,9 @@ impl Replay {
         } else if self.may_hold_more {
             self.loss = self.loss.map(|(_, loss)| match loss {
                 Loss::Removed(removal) => (ordinal, Loss::RemovedThenCleared(removal, clear)),
-                Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::Unremembered => (ordinal, Loss::Unremembered),
+                Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::NameReused | Loss::Unremembered => {
+                    (ordinal, Loss::Unremembered)
+                }
             });
         }
         self.copies = PerTier::default();

@@ -1,10 +1,11 @@
 //! Why the index answers as it does: where each rank's match ends, and why there.
 //!
 //! [`walk`] follows a prompt through what one rank holds, [`found`] adds what its further cache groups lack,
-//! [`past`] orders what is remembered of the model ([`history`]), [`loss`] replays how a block went, and [`reason`] draws the conclusion. None of it
+//! [`past`] orders what is remembered of the model ([`history`]), [`loss`] replays how a block went, [`doubt`] says what is missing after that, and [`reason`] draws the conclusion. None of it
 //! knows sockets, clocks or HTTP.
 
 mod departures;
+mod doubt;
 mod found;
 mod history;
 mod loss;
@@ -19,9 +20,10 @@ use flash_indexer_core::groups::Cut;
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
 pub(crate) use self::departures::{Departure, Departures};
+pub(crate) use self::doubt::Doubt;
 pub(crate) use self::found::{Lack, LackedBlock, LackingGroup};
-pub(crate) use self::history::{ClearCause, History};
-pub(crate) use self::loss::{Clear, Removal};
+pub(crate) use self::history::{ClearCause, History, Ordinal};
+pub(crate) use self::loss::{Clear, Loss, Removal};
 pub(crate) use self::reason::{Elsewhere, End, OtherSpace, Reason};
 pub(crate) use self::spaces::SeenSpaces;
 
@@ -54,6 +56,8 @@ pub(crate) struct Subject {
     pub(crate) rank: WorkerRank,
     pub(crate) trust: Trust,
     pub(crate) last_error: Option<String>,
+    /// What is missing of the rank, and from where on.
+    pub(crate) doubt: Option<Doubt>,
     /// Whether the rank holds more than its index has room for.
     pub(crate) is_partial: bool,
     /// Where most of the same tokens is held under another adapter or salt.

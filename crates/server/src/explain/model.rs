@@ -11,7 +11,7 @@ use flash_indexer_wire::Forgotten;
 use proptest::prelude::*;
 
 use super::history::{ClearCause, History};
-use super::loss::{Clear, Removal};
+use super::loss::{Clear, Loss, Removal};
 use super::reason::{Elsewhere, Reason};
 use super::{Explainer, Subject};
 use crate::ingest::Trust;
@@ -123,6 +123,7 @@ fn check(steps: &[Step], blocks_max: usize) {
                 rank,
                 trust: Trust::Exact,
                 last_error: None,
+                doubt: None,
                 is_partial: false,
                 elsewhere: Elsewhere::default(),
             };
@@ -138,8 +139,8 @@ fn check(steps: &[Step], blocks_max: usize) {
             }
             let taken = log.taken.get(&(rank, name)).copied();
             let is_right = match end.reason {
-                Reason::Removed(Some(removal)) => taken == Some(Taken::Removed(removal)),
-                Reason::Cleared(clear) => taken == Some(Taken::Cleared(clear)),
+                Reason::Lost(Loss::Removed(removal)) => taken == Some(Taken::Removed(removal)),
+                Reason::Lost(Loss::Cleared(clear)) => taken == Some(Taken::Cleared(clear)),
                 Reason::Hole { removed, .. } => match removed {
                     Some(removal) => taken == Some(Taken::Removed(removal)),
                     None => {
@@ -150,8 +151,8 @@ fn check(steps: &[Step], blocks_max: usize) {
                 // The name of a block that was only ever removed says nothing of its content.
                 Reason::NeverSeen => !is_complete || !log.ever_held.contains(&(rank, name)),
                 // What a bounded history may say, and a complete one may not.
-                Reason::Removed(None) => !is_complete && taken.is_some(),
-                Reason::RemovedThenCleared(removal, clear) => {
+                Reason::Lost(Loss::Unremembered) => !is_complete && taken.is_some(),
+                Reason::Lost(Loss::RemovedThenCleared(removal, clear)) => {
                     let either = [Taken::Removed(removal), Taken::Cleared(clear)];
                     !is_complete && taken.is_some_and(|taken| either.contains(&taken))
                 }

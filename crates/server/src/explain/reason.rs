@@ -1,11 +1,12 @@
 //! Why a rank's match ends where it does: from what it holds and what happened to it, nothing else.
 
 use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::ContentSpace;
+use flash_indexer_wire::{ContentSpace, Forgotten};
 
 use super::Subject;
+use super::doubt::Doubt;
 use super::found::{Found, Lack};
-use super::history::Ordinal;
+use super::history::{ClearCause, Ordinal};
 use super::loss::{Clear, Loss, Removal};
 use super::past::Past;
 use super::walk::{Names, Piece, Walk};
@@ -23,6 +24,8 @@ pub(crate) struct End {
     /// Its name, if any rank knows it or has lately known it.
     pub(crate) sequence: Option<SequenceHash>,
     pub(crate) reason: Reason,
+    /// What of the rank is missing after the last thing that is known of the block. None for a block that the rank holds.
+    pub(crate) doubt: Option<Doubt>,
     /// Where more of the same tokens is held under another adapter or salt, whatever the reason. None for a block that
     /// the rank holds.
     pub(crate) elsewhere: Elsewhere,
@@ -39,22 +42,27 @@ pub(crate) enum Reason {
     CacheGroups(Lack),
     /// It is not held, and blocks behind it are.
     Hole { behind: Behind, removed: Option<Removal> },
-    /// The rank has removed it, or it was lost in a way that is no longer remembered.
-    Removed(Option<Removal>),
-    /// The rank had it when all that it held was forgotten.
-    Cleared(Clear),
-    /// The rank has removed it and was cleared later. A copy may have been left for the clear.
-    RemovedThenCleared(Removal, Clear),
+    /// The rank held it, and it went as is known.
+    Lost(Loss),
     /// The rank holds more of the same tokens under another adapter or salt: [`End::elsewhere`].
     OtherSpace,
     /// The rank has not said anything yet.
     Cold,
     /// The rank may hold it: the index had no room for all that the rank holds.
     NoRoom,
-    /// The rank may hold it, because messages were missed or could not be read.
-    Degraded,
+    /// The rank may hold it, because messages were missed or could not be read: after it went as is known, if that is
+    /// known.
+    Degraded(Option<Loss>),
     /// The rank has not told of it as far as is remembered.
     NeverSeen,
+}
+
+impl Loss {
+    /// Whether the block was forgotten because messages are missing: then the loss says so itself.
+    fn is_by_missing_messages(self) -> bool {
+        let Self::Cleared(Clear { cause, .. }) = self else { return false };
+        matches!(cause, ClearCause::Stream(Forgotten::TooMuchLost | Forgotten::LifeUnknown))
+    }
 }
 
 /// Blocks of the prompt that are held behind one that is not.
@@ -110,6 +118,7 @@ pub(super) fn ends(asked: &Asked<'_>, subject: &Subject, Found { walk, lacks }: 
             local: local(position),
             sequence: lack.sequence,
             reason: Reason::CacheGroups(lack.clone()),
+            doubt: None,
             elsewhere: held(),
         }
     };
@@ -119,7 +128,14 @@ pub(super) fn ends(asked: &Asked<'_>, subject: &Subject, Found { walk, lacks }: 
     } else if let Some(slower) = walk.slower {
         let position = walk.blocks[Tier::Device];
         let reason = Reason::OtherTier(slower.tier);
-        ends.push(End { position, local: local(position), sequence: Some(slower.sequence), reason, elsewhere: held() });
+        ends.push(End {
+            position,
+            local: local(position),
+            sequence: Some(slower.sequence),
+            reason,
+            doubt: None,
+            elsewhere: held(),
+        });
     }
     if let Some(lack) = &lacks[Tier::External] {
         let is_told = ends.iter().any(|end: &End| end.position == lack.usable && lacks[Tier::Device].is_some());
@@ -129,21 +145,30 @@ pub(super) fn ends(asked: &Asked<'_>, subject: &Subject, Found { walk, lacks }: 
     let position = walk.longest();
     let Some(missing) = local(position) else {
         if ends.is_empty() {
-            ends.push(End { position, local: None, sequence: None, reason: Reason::WholePrompt, elsewhere: held() });
+            ends.push(End {
+                position,
+                local: None,
+                sequence: None,
+                reason: Reason::WholePrompt,
+                doubt: None,
+                elsewhere: held(),
+            });
         }
         return ends;
     };
     let names = Missing::of(asked, subject.rank, walk, missing);
     let elsewhere = subject.elsewhere.clone().beyond(position);
-    let past = names.reason().filter(|past| !subject.is_partial || *past != Reason::Removed(None));
+    let doubt = subject.doubt.as_ref().filter(|doubt| names.lost_at().is_none_or(|lost| doubt.follows(lost))).cloned();
+    let past =
+        names.reason(doubt.as_ref()).filter(|past| !subject.is_partial || *past != Reason::Lost(Loss::Unremembered));
     let reason = past.or_else(|| elsewhere.own.as_ref().map(|_| Reason::OtherSpace));
     let reason = reason.unwrap_or(match subject.trust {
         Trust::Cold => Reason::Cold,
-        Trust::Recovering | Trust::Degraded => Reason::Degraded,
+        Trust::Recovering | Trust::Degraded => Reason::Degraded(None),
         Trust::Exact if subject.is_partial => Reason::NoRoom,
         Trust::Exact => Reason::NeverSeen,
     });
-    ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason, elsewhere });
+    ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason, doubt, elsewhere });
     ends
 }
 
@@ -154,7 +179,8 @@ struct Missing {
     /// Any name of it.
     any: Option<SequenceHash>,
     behind: Option<Piece>,
-    loss: Option<Loss>,
+    /// How the last name of the block went, and the event that took it.
+    loss: Option<(Ordinal, Loss)>,
 }
 
 impl Missing {
@@ -180,7 +206,7 @@ impl Missing {
             own: next.or(last.map(|(_, name, _)| name)),
             any: names().next(),
             behind,
-            loss: last.map(|(.., loss)| loss),
+            loss: last.map(|(ordinal, _, loss)| (ordinal, loss)),
         }
     }
 
@@ -188,20 +214,25 @@ impl Missing {
         self.own.or(self.any)
     }
 
-    /// What the past says.
-    fn reason(&self) -> Option<Reason> {
+    /// The event that took the block, if that is remembered.
+    fn lost_at(&self) -> Option<Ordinal> {
+        self.loss.map(|(ordinal, _)| ordinal)
+    }
+
+    /// What the past says, if it does not leave a `doubt`.
+    fn reason(&self, doubt: Option<&Doubt>) -> Option<Reason> {
         if let Some(Piece { position, blocks, .. }) = self.behind {
             let removed = match self.loss {
-                Some(Loss::Removed(removal)) => Some(removal),
-                Some(Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::Unremembered) | None => None,
+                Some((_, Loss::Removed(removal))) => Some(removal),
+                _ => None,
             };
             return Some(Reason::Hole { behind: Behind { position, blocks }, removed });
         }
-        self.loss.map(|loss| match loss {
-            Loss::Removed(removal) => Reason::Removed(Some(removal)),
-            Loss::Cleared(clear) => Reason::Cleared(clear),
-            Loss::RemovedThenCleared(removal, clear) => Reason::RemovedThenCleared(removal, clear),
-            Loss::Unremembered => Reason::Removed(None),
+        let (_, loss) = self.loss?;
+        Some(if doubt.is_some() && !loss.is_by_missing_messages() {
+            Reason::Degraded(Some(loss))
+        } else {
+            Reason::Lost(loss)
         })
     }
 }
@@ -263,6 +294,7 @@ mod tests {
             rank: RANK,
             trust: Trust::Exact,
             last_error: None,
+            doubt: None,
             is_partial: false,
             elsewhere: Elsewhere::default(),
         }
@@ -288,6 +320,7 @@ mod tests {
             local: Some(LocalHash(20)),
             sequence: Some(SequenceHash(2)),
             reason: Reason::OtherTier(Tier::Disk),
+            doubt: None,
             elsewhere: Elsewhere::default(),
         };
         assert_eq!(rank.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));
@@ -304,7 +337,7 @@ mod tests {
         rank.did(OTHER, &removed(2));
         let removal = Removal { at: rank.at(2), tier: Tier::Device };
         let ends = rank.ends(&[stored(Tier::Device, None, &[1, 2])], Trust::Exact, None);
-        assert_eq!((ends[0].sequence, &ends[0].reason), (Some(SequenceHash(3)), &Reason::Removed(Some(removal))));
+        assert_eq!((ends[0].sequence, &ends[0].reason), (Some(SequenceHash(3)), &Reason::Lost(Loss::Removed(removal))));
 
         rank.did(RANK, &removed(2));
         let removed = Some(Removal { at: rank.at(4), ..removal });
@@ -316,7 +349,10 @@ mod tests {
             Reason::Hole { behind, removed: None },
             "its name is known by what follows"
         );
-        assert_eq!(rank.reason(&[stored(Tier::Device, None, &[1])]), Reason::Removed(removed));
+        assert_eq!(
+            rank.reason(&[stored(Tier::Device, None, &[1])]),
+            Reason::Lost(Loss::Removed(Removal { at: rank.at(4), ..removal }))
+        );
     }
 
     #[test]
@@ -336,11 +372,11 @@ mod tests {
         rank.did(RANK, &stored(Tier::Device, None, &[1]));
         rank.did(RANK, &BlockEvent::Cleared);
         let cleared = Clear { at: rank.at(2), cause: ClearCause::Engine };
-        assert_eq!(rank.reason(&[]), Reason::Cleared(cleared));
+        assert_eq!(rank.reason(&[]), Reason::Lost(Loss::Cleared(cleared)));
         rank.did(RANK, &stored(Tier::Device, None, &[1]));
-        assert_eq!(rank.reason(&[]), Reason::Removed(None), "how it went is not remembered");
+        assert_eq!(rank.reason(&[]), Reason::Lost(Loss::Unremembered), "how it went is not remembered");
         rank.did(RANK, &removed(1));
-        assert_eq!(rank.reason(&[]), Reason::Removed(Some(Removal { at: rank.at(4), tier: Tier::Device })));
+        assert_eq!(rank.reason(&[]), Reason::Lost(Loss::Removed(Removal { at: rank.at(4), tier: Tier::Device })));
     }
 
     #[test]
@@ -352,7 +388,7 @@ mod tests {
         assert_eq!(reason(&[], Trust::Degraded), Reason::OtherSpace);
         assert_eq!(rank.ends(&[], Trust::Degraded, Some(&elsewhere))[0].elsewhere.own.as_ref(), Some(&elsewhere));
         let deeper = [stored(Tier::Device, None, &[1, 2])];
-        assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded, "what is elsewhere is no longer");
+        assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded(None), "what is elsewhere is no longer");
         assert_eq!(reason(&deeper, Trust::Exact), Reason::NeverSeen);
         assert_eq!(rank.ends(&[], Trust::Cold, None)[0].reason, Reason::Cold);
     }

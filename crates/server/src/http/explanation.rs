@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::dump::Needs;
 use crate::explain::{
-    Clear, ClearCause, Departure, Elsewhere, End, Lack, LackedBlock, LackingGroup, OtherSpace, RankExplanation, Reason,
-    Removal,
+    Clear, ClearCause, Departure, Doubt, Elsewhere, End, Lack, LackedBlock, LackingGroup, Loss, OtherSpace,
+    RankExplanation, Reason, Removal,
 };
 use crate::hashes::{HashForm, ShownHash};
 use crate::indexer::{Explanation, Question};
@@ -75,6 +75,9 @@ struct Facts {
     removed_ms_ago: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cleared_ms_ago: Option<u64>,
+    /// The last message before changes of the rank went missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_after_seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_again_from: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,6 +199,23 @@ impl ShownEnd {
             let why = shown_clear(clear.cause, ago(clear.at));
             ("cleared", (why, Facts { cleared_ms_ago: Some(milliseconds(ago(clear.at))), ..Facts::default() }))
         };
+        let known = |loss: Loss| match loss {
+            Loss::Removed(removed) => ("removed", removal(removed)),
+            Loss::Cleared(clear) => cleared(clear),
+            Loss::RemovedThenCleared(removed, clear) => {
+                let ((removed, facts), (_, (cleared, of_clear))) = (removal(removed), cleared(clear));
+                let why = format!("{removed}; a copy that was left then went later: {cleared}");
+                ("removed", (why, Facts { cleared_ms_ago: of_clear.cleared_ms_ago, ..facts }))
+            }
+            Loss::NameReused => {
+                let why = "it was held until the engine gave its sequence hash to other content";
+                ("name_reused", (why.to_owned(), Facts::default()))
+            }
+            Loss::Unremembered => {
+                let why = "it was held, and how it went is no longer remembered";
+                ("removed", (why.to_owned(), Facts::default()))
+            }
+        };
         let (reason, (why, mut facts)) = match end.reason {
             Reason::WholePrompt => ("whole_prompt", ("every block is held".to_owned(), Facts::default())),
             Reason::OtherTier(tier) => {
@@ -213,24 +233,19 @@ impl ShownEnd {
                 let why = format!("it is missing, and {blocks} from position {position} on are held{separator}{how}");
                 ("hole", (why, Facts { held_again_from: Some(position), ..facts }))
             }
-            Reason::Removed(Some(removed)) => ("removed", removal(removed)),
-            Reason::Removed(None) => {
-                let why = "it was held, and how it went is no longer remembered";
-                ("removed", (why.to_owned(), Facts::default()))
-            }
-            Reason::Cleared(clear) => cleared(clear),
-            Reason::RemovedThenCleared(removed, clear) => {
-                let ((removed, facts), (_, (cleared, of_clear))) = (removal(removed), cleared(clear));
-                let why = format!("{removed}; a copy that was left then went later: {cleared}");
-                ("removed", (why, Facts { cleared_ms_ago: of_clear.cleared_ms_ago, ..facts }))
-            }
+            Reason::Lost(loss) => known(loss),
             Reason::OtherSpace => ("other_space", Default::default()),
             Reason::NoRoom => {
                 let why = "it may be held unknown to the index, which has no room for all that the rank holds";
                 ("no_room", (format!("{why}: raise --memory-max"), Facts::default()))
             }
             Reason::Cold => ("cold", ("nothing was received from the engine yet".to_owned(), Facts::default())),
-            Reason::Degraded => {
+            Reason::Degraded(Some(loss)) => {
+                let (_, (why, facts)) = known(loss);
+                ("degraded", (format!("the last that is known: {why}"), facts))
+            }
+            Reason::Degraded(None) if end.doubt.is_some() => ("degraded", Default::default()),
+            Reason::Degraded(None) => {
                 let why = last_error.unwrap_or("changes were missed");
                 ("degraded", (format!("it may be held unknown to the index: {why}"), Facts::default()))
             }
@@ -238,6 +253,7 @@ impl ShownEnd {
                 ("never_seen", ("as far as is remembered, the engine never stored it".to_owned(), Facts::default()))
             }
         };
+        let why = facts.doubt(end.doubt, why);
         let why = facts.hold_elsewhere(end.elsewhere, why);
         Self {
             position: end.position,
@@ -251,6 +267,15 @@ impl ShownEnd {
 }
 
 impl Facts {
+    /// Adds from where on changes of the rank are missing; returns the sentence after that.
+    fn doubt(&mut self, doubt: Option<Doubt>, why: String) -> String {
+        let Some(Doubt { why: missing, after, .. }) = doubt else { return why };
+        self.missing_after_seq = after;
+        let position = after.map_or_else(String::new, |after| format!(", which misses changes after message {after}"));
+        let separator = if why.is_empty() { "" } else { "; " };
+        format!("it may be held unknown to the index{position}: {missing}{separator}{why}")
+    }
+
     /// Adds where the same tokens are held under another adapter or salt; returns the sentence with that added.
     fn hold_elsewhere(&mut self, Elsewhere { own, fleet }: Elsewhere, why: String) -> String {
         let mut parts = vec![why];

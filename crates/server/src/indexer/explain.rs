@@ -129,13 +129,13 @@ impl Model {
         let mut explainer = Explainer::new(forms, &self.history);
         for (instance, rank) in ranks.into_iter().filter(|(instance, _)| is_asked(instance)) {
             depths.remove(&rank);
-            let Standing { trust, last_error } = self.standing(&instance, rank.dp_rank);
+            let Standing { trust, last_error, doubt } = self.standing(&instance, rank.dp_rank);
             let is_other = |(holder, dp_rank, _): &(InstanceId, DpRank, OtherSpace)| {
                 (holder, *dp_rank) != (&instance, rank.dp_rank)
             };
             let elsewhere = Elsewhere { own: other_spaces.remove(&rank), fleet: fleet.clone().filter(is_other) };
             let is_partial = partial.as_ref().is_some_and(|partial| partial.contains(&rank));
-            let subject = Subject { instance, rank, trust, last_error, is_partial, elsewhere };
+            let subject = Subject { instance, rank, trust, last_error, doubt, is_partial, elsewhere };
             // As a query of the same prompt is answered.
             explainer.take(subject, &self.index().dump(rank), |query, held, slowest| match prompt {
                 Prompt::Tokens { tokens, .. } if self.ends_with_block(query, tokens.len()) => {

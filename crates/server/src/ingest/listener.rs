@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -14,8 +15,9 @@ use serde::Serialize;
 use super::hold::Hold;
 use super::queue::Queued;
 use super::sockets::Mailbox;
-use super::trust::{Trust, TrustLedger};
+use super::trust::{LossPosition, Trust, TrustLedger};
 use crate::engine::Removal;
+use crate::explain::{Doubt, Ordinal};
 use crate::instance::InstanceId;
 use crate::logs::{Repeats, log_listener};
 use crate::model::Model;
@@ -84,6 +86,8 @@ pub(crate) struct ListenerState {
     pub(super) mailbox: OnceLock<Mailbox>,
     /// Whether its state is lost, and the stream has not started over yet.
     pub(super) awaits_restart: AtomicBool,
+    /// Whether blocks of some rank wait for a parent. Written by its writer alone.
+    has_waiting: AtomicBool,
     status: Mutex<Status>,
     /// What of its messages waits for its decoder.
     pub(super) queued: Queued,
@@ -97,6 +101,7 @@ impl ListenerState {
             hold: Mutex::default(),
             mailbox: OnceLock::new(),
             awaits_restart: AtomicBool::new(false),
+            has_waiting: AtomicBool::new(false),
             status: Mutex::new(Status::new(ceiling)),
             queued: Queued::default(),
         }
@@ -142,6 +147,11 @@ impl Status {
             (_, Some(missing)) => Some(missing.to_string()),
             (_, None) => self.last_error.clone(),
         }
+    }
+
+    /// Where a loss happens that is noted now. `last_event` is the last one in the model's history.
+    fn position(&self, last_event: Ordinal) -> LossPosition {
+        LossPosition { after: self.last_sequence, since: last_event }
     }
 
     /// How far a repair is, if one runs.
@@ -262,6 +272,12 @@ impl Listener {
         }
     }
 
+    /// What is missing of a rank that is not exact, and from where on.
+    pub(crate) fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+        let status = self.state.status.lock();
+        status.trust.doubt(dp_rank, status.last_sequence)
+    }
+
     /// Trust in a rank as of the last applied message.
     pub(super) fn settled_trust(&self, dp_rank: DpRank) -> Trust {
         self.state.status.lock().trust.settled(dp_rank)
@@ -310,8 +326,10 @@ impl Listener {
 
     /// Takes in what the stream says of all its ranks.
     pub(super) fn trust_all(&self, trust: StreamTrust) {
+        let last_event = self.model.history.last();
         let mut status = self.state.status.lock();
-        status.trust.set_all(trust);
+        let position = status.position(last_event);
+        status.trust.set_all(trust, position);
         if trust == StreamTrust::Cold {
             // Of an epoch that has begun nothing was applied yet.
             (status.last_sequence, status.last_message) = (None, None);
@@ -323,6 +341,26 @@ impl Listener {
         self.state.status.lock().trust.cleared(dp_rank);
     }
 
+    /// Blocks of a rank that wait for a parent that was never stored, as of the last event applied. Only its writer asks.
+    pub(super) fn waiting(&self, dp_rank: DpRank) -> usize {
+        match self.state.has_waiting.load(Relaxed) {
+            true => self.state.status.lock().trust.waiting(dp_rank),
+            false => 0,
+        }
+    }
+
+    /// So many blocks of a rank wait for a parent that was never stored. Only its writer says so.
+    pub(super) fn set_waiting(&self, dp_rank: DpRank, blocks: usize) {
+        if blocks == 0 && !self.state.has_waiting.load(Relaxed) {
+            return;
+        }
+        let last_event = self.model.history.last();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        let has_waiting = status.trust.set_waiting(dp_rank, blocks, position);
+        self.state.has_waiting.store(has_waiting, Relaxed);
+    }
+
     /// What is missing behind the last applied message.
     pub(super) fn set_pending(&self, pending: Option<Pending>) {
         self.state.status.lock().trust.set_pending(pending);
@@ -330,7 +368,10 @@ impl Listener {
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
     pub(crate) fn raise(&self, dp_rank: Option<DpRank>, why: String) {
-        self.state.status.lock().trust.raise(dp_rank, shorten(why));
+        let last_event = self.model.history.last();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        status.trust.raise(dp_rank, shorten(why), position);
     }
 
     /// Messages are dropped before the decoder receives them: no rank of the stream is exact from here on, until the

@@ -7,6 +7,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::{Pending, StreamTrust};
 use serde::{Deserialize, Serialize};
 
+use crate::explain::{Doubt, Ordinal};
+
 /// How far the index can be relied on about a rank. What is less reliable is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
@@ -40,7 +42,37 @@ enum Settled {
     Cold,
     Exact,
     /// Changes were lost for good.
-    Lost(String),
+    Lost(Doubt),
+}
+
+/// Where a loss happened: in its stream, and in the history of its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct LossPosition {
+    /// The last message applied before it.
+    pub(super) after: Option<u64>,
+    /// The last event recorded before it.
+    pub(super) since: Ordinal,
+}
+
+/// Blocks whose parent was never stored.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    blocks: usize,
+    /// Where the first of them was stored.
+    position: LossPosition,
+}
+
+impl Waiting {
+    fn doubt(&self) -> Doubt {
+        let LossPosition { after, since } = self.position;
+        Doubt { why: Missing::Parents(self.blocks).to_string(), after, since }
+    }
+}
+
+impl Settled {
+    fn lost(why: String, LossPosition { after, since }: LossPosition) -> Self {
+        Self::Lost(Doubt { why, after, since })
+    }
 }
 
 /// What is missing of a rank that is not exact.
@@ -50,6 +82,8 @@ pub(super) enum Missing<'a> {
     Lost(&'a str),
     /// It may still arrive.
     Pending(Pending),
+    /// What so many blocks follow, which may still be stored.
+    Parents(usize),
 }
 
 impl fmt::Display for Missing<'_> {
@@ -57,6 +91,10 @@ impl fmt::Display for Missing<'_> {
         match self {
             Self::Lost(why) => f.write_str(why),
             Self::Pending(pending) => pending.fmt(f),
+            Self::Parents(blocks) => {
+                write!(f, "{blocks} blocks follow a parent that the engine never published; the rank is exact again ")?;
+                f.write_str("when the parent is stored or the cache is cleared")
+            }
         }
     }
 }
@@ -66,7 +104,8 @@ const DROPPED: &str = "messages of the engine were dropped because its decoder w
 /// What is known to be missing of the ranks of one stream.
 ///
 /// A rank is exact while nothing is: no change was lost for good (`settled`), no message behind the last applied one is
-/// missing (`pending`), and none was dropped before its decoder received it (`drops`).
+/// missing (`pending`), none was dropped before its decoder received it (`drops`), and no block follows a parent that was
+/// never stored (`waiting`).
 #[derive(Debug)]
 pub(super) struct TrustLedger {
     /// Of ranks without an entry of their own.
@@ -74,6 +113,8 @@ pub(super) struct TrustLedger {
     /// Ranks that were cleared, or lost changes, since the last statement about the whole stream.
     ranks: BTreeMap<DpRank, Settled>,
     pending: Option<Pending>,
+    /// Ranks that hold blocks whose parent was never stored.
+    waiting: BTreeMap<DpRank, Waiting>,
     /// Runs of dropped messages, and how many of them the decoder has taken note of.
     drops: u64,
     drops_noted: u64,
@@ -88,6 +129,7 @@ impl TrustLedger {
             others: Settled::Cold,
             ranks: BTreeMap::new(),
             pending: Some(Pending::FirstContact),
+            waiting: BTreeMap::new(),
             drops: 0,
             drops_noted: 0,
             ceiling,
@@ -99,15 +141,16 @@ impl TrustLedger {
         let settled = self.ranks.get(&dp_rank).unwrap_or(&self.others);
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match (settled, self.pending) {
-            (Settled::Lost(why), _) => degraded(Missing::Lost(why)),
+            (Settled::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
             _ if self.drops > self.drops_noted => degraded(Missing::Lost(DROPPED)),
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
             (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
             (Settled::Cold, _) => (Trust::Cold, None),
             (Settled::Exact, Some(pending @ Pending::Unverified)) => degraded(Missing::Pending(pending)),
-            (Settled::Exact, _) => match self.ceiling {
-                Some(why) => degraded(Missing::Lost(why)),
-                None => (Trust::Exact, None),
+            (Settled::Exact, _) => match (self.waiting(dp_rank), self.ceiling) {
+                (0, None) => (Trust::Exact, None),
+                (0, Some(why)) => degraded(Missing::Lost(why)),
+                (blocks, _) => degraded(Missing::Parents(blocks)),
             },
         }
     }
@@ -116,8 +159,22 @@ impl TrustLedger {
     pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.others) {
             Settled::Cold => Trust::Cold,
-            Settled::Exact if self.ceiling.is_none() => Trust::Exact,
+            Settled::Exact if self.ceiling.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
             Settled::Exact | Settled::Lost(_) => Trust::Degraded,
+        }
+    }
+
+    /// What is missing of a rank that is not exact, and from where on: the latest loss. `last` is the last applied
+    /// message. None where events lack something without any loss.
+    pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
+        let (Trust::Recovering | Trust::Degraded, _) = self.of(dp_rank) else { return None };
+        if self.drops > self.drops_noted {
+            return Some(Doubt::behind(DROPPED.to_owned(), last));
+        }
+        match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.others)) {
+            (Some(pending), _) if pending != Pending::FirstContact => Some(Doubt::behind(pending.to_string(), last)),
+            (_, Settled::Lost(doubt)) => Some(doubt.clone()),
+            (_, Settled::Cold | Settled::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
         }
     }
 
@@ -131,24 +188,39 @@ impl TrustLedger {
     }
 
     /// Takes in what the stream says of all its ranks.
-    pub(super) fn set_all(&mut self, trust: StreamTrust) {
+    pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
         self.others = match trust {
             StreamTrust::Cold => Settled::Cold,
             StreamTrust::Exact => Settled::Exact,
-            StreamTrust::Degraded(why) => Settled::Lost(why.to_string()),
+            StreamTrust::Degraded(why) => Settled::lost(why.to_string(), position),
         };
     }
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
-    pub(super) fn raise(&mut self, dp_rank: Option<DpRank>, why: String) {
+    pub(super) fn raise(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
         match dp_rank {
-            Some(dp_rank) => drop(self.ranks.insert(dp_rank, Settled::Lost(why))),
+            Some(dp_rank) => drop(self.ranks.insert(dp_rank, Settled::lost(why, position))),
             None => {
                 self.ranks.clear();
-                self.others = Settled::Lost(why);
+                self.others = Settled::lost(why, position);
             }
         }
+    }
+
+    /// Blocks of a rank that follow a parent that was never stored.
+    pub(super) fn waiting(&self, dp_rank: DpRank) -> usize {
+        self.waiting.get(&dp_rank).map_or(0, |waiting| waiting.blocks)
+    }
+
+    /// Takes in how many blocks of a rank follow a parent that was never stored. Says whether any rank has some.
+    pub(super) fn set_waiting(&mut self, dp_rank: DpRank, blocks: usize, position: LossPosition) -> bool {
+        if blocks == 0 {
+            self.waiting.remove(&dp_rank);
+        } else {
+            self.waiting.entry(dp_rank).or_insert(Waiting { blocks, position }).blocks = blocks;
+        }
+        !self.waiting.is_empty()
     }
 
     /// The cache of one rank is known to be empty: what was lost before no longer counts.
@@ -180,6 +252,7 @@ mod tests {
     use super::*;
 
     const RANK: DpRank = DpRank(0);
+    const AT_START: LossPosition = LossPosition { after: None, since: 0 };
 
     #[test]
     fn a_rank_is_exact_only_while_nothing_is_missing() {
@@ -187,7 +260,7 @@ mod tests {
         let trust = |ledger: &TrustLedger| ledger.of(RANK).0;
         assert_eq!(trust(&ledger), Trust::Cold);
         ledger.set_pending(Some(Pending::Recovering { end: None }));
-        ledger.set_all(StreamTrust::Exact);
+        ledger.set_all(StreamTrust::Exact, AT_START);
         assert_eq!((trust(&ledger), ledger.settled(RANK)), (Trust::Recovering, Trust::Exact));
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Exact);
@@ -200,14 +273,14 @@ mod tests {
         assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not noted yet");
         ledger.drops_noted(later);
         assert_eq!(trust(&ledger), Trust::Exact);
-        ledger.raise(Some(RANK), "an event could not be read".to_owned());
+        ledger.raise(Some(RANK), "an event could not be read".to_owned(), AT_START);
         assert_eq!((trust(&ledger), ledger.of(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
         ledger.set_pending(Some(Pending::Recovering { end: Some(9) }));
         ledger.cleared(RANK);
         assert_eq!(trust(&ledger), Trust::Recovering, "a clear does not show what comes after it");
         ledger.set_pending(None);
         assert_eq!(ledger.of(RANK), (Trust::Exact, None));
-        ledger.set_all(StreamTrust::Degraded(Degraded::Unverified));
+        ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
     }
 
@@ -216,7 +289,7 @@ mod tests {
         let mut ledger = TrustLedger::new(Some("extra keys"));
         assert_eq!(ledger.of(RANK).0, Trust::Cold);
         ledger.set_pending(None);
-        ledger.set_all(StreamTrust::Exact);
+        ledger.set_all(StreamTrust::Exact, AT_START);
         assert_eq!(ledger.of(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
         ledger.cleared(RANK);
         assert_eq!(ledger.of(RANK).0, Trust::Degraded);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{EVENTS_AHEAD, SharedIndex, WorkerRank};
+use flash_indexer_core::{Applied, BlockEvent, DpRank, EVENTS_AHEAD, SharedIndex, WorkerRank};
 use parking_lot::Mutex;
 
 use super::change::Change;
@@ -20,6 +20,8 @@ use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 /// message brings, or several small ones.
 const QUEUED_LOTS_MAX: usize = 256;
 
+/// Why a store is rejected that names blocks without their tokens, none of which is known.
+const NO_TOKEN_IDS: &str = "no_token_ids";
 /// The largest age of a batch that its stamp is trusted for. Replays bring batches of days ago, never of months ago.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How often an idle writer looks whether an index has something left over: others than the writer clear ranks as well.
@@ -255,31 +257,7 @@ impl Writer {
         context: &mut Context,
     ) {
         match change {
-            Change::Event(dp_rank, event) => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
-                let applied = listener.model.apply_to(index, rank, &event);
-                self.metrics.applied(&event, &applied);
-                let (bound, why) = match &event {
-                    RankEvent::Indexed(event) => {
-                        listener.model.history.note(rank, event, &applied, context.happened);
-                        match applied.twins_refused {
-                            0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never told"),
-                            _ => (Bound::Twins, "the engine has too many names for one prefix"),
-                        }
-                    }
-                    RankEvent::Further(_) => {
-                        (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
-                    }
-                };
-                if applied.refused > 0 {
-                    // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
-                    let is_indexed = matches!(event, RankEvent::Indexed(_));
-                    if !is_indexed || index.memory_bound().is_none() {
-                        self.metrics.bounded(bound, applied.refused);
-                        listener.raise(Some(dp_rank), why.to_owned());
-                    }
-                }
-            }
+            Change::Event(dp_rank, event) => self.apply(index, listener, dp_rank, &event, context.happened),
             Change::Cleared(dp_rank) => listener.cleared(dp_rank),
             Change::Raise(dp_rank, why) => listener.raise(dp_rank, why),
             Change::Trust(trust) => listener.trust_all(trust),
@@ -289,6 +267,7 @@ impl Writer {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 listener.model.clear_in(index, rank);
                 listener.model.history.forgotten(rank, context.cause, now);
+                listener.set_waiting(dp_rank, 0);
             }
             Change::ForgetCause(cause) => context.cause = cause,
             Change::Stamped(stamped) => context.happened = happened(stamped, SystemTime::now(), now),
@@ -304,6 +283,66 @@ impl Writer {
             // It changes no index.
             Change::Do(job) => drop(watch.guarded(job)),
         }
+    }
+
+    /// Applies an event that the engine made at `happened`, and raises what it shows to be missing.
+    fn apply(&self, index: &GroupedIndex, listener: &Listener, dp_rank: DpRank, event: &RankEvent, happened: Instant) {
+        let rank = WorkerRank { worker: listener.worker, dp_rank };
+        let applied = listener.model.apply_to(index, rank, event);
+        self.metrics.applied(event, &applied);
+        let (bound, why) = match event {
+            RankEvent::Indexed(event) => {
+                listener.model.history.note(rank, event, &applied, happened);
+                match applied.twins_refused {
+                    0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
+                    _ => (Bound::Twins, "the engine has too many names for one prefix"),
+                }
+            }
+            RankEvent::Further(_) => {
+                (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
+            }
+        };
+        if applied.refused > 0 {
+            // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
+            let is_indexed = matches!(event, RankEvent::Indexed(_));
+            if !is_indexed || index.memory_bound().is_none() {
+                self.metrics.bounded(bound, applied.refused);
+                listener.raise(Some(dp_rank), why.to_owned());
+            }
+        }
+        if let RankEvent::Indexed(event) = event {
+            self.raise_unknown(index, listener, rank, event, &applied);
+        }
+    }
+
+    /// Raises what an event shows to be unknown: the content of a block, or the parent of one.
+    fn raise_unknown(
+        &self,
+        index: &GroupedIndex,
+        listener: &Listener,
+        rank: WorkerRank,
+        event: &BlockEvent,
+        applied: &Applied,
+    ) {
+        let dp_rank = rank.dp_rank;
+        // A bounded index may have forgotten the content.
+        if matches!(event, BlockEvent::Copied { .. }) && applied.unknown > 0 && !listener.model.is_partial(rank) {
+            let why =
+                format!("{} blocks were stored without token_ids, and their content is not known", applied.unknown);
+            self.metrics.rejected(NO_TOKEN_IDS);
+            listener.reject(NO_TOKEN_IDS, why.clone());
+            listener.raise(Some(dp_rank), why);
+        }
+        let before = listener.waiting(dp_rank);
+        if before == 0 && applied.waiting == 0 {
+            return;
+        }
+        let now = index.size(rank).waiting;
+        if matches!(event, BlockEvent::Removed { .. }) && now < before {
+            let why = "a block was removed whose parent was never stored: the engine may hold the parent";
+            listener.raise(Some(dp_rank), why.to_owned());
+        }
+        listener.set_waiting(dp_rank, now);
     }
 }
 

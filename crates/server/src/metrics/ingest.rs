@@ -66,6 +66,7 @@ const REASONS: [&str; 34] = [
     "unknown_medium",
     "block_size_mismatch",
     "token_count_mismatch",
+    "no_token_ids",
     "adapter_name_too_long",
     "adapter_name_control_character",
     "hybrid_group",

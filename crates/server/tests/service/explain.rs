@@ -140,6 +140,61 @@ fn a_rank_that_lost_too_many_messages_was_not_started_again() {
     assert!(why.contains("messages of the engine were lost") && !why.contains("started again"), "{why}");
 }
 
+#[test]
+fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let end = |answer: &Value| answer["ranks"][0]["ends"][0].clone();
+    let why = |answer: &Value| end(answer)["why"].as_str().expect("a reason").to_owned();
+    engine.say(&service, 0, &[stored(None, &[1, 2, 3, 4, 5])]);
+    engine.say(&service, 1, &[removed(&[3, 5])]);
+    assert_eq!(ends(&explain(&service, &[1, 2, 3], &json!({}))), json!([[2, "removed", 3]]));
+    engine.say(&service, 5, &[]);
+    let answer = explain(&service, &[1, 2, 3], &json!({}));
+    assert_eq!(ends(&answer), json!([[2, "degraded", 3]]), "3 may have been stored again: {answer}");
+    assert_eq!(end(&answer)["missing_after_seq"], json!(1), "{answer}");
+    assert!(end(&answer)["removed_ms_ago"].is_u64(), "{answer}");
+    let told = why(&answer);
+    for part in ["after message 1", "3 messages were lost before number 5", "removed from device"] {
+        assert!(told.contains(part), "no {part:?}: {told}");
+    }
+    let answer = explain(&service, &[1, 2, 3, 4], &json!({}));
+    assert_eq!((ends(&answer), &end(&answer)["missing_after_seq"]), (json!([[2, "hole", 3]]), &json!(1)), "{answer}");
+
+    // What the engine publishes after the loss is known again.
+    engine.say(&service, 6, &[removed(&[2])]);
+    let answer = explain(&service, &[1, 2], &json!({}));
+    assert_eq!((ends(&answer), &end(&answer)["missing_after_seq"]), (json!([[1, "removed", 2]]), &Value::Null));
+
+    // The engine starts again, and its first message is missed.
+    engine.say(&service, 1, &[stored(None, &[9])]);
+    let answer = explain(&service, &[1], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "degraded", 1]]), "{answer}");
+    assert!(end(&answer)["cleared_ms_ago"].is_u64(), "{answer}");
+    let told = why(&answer);
+    assert!(told.contains("1 messages were published before") && told.contains("started again"), "{told}");
+}
+
+#[test]
+fn a_name_that_is_reused_under_another_adapter_does_not_hide_how_a_block_went() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    let with_adapter = |hash| EngineEvent::Stored(BlockStored { lora_name: Some("a"), ..store(None, &[hash]) });
+    engine.say(&service, 0, &[stored(None, &[1]), removed(&[1]), with_adapter(1)]);
+    let answer = explain(&service, &[1], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "removed", 1]]));
+    let end = &answer["ranks"][0]["ends"][0];
+    assert!(end["removed_ms_ago"].is_u64(), "the removal is remembered: {end}");
+    assert_eq!(end["held_elsewhere"]["lora_name"], json!("a"), "{end}");
+
+    engine.say(&service, 1, &[stored(None, &[2]), with_adapter(2)]);
+    let answer = explain(&service, &[2], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "name_reused", 2]]), "{answer}");
+    engine.say(&service, 2, &[removed(&[2])]);
+    let answer = explain(&service, &[2], &json!({}));
+    assert_eq!(ends(&answer), json!([[0, "name_reused", 2]]), "the removal took other content: {answer}");
+}
+
 /// Seconds since the Unix epoch, `age` seconds ago.
 fn stamp(age: f64) -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock after 1970");

@@ -7,6 +7,7 @@ mod explain;
 mod group_dumps;
 mod groups;
 mod grpc;
+mod heartbeats;
 mod kubernetes;
 mod logs;
 mod memory;

@@ -27,7 +27,7 @@ fn in_group<'a>(group: CacheGroup<'a>, parent: Option<u64>, hashes: &[u64]) -> E
 }
 
 /// Engines that have offloaded before the takeover and drop blocks: a plain one, a hybrid one, one with a salt, and
-/// one that has nothing yet to be remembered.
+/// one that has nothing yet to be remembered. A clear ends the doubt of an offload of a block that is not known.
 fn fleet(service: &Service) -> [Engine; 4] {
     let engines = [1, 2, 3, 4].map(|instance| {
         let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
@@ -44,8 +44,8 @@ fn fleet(service: &Service) -> [Engine; 4] {
     let keys = vec![Some(vec![ExtraKey::Text("s")])];
     let root = EngineEvent::Stored(BlockStored { extra_keys: Some(keys), ..store(None, &[1]) });
     let evicted = [stored(Some(1), &[2]), removed(&[2])];
-    salted.say(service, 0, &[&[offloaded(none, &[9]), root][..], &evicted].concat());
-    fresh.say(service, 0, &[offloaded(none, &[1])]);
+    salted.say(service, 0, &[&[offloaded(none, &[9]), EngineEvent::Cleared, root][..], &evicted].concat());
+    fresh.say(service, 0, &[offloaded(none, &[1]), EngineEvent::Cleared]);
     engines
 }
 

@@ -118,6 +118,14 @@ impl<'a> Played<'a> {
             after_reset = matches!(line, RecordedLine::Reset);
             self.publish(&std::mem::take(&mut own_messages));
         }
+        for Engine { instance, rank, .. } in self.pods.values() {
+            let listener = self.service.listener(instance, *rank);
+            assert_eq!(listener["rejected"], json!({}), "{}: {listener}", self.name);
+            // Some recordings begin after the engine's first message.
+            let why = listener["last_error"].as_str();
+            let is_whole = why.is_none_or(|why| why.ends_with("were published before the first one received"));
+            assert!(is_whole, "{}: {listener}", self.name);
+        }
         checked
     }
 

@@ -321,9 +321,10 @@ fn a_held_stream_goes_on_from_where_another_service_stood() {
     let release = |position| joiner.indexer().release(&InstanceId::number(1), &key, DpRank(0), position);
     assert_eq!(release(Some(position)), Released::Now);
     assert_eq!(release(None), Released::NotHeld);
-    engine.wait_for(&joiner, 8, "exact");
+    // What the rank held at the position was not taken over with it: the blocks after it follow a parent that is not known.
+    engine.wait_for(&joiner, 8, "degraded");
     say(9);
-    engine.wait_for(&joiner, 9, "exact");
+    engine.wait_for(&joiner, 9, "degraded");
     let (_, dump) = joiner.get("/dump");
     let events = dump["m:default"]["events"].as_array().expect("events");
     let blocks = events.iter().flat_map(|event| event["event"]["data"]["stored"]["blocks"].as_array().expect("blocks"));

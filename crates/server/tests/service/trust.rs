@@ -6,10 +6,10 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Registration, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
 use flash_indexer_test_support::wait_for;
-use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
-use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
+use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, to_host, tokens};
 
 /// A batch of the epoch of an engine that started at `start`.
 fn batch(start: f64, events: &[EngineEvent<'_>]) -> Vec<u8> {
@@ -225,4 +225,58 @@ fn a_restart_that_the_replay_shows_is_counted_once() {
     let metrics = service.get_text("/metrics");
     let restarts = metrics.lines().find(|line| line.starts_with("flash_indexer_engine_restarts_total"));
     assert_eq!(restarts, Some("flash_indexer_engine_restarts_total 1"));
+}
+
+#[test]
+fn blocks_whose_parent_was_never_stored_degrade_a_rank_until_it_is() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1, 2, 3]), removed(&[2])]);
+    assert_eq!(trust(&service, &engine), json!("exact"), "the parent of 3 was stored, and is known to be removed");
+    engine.say(&service, 1, &[stored(Some(4), &[5, 6])]);
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!(listener["trust"], json!("degraded"), "{listener}");
+    let why = listener["last_error"].as_str().expect("a reason");
+    assert!(why.contains("2 blocks follow a parent that the engine never published"), "{why}");
+    let answer = service.query(&json!({ "token_ids": tokens(&[1]), "model_name": "m" }));
+    assert_eq!(answer["instances"]["1"]["trust"], json!("degraded"), "{answer}");
+    engine.say(&service, 2, &[stored(Some(1), &[2]), stored(Some(3), &[4])]);
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!((&listener["trust"], &listener["last_error"]), (&json!("exact"), &Value::Null), "the parent was stored");
+    assert_eq!(service.score(&tokens(&[1, 2, 3, 4, 5, 6]), "1", 0), 24);
+
+    engine.say(&service, 3, &[stored(Some(8), &[9])]);
+    assert_eq!(trust(&service, &engine), json!("degraded"));
+    engine.say(&service, 4, &[EngineEvent::Cleared]);
+    assert_eq!(trust(&service, &engine), json!("exact"), "nothing waits in an empty cache");
+    engine.say(&service, 5, &[stored(Some(8), &[9])]);
+    engine.say(&service, 6, &[removed(&[9])]);
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!(listener["trust"], json!("degraded"), "the engine may hold the parent still: {listener}");
+    engine.say(&service, 7, &[EngineEvent::Cleared]);
+    assert_eq!(trust(&service, &engine), json!("exact"));
+}
+
+#[test]
+fn a_store_without_tokens_of_a_block_that_is_not_known_is_counted_and_degrades() {
+    let service = Service::start();
+    let engine = Engine::registered(&service, json!(1), 0, &json!({}));
+    engine.say(&service, 0, &[stored(None, &[1]), to_host(1)]);
+    assert_eq!(trust(&service, &engine), json!("exact"), "the content of an offloaded block is known");
+    let unknown = BlockStored { token_ids: TokenIds::default(), ..store(Some(1), &[2, 3]) };
+    engine.say(&service, 1, &[EngineEvent::Stored(unknown)]);
+    let listener = service.listener(&json!(1), 0);
+    assert_eq!(
+        (&listener["trust"], &listener["rejected"]),
+        (&json!("degraded"), &json!({ "no_token_ids": 1 })),
+        "{listener}"
+    );
+    let why = listener["last_error"].as_str().expect("a reason");
+    assert!(why.contains("2 blocks were stored without token_ids"), "{why}");
+    let metrics = service.get_text("/metrics");
+    assert!(metrics.contains("flash_indexer_rejected_total{reason=\"no_token_ids\"} 1\n"), "{metrics}");
+    engine.say(&service, 2, &[stored(Some(1), &[2])]);
+    assert_eq!(trust(&service, &engine), json!("degraded"), "3 is unknown still");
+    engine.say(&service, 3, &[EngineEvent::Cleared]);
+    assert_eq!(trust(&service, &engine), json!("exact"));
 }
