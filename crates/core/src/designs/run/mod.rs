@@ -237,10 +237,10 @@ impl RunIndex {
         Ok(index)
     }
 
-    /// Has `told` called, by the thread that stores, with all that a bounded index does not keep. Without a
-    /// bound it never is.
-    pub fn on_forgotten(&self, told: OnForgotten) {
-        self.writer.lock().on_forgotten(told);
+    /// Registers a callback, run on the thread that stores, for all that a bounded index does not keep. Without a
+    /// bound it is never called.
+    pub fn on_forgotten(&self, on_forgotten: OnForgotten) {
+        self.writer.lock().on_forgotten(on_forgotten);
     }
 
     /// Notes what a query has found, for a writer that chooses what to forget, and what it has passed over.
