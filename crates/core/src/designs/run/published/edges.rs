@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use super::arena::LINE_WORDS;
+use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
 use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
@@ -90,6 +90,12 @@ impl Edges {
             }
             at = (at + 1) & (lines - 1);
         }
+    }
+
+    /// Gives the memory back a size at a time, each with the steps that it takes.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        let sizes = self.sizes.into_iter().filter_map(OnceLock::into_inner);
+        sizes.map(|words| freeing_steps(size_of_val(&*words)))
     }
 
     fn words(&self, size: u32) -> &[AtomicU64] {
