@@ -22,14 +22,16 @@ const WORKERS: u64 = 24;
 /// Content that prompts are made of: far more than fits.
 const FAMILIES: u64 = 400;
 
-type Forgotten = Arc<Mutex<Vec<(WorkerRank, Vec<SequenceHash>)>>>;
+type Forgotten = Arc<Mutex<Vec<(WorkerRank, Vec<Tier>, Vec<SequenceHash>)>>>;
 
-/// An index and all that it has told to have forgotten since somebody looked.
+/// An index, and what it has reported as forgotten since the list was last emptied.
 fn bounded(bytes_max: usize) -> (RunIndex, Forgotten) {
     let index = RunIndex::bounded(RunLimits::default(), bytes_max).expect("enough for an index");
     let forgotten = Forgotten::default();
-    let told = Arc::clone(&forgotten);
-    index.on_forgotten(Box::new(move |rank, names| told.lock().push((rank, names.to_vec()))));
+    let reported = Arc::clone(&forgotten);
+    index.on_forgotten(Box::new(move |rank, tiers, names| {
+        reported.lock().push((rank, tiers.to_vec(), names.to_vec()));
+    }));
     (index, forgotten)
 }
 
@@ -39,7 +41,8 @@ fn bound(index: &RunIndex) -> MemoryBound {
 
 /// Applies an event to the index, and to the oracle together with removals where the index forgot.
 ///
-/// What is forgotten to make room for an event that tells of it again is stored anew: of that the removal comes first.
+/// What is forgotten to make room for an event that stores it again is stored again after that: its removal comes first.
+/// What is refused of an event in one tier is removed after it.
 fn apply_to_both(
     index: &RunIndex,
     oracle: &dyn SharedIndex,
@@ -53,24 +56,25 @@ fn apply_to_both(
         BlockEvent::Stored { blocks, .. } => blocks.iter().map(|block| block.sequence).collect(),
         _ => HashSet::new(),
     };
-    let held: HashSet<SequenceHash> = match forgotten.iter().any(|(of, _)| *of == rank) {
+    let held: HashSet<SequenceHash> = match forgotten.iter().any(|(of, ..)| *of == rank) {
         true => index.held(rank).into_iter().map(|block| block.sequence).collect(),
         false => HashSet::new(),
     };
-    let is_stored_anew =
-        |of: WorkerRank, name: &SequenceHash| of == rank && stored.contains(name) && held.contains(name);
-    for (of, names) in &forgotten {
-        remove(oracle, *of, names.iter().filter(|name| is_stored_anew(*of, name)));
+    let is_stored_again = |of: WorkerRank, tiers: &[Tier], name: &SequenceHash| {
+        of == rank && tiers == Tier::ALL && stored.contains(name) && held.contains(name)
+    };
+    for (of, tiers, names) in &forgotten {
+        remove(oracle, *of, tiers, names.iter().filter(|name| is_stored_again(*of, tiers, name)));
     }
     oracle.apply(rank, event);
-    for (of, names) in &forgotten {
-        remove(oracle, *of, names.iter().filter(|name| !is_stored_anew(*of, name)));
+    for (of, tiers, names) in &forgotten {
+        remove(oracle, *of, tiers, names.iter().filter(|name| !is_stored_again(*of, tiers, name)));
     }
 }
 
-fn remove<'a>(from: &dyn SharedIndex, rank: WorkerRank, names: impl Iterator<Item = &'a SequenceHash>) {
+fn remove<'a>(from: &dyn SharedIndex, rank: WorkerRank, tiers: &[Tier], names: impl Iterator<Item = &'a SequenceHash>) {
     let blocks: Vec<SequenceHash> = names.copied().collect();
-    for tier in Tier::ALL {
+    for &tier in tiers {
         from.apply(rank, &BlockEvent::Removed { tier, blocks: blocks.clone(), copies: RemovedCopies::All });
     }
 }
@@ -268,6 +272,37 @@ fn what_follows_forgotten_blocks_is_refused() {
     assert_eq!(depth(&index, 0, alone(0)), 200, "told again it counts again");
 }
 
+/// A tier that is new to a rank takes a holder in each of its runs. Where there is no room for these, its copies are refused
+/// and reported, stored or copied, and the rank is partial. So is a rank for which there is no room at all.
+#[test]
+fn what_is_refused_of_a_tier_is_reported() {
+    // All that a run holds without a list.
+    const HOLDERS: u64 = 10;
+    let (index, forgotten) = bounded(4 * INDEX_BYTES_MIN);
+    let oracle = Locked::<Oracle>::default();
+    let apply = |change: Change| {
+        let (rank, event) = event(&change).expect("an event");
+        apply_to_both(&index, &oracle, &forgotten, rank, &event);
+        check_equal(&index, &oracle, &[alone(0).locals()]).expect("they are equal");
+    };
+    let store = |worker: u64, tier: Tier| Change::Store { worker, prompt: alone(0), from: 0, tier, copies: 1 };
+    (0..HOLDERS).for_each(|worker| apply(store(worker, Tier::Device)));
+    // The least bound in which the index fits as it is.
+    let bytes = bound(&index).bytes;
+    let least = (bytes..).find(|max| max - max / 32 >= bytes).expect("there is one");
+    index.set_memory_max(least, 0);
+    assert!(bound(&index).partial_ranks.is_empty());
+    apply(store(1, Tier::Host));
+    apply(Change::Copy { worker: 2, prompt: alone(0), from: 0, count: 200, tier: Tier::External });
+    apply(store(HOLDERS, Tier::Device));
+    let bound = bound(&index);
+    assert_eq!((bound.refused_blocks, bound.forgotten_blocks), (600, 0), "nothing goes that was held");
+    let mut partial: Vec<WorkerRank> = bound.partial_ranks.iter().copied().collect();
+    partial.sort_unstable();
+    assert_eq!(partial, [rank(1), rank(2), rank(HOLDERS)]);
+    assert!((0..HOLDERS).all(|worker| depth(&index, worker, alone(0)) == 200));
+}
+
 /// Half of the memory, and twice of it again: what is kept is right, and no more than that is taken.
 #[test]
 fn a_bound_can_change() {
@@ -285,8 +320,8 @@ fn a_bound_can_change() {
     tell(0..2_000);
     assert!(bound(&index).bytes > 7 * INDEX_BYTES_MIN);
     index.set_memory_max(3 * INDEX_BYTES_MIN, 2 * INDEX_BYTES_MIN);
-    for (rank, names) in forgotten.lock().drain(..) {
-        remove(&oracle, rank, names.iter());
+    for (rank, tiers, names) in forgotten.lock().drain(..) {
+        remove(&oracle, rank, &tiers, names.iter());
     }
     assert!(bound(&index).bytes <= 3 * INDEX_BYTES_MIN, "{:?}", bound(&index));
     assert!(index.sizes().iter().map(|(_, size)| size.blocks).sum::<usize>() > 2_000, "the best of it is kept");

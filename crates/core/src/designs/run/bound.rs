@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use arc_swap::ArcSwap;
 use rustc_hash::FxHashSet;
 
-use crate::{MemoryBound, SequenceHash, WorkerId, WorkerRank};
+use crate::{MemoryBound, SequenceHash, Tier, WorkerId, WorkerRank};
 
 /// The least that a bounded index can live with: below, its fixed parts would be most of it.
 pub const INDEX_BYTES_MIN: usize = 1 << 20;
@@ -17,9 +17,8 @@ pub const INDEX_BYTES_MIN: usize = 1 << 20;
 #[error("{0} bytes are too few for an index: give it {INDEX_BYTES_MIN} (1 MiB) at least")]
 pub struct MemoryTooSmall(pub(super) usize);
 
-/// Is told what a bounded index does not keep: names that a rank was said to hold, and holds no more as far as
-/// the index is concerned, in any tier.
-pub type OnForgotten = Box<dyn FnMut(WorkerRank, &[SequenceHash]) + Send>;
+/// Called with what a bounded index does not keep: blocks of which it has no copy in these tiers although their rank may.
+pub type OnForgotten = Box<dyn FnMut(WorkerRank, &[Tier], &[SequenceHash]) + Send>;
 
 /// Counters of a bounded index, for those who only read.
 #[derive(Debug, Default)]

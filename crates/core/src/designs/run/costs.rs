@@ -9,6 +9,8 @@ use crate::{
 
 /// Steps of any event.
 const EVENT_STEPS_MAX: u64 = 2_048;
+/// Steps of any turn of an idle writer.
+const TURN_STEPS_MAX: u64 = 8_192;
 /// Steps more for each block that an event names.
 const BLOCK_STEPS_MAX: u64 = 16;
 
@@ -41,6 +43,18 @@ impl Watched {
         let bound = EVENT_STEPS_MAX + BLOCK_STEPS_MAX * blocks as u64;
         assert!(steps <= bound, "{steps} steps for an event of {blocks} blocks, at most {bound}");
         self.most = self.most.max(steps);
+    }
+
+    /// Gives the index a turn without an event, checks what that cost and says whether there is more to do.
+    #[track_caller]
+    fn maintain(&mut self) -> bool {
+        let before = self.steps();
+        let goes_on = self.index.maintain();
+        // The writer of a copy that has taken the place of the index goes on counting.
+        let steps = self.steps() - before;
+        assert!(steps <= TURN_STEPS_MAX, "{steps} steps for a turn, at most {TURN_STEPS_MAX}");
+        self.most = self.most.max(steps);
+        goes_on
     }
 
     #[track_caller]
@@ -233,12 +247,46 @@ fn removing_most_of_a_large_index() {
         watched.remove(rank(number % 5), &prompt(number));
     }
     let_time_pass(&mut watched, 500);
-    while watched.index.maintain() {}
+    while watched.maintain() {}
     let memory = watched.index.memory_bytes().expect("it knows its size");
     assert!(memory < 16 << 20, "{memory} bytes for what is left");
     let prompt: Vec<LocalHash> = prompt(6).iter().map(|block| block.local).collect();
     assert_eq!(watched.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(64));
     println!("{} steps at most", watched.most);
+}
+
+/// One rank is left of a large index: it is copied and the old memory is given back a part at a time, also while events of
+/// this rank are applied.
+#[test]
+fn copying_what_one_rank_is_left_with() {
+    const PROMPTS: u64 = 105_000;
+    const KEPT: u64 = 15_000;
+    let mut watched = Watched::new(RunIndex::default());
+    let prompt = |number: u64| chain(1, number, 0..8);
+    for number in 0..PROMPTS {
+        watched.store(rank(2), None, &prompt(KEPT + number));
+        if number < KEPT {
+            watched.store(rank(1), None, &prompt(number));
+        }
+    }
+    let full = watched.index.memory_bytes().expect("it knows its size");
+    watched.clear(rank(2));
+    let mut turns = 0;
+    while watched.maintain() {
+        let changed = prompt(turns % KEPT);
+        if turns < 3_000 && turns % 3 == 0 {
+            watched.remove(rank(1), &changed);
+            watched.store(rank(1), None, &changed);
+        }
+        turns += 1;
+    }
+    let left = watched.index.memory_bytes().expect("it knows its size");
+    assert!(left < full / 4, "{left} bytes of {full} for what is left");
+    for number in (0..KEPT).step_by(97) {
+        let prompt: Vec<LocalHash> = prompt(number).iter().map(|block| block.local).collect();
+        assert_eq!(watched.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(8));
+    }
+    println!("{} steps at most, {turns} turns", watched.most);
 }
 
 /// Within a bound of memory runs are forgotten for what is new, also those that a whole fleet holds.
@@ -296,86 +344,4 @@ fn any_event_of_many_ranks() {
         }
     }
     println!("{} steps at most", watched.most);
-}
-
-/// The longest of some events, as they are timed.
-#[derive(Default)]
-struct Longest(std::time::Duration);
-
-impl Longest {
-    fn time<R>(&mut self, act: impl FnOnce() -> R) -> R {
-        let start = std::time::Instant::now();
-        let result = act();
-        self.0 = self.0.max(start.elapsed());
-        result
-    }
-}
-
-/// The histories that once stopped a writer, at the sizes that were seen: prints how long the longest event took. Nothing is
-/// asserted of time. `cargo test --release -p flash-indexer-core --lib -- --ignored --nocapture at_the_sizes`
-#[test]
-#[ignore = "measures; large"]
-fn wedges_at_the_sizes_that_were_seen() {
-    const RANKS: u64 = 1_000;
-    const CHILDREN: u64 = 500;
-    let seed = |worker: u64| worker + 1;
-    let mut watched = Watched::new(RunIndex::default());
-    let (mut clears, mut events, mut turns, mut scrapes) =
-        (Longest::default(), Longest::default(), Longest::default(), Longest::default());
-    share_prefix(&mut watched, RANKS, CHILDREN, seed);
-    restore_prefix(&mut watched, RANKS, seed);
-    clears.time(|| watched.clear(rank(0)));
-    for event in 0..2_000 {
-        let blocks = chain(0, 1 << 39 | event, 0..2);
-        events.time(|| watched.store(rank(1 << 20), None, &blocks));
-        events.time(|| watched.remove(rank(1 << 20), &blocks));
-    }
-    println!("one rank cleared: clear {:?}, longest event after it {:?}", clears.0, events.0);
-    for worker in 1..=500 {
-        clears.time(|| watched.index.remove_worker(WorkerId(worker)));
-        scrapes.time(|| watched.index.memory_bytes());
-        let blocks = chain(0, 1 << 40 | worker, 0..2);
-        events.time(|| watched.store(rank(1 << 20), None, &blocks));
-    }
-    let start = std::time::Instant::now();
-    while turns.time(|| watched.index.maintain()) {
-        scrapes.time(|| watched.index.memory_bytes());
-    }
-    println!(
-        "500 workers unregistered: longest call {:?}, event {:?}, scrape {:?}, turn {:?}, all {:?}; {} steps at most",
-        clears.0,
-        events.0,
-        scrapes.0,
-        turns.0,
-        start.elapsed(),
-        watched.most
-    );
-    drop(watched);
-
-    let mut watched = Watched::new(RunIndex::default());
-    for prompt in 0..1_000_000 {
-        watched.store(rank(1), None, &chain(1, prompt, 0..8));
-    }
-    for prompt in 0..50_000 {
-        watched.store(rank(2), None, &chain(1, (1 << 30) + prompt, 0..8));
-    }
-    let (mut clears, mut events, mut turns) = (Longest::default(), Longest::default(), Longest::default());
-    clears.time(|| watched.clear(rank(1)));
-    for event in 0..2_000 {
-        let blocks = chain(0, 1 << 39 | event, 0..2);
-        events.time(|| watched.store(rank(1 << 20), None, &blocks));
-        events.time(|| watched.remove(rank(1 << 20), &blocks));
-    }
-    let start = std::time::Instant::now();
-    let full = watched.index.memory_bytes();
-    while turns.time(|| watched.index.maintain()) {}
-    println!(
-        "8 M blocks cleared: clear {:?}, longest event {:?}, turn {:?}, all {:?}; {:?} bytes, then {:?}",
-        clears.0,
-        events.0,
-        turns.0,
-        start.elapsed(),
-        full,
-        watched.index.memory_bytes()
-    );
 }

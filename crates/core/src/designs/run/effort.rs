@@ -5,6 +5,8 @@
 pub(super) enum Effort {
     /// A line of the table of edges that a search looks at.
     EdgeLine,
+    /// A line of the table of edges that is copied to a larger one.
+    CopiedEdgeLine,
     /// A line of a directory that a search looks at.
     DirectoryLine,
     /// A run of a branch that a query compares.

@@ -23,7 +23,7 @@ fn blocks(worker: u64, path: &[u64]) -> Vec<Block> {
 #[test]
 fn answers_stay_the_oracles_while_a_copy_is_made() {
     let mut copies = 0;
-    for seed in 0..30 {
+    for seed in 0..60 {
         let limits = RunLimits { removed_blocks_max: 40, ..RunLimits::default() };
         let (index, mut oracle) = (RunIndex::new(limits), Oracle::default());
         let mut state = seed;
@@ -46,10 +46,12 @@ fn answers_stay_the_oracles_while_a_copy_is_made() {
                     let parent = from.checked_sub(1).map(|at| path[at].sequence);
                     let start = if below(6) == 0 { from } else { 0 };
                     let parent = parent.filter(|_| start > 0);
-                    BlockEvent::Stored { tier, parent, blocks: path[start..].to_vec(), copies: 1 }
+                    let copies = below(2) as u32 + 1;
+                    BlockEvent::Stored { tier, parent, blocks: path[start..].to_vec(), copies }
                 }
                 4 => BlockEvent::Copied { tier, blocks: names() },
                 5 if below(20) == 0 => BlockEvent::Cleared,
+                6 => BlockEvent::Removed { tier, blocks: names(), copies: RemovedCopies::One },
                 _ => BlockEvent::Removed { tier, blocks: names(), copies: RemovedCopies::All },
             };
             let is_copying = index.writer.lock().compaction.is_some();

@@ -82,15 +82,16 @@ pub struct RunMemory {
 
 /// Memory kept for use is given back when it is more than this and more than three quarters are unused:
 const COMPACTED_BYTES_MIN: usize = if SMALL { 1 << 10 } else { 16 << 20 };
-/// One of this many bytes may be in use.
-const COMPACTED_SHARE: usize = if SMALL { 1 } else { 4 };
+/// Fewer parts of it are in use, of so many.
+const COMPACTED_SHARE: (usize, usize) = if SMALL { (7, 8) } else { (1, 4) };
 /// Tests make copies of small indexes, in small parts.
 const SMALL: bool = cfg!(all(test, debug_assertions));
-/// Blocks that are copied for that with an event that removes some, and at a turn when there are no events.
+/// Blocks and runs that are looked at for that with an event that removes some, and at a turn when there are no events.
 const COPIED_WITH_EVENT: usize = if SMALL { 2 } else { 64 };
 const COPIED_AT_A_TURN: usize = if SMALL { 8 } else { 4_096 };
-/// Blocks of a rank whose copy an event may start: listing them is one step. Larger ranks wait for a time without events.
-const COPIED_RANK_WITH_EVENT_MAX: usize = 1 << 9;
+/// Waiting blocks of a rank whose copy an event may start: they are listed at once. A rank with more of them waits for a time
+/// without events.
+const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
 
 /// Runs of blocks with the holders of each: the default design.
 ///
@@ -237,10 +238,10 @@ impl RunIndex {
         Ok(index)
     }
 
-    /// Has `told` called, by the thread that stores, with all that a bounded index does not keep. Without a
-    /// bound it never is.
-    pub fn on_forgotten(&self, told: OnForgotten) {
-        self.writer.lock().on_forgotten(told);
+    /// Registers a callback, run on the thread that stores, for all that a bounded index does not keep. Without a
+    /// bound it is never called.
+    pub fn on_forgotten(&self, on_forgotten: OnForgotten) {
+        self.writer.lock().on_forgotten(on_forgotten);
     }
 
     /// Notes what a query has found, for a writer that chooses what to forget, and what it has passed over.
@@ -298,14 +299,17 @@ impl RunIndex {
     pub fn memory(&self) -> RunMemory {
         let mut writer = self.writer.lock();
         writer.finish_leftover();
-        while self.compact_if_sparse(&mut writer, usize::MAX, usize::MAX) {}
+        while self.compact_if_sparse(&mut writer, usize::MAX, usize::MAX) {
+            writer.finish_leftover();
+        }
         writer.memory()
     }
 
     /// After most of the content has gone: memory that is never given back piece by piece, because a
     /// reader may still look at it, is given back as a whole, by a copy of what is left. Starts or continues that copy by
-    /// about this many blocks, as far as ranks hold no more than `rank_blocks_max`, and says whether there is more to do.
-    fn compact_if_sparse(&self, writer: &mut Writer, blocks: usize, rank_blocks_max: usize) -> bool {
+    /// about this many steps, each a block or a run, as far as ranks have no more than `waiting_max` waiting blocks, and says
+    /// whether there is more to do.
+    fn compact_if_sparse(&self, writer: &mut Writer, steps: usize, waiting_max: usize) -> bool {
         if self.bound.is_some() {
             // Two copies would not fit.
             return false;
@@ -314,20 +318,24 @@ impl RunIndex {
             Some(compaction) => compaction,
             None => {
                 let (used, taken) = writer.block_bytes();
-                if taken <= COMPACTED_BYTES_MIN || used >= taken / COMPACTED_SHARE || writer.has_leftover() {
+                if taken <= COMPACTED_BYTES_MIN
+                    || used >= taken / COMPACTED_SHARE.1 * COMPACTED_SHARE.0
+                    || writer.has_leftover()
+                {
                     return false;
                 }
                 Box::new(Compaction::new(writer))
             }
         };
-        if !compaction.go_on(writer, blocks, rank_blocks_max) {
+        if !compaction.go_on(writer, steps, waiting_max) {
             writer.compaction = Some(compaction);
             return true;
         }
         let (published, compacted) = compaction.finish(writer);
-        *writer = compacted;
+        let index = std::mem::replace(writer, compacted);
         self.published.store(published);
-        false
+        writer.give_back(index);
+        true
     }
 }
 
@@ -350,10 +358,10 @@ impl SharedIndex for RunIndex {
         }
         if applied.refused > 0 {
             // A copy might have had room for what was refused.
-            writer.compaction = None;
+            writer.give_up_copy();
         }
         if matches!(event, BlockEvent::Removed { .. }) {
-            self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, COPIED_RANK_WITH_EVENT_MAX);
+            self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, WAITING_LISTED_WITH_EVENT_MAX);
         }
         applied
     }

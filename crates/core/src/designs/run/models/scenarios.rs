@@ -150,6 +150,10 @@ fn the_table_of_edges_grows() {
     Model::new("ab", &before, &[stores(1, "", "d")]).check();
     Model::new("abc", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
     Model::new("d", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
+    // The second growth takes two edges: while it goes on, an edge that was copied goes.
+    let before = [stores(1, "", "a"), stores(1, "", "b"), stores(1, "", "c"), stores(1, "", "d")];
+    Model::new("e", &before, &[stores(1, "", "e"), evicts(1, "a", 1), stores(1, "", "f")]).check();
+    Model::new("a", &before, &[stores(1, "", "e"), evicts(1, "a", 1), stores(1, "", "f")]).check();
     // The edge to "cd" is only in the new table, and rank 1 holds all or one.
     let before = [stores(2, "", "abz"), stores(1, "", "a"), stores(2, "", "y")];
     Model::new("abcd", &before, &[stores(1, "ab", "cd"), stores(1, "a", "b")]).check();

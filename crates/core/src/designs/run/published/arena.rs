@@ -57,6 +57,12 @@ impl Arena {
         });
     }
 
+    /// Gives the memory back a bucket at a time, each with the steps that it takes: at most a fifth of all.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        let buckets = self.buckets.into_iter().filter_map(OnceLock::into_inner);
+        buckets.map(|bucket| freeing_steps(size_of_val(&*bucket.words)))
+    }
+
     /// Bucket, and record in it. The records of four buckets of one size are as many as all before
     /// them and four of the first size: shifted by these, a number's top bits say where it is.
     #[inline]
@@ -67,6 +73,11 @@ impl Arena {
         let bucket = u64::from(size - self.first_log2) << BUCKETS_LOG2 | quarter;
         (bucket as usize, (shifted & ((1 << size) - 1)) as usize)
     }
+}
+
+/// Steps that it takes to give back memory of this many bytes: one for each page.
+pub(crate) fn freeing_steps(bytes: usize) -> usize {
+    bytes.div_ceil(4_096)
 }
 
 /// Which numbers of an arena are in use; the writer's.

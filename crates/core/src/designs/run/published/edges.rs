@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use super::arena::LINE_WORDS;
+use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
 use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
@@ -21,11 +21,15 @@ const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
 const OVERFLOW: usize = SLOTS;
 const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 26;
+/// Lines whose edges an insert copies to the next size, while there is one: it is full of edges after an eighth as many
+/// inserts as there are lines, a fiftieth of the slots.
+const COPIED_WITH_EDGE: usize = if cfg!(loom) { 1 } else { 8 };
 /// An offset that no block has.
 const NO_OFFSET: u16 = 1_023;
 const _: () = assert!(RUN_BLOCKS_MAX < NO_OFFSET as usize);
 
-/// The table. One size is in use at a time; smaller ones stay for readers that are still in them.
+/// The table. Readers are in one size at a time; smaller ones stay for readers that are still in them, and the next one is
+/// filled before readers go there.
 #[derive(Debug)]
 pub(crate) struct Edges {
     sizes: [OnceLock<Box<[AtomicU64]>>; SIZES],
@@ -88,6 +92,12 @@ impl Edges {
         }
     }
 
+    /// Gives the memory back a size at a time, each with the steps that it takes.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        let sizes = self.sizes.into_iter().filter_map(OnceLock::into_inner);
+        sizes.map(|words| freeing_steps(size_of_val(&*words)))
+    }
+
     fn words(&self, size: u32) -> &[AtomicU64] {
         self.sizes[size as usize].get().expect("a size is used after it was made")
     }
@@ -97,48 +107,55 @@ impl Edges {
 #[derive(Debug, Default)]
 pub(crate) struct EdgesWriter {
     count: usize,
+    /// Slots of the largest size: the one in use, or the one that is being filled.
     slots: usize,
+    growth: Option<Growth>,
+}
+
+/// The next size, which is filled beside the one in use.
+///
+/// Edges never move within a size, so one cursor says which of them the next size has: those in lines before it. Readers
+/// stay in the size in use until the next one has every edge.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    /// Lines of the size in use whose edges have been copied.
+    copied_lines: usize,
 }
 
 impl EdgesWriter {
     pub(crate) fn insert(&mut self, edges: &Edges, hash: u32, run: RunId) {
         self.reserve(edges, 1);
+        self.copy_lines(edges, COPIED_WITH_EDGE);
         self.count += 1;
-        put(edges.words(edges.size.load(Relaxed)), hash, run);
+        let size = edges.size.load(Relaxed);
+        let line = put(edges.words(size), hash, run);
+        if self.growth.is_some_and(|growth| line < growth.copied_lines) {
+            put(edges.words(size + 1), hash, run);
+        }
     }
 
-    /// Makes room for so many edges more.
+    /// Makes sure that `more` further edges find room. A larger table is filled little by little, with the edges that
+    /// follow; only one that must double more than once for them is filled at once.
     #[inline]
     pub(crate) fn reserve(&mut self, edges: &Edges, more: usize) {
-        let mut size = edges.size.load(Relaxed);
-        self.slots = edges.words(size).len() / LINE_WORDS * SLOTS;
+        if self.slots == 0 {
+            self.slots = edges.words(0).len() / LINE_WORDS * SLOTS;
+        }
         while (self.count + more) * 4 > self.slots * 3 {
-            Self::grow(edges, size);
+            self.copy_lines(edges, usize::MAX);
+            let size = edges.size.load(Relaxed) as usize;
+            let words = edges.words(size as u32).len();
+            edges.sizes[size + 1].get_or_init(|| zeroed_words(words * 2));
             self.slots *= 2;
-            size += 1;
+            self.growth = Some(Growth { copied_lines: 0 });
         }
     }
 
     pub(crate) fn remove(&mut self, edges: &Edges, hash: u32, run: RunId) {
-        let words = edges.words(edges.size.load(Relaxed));
-        let lines = words.len() / LINE_WORDS;
-        let wanted = u64::from(hash) << 32 | u64::from(run.0);
-        let home = hash as usize & (lines - 1);
-        let mut at = home;
-        loop {
-            let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
-            if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == wanted) {
-                slot.store(0, Release);
-                break;
-            }
-            assert_ne!(line[OVERFLOW].load(Relaxed), 0, "the edge is in the table");
-            at = (at + 1) & (lines - 1);
-        }
-        let mut passed = home;
-        while passed != at {
-            let overflow = &words[passed * LINE_WORDS + OVERFLOW];
-            overflow.store(overflow.load(Relaxed) - 1, Release);
-            passed = (passed + 1) & (lines - 1);
+        let size = edges.size.load(Relaxed);
+        let line = take(edges.words(size), hash, run);
+        if self.growth.is_some_and(|growth| line < growth.copied_lines) {
+            take(edges.words(size + 1), hash, run);
         }
         self.count -= 1;
     }
@@ -152,37 +169,70 @@ impl EdgesWriter {
         2 * (slots - self.slots) / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
-    /// Bytes of the size in use and of the smaller ones.
+    /// Bytes of the largest size and of the smaller ones.
     pub(crate) fn bytes(&self) -> usize {
         // Each size is half of the next.
         2 * self.slots / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
-    fn grow(edges: &Edges, size: u32) {
-        let old = edges.words(size);
-        let new = edges.sizes[size as usize + 1].get_or_init(|| zeroed_words(old.len() * 2));
-        for line in old.chunks_exact(LINE_WORDS) {
+    /// Copies the edges of a few more lines to the next size, if there is one. With the last of them readers go there.
+    fn copy_lines(&mut self, edges: &Edges, lines_max: usize) {
+        let Some(growth) = &mut self.growth else { return };
+        let size = edges.size.load(Relaxed);
+        let (old, new) = (edges.words(size), edges.words(size + 1));
+        let lines = old.chunks_exact(LINE_WORDS).skip(growth.copied_lines).take(lines_max);
+        effort::spend(Effort::CopiedEdgeLine, lines.len());
+        growth.copied_lines += lines.len();
+        for line in lines {
             for slot in line[..SLOTS].iter().map(|slot| slot.load(Relaxed)).filter(|&slot| slot != 0) {
                 put(new, (slot >> 32) as u32, RunId(slot as u32));
             }
         }
-        edges.size.store(size + 1, Release);
+        if growth.copied_lines == old.len() / LINE_WORDS {
+            self.growth = None;
+            edges.size.store(size + 1, Release);
+        }
     }
 }
 
-fn put(words: &[AtomicU64], hash: u32, run: RunId) {
+/// Fills a free slot, and says in which line.
+fn put(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
     let lines = words.len() / LINE_WORDS;
     let mut at = hash as usize & (lines - 1);
     loop {
         let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
         if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == 0) {
             slot.store(u64::from(hash) << 32 | u64::from(run.0), Release);
-            return;
+            return at;
         }
-        // Before the slot: whoever finds the edge late must be led on from here.
+        // Before the slot: a search that finds the edge late must be led on from here.
         line[OVERFLOW].store(line[OVERFLOW].load(Relaxed) + 1, Release);
         at = (at + 1) & (lines - 1);
     }
+}
+
+/// Empties the slot of an edge, and says in which line it was.
+fn take(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
+    let lines = words.len() / LINE_WORDS;
+    let wanted = u64::from(hash) << 32 | u64::from(run.0);
+    let home = hash as usize & (lines - 1);
+    let mut at = home;
+    loop {
+        let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+        if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == wanted) {
+            slot.store(0, Release);
+            break;
+        }
+        assert_ne!(line[OVERFLOW].load(Relaxed), 0, "the edge is in the table");
+        at = (at + 1) & (lines - 1);
+    }
+    let mut passed = home;
+    while passed != at {
+        let overflow = &words[passed * LINE_WORDS + OVERFLOW];
+        overflow.store(overflow.load(Relaxed) - 1, Release);
+        passed = (passed + 1) & (lines - 1);
+    }
+    at
 }
 
 #[cfg(all(test, not(loom)))]
@@ -201,6 +251,41 @@ mod tests {
             })
         };
         locals.iter().map(search).max().unwrap_or(0)
+    }
+
+    /// Edges that come and go while the table grows are found exactly as long as they are in it, and none of them pays for
+    /// the growth of the whole table.
+    #[test]
+    fn the_table_grows_little_by_little() {
+        let key = HashKey::FIXED;
+        let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
+        let hash = |at: u32| edges.hash(Place::ROOT, LocalHash(u64::from(at)));
+        let is_there = |at: u32| {
+            let mut found = 0;
+            edges.search(edges.generation(), hash(at), |run| {
+                found += usize::from(run == RunId(at));
+                false
+            });
+            found
+        };
+        let mut growing = 0;
+        for at in 1..40_000_u32 {
+            let lines = effort::of(Effort::CopiedEdgeLine, || writer.insert(&edges, hash(at), RunId(at)));
+            assert!(lines <= COPIED_WITH_EDGE, "{lines} lines copied with one edge");
+            assert_eq!(is_there(at), 1);
+            // One of three goes, half of these at once.
+            let gone = if at % 2 == 0 { at } else { at / 2 };
+            if gone % 3 == 0 && is_there(gone) == 1 {
+                writer.remove(&edges, hash(gone), RunId(gone));
+            }
+            growing += usize::from(writer.growth.is_some());
+        }
+        assert!(growing > 500, "{growing} edges came while the table grew");
+        let left: usize = (1..40_000).map(is_there).sum();
+        assert_eq!(left, writer.count);
+        (1..40_000).filter(|&at| is_there(at) == 1).for_each(|at| writer.remove(&edges, hash(at), RunId(at)));
+        let in_use = edges.words(edges.generation());
+        assert!(in_use.iter().all(|word| word.load(Relaxed) == 0), "nothing is left behind");
     }
 
     /// Prompts whose first blocks a client has chosen, by a hash that it can compute, to lie in one cluster.

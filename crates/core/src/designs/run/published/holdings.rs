@@ -124,6 +124,11 @@ impl ListArena {
         Self { sizes: std::array::from_fn(|size| Arena::new(1 << (SMALLEST_WORDS_LOG2 as usize + size))) }
     }
 
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.sizes.into_iter().flat_map(Arena::into_pieces)
+    }
+
     #[inline]
     fn words(&self, extent: Extent) -> &[AtomicU64] {
         self.sizes[extent.size()].record(extent.number())

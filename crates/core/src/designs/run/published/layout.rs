@@ -144,6 +144,11 @@ impl RunArena {
         self.classes[run.class()].record(run.number())
     }
 
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.classes.into_iter().flat_map(Arena::into_pieces)
+    }
+
     pub(crate) fn class(&self, class: usize) -> &Arena {
         &self.classes[class]
     }

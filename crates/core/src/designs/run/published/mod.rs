@@ -39,6 +39,11 @@ impl Published {
         Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(key), ranks }
     }
 
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.runs.into_pieces().chain(self.lists.into_pieces()).chain(self.edges.into_pieces())
+    }
+
     #[inline]
     pub(super) fn run(&self, run: RunId) -> Run<'_> {
         Run { id: run, record: self.runs.record(run), lists: &self.lists }

@@ -160,10 +160,10 @@ impl Writer {
         blocks + self.names.count() * NAME_BYTES / 2
     }
 
-    /// Has somebody told what is forgotten.
-    pub(in crate::designs::run) fn on_forgotten(&mut self, told: OnForgotten) {
+    /// Registers a callback for what is forgotten.
+    pub(in crate::designs::run) fn on_forgotten(&mut self, on_forgotten: OnForgotten) {
         if let Some(bounded) = &mut self.bounded {
-            bounded.on_forgotten = Some(told);
+            bounded.on_forgotten = Some(on_forgotten);
         }
     }
 
@@ -238,11 +238,11 @@ impl Writer {
     }
 
     fn copy_within_bound(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
-        if self.affords_tier(slot, tier) {
+        if self.affords_tier(slot, tier) && self.use_tier(slot, tier) {
             return self.copy(slot, tier, blocks);
         }
-        self.count_refused(blocks.len());
-        Applied { refused: blocks.len() as u64, ..Applied::default() }
+        let rank = self.ranks.get(slot).rank;
+        self.refuse_tier(rank, tier, blocks.iter().copied())
     }
 
     fn store_within_bound(
@@ -256,8 +256,7 @@ impl Writer {
         let slot = self.ranks.slot(rank);
         let slot = slot.or_else(|| if self.affords_rank() { self.join(rank, copies.0, parent, first) } else { None });
         let Some(slot) = slot.filter(|&slot| self.affords_tier(slot, copies.0) && self.use_tier(slot, copies.0)) else {
-            self.count_refused(blocks.len());
-            return Applied { refused: blocks.len() as u64, ..Applied::default() };
+            return self.refuse_tier(rank, copies.0, blocks.iter().map(|block| block.sequence));
         };
         self.bounded_mut().current = Some(slot);
         let (mut applied, mut parent, mut rest) = (Applied::default(), parent, blocks);
@@ -276,7 +275,10 @@ impl Writer {
         }
         self.bounded_mut().pinned = RunId::NONE;
         if !rest.is_empty() {
-            applied += self.refuse_of(rank, rest);
+            applied += match self.ranks.slot(rank) {
+                Some(slot) => self.refuse(slot, rest),
+                None => self.refuse_tier(rank, copies.0, rest.iter().map(|block| block.sequence)),
+            };
         }
         applied
     }
@@ -458,14 +460,18 @@ impl Writer {
         Applied { refused: blocks.len() as u64, ..Applied::default() }
     }
 
-    fn refuse_of(&mut self, rank: WorkerRank, blocks: &[Block]) -> Applied {
-        match self.ranks.slot(rank) {
-            Some(slot) => self.refuse(slot, blocks),
-            None => {
-                self.count_refused(blocks.len());
-                Applied { refused: blocks.len() as u64, ..Applied::default() }
-            }
-        }
+    /// Copies in a tier are not kept: the index has no room for the tier, or for the rank. Of that tier it knew nothing for
+    /// this rank, so what it knows of faster and slower ones stays right.
+    fn refuse_tier(
+        &mut self,
+        rank: WorkerRank,
+        tier: Tier,
+        names: impl ExactSizeIterator<Item = SequenceHash>,
+    ) -> Applied {
+        let refused = names.len();
+        self.report_forgotten(rank, &[tier], names);
+        self.count_refused(refused);
+        Applied { refused: refused as u64, ..Applied::default() }
     }
 
     fn count_refused(&self, blocks: usize) {
@@ -500,17 +506,29 @@ impl Writer {
         }
     }
 
-    /// Tells that the rank holds these no more.
+    /// Reports that the rank holds these no more, in any tier.
     pub(super) fn note_forgotten(&mut self, slot: RankSlot, names: impl Iterator<Item = SequenceHash>) {
         let rank = self.ranks.get(slot).rank;
+        let forgotten = self.report_forgotten(rank, &Tier::ALL, names);
+        self.bounded().counts.forgotten.fetch_add(forgotten, Relaxed);
+    }
+
+    /// Reports blocks of which the index has no copy in these tiers although the rank may, and says how many. From now on the
+    /// rank is partial.
+    fn report_forgotten(
+        &mut self,
+        rank: WorkerRank,
+        tiers: &[Tier],
+        names: impl Iterator<Item = SequenceHash>,
+    ) -> usize {
         let bounded = self.bounded_mut();
         bounded.names.clear();
         bounded.names.extend(names);
-        bounded.counts.forgotten.fetch_add(bounded.names.len(), Relaxed);
         bounded.counts.set_partial(rank);
-        if let Some(told) = &mut bounded.on_forgotten {
-            told(rank, &bounded.names);
+        if let Some(on_forgotten) = &mut bounded.on_forgotten {
+            on_forgotten(rank, tiers, &bounded.names);
         }
+        bounded.names.len()
     }
 
     /// Takes in what queries have found.

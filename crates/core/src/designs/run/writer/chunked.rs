@@ -1,8 +1,11 @@
 //! A vector that grows without copying.
 
+use std::mem::needs_drop;
 use std::ops::{Index, IndexMut};
 
 use bytemuck::Zeroable;
+
+use crate::designs::run::published::arena::freeing_steps;
 
 pub(super) const CHUNK: usize = if cfg!(loom) { 8 } else { 1_024 };
 
@@ -32,6 +35,15 @@ impl<T> Chunked<T> {
     /// Values that there is room for.
     pub(super) fn room(&self) -> usize {
         self.chunks.len() * CHUNK
+    }
+
+    /// Gives the values back a chunk at a time, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.chunks.into_iter().map(|chunk| {
+            let steps = if needs_drop::<T>() { CHUNK } else { freeing_steps(size_of_val(&*chunk)) };
+            drop(chunk);
+            steps
+        })
     }
 
     pub(super) fn bytes(&self) -> usize {

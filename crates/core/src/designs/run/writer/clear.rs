@@ -45,7 +45,8 @@ impl Writer {
     }
 
     /// Goes on with what is left over: chains whose trimming was put off, runs of ranks that were cleared, blocks behind
-    /// holes when there are too many, memory. Visits about as many runs as it is asked to, and says whether anything is left.
+    /// holes when there are too many, memory. Takes about as many steps as it is asked to, each a run or as much as one, and says
+    /// whether anything is left.
     pub(in crate::designs::run) fn do_leftover(&mut self, visits: usize) -> bool {
         let mut left = visits;
         while left > 0 {
@@ -79,7 +80,9 @@ impl Writer {
             return self.prune_some();
         }
         if !self.remains.is_empty() {
-            return self.remains.drop_pieces(1).max(1);
+            let steps = self.remains.drop_piece().max(1);
+            self.steps.take(steps);
+            return steps;
         }
         self.prune_if_bare();
         usize::from(self.is_pruning())

@@ -18,6 +18,7 @@ use super::place::Located;
 use super::ranks::RankState;
 use super::remains::Remains;
 use super::runs::DomainId;
+use crate::designs::run::published::arena::freeing_steps;
 use crate::designs::run::published::layout::{Place, RunId};
 use crate::designs::run::published::ranks::RankSlot;
 use crate::keyed::HashKey;
@@ -123,6 +124,12 @@ impl Domains {
 
     pub(super) fn count(&self) -> usize {
         self.domains.len() - self.free.len()
+    }
+
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        let segments = self.domains.into_iter().flatten().flat_map(|domain| domain.directory.into_segments());
+        segments.map(|segment| freeing_steps(segment.bytes()))
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -258,7 +258,8 @@ impl Writer {
     fn list(&mut self, slot: RankSlot, run: RunId) {
         let rank = self.ranks.get(slot);
         let room = rank.runs.capacity();
-        if rank.runs.len() > 2 * rank.runs_held + 64 {
+        let is_copying = |rank| self.compaction.as_ref().is_some_and(|compaction| compaction.is_copying(rank));
+        if rank.runs.len() > 2 * rank.runs_held + 64 && !is_copying(rank.rank) {
             let held = self.runs_of(slot);
             self.ranks.get_mut(slot).runs = held;
         }
@@ -367,6 +368,21 @@ impl Writer {
             }
             parent = Some(sequence);
         }
+    }
+
+    /// A block that the rank holds, placed or waiting.
+    pub(super) fn held_block(&self, slot: RankSlot, name: SequenceHash) -> Option<HeldBlock> {
+        let rank = self.ranks.get(slot);
+        if let Some(waiting) = rank.waiting.get(name) {
+            return Some(*waiting);
+        }
+        let place = self.named(rank.domain, name)?.place;
+        let coverage = self.coverage(place.run, slot);
+        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(place.offset));
+        let mut copies = PerTier::default();
+        tiers.for_each(|tier| copies[tier] = self.copies(slot, place, tier));
+        let parent = self.parent_name(rank.domain, place);
+        (!copies.is_zero()).then(|| HeldBlock { sequence: name, parent, local: self.local_of(place), copies })
     }
 
     /// One more copy in a tier of blocks that the rank holds somewhere.

@@ -231,9 +231,7 @@ impl Writer {
     /// The [`RunMemory::bytes_taken`] of now, with what cleared ranks have left behind. Costs the number of ranks and
     /// directory segments; frees nothing.
     pub(super) fn bytes_taken(&self) -> usize {
-        let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
-        let tables = self.domains.bytes() + self.edges.bytes() + self.ranks.bytes() + self.rare_bytes;
-        tables + parts.iter().map(|part| part.1).sum::<usize>()
+        self.memory().bytes_taken
     }
 
     /// Bytes of runs and names in use, and bytes that ever were. Cheap.

@@ -119,6 +119,9 @@ impl Writer {
             return self.note_forgotten(slot, blocks.iter().map(|block| block.sequence));
         }
         let rank = self.ranks.get_mut(slot);
+        if let Some(compaction) = &mut self.compaction {
+            compaction.follow_waiting(rank.rank, blocks.iter().map(|block| block.sequence));
+        }
         for block in blocks {
             rank.size.blocks += 1;
             rank.size.waiting += 1;

@@ -76,6 +76,11 @@ impl Names {
         Self { lines: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0, key }
     }
 
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.lines.into_pieces()
+    }
+
     /// The key of the directories' hash.
     #[inline]
     pub(super) fn key(&self) -> HashKey {

@@ -20,6 +20,8 @@ use crate::designs::run::published::ranks::RankSlot;
 /// that tests meet counted runs everywhere.
 pub(super) const WALKED_MAX: usize = if cfg!(debug_assertions) { 5 } else { 64 };
 
+const LINE_BYTES: usize = 64;
+
 /// Lengths and how often each is needed, shortest first. A run has at most 512 different ones.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Lengths(SmallVec<[(u16, u32); 2]>);
@@ -134,6 +136,11 @@ pub(super) struct AllNeeds {
 }
 
 impl AllNeeds {
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.needs.into_iter().flatten().map(|needs| 1 + needs.bytes() / LINE_BYTES)
+    }
+
     #[inline]
     pub(super) fn get(&self, id: NeedsId) -> Option<&Needs> {
         self.needs.get((id.0 as usize).checked_sub(1)?)?.as_deref()

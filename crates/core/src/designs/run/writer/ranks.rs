@@ -161,6 +161,16 @@ impl Ranks {
         self.states.iter().flatten().map(|state| size_of::<RankState>() + of_runs(state)).sum()
     }
 
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.states.into_iter().flatten().flat_map(|state| {
+            let RankState { waiting, extra_copies, .. } = *state;
+            let waiting = waiting.into_sets().map(|(_, names)| 1 + names.len());
+            let extra_copies = extra_copies.into_runs().map(|_| 1);
+            waiting.chain(extra_copies).chain(std::iter::once(1))
+        })
+    }
+
     /// Ranks that are in use.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, &RankState)> {
         self.by_rank.values().map(|&slot| (slot, self.get(slot)))

@@ -1,10 +1,13 @@
-//! What a rank or a domain that is gone leaves in memory: many small pieces, given back a few at a time.
+//! What a rank, a domain or an index that is gone leaves in memory: many small pieces, given back a few at a time.
 
 use std::collections::VecDeque;
 use std::collections::hash_map;
+use std::sync::Arc;
 
+use crate::designs::run::published::Published;
 use crate::keyed::KeyedSet;
 
+use super::Writer;
 use super::extra_copies::ExtraCopiesOfRuns;
 use super::segment::Segment;
 use crate::SequenceHash;
@@ -18,15 +21,42 @@ pub(super) enum Remains {
     Waiting(WaitingByParent),
     Copies(ExtraCopiesOfRuns),
     Directory(Vec<Segment>),
+    Index(RetiredIndex),
+}
+
+/// An index whose smaller copy has taken its place, or a copy that was given up.
+pub(super) struct RetiredIndex {
+    /// Pieces of it, each with the steps that giving it back takes.
+    pieces: Box<dyn Iterator<Item = usize> + Send + Sync>,
+    /// What readers see of it: its pieces come last, or go with the last reader that is still in it.
+    published: Option<Arc<Published>>,
+}
+
+impl std::fmt::Debug for RetiredIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RetiredIndex").finish_non_exhaustive()
+    }
+}
+
+impl RetiredIndex {
+    /// Gives a piece back, and says how many steps that took.
+    fn drop_piece(&mut self) -> Option<usize> {
+        self.pieces.next().or_else(|| {
+            let published = Arc::into_inner(self.published.take()?)?;
+            self.pieces = Box::new(published.into_pieces());
+            self.pieces.next()
+        })
+    }
 }
 
 impl Remains {
-    /// Gives a piece back, and says whether there was one.
-    fn drop_piece(&mut self) -> bool {
+    /// Gives a piece back, and says how many steps that took; none when there is no other.
+    fn drop_piece(&mut self) -> Option<usize> {
         match self {
-            Self::Waiting(sets) => sets.next().is_some(),
-            Self::Copies(stretches) => stretches.next().is_some(),
-            Self::Directory(segments) => segments.pop().is_some(),
+            Self::Waiting(sets) => sets.next().map(|_| 1),
+            Self::Copies(stretches) => stretches.next().map(|_| 1),
+            Self::Directory(segments) => segments.pop().map(|_| 1),
+            Self::Index(index) => index.drop_piece(),
         }
     }
 }
@@ -49,24 +79,46 @@ impl AllRemains {
         self.queue.push_back((remains, bytes));
     }
 
-    /// Gives some pieces back. Says how many.
-    pub(super) fn drop_pieces(&mut self, pieces_max: usize) -> usize {
-        let mut dropped = 0;
-        while dropped < pieces_max
-            && let Some((remains, bytes)) = self.queue.front_mut()
-        {
-            if remains.drop_piece() {
-                dropped += 1;
-            } else {
-                self.bytes -= *bytes;
-                self.queue.pop_front();
+    /// Takes in all that another list has.
+    pub(super) fn append(&mut self, other: Self) {
+        self.queue.extend(other.queue);
+        self.bytes += other.bytes;
+    }
+
+    /// Gives one piece back. Says how many steps that took.
+    pub(super) fn drop_piece(&mut self) -> usize {
+        while let Some((remains, bytes)) = self.queue.front_mut() {
+            if let Some(steps) = remains.drop_piece() {
+                return steps;
             }
+            self.bytes -= *bytes;
+            self.queue.pop_front();
         }
-        dropped
+        0
     }
 
     /// Bytes of what is not given back as a whole.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+impl Writer {
+    /// Gives back an index whose place this one has taken, a piece at a time.
+    pub(in crate::designs::run) fn give_back(&mut self, index: Self) {
+        let bytes = index.memory().bytes_taken;
+        let Self { published, runs, names, domains, ranks, all_needs, remains, .. } = index;
+        self.remains.append(remains);
+        let ranks = ranks.into_pieces().chain(all_needs.into_pieces());
+        let pieces = runs.into_pieces().chain(names.into_pieces()).chain(domains.into_pieces()).chain(ranks);
+        let index = RetiredIndex { pieces: Box::new(pieces), published: Some(published) };
+        self.remains.push(Remains::Index(index), bytes);
+    }
+
+    /// Gives up the copy that is being made, if there is one.
+    pub(in crate::designs::run) fn give_up_copy(&mut self) {
+        if let Some(compaction) = self.compaction.take() {
+            self.give_back(compaction.into_copy());
+        }
     }
 }

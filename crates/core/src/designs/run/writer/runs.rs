@@ -195,6 +195,11 @@ impl Runs {
         runs
     }
 
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.states.into_iter().flat_map(Chunked::into_pieces)
+    }
+
     #[inline]
     pub(super) fn get(&self, run: RunId) -> &RunState {
         &self.states[run.class()][run.number()]

@@ -31,6 +31,10 @@ impl Waiting {
         self.blocks.contains_key(&name)
     }
 
+    pub(super) fn get(&self, name: SequenceHash) -> Option<&HeldBlock> {
+        self.blocks.get(&name)
+    }
+
     pub(super) fn get_mut(&mut self, name: SequenceHash) -> Option<&mut HeldBlock> {
         self.blocks.get_mut(&name)
     }
