@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
-use crate::chat::ChatError;
+use chat_template::ChatError;
 
 /// Why a prompt was not tokenized.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,6 @@ mod models;
 mod pool;
 mod prompt;
 mod queue;
-mod recent;
 mod service;
 mod source;
 

@@ -1,16 +1,17 @@
 //! Loaded tokenizers by model: each is loaded once, the longest unused are dropped.
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
 use super::counters::Counters;
 use super::error::{Place, TokenizeError, Unavailable};
 use super::job::panic_message;
-use super::recent::Recent;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, TokenizerSource};
 
 /// Models that are remembered to be missing; they take no room from loaded ones.
@@ -39,8 +40,8 @@ pub(super) struct Models {
 }
 
 struct State {
-    loaded: Recent<Kept>,
-    missing: Recent<Missing>,
+    loaded: LruCache<String, Kept>,
+    missing: LruCache<String, Missing>,
     loading: HashSet<String>,
 }
 
@@ -65,11 +66,8 @@ enum Found {
 
 impl Models {
     pub(super) fn new(sources: Vec<Box<dyn TokenizerSource>>, options: ModelsOptions, counters: Arc<Counters>) -> Self {
-        let state = State {
-            loaded: Recent::new(options.loaded_max),
-            missing: Recent::new(MISSING_MODELS_MAX),
-            loading: HashSet::new(),
-        };
+        let state =
+            State { loaded: lru(options.loaded_max), missing: lru(MISSING_MODELS_MAX), loading: HashSet::new() };
         let sources = sources.into_iter().map(|source| (Arc::from(source.place()), source)).collect();
         Self { sources, options, state: Mutex::new(state), load_ended: Condvar::new(), counters }
     }
@@ -160,14 +158,14 @@ impl Models {
         match result {
             Ok(loaded) => {
                 self.counters.loads.add_one();
-                state.missing.remove(model);
-                if state.loaded.insert(model.to_owned(), Kept { loaded: loaded.clone(), checked: now }).is_some() {
+                state.missing.pop(model);
+                if state.loaded.push(model.to_owned(), Kept { loaded: loaded.clone(), checked: now }).is_some() {
                     self.counters.cache_evictions.add_one();
                 }
             }
             Err(why) => {
                 self.counters.loads_failed.add_one();
-                state.missing.insert(model.to_owned(), Missing { why: Arc::clone(why), since: now });
+                state.missing.push(model.to_owned(), Missing { why: Arc::clone(why), since: now });
             }
         }
         drop(state);
@@ -177,7 +175,7 @@ impl Models {
 
 impl State {
     fn find(&mut self, model: &str, options: &ModelsOptions) -> Found {
-        if let Some(kept) = self.loaded.get(model) {
+        if let Some(kept) = self.loaded.get_mut(model) {
             let loaded = kept.loaded.clone();
             if kept.checked.elapsed() < options.checked_every {
                 return Found::Loaded(loaded);
@@ -198,8 +196,15 @@ impl State {
     fn drop_outdated(&mut self, model: &str, outdated: &Loaded) -> bool {
         let is_there =
             self.loaded.get(model).is_some_and(|kept| Arc::ptr_eq(&kept.loaded.tokenizer, &outdated.tokenizer));
-        is_there && self.loaded.remove(model).is_some()
+        is_there && self.loaded.pop(model).is_some()
     }
+}
+
+/// An empty cache of at most `entries_max` entries, at least one. Memory is allocated as entries come.
+fn lru<V>(entries_max: usize) -> LruCache<String, V> {
+    let mut cache = LruCache::unbounded();
+    cache.resize(NonZeroUsize::new(entries_max).unwrap_or(NonZeroUsize::MIN));
+    cache
 }
 
 fn load_from(source: &dyn TokenizerSource, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chat::{ChatError, ChatRequest};
+use chat_template::{ChatError, ChatRequest};
 
 /// What is to be tokenized.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::proto::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
-use crate::chat::{ChatError, ChatRequest, Continuation, Json};
+use chat_template::{ChatError, ChatRequest, Continuation, Json};
 
 const DOCUMENTS: &str = "documents";
 

@@ -20,7 +20,7 @@ use super::error::TokenizeError;
 use super::last_ids::last_ids;
 use super::prompt::{Prompt, PromptOptions};
 use super::source::{LoadError, ModelTokenizer, TokenizerSource};
-use crate::chat::ChatError;
+use chat_template::ChatError;
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
 mod proto {
