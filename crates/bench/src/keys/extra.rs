@@ -1,4 +1,4 @@
-//! What tells blocks with equal tokens apart, as `cbor-fnv` hashes it.
+//! Extra keys of a block: its adapter and multimodal items, as `cbor-fnv` hashes them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

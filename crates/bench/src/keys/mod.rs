@@ -24,7 +24,7 @@ pub struct RequestKey(pub u64);
 pub trait TokenProcessor {
     /// What a block is called.
     type Key: Copy;
-    /// What tells a block apart besides its tokens; the default is nothing.
+    /// Input of a block's key besides its tokens. The default is none.
     type Extra<'e>: Default;
 
     /// The key of a block with these tokens after `parent`, or at the start of a sequence.

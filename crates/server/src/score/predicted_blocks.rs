@@ -1,8 +1,8 @@
-//! Predicted entries: what a pod will hold because a prompt was sent to it, until its events say so.
+//! Predicted blocks: blocks that a pod will hold because a router sent a prompt to it, until its events confirm them.
 //!
 //! Between the moment at which a router has chosen a pod and the moment at which the pod's events arrive, equal prompts
-//! would see a pod that holds nothing and scatter. So the router says what it chose, and the prompt's blocks count for that
-//! pod until the index has them or a time has passed.
+//! would find no pod that holds them, and would be routed to different pods. So the router reports its choice, and the
+//! prompt's blocks count for that pod until the index has them or their time to live has passed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use std::time::Duration;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{SequenceHash, WorkerId};
 
-/// Bounds of [`PredictedBlocks`].
+/// Limits of [`PredictedBlocks`].
 #[derive(Debug, Clone, Copy)]
 pub struct PredictionLimits {
-    /// Blocks that may be remembered; beyond that those are forgotten that would end soonest.
+    /// Maximum number of blocks. Beyond it, the blocks that expire first are evicted.
     pub blocks_max: usize,
 }
 
 impl Default for PredictionLimits {
-    /// A million blocks: some 60 MB.
+    /// A million blocks, about 60 MB.
     fn default() -> Self {
         Self { blocks_max: 1 << 20 }
     }
 }
 
-/// What recording a prediction did, in blocks.
+/// The effect of recording a prediction, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Predicted {
-    /// Counting for the pod from now on.
+    /// Blocks that count for the pod from now on.
     pub blocks: usize,
-    /// Forgotten before their time to make room, or not taken in because the prediction alone is too large.
+    /// Blocks that were evicted early, or not recorded because the prediction alone exceeds the limit.
     pub forgotten: u64,
 }
 
@@ -42,8 +42,8 @@ pub struct PredictedBlocks {
     limits: PredictionLimits,
     /// Until when each block counts.
     blocks: KeyedMap<Entry, Duration>,
-    /// Entries by when they are looked at again. A block that was predicted anew is in more than one place, and counts
-    /// as often for the bound.
+    /// Entries by the turn in which they expire. A block that was predicted again is in several turns, and counts as
+    /// often for the limit.
     agenda: BTreeMap<Turn, Vec<Entry>>,
     listed: usize,
 }
@@ -106,8 +106,8 @@ impl PredictedBlocks {
         blocks.iter().take_while(counts).count()
     }
 
-    /// The index knows that the worker holds the prefix that these blocks make up, so from now on it alone tells whether it
-    /// does. Looks from the last block back to the first that is not predicted: what is before was confirmed earlier.
+    /// Drops the predictions of a prefix that the index has for the worker. Walks back from its last block to the first that
+    /// is not predicted: the blocks before it were confirmed earlier.
     pub fn confirm(&mut self, worker: WorkerId, prefix: &[SequenceHash], now: Duration) {
         for &block in prefix.iter().rev() {
             if self.blocks.remove(&(worker, block)).is_none_or(|end| end <= now) {
@@ -116,7 +116,7 @@ impl PredictedBlocks {
         }
     }
 
-    /// Forgets blocks that no longer count: some thousands with each call, so that no call takes long. [`PredictedBlocks::predict`] does it as well.
+    /// Drops expired blocks, a few thousand per call, so that no call takes long. [`PredictedBlocks::predict`] does it as well.
     pub fn expire(&mut self, now: Duration) {
         let current = Turn::of(now);
         let mut room = EXPIRED_AT_A_TIME;

@@ -1,4 +1,4 @@
-//! What a block is worth, by the memory that it lies in.
+//! Weights of blocks by tier.
 
 use std::str::FromStr;
 
@@ -11,13 +11,13 @@ use flash_indexer_core::{PerTier, Tier};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierWeights(PerTier<f64>);
 
-/// Weights that cannot be used.
+/// Invalid weights.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TierWeightsError {
     /// Not of the form `tier=weight`.
     #[error("{0:?} is not a weight: write tier=number, such as gpu=1.0,cpu=0.8")]
     Form(String),
-    /// A tier that nobody knows.
+    /// An unknown tier.
     #[error("there is no tier {0:?}: the tiers are gpu, cpu, disk and external")]
     UnknownTier(String),
     /// Negative, infinite or not a number.
@@ -68,7 +68,7 @@ impl TierWeights {
         self.0[tier]
     }
 
-    /// The score of a prefix with so many blocks in each tier, each counted in the fastest that holds it.
+    /// The score of a prefix with these numbers of blocks in each tier. Each block counts in the fastest tier that holds it.
     #[must_use]
     pub fn score(&self, blocks: &PerTier<u32>) -> f64 {
         blocks.iter().map(|(tier, &blocks)| self.0[tier] * f64::from(blocks)).sum()
