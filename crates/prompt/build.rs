@@ -1,4 +1,4 @@
-//! Compiles the messages of the tokenizer service: the client's side for the crate, the other for its tests.
+//! Compiles the messages of the tokenizer service: the client for the crate, the server for its tests.
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -7,7 +7,7 @@ use flash_indexer_bench::{Backend, Contender, DesignContender, Found, Setup, Wor
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
-use flash_indexer_prompt::chat::{ChatRequest, ChatTemplates};
+use chat_template::{ChatRequest, ChatTemplates};
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, TokenizerPool, TokenizerSource,
 };

@@ -1,7 +1,7 @@
 //! Ten thousand tokens to keys, by each contract.
 
 use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
-use flash_indexer_prompt::keys::{CborFnvKeys, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys};
+use flash_indexer_bench::keys::{CborFnvKeys, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys};
 use flash_indexer_wire::Sha256CborChain;
 
 use super::{BLOCK_TOKENS, Part, line, time};

@@ -16,6 +16,7 @@ mod child;
 mod clock;
 mod density;
 mod designs;
+pub mod keys;
 mod known;
 mod latencies;
 mod measure;

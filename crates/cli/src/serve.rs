@@ -11,9 +11,9 @@ use clap::builder::NonEmptyStringValueParser;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_prompt::score::{PredictionLimits, TierWeights};
 use flash_indexer_server::{
-    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, Registration, Server, ServerOptions,
+    IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
+    TierWeights,
 };
 use tracing::{debug, info, warn};
 

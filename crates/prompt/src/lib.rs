@@ -1,6 +1,17 @@
-//! From a prompt or a chat to block keys and scored pods.
+//! The prompt pipeline: tokenizes texts and chats as inference engines do.
+//!
+//! A chat is rendered with its model's template by the crate [`chat_template`], and tokenized without further special
+//! tokens. Token ids equal those of `transformers` 5 with `tokenizers` 0.23; `tests/tokenize/` compares them.
+//!
+//! | file in `tokenize/` | role |
+//! |---|---|
+//! | `pool.rs`, `queue.rs`, `job.rs` | [`TokenizerPool`](tokenize::TokenizerPool): worker threads and their queue |
+//! | `prompt.rs`, `last_ids.rs` | input and output of tokenization; truncation from the left |
+//! | `models.rs` | cache of tokenizers and of missing models |
+//! | `source.rs` | [`TokenizerSource`](tokenize::TokenizerSource): the interface of sources |
+//! | `local/` | tokenizers from files: configured paths, and directories that are searched |
+//! | `hub.rs` | tokenizers from the Hugging Face hub, with the feature `hub` |
+//! | `service/` | tokenizers in another process, over gRPC |
+//! | `error.rs`, `counters.rs` | errors and their reasons; counters for metrics |
 
-pub mod chat;
-pub mod keys;
-pub mod score;
 pub mod tokenize;

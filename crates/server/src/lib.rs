@@ -53,7 +53,10 @@ pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
 pub use names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
-pub use score::{PodScore, ScoreOptions, Scores};
+pub use score::{
+    PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,
+    TierWeightsError,
+};
 pub use search::{Query, TokenPrompt};
 pub use server::{Server, ServerOptions, StartError};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

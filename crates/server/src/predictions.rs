@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::{SequenceHash, WorkerId};
-use flash_indexer_prompt::score::{Predicted, PredictedBlocks, PredictionLimits};
 use parking_lot::Mutex;
+
+use crate::score::{Predicted, PredictedBlocks, PredictionLimits};
 
 /// Predicted blocks of every model. Workers are unique in the process, so one table has them all.
 #[derive(Debug)]

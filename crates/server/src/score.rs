@@ -1,12 +1,19 @@
 //! Scores of pods.
 
+mod pod_filter;
+mod predicted_blocks;
+mod tier_weights;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, Tier, WorkerId, WorkerRank};
-use flash_indexer_prompt::score::{PodFilter, TierWeights};
 use rustc_hash::{FxHashMap, FxHashSet};
+
+pub use self::pod_filter::PodFilter;
+pub use self::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
+pub use self::tier_weights::{TierWeights, TierWeightsError};
 
 use crate::answer::StoreAnswer;
 use crate::ingest::Trust;

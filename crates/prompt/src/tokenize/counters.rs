@@ -1,44 +1,44 @@
-//! What a pool counts.
+//! The counters of a pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::FailureReason;
 
-/// What a pool has done so far, and what it is about to do.
+/// Counters and current sizes of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStatistics {
-    /// Prompts that wait, now.
+    /// Prompts in the queue now.
     pub queued: usize,
-    /// Bytes of the prompts that wait, now.
+    /// Bytes of the prompts in the queue now.
     pub queued_bytes: usize,
-    /// Tokenizers that are loaded, now.
+    /// Tokenizers that are loaded now.
     pub loaded: usize,
     /// Prompts that were tokenized.
     pub done: u64,
-    /// Prompts that were not, by [`FailureReason::ALL`]'s order; those that the queue refused are among them.
+    /// Prompts that failed, in the order of [`FailureReason::ALL`]. Includes prompts that the full queue rejected.
     pub failed: [u64; FailureReason::ALL.len()],
     /// Prompts whose tokenizer was loaded.
     pub cache_hits: u64,
-    /// Prompts whose tokenizer was not; those that waited while another loaded it are among them.
+    /// Prompts whose tokenizer was not loaded. Includes prompts that waited for another thread's load.
     pub cache_misses: u64,
-    /// Prompts of models that were known to be missing since a moment ago.
+    /// Prompts of models that were cached as missing.
     pub cache_negative_hits: u64,
-    /// Loaded tokenizers that were dropped to make room.
+    /// Loaded tokenizers that were evicted.
     pub cache_evictions: u64,
     /// Loaded tokenizers that were dropped because their files had changed.
     pub cache_outdated: u64,
     /// Tokenizers that were loaded.
     pub loads: u64,
-    /// Attempts to load one that failed in every place.
+    /// Loads that failed in every source.
     pub loads_failed: u64,
-    /// Callbacks that panicked when they were given their result.
+    /// Callbacks that panicked.
     pub callbacks_panicked: u64,
-    /// Places that could not be looked through as a whole, each time.
-    pub bounds_reached: u64,
+    /// Searches of a directory that ended early at a limit.
+    pub limits_reached: u64,
 }
 
 impl PoolStatistics {
-    /// Prompts that were not tokenized for one reason.
+    /// Number of prompts that failed for one reason.
     #[must_use]
     pub fn failed_for(&self, reason: FailureReason) -> u64 {
         self.failed[reason as usize]
@@ -78,7 +78,7 @@ impl Counters {
         self.failed[reason as usize].add_one();
     }
 
-    /// All that is counted here; the rest is left at zero.
+    /// Reads the counters. The current sizes stay zero.
     pub(super) fn read(&self) -> PoolStatistics {
         PoolStatistics {
             done: self.done.get(),

@@ -1,63 +1,63 @@
-//! Why a prompt has no tokens.
+//! Errors of tokenization.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use super::service::ServiceError;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX};
-use crate::chat::ChatError;
+use chat_template::ChatError;
 
-/// Why a prompt was not tokenized.
+/// Failure to tokenize a prompt.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizeError {
-    /// Too many prompts wait.
+    /// The queue is full.
     #[error(
-        "the tokenization queue is full ({prompts} prompts of {bytes} bytes wait): ask again later, or give the pool more workers"
+        "failed to queue the prompt: the tokenization queue is full ({prompts} prompts, {bytes} bytes); retry later, or give the pool more workers"
     )]
     QueueFull {
-        /// Prompts that wait.
+        /// Prompts in the queue.
         prompts: usize,
         /// Their bytes.
         bytes: usize,
     },
     /// The pool has been stopped.
-    #[error("tokenization is shutting down: ask another replica")]
+    #[error("failed to tokenize the prompt: the replica is shutting down; ask another replica")]
     Stopped,
-    /// Whoever had asked did not wait for it.
-    #[error("the prompt was withdrawn: ask again")]
+    /// The prompt was withdrawn before a worker took it.
+    #[error("failed to tokenize the prompt: it was withdrawn; retry")]
     Withdrawn,
-    /// The name is too long to be a model's.
-    #[error("the model's name has {bytes} bytes: names have at most {MODEL_NAME_BYTES_MAX}")]
+    /// The model's name is too long.
+    #[error("failed to find the model: its name has {bytes} bytes; names have at most {MODEL_NAME_BYTES_MAX}")]
     ModelName {
         /// Its length.
         bytes: usize,
     },
-    /// No place has the model.
-    #[error("no tokenizer for {0}")]
+    /// No source has the model.
+    #[error("failed to find a tokenizer for {0}")]
     UnknownModel(Arc<Unavailable>),
-    /// A place has the model, and no place has it in a form that can be used.
+    /// A source has the model, and none could load it.
     #[error("failed to load the tokenizer for {0}")]
     LoadFailed(Arc<Unavailable>),
     /// The chat cannot be rendered.
     #[error("failed to render the chat: {0}")]
     Chat(#[from] ChatError),
     /// The model's chat templates cannot be read.
-    #[error("the model's chat templates cannot be used: {0}")]
+    #[error("failed to load the model's chat templates: {0}")]
     BrokenChatTemplates(String),
-    /// The tokenizer refused the prompt.
+    /// The tokenizer rejected the prompt.
     #[error("failed to tokenize the prompt: {0}")]
     Tokenizer(String),
-    /// The tokenizer service gave no tokens.
-    #[error("the tokenizer service at {0}")]
+    /// The tokenizer service failed.
+    #[error("failed to tokenize by service: {0}")]
     Service(#[from] ServiceError),
     /// Tokenizing panicked.
-    #[error("tokenizing panicked, which is a fault in this program or in the model's files: {0}")]
+    #[error("failed to tokenize the prompt: the tokenizer panicked: {0}; check the model's files, or report a bug")]
     Panicked(String),
 }
 
 impl TokenizeError {
-    /// Which kind of failure this is counted as.
+    /// The reason under which metrics count this failure.
     #[must_use]
     pub fn reason(&self) -> FailureReason {
         match self {
@@ -69,7 +69,7 @@ impl TokenizeError {
             Self::Chat(_) => FailureReason::Chat,
             Self::Tokenizer(_) => FailureReason::Tokenizer,
             Self::Service(ServiceError::Unreachable { .. }) => FailureReason::ServiceUnreachable,
-            Self::Service(ServiceError::Late { .. }) => FailureReason::ServiceLate,
+            Self::Service(ServiceError::TimedOut { .. }) => FailureReason::ServiceTimedOut,
             Self::Service(_) => FailureReason::ServiceRefused,
             Self::Panicked(_) => FailureReason::Panicked,
         }
@@ -82,35 +82,35 @@ impl From<Arc<Unavailable>> for TokenizeError {
     }
 }
 
-/// Kinds of failures, as they are counted.
+/// Reasons of failures, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureReason {
     /// The queue was full.
     QueueFull,
     /// The pool had been stopped.
     Stopped,
-    /// It was withdrawn before its turn.
+    /// The prompt was withdrawn before a worker took it.
     Withdrawn,
-    /// No place has the model.
+    /// No source has the model.
     UnknownModel,
     /// The model's tokenizer, or its chat templates for a chat, could not be loaded.
     LoadFailed,
     /// The chat could not be rendered.
     Chat,
-    /// The tokenizer refused the prompt.
+    /// The tokenizer rejected the prompt.
     Tokenizer,
     /// The tokenizer service could not be reached.
     ServiceUnreachable,
     /// The tokenizer service did not answer in time.
-    ServiceLate,
-    /// The tokenizer service refused, or cannot do what was asked.
+    ServiceTimedOut,
+    /// The tokenizer service refused the request or does not support it.
     ServiceRefused,
-    /// Something panicked.
+    /// Tokenizing panicked.
     Panicked,
 }
 
 impl FailureReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 11] = [
         Self::QueueFull,
         Self::Stopped,
@@ -120,12 +120,12 @@ impl FailureReason {
         Self::Chat,
         Self::Tokenizer,
         Self::ServiceUnreachable,
-        Self::ServiceLate,
+        Self::ServiceTimedOut,
         Self::ServiceRefused,
         Self::Panicked,
     ];
 
-    /// Its name in metrics.
+    /// The reason's name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -137,35 +137,35 @@ impl FailureReason {
             Self::Chat => "chat",
             Self::Tokenizer => "tokenizer",
             Self::ServiceUnreachable => "service_unreachable",
-            Self::ServiceLate => "service_late",
+            Self::ServiceTimedOut => "service_late",
             Self::ServiceRefused => "service_refused",
             Self::Panicked => "panicked",
         }
     }
 }
 
-/// A model that no place gave a tokenizer for.
+/// A model that no source could load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     /// The model.
     pub model: String,
-    /// The places that were asked, in order.
-    pub tried: Vec<Place>,
+    /// The sources that were tried, in order.
+    pub tried: Vec<FailedSource>,
 }
 
-/// A place that was asked, and what it said.
+/// A source that was tried, and its error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Its name.
+pub struct FailedSource {
+    /// The source's name.
     pub name: String,
-    /// Why it gave nothing.
+    /// The source's error.
     pub error: LoadError,
 }
 
 impl Unavailable {
-    /// Whether a place has the model, or would, and it cannot be used.
+    /// Whether a source has the model, or may have it, and failed to load it.
     fn has_failed(&self) -> bool {
-        self.tried.iter().any(|place| matches!(place.error, LoadError::Failed(_)))
+        self.tried.iter().any(|source| matches!(source.error, LoadError::Failed(_)))
     }
 }
 
@@ -173,17 +173,16 @@ impl Display for Unavailable {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "model {:?}: ", self.model)?;
         if self.tried.is_empty() {
-            return f
-                .write_str("no place is configured that tokenizers come from: name paths, a directory or a service");
+            return f.write_str("no source of tokenizers is configured; configure paths, a directory or a service");
         }
         f.write_str("tried ")?;
-        for (number, place) in self.tried.iter().enumerate() {
+        for (number, source) in self.tried.iter().enumerate() {
             let separator = if number == 0 { "" } else { "; " };
-            write!(f, "{separator}{}: {}", place.name, place.error)?;
+            write!(f, "{separator}{}: {}", source.name, source.error)?;
         }
         if self.has_failed() {
-            return f.write_str("; mend what failed, or put the model's tokenizer.json where one of them looks");
+            return f.write_str("; correct what failed, or add the model's tokenizer.json to one of these sources");
         }
-        f.write_str("; put the model's tokenizer.json where one of them looks, or ask for a model that is there")
+        f.write_str("; add the model's tokenizer.json to one of these sources, or request another model")
     }
 }

@@ -1,4 +1,4 @@
-//! The Hugging Face hub.
+//! The Hugging Face hub as a source of tokenizers.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,26 +14,27 @@ use parking_lot::Mutex;
 use super::local::{FileTokenizer, TOKENIZER_FILE};
 use super::source::{LoadError, ModelTokenizer, TokenizerSource};
 
-/// Downloads that go on at a time, also those that nobody waits for any more.
+/// Maximum number of concurrent downloads. Includes downloads that no prompt waits for any more.
 pub const DOWNLOADS_MAX: usize = 4;
-/// What is fetched besides the tokenizer, when a model has it. The tokenizer comes last: where it is, the others are.
+/// Files that are downloaded besides the tokenizer, if a model has them. The tokenizer is downloaded last, so that its
+/// presence in the cache means that the others are there.
 const OTHER_FILES: [&str; 3] = ["tokenizer_config.json", "chat_template.jinja", "chat_template.json"];
 
-/// Where the hub is and what may be taken from it.
+/// Address, cache and credentials of the hub.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HubOptions {
-    /// Its address.
+    /// The hub's address.
     pub endpoint: String,
-    /// Where files are kept, in the layout of the Hugging Face libraries; other programs may use it as well.
+    /// Directory of downloaded files, in the layout of the Hugging Face libraries. Other programs may share it.
     pub cache: PathBuf,
-    /// A token, for models that not everybody may have.
+    /// An access token, for gated models.
     pub token: Option<String>,
-    /// How long a prompt waits for a download. The download goes on, so that a later prompt finds it.
+    /// Maximum wait of a prompt for a download. The download continues for later prompts.
     pub deadline: Duration,
 }
 
 impl fmt::Debug for HubOptions {
-    /// Without the token.
+    /// Prints all options but the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { endpoint, cache, deadline, .. } = self;
         let mut shown = f.debug_struct("HubOptions");
@@ -42,14 +43,14 @@ impl fmt::Debug for HubOptions {
 }
 
 impl HubOptions {
-    /// The public hub, without a token, and 8 s.
+    /// The public hub, without a token, with a deadline of 8 s.
     #[must_use]
     pub fn with_cache(cache: PathBuf) -> Self {
         Self { endpoint: "https://huggingface.co".to_owned(), cache, token: None, deadline: Duration::from_secs(8) }
     }
 }
 
-/// Downloads tokenizers and chat templates from the Hugging Face hub. What has been downloaded is not asked for again.
+/// Downloads tokenizers and chat templates from the Hugging Face hub. Never downloads a cached model again.
 pub struct Hub {
     options: HubOptions,
     api: Api,
@@ -57,11 +58,11 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Connects when the first model is asked for.
+    /// Creates the client. It connects at the first download.
     ///
     /// # Errors
     ///
-    /// When the client for HTTPS cannot be set up.
+    /// If the HTTPS client cannot be created.
     pub fn new(options: HubOptions) -> std::io::Result<Self> {
         let builder = ApiBuilder::from_cache(Cache::new(options.cache.clone()))
             .with_endpoint(options.endpoint.clone())
@@ -71,16 +72,16 @@ impl Hub {
         Ok(Self { options, api, downloading: Arc::default() })
     }
 
-    /// Starts a download and waits for it, though not for ever.
+    /// Starts a download and waits for it, at most until the deadline.
     fn download(&self, model: &str) -> Result<(), LoadError> {
-        let busy = |why: &str| Err(LoadError::Failed(format!("{why}: ask again later")));
+        let busy = |why: &str| Err(LoadError::Failed(format!("{why}; retry later")));
         {
             let mut downloading = self.downloading.lock();
             if downloading.len() >= DOWNLOADS_MAX {
-                return busy(&format!("{DOWNLOADS_MAX} downloads go on already"));
+                return busy(&format!("{DOWNLOADS_MAX} downloads are running already"));
             }
             if !downloading.insert(model.to_owned()) {
-                return busy("the download is still going on");
+                return busy("the download is still running");
             }
         }
         let (sender, result) = channel();
@@ -89,16 +90,16 @@ impl Hub {
         let thread = std::thread::Builder::new().name("hub-download".to_owned()).spawn(move || {
             let result = fetch(&repository);
             ongoing.lock().remove(&name);
-            // Nobody may be waiting any more.
+            // The receiver is gone if the prompt's deadline has passed.
             let _ = sender.send(result);
         });
         if let Err(error) = thread {
             self.downloading.lock().remove(model);
-            return Err(LoadError::Failed(format!("no thread for the download: {error}")));
+            return Err(LoadError::Failed(format!("failed to start a download thread: {error}")));
         }
         match result.recv_timeout(self.options.deadline) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => busy("the download goes on"),
+            Err(RecvTimeoutError::Timeout) => busy("the download continues in the background"),
             Err(RecvTimeoutError::Disconnected) => {
                 self.downloading.lock().remove(model);
                 Err(LoadError::Failed("the download panicked".to_owned()))
@@ -108,13 +109,13 @@ impl Hub {
 }
 
 impl TokenizerSource for Hub {
-    fn place(&self) -> String {
+    fn name(&self) -> String {
         format!("hub {}", self.options.endpoint)
     }
 
     fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
         if !is_repository_name(model) {
-            return Err(LoadError::Absent("the name is not that of a repository on the hub".to_owned()));
+            return Err(LoadError::Absent("not the name of a repository on the hub".to_owned()));
         }
         let cached = Cache::new(self.options.cache.clone()).model(model.to_owned());
         if cached.get(TOKENIZER_FILE).is_none() {
@@ -125,7 +126,7 @@ impl TokenizerSource for Hub {
     }
 }
 
-/// `name` or `organisation/name`, of letters, digits, `-`, `_` and `.`, as the hub has them.
+/// Whether a name is `name` or `organisation/name`, of letters, digits, `-`, `_` and `.`, as on the hub.
 fn is_repository_name(model: &str) -> bool {
     let is_part = |part: &str| {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -161,9 +162,9 @@ fn status(error: &ApiError) -> Option<u16> {
 
 fn explain(error: &ApiError) -> LoadError {
     match status(error) {
-        Some(404) => LoadError::Absent(format!("it does not have this model with a {TOKENIZER_FILE}")),
+        Some(404) => LoadError::Absent(format!("the hub does not have this model with a {TOKENIZER_FILE}")),
         Some(code @ (401 | 403)) => {
-            LoadError::Failed(format!("it answered {code}: give a token whose owner may read this model"))
+            LoadError::Failed(format!("the hub answered {code}; configure a token whose owner may read this model"))
         }
         _ => LoadError::Failed(error.to_string()),
     }

@@ -1,4 +1,4 @@
-//! One prompt on its way through a pool.
+//! A job: one prompt to be tokenized.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Gives the result to whoever wants it, and counts it.
+    /// Counts the result and calls the callback with it.
     pub(super) fn finish(on_done: OnDone, result: Result<Tokenized, TokenizeError>, counters: &Counters) {
         match &result {
             Ok(_) => counters.done.add_one(),
@@ -31,8 +31,8 @@ impl Job {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    message.unwrap_or("it said nothing").to_owned()
+    message.unwrap_or("no message").to_owned()
 }

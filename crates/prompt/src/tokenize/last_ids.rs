@@ -1,9 +1,9 @@
-//! The end of a prompt.
+//! Truncation of a prompt from the left.
 
-/// At most `kept` ids: those that the tokenizer has added, by their places, and of the others the last.
+/// At most `kept` ids: the ids that the tokenizer added, by position, and the last of the others.
 ///
-/// This is truncation from the left as engines have the library do it. It is not the last `kept` of all when a token begins
-/// the sequence; when not even the added ones fit, it is.
+/// This equals truncation from the left by the `tokenizers` library, as engines use it: a token that begins the sequence
+/// stays. If not even the added ids fit, the result is the last `kept` ids.
 pub(super) fn last_ids(ids: &[u32], is_added: impl Fn(usize) -> bool, kept: usize) -> Vec<u32> {
     let surplus = ids.len().saturating_sub(kept);
     let content = (0..ids.len()).filter(|at| !is_added(*at)).count();

@@ -1,12 +1,8 @@
-//! Prompts and chats to token ids: a pool of threads, tokenizers loaded when they are needed, and the
-//! places where they come from.
+//! Tokenization of texts and chats: a pool of threads, a cache of tokenizers, and the sources of tokenizers.
 //!
-//! A [`TokenizerPool`] asks its [`TokenizerSource`]s in order for the tokenizer of a model: paths that were
-//! named ([`NamedPaths`]), a directory that is searched ([`ModelDirectory`]), the Hugging Face hub (`Hub`, with
-//! the feature `hub`), a tokenizer service ([`TokenizerService`]). What it got is kept until others are used
-//! more.
-//!
-//! Nothing here needs the network except the last two.
+//! A [`TokenizerPool`] loads the tokenizer of a model from the first of its [`TokenizerSource`]s that has it: configured
+//! paths ([`NamedPaths`]), a directory that is searched ([`ModelDirectory`]), the Hugging Face hub (`Hub`, with the feature
+//! `hub`), a tokenizer service ([`TokenizerService`]). Only the last two use the network.
 
 mod counters;
 mod error;
@@ -19,12 +15,11 @@ mod models;
 mod pool;
 mod prompt;
 mod queue;
-mod recent;
 mod service;
 mod source;
 
 pub use counters::PoolStatistics;
-pub use error::{FailureReason, Place, TokenizeError, Unavailable};
+pub use error::{FailedSource, FailureReason, TokenizeError, Unavailable};
 #[cfg(feature = "hub")]
 pub use hub::{DOWNLOADS_MAX, Hub, HubOptions};
 pub use local::{ModelDirectory, ModelDirectoryOptions, ModelFiles, NamedPaths, TOKENIZER_BYTES_MAX};

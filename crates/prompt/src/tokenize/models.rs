@@ -1,19 +1,20 @@
-//! Loaded tokenizers by model: each is loaded once, the longest unused are dropped.
+//! The cache of tokenizers by model: each is loaded once, and the least recently used is evicted.
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
 use super::counters::Counters;
-use super::error::{Place, TokenizeError, Unavailable};
+use super::error::{FailedSource, TokenizeError, Unavailable};
 use super::job::panic_message;
-use super::recent::Recent;
 use super::source::{LoadError, MODEL_NAME_BYTES_MAX, ModelTokenizer, TokenizerSource};
 
-/// Models that are remembered to be missing; they take no room from loaded ones.
+/// Maximum number of models that are cached as missing, besides the loaded ones.
 pub const MISSING_MODELS_MAX: usize = 1024;
 
 pub(super) struct ModelsOptions {
@@ -22,14 +23,14 @@ pub(super) struct ModelsOptions {
     pub(super) checked_every: Duration,
 }
 
-/// A tokenizer and where it came from.
+/// A tokenizer and the name of its source.
 #[derive(Clone)]
 pub(super) struct Loaded {
     pub(super) tokenizer: Arc<dyn ModelTokenizer>,
-    pub(super) place: Arc<str>,
+    pub(super) source_name: Arc<str>,
 }
 
-/// Tokenizers that are loaded, being loaded, or known to be missing.
+/// Models whose tokenizers are loaded, being loaded or cached as missing.
 pub(super) struct Models {
     sources: Vec<(Arc<str>, Box<dyn TokenizerSource>)>,
     options: ModelsOptions,
@@ -39,38 +40,35 @@ pub(super) struct Models {
 }
 
 struct State {
-    loaded: Recent<Kept>,
-    missing: Recent<Missing>,
+    loaded: LruCache<String, CachedTokenizer>,
+    missing: LruCache<String, CachedFailure>,
     loading: HashSet<String>,
 }
 
-struct Kept {
+struct CachedTokenizer {
     loaded: Loaded,
     checked: Instant,
 }
 
-struct Missing {
+struct CachedFailure {
     why: Arc<Unavailable>,
     since: Instant,
 }
 
-enum Found {
+enum Lookup {
     Loaded(Loaded),
-    /// It is time to ask whether it is still what its source has.
+    /// The tokenizer is due for a check against its source.
     Unchecked(Loaded),
     Missing(Arc<Unavailable>),
     Loading,
-    Nothing,
+    Unknown,
 }
 
 impl Models {
     pub(super) fn new(sources: Vec<Box<dyn TokenizerSource>>, options: ModelsOptions, counters: Arc<Counters>) -> Self {
-        let state = State {
-            loaded: Recent::new(options.loaded_max),
-            missing: Recent::new(MISSING_MODELS_MAX),
-            loading: HashSet::new(),
-        };
-        let sources = sources.into_iter().map(|source| (Arc::from(source.place()), source)).collect();
+        let state =
+            State { loaded: lru(options.loaded_max), missing: lru(MISSING_MODELS_MAX), loading: HashSet::new() };
+        let sources = sources.into_iter().map(|source| (Arc::from(source.name()), source)).collect();
         Self { sources, options, state: Mutex::new(state), load_ended: Condvar::new(), counters }
     }
 
@@ -78,16 +76,16 @@ impl Models {
         self.state.lock().loaded.len()
     }
 
-    /// How many tokenizers were loaded once and are not any more.
+    /// Number of tokenizers that were loaded and dropped.
     pub(super) fn dropped(&self) -> u64 {
         self.counters.cache_evictions.get() + self.counters.cache_outdated.get()
     }
 
-    pub(super) fn bounds_reached(&self) -> u64 {
-        self.sources.iter().map(|(_, source)| source.bounds_reached()).sum()
+    pub(super) fn limits_reached(&self) -> u64 {
+        self.sources.iter().map(|(_, source)| source.limits_reached()).sum()
     }
 
-    /// The tokenizer of a model, loaded by this call if it is not there yet. Waits while another thread loads it.
+    /// The tokenizer of a model. Loads it if it is not cached, or waits while another thread loads it.
     pub(super) fn get(&self, model: &str) -> Result<Loaded, TokenizeError> {
         if model.len() > MODEL_NAME_BYTES_MAX {
             return Err(TokenizeError::ModelName { bytes: model.len() });
@@ -96,13 +94,13 @@ impl Models {
         let mut has_missed = false;
         loop {
             match state.find(model, &self.options) {
-                Found::Loaded(loaded) => {
+                Lookup::Loaded(loaded) => {
                     if !has_missed {
                         self.counters.cache_hits.add_one();
                     }
                     return Ok(loaded);
                 }
-                Found::Unchecked(loaded) => {
+                Lookup::Unchecked(loaded) => {
                     drop(state);
                     if loaded.tokenizer.is_current() {
                         self.counters.cache_hits.add_one();
@@ -113,17 +111,17 @@ impl Models {
                         self.counters.cache_outdated.add_one();
                     }
                 }
-                Found::Missing(why) => {
+                Lookup::Missing(why) => {
                     if !has_missed {
                         self.counters.cache_negative_hits.add_one();
                     }
                     return Err(why.into());
                 }
-                Found::Loading => {
+                Lookup::Loading => {
                     self.count_miss(&mut has_missed);
                     self.load_ended.wait(&mut state);
                 }
-                Found::Nothing => {
+                Lookup::Unknown => {
                     self.count_miss(&mut has_missed);
                     state.loading.insert(model.to_owned());
                     break;
@@ -132,7 +130,7 @@ impl Models {
         }
         drop(state);
         let result = self.load(model);
-        self.keep(model, &result);
+        self.cache(model, &result);
         result.map_err(Into::into)
     }
 
@@ -144,30 +142,34 @@ impl Models {
 
     fn load(&self, model: &str) -> Result<Loaded, Arc<Unavailable>> {
         let mut tried = Vec::new();
-        for (place, source) in &self.sources {
+        for (source_name, source) in &self.sources {
             match load_from(source.as_ref(), model) {
-                Ok(tokenizer) => return Ok(Loaded { tokenizer, place: Arc::clone(place) }),
-                Err(error) => tried.push(Place { name: place.to_string(), error }),
+                Ok(tokenizer) => return Ok(Loaded { tokenizer, source_name: Arc::clone(source_name) }),
+                Err(error) => tried.push(FailedSource { name: source_name.to_string(), error }),
             }
         }
         Err(Arc::new(Unavailable { model: model.to_owned(), tried }))
     }
 
-    fn keep(&self, model: &str, result: &Result<Loaded, Arc<Unavailable>>) {
+    fn cache(&self, model: &str, result: &Result<Loaded, Arc<Unavailable>>) {
         let now = Instant::now();
         let mut state = self.state.lock();
         state.loading.remove(model);
         match result {
             Ok(loaded) => {
                 self.counters.loads.add_one();
-                state.missing.remove(model);
-                if state.loaded.insert(model.to_owned(), Kept { loaded: loaded.clone(), checked: now }).is_some() {
+                state.missing.pop(model);
+                if state
+                    .loaded
+                    .push(model.to_owned(), CachedTokenizer { loaded: loaded.clone(), checked: now })
+                    .is_some()
+                {
                     self.counters.cache_evictions.add_one();
                 }
             }
             Err(why) => {
                 self.counters.loads_failed.add_one();
-                state.missing.insert(model.to_owned(), Missing { why: Arc::clone(why), since: now });
+                state.missing.push(model.to_owned(), CachedFailure { why: Arc::clone(why), since: now });
             }
         }
         drop(state);
@@ -176,33 +178,40 @@ impl Models {
 }
 
 impl State {
-    fn find(&mut self, model: &str, options: &ModelsOptions) -> Found {
-        if let Some(kept) = self.loaded.get(model) {
+    fn find(&mut self, model: &str, options: &ModelsOptions) -> Lookup {
+        if let Some(kept) = self.loaded.get_mut(model) {
             let loaded = kept.loaded.clone();
             if kept.checked.elapsed() < options.checked_every {
-                return Found::Loaded(loaded);
+                return Lookup::Loaded(loaded);
             }
-            // Others go on with it while this thread looks at the files.
+            // Other threads keep using it while this one checks the files.
             kept.checked = Instant::now();
-            return Found::Unchecked(loaded);
+            return Lookup::Unchecked(loaded);
         }
         if let Some(missing) = self.missing.get(model)
             && missing.since.elapsed() < options.missing_for
         {
-            return Found::Missing(Arc::clone(&missing.why));
+            return Lookup::Missing(Arc::clone(&missing.why));
         }
-        if self.loading.contains(model) { Found::Loading } else { Found::Nothing }
+        if self.loading.contains(model) { Lookup::Loading } else { Lookup::Unknown }
     }
 
-    /// Whether it was still there.
+    /// Drops an outdated tokenizer. False if another thread has done so.
     fn drop_outdated(&mut self, model: &str, outdated: &Loaded) -> bool {
         let is_there =
             self.loaded.get(model).is_some_and(|kept| Arc::ptr_eq(&kept.loaded.tokenizer, &outdated.tokenizer));
-        is_there && self.loaded.remove(model).is_some()
+        is_there && self.loaded.pop(model).is_some()
     }
+}
+
+/// An empty cache of at most `entries_max` entries, at least one. Memory is allocated as entries come.
+fn lru<V>(entries_max: usize) -> LruCache<String, V> {
+    let mut cache = LruCache::unbounded();
+    cache.resize(NonZeroUsize::new(entries_max).unwrap_or(NonZeroUsize::MIN));
+    cache
 }
 
 fn load_from(source: &dyn TokenizerSource, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
     catch_unwind(AssertUnwindSafe(|| source.load(model)))
-        .unwrap_or_else(|panic| Err(LoadError::Failed(format!("loading it panicked: {}", panic_message(&*panic)))))
+        .unwrap_or_else(|panic| Err(LoadError::Failed(format!("the source panicked: {}", panic_message(&*panic)))))
 }

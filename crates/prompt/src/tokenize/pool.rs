@@ -1,4 +1,4 @@
-//! The pool: threads that render and tokenize.
+//! The thread pool that renders and tokenizes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,30 +16,30 @@ use super::prompt::{Prompt, PromptOptions, Tokenized};
 use super::queue::{Queue, Ticket};
 use super::source::TokenizerSource;
 
-/// A thread is replaced by a new one when so many tokenizers that it may have used were dropped: the `tokenizers`
-/// crate caches words by tokenizer in each thread, and forgets them only when the thread ends.
+/// Number of dropped tokenizers after which a worker thread is replaced. The `tokenizers` crate caches words by tokenizer in
+/// each thread, and frees them only when the thread ends.
 const DROPPED_TOKENIZERS_PER_THREAD: u64 = 8;
 
-/// Sizes and times of a pool.
+/// Sizes and intervals of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Threads, at least one.
+    /// Worker threads, at least one.
     pub workers: usize,
-    /// Prompts that may wait, at least one.
+    /// Maximum number of queued prompts, at least one.
     pub queued_prompts_max: usize,
-    /// Bytes of prompts that may wait. A single prompt may have more.
+    /// Maximum bytes of queued prompts. An empty queue accepts one larger prompt.
     pub queued_bytes_max: usize,
-    /// Tokenizers that are kept loaded, at least one.
+    /// Maximum number of loaded tokenizers, at least one.
     pub loaded_models_max: usize,
-    /// How long a model that no place has is not looked for again.
+    /// Time after which a model that no source has is searched for again.
     pub missing_for: Duration,
-    /// How often a loaded tokenizer's files are looked at for changes, at most.
+    /// Minimum time between two checks of a loaded tokenizer's files for changes.
     pub checked_every: Duration,
 }
 
 impl Default for PoolOptions {
-    /// One worker for each processor, 1,024 prompts of 256 MiB that wait, 16 tokenizers, missing for 5 s, checked every
-    /// second.
+    /// One worker per processor, 1,024 queued prompts of 256 MiB, 16 tokenizers; missing models are searched for after 5 s,
+    /// files are checked every second.
     fn default() -> Self {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
@@ -52,15 +52,14 @@ impl Default for PoolOptions {
     }
 }
 
-/// Longest wait for prompts that workers have begun when the pool stops.
+/// Maximum wait for running jobs when the pool stops.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
 const STOP_CHECK: Duration = Duration::from_millis(2);
 
-/// Renders chats and tokenizes prompts on threads of its own.
+/// Renders chats and tokenizes prompts on its own threads.
 ///
-/// Prompts wait in one bounded queue and are begun in the order in which they came. Nothing waits for room: a full
-/// queue is an error. A worker that fetches a tokenizer, or asks a service, is not free for others meanwhile.
-/// A tokenizer that panics fails its prompt and nothing else.
+/// Prompts wait in one bounded first-in, first-out queue. Submission never blocks: a full queue is an error. A worker
+/// that loads a tokenizer or calls a service is busy meanwhile. A tokenizer that panics fails only its prompt.
 pub struct TokenizerPool {
     shared: Arc<Shared>,
 }
@@ -73,11 +72,11 @@ struct Shared {
 }
 
 impl TokenizerPool {
-    /// Starts the workers. `sources` are asked in this order.
+    /// Starts the workers. Tokenizers are loaded from the first of `sources` that has them.
     ///
     /// # Errors
     ///
-    /// When a thread cannot be started.
+    /// If a thread cannot be started.
     pub fn start(sources: Vec<Box<dyn TokenizerSource>>, options: &PoolOptions) -> std::io::Result<Self> {
         let counters = Arc::new(Counters::default());
         let models_options = ModelsOptions {
@@ -98,12 +97,11 @@ impl TokenizerPool {
         Ok(pool)
     }
 
-    /// Tokenizes as engines do, and waits for it.
+    /// Tokenizes as engines do, and blocks until the result is there.
     ///
     /// # Errors
     ///
-    /// When the queue is full or the pool stopped, when there is no tokenizer for the model, and when the prompt cannot
-    /// be rendered or tokenized.
+    /// If the queue is full, the pool has stopped, no source has the model, or the prompt cannot be rendered or tokenized.
     pub fn tokenize(&self, model: &str, prompt: Prompt) -> Result<Tokenized, TokenizeError> {
         self.tokenize_with(model, prompt, PromptOptions::default())
     }
@@ -112,7 +110,7 @@ impl TokenizerPool {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The same.
     pub fn tokenize_with(
         &self,
         model: &str,
@@ -121,18 +119,18 @@ impl TokenizerPool {
     ) -> Result<Tokenized, TokenizeError> {
         let (sender, result) = bounded(1);
         self.submit_with(model, prompt, options, move |tokenized| {
-            // Whoever asked waits for it.
+            // The receiver below outlives this callback.
             let _ = sender.send(tokenized);
         })?;
         result.recv().unwrap_or(Err(TokenizeError::Stopped))
     }
 
-    /// Queues a prompt that is tokenized as engines do, and returns at once. `on_done` is called exactly once, by a
-    /// worker, or by the thread that stops the pool or withdraws the prompt; it should not take long.
+    /// Queues a prompt to be tokenized as engines do, and returns at once. `on_done` is called exactly once: by a worker, or
+    /// by the thread that stops the pool or withdraws the prompt. It must not block.
     ///
     /// # Errors
     ///
-    /// When the queue is full or the pool stopped; `on_done` is not called then.
+    /// If the queue is full or the pool has stopped. `on_done` is not called then.
     pub fn submit(
         &self,
         model: &str,
@@ -146,7 +144,7 @@ impl TokenizerPool {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The same.
     pub fn submit_with(
         &self,
         model: &str,
@@ -160,14 +158,14 @@ impl TokenizerPool {
         self.shared.queue.push(job, bytes).inspect_err(|error| self.shared.counters.failed(error.reason()))
     }
 
-    /// Nobody wants this prompt's tokens any more: fails it, unless a worker has begun it.
+    /// Withdraws a queued prompt: it fails with [`TokenizeError::Withdrawn`]. No effect once a worker has taken it.
     pub fn withdraw(&self, ticket: Ticket) {
         if let Some(job) = self.shared.queue.withdraw(ticket) {
             Job::finish(job.on_done, Err(TokenizeError::Withdrawn), &self.shared.counters);
         }
     }
 
-    /// What has been done so far.
+    /// Counters and current sizes.
     #[must_use]
     pub fn statistics(&self) -> PoolStatistics {
         let (queued, queued_bytes) = self.shared.queue.size();
@@ -175,25 +173,25 @@ impl TokenizerPool {
             queued,
             queued_bytes,
             loaded: self.shared.models.loaded(),
-            bounds_reached: self.shared.models.bounds_reached(),
+            limits_reached: self.shared.models.limits_reached(),
             ..self.shared.counters.read()
         }
     }
 
-    /// Takes no more prompts, fails those that wait, and returns when those that were begun are done, or after
-    /// three seconds: a worker that is still busy then is abandoned. Dropping the pool does the same.
+    /// Stops the pool: rejects new prompts, fails the queued ones, and waits up to three seconds for the running ones. A worker
+    /// that is still busy then is abandoned. Dropping the pool does the same.
     pub fn stop(&self) {
         let deadline = Instant::now() + STOP_DEADLINE;
         for job in self.shared.queue.close() {
             Job::finish(job.on_done, Err(TokenizeError::Stopped), &self.shared.counters);
         }
-        // A worker that is being replaced has left the handle of the new one before it ends.
+        // A worker that starts its replacement stores the new handle before it ends.
         while let Some(thread) = self.shared.take_thread() {
             while !thread.is_finished() && Instant::now() < deadline {
                 std::thread::sleep(STOP_CHECK);
             }
             if thread.is_finished() {
-                // What panics in a worker has been caught there.
+                // Workers catch panics themselves.
                 let _ = thread.join();
             }
         }
@@ -207,7 +205,7 @@ impl Drop for TokenizerPool {
 }
 
 impl Shared {
-    /// A thread to wait for; never the one that asks, which is a worker when a callback drops the pool.
+    /// Takes a thread to wait for. Never the current thread, which is a worker if a callback drops the pool.
     fn take_thread(&self) -> Option<JoinHandle<()>> {
         let mut threads = self.threads.lock();
         threads.retain(|thread| thread.thread().id() != std::thread::current().id());
@@ -220,7 +218,7 @@ impl Shared {
         let result = catch_unwind(AssertUnwindSafe(|| {
             let loaded = self.models.get(&model)?;
             let ids = loaded.tokenizer.tokenize(&prompt, options)?;
-            Ok(Tokenized { ids, place: loaded.place, waited: begun - submitted, worked: begun.elapsed() })
+            Ok(Tokenized { ids, source: loaded.source_name, waited: begun - submitted, worked: begun.elapsed() })
         }));
         let result = result.unwrap_or_else(|panic| Err(TokenizeError::Panicked(panic_message(&*panic))));
         Job::finish(on_done, result, &self.counters);
@@ -246,7 +244,7 @@ fn run_worker(shared: &Arc<Shared>, number: usize) {
         }
         match start_worker(shared, number) {
             Ok(()) => return,
-            // No thread to be had: go on with this one, and try again later.
+            // No new thread is available: keep this one and try again later.
             Err(_) => replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD,
         }
     }

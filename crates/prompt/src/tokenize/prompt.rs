@@ -1,21 +1,21 @@
-//! What is tokenized, how, and what comes of it.
+//! The input and the output of tokenization.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chat::{ChatError, ChatRequest};
+use chat_template::{ChatError, ChatRequest};
 
-/// What is to be tokenized.
+/// The input of tokenization.
 #[derive(Debug, Clone)]
 pub enum Prompt {
-    /// A text as it is.
+    /// A text, tokenized unchanged.
     Text(String),
-    /// A chat, rendered with the template of its model first.
+    /// A chat, rendered with its model's template before it is tokenized.
     Chat(Box<ChatRequest>),
 }
 
 impl Prompt {
-    /// What it takes in memory, about.
+    /// Approximate size in memory.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -29,26 +29,25 @@ impl Prompt {
     }
 }
 
-/// How a prompt is tokenized where that is not as engines do it.
+/// Deviations from how engines tokenize a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptOptions {
-    /// Whether the tokenizer adds what it adds to a sequence.
+    /// Whether the tokenizer adds its special tokens.
     pub special_tokens: SpecialTokens,
-    /// At most so many tokens are kept, from the end. Tokens that the tokenizer adds are kept and count. `None`: what a
-    /// chat request says itself, and all of a text.
+    /// Maximum number of tokens to keep, from the end. Tokens that the tokenizer adds are kept, and count. `None` keeps the
+    /// number in a chat request, and all tokens of a text.
     pub keep_last: Option<usize>,
 }
 
 impl PromptOptions {
-    /// How many tokens of this prompt are kept, if not all. A chat request may say so as well; -1 is as many as the model
-    /// takes, which is all of a prompt that the model takes.
+    /// Number of tokens of this prompt to keep. `None` keeps all. A chat request may set it as well; its -1 means the model's
+    /// maximum, which a valid prompt does not exceed.
     pub(super) fn keep_last_of(self, prompt: &Prompt) -> Result<Option<usize>, ChatError> {
         let asked = match prompt {
             Prompt::Chat(request) => request.truncate_prompt_tokens.filter(|asked| *asked != -1),
             Prompt::Text(_) => None,
         };
-        let wrong =
-            |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}: send a number from 0 on, or -1"));
+        let wrong = |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}; send a number >= 0, or -1"));
         let asked = asked.map(|asked| usize::try_from(asked).map_err(|_| wrong(asked))).transpose()?;
         Ok(self.keep_last.or(asked))
     }
@@ -56,20 +55,20 @@ impl PromptOptions {
 
 /// Whether a tokenizer adds its special tokens, such as the one that begins a sequence.
 ///
-/// Tokens that are written out in a text are recognised in any case.
+/// Special tokens that are spelled out in a text are recognised in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// As engines do: to a text, and not to a chat, whose template has written them.
+    /// As engines do: added to a text, and not to a chat, whose template contains them.
     #[default]
     AsEngines,
-    /// They are added.
+    /// Added to texts and chats.
     Added,
-    /// They are not added.
+    /// Never added.
     Omitted,
 }
 
 impl SpecialTokens {
-    /// Whether they are added to `prompt`.
+    /// Whether special tokens are added to `prompt`.
     #[must_use]
     pub fn are_added_to(self, prompt: &Prompt) -> bool {
         match self {
@@ -80,15 +79,15 @@ impl SpecialTokens {
     }
 }
 
-/// The tokens of a prompt, and how they came about.
+/// The tokens of a prompt, their source and timings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokenized {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// Where the tokenizer came from, as [`TokenizerSource::place`](super::TokenizerSource::place) tells it.
-    pub place: Arc<str>,
+    /// Name of the tokenizer's source, see [`TokenizerSource::name`](super::TokenizerSource::name).
+    pub source: Arc<str>,
     /// Time in the queue.
     pub waited: Duration,
-    /// Time of the work: fetching the tokenizer when it was not there yet, rendering, tokenizing.
+    /// Time of the work: loading the tokenizer if it was not cached, rendering, tokenizing.
     pub worked: Duration,
 }

@@ -1,4 +1,4 @@
-//! Jobs that wait, bounded by number and bytes.
+//! The queue of jobs, limited by number and bytes.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use super::error::TokenizeError;
 use super::job::Job;
 
-/// A prompt's place in the queue.
+/// Identifies a submitted prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -20,7 +20,7 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// In the order of their tickets, each with its bytes.
+    /// Jobs in the order of their tickets, each with its bytes.
     jobs: VecDeque<(Ticket, Job, usize)>,
     bytes: usize,
     tickets: u64,
@@ -32,7 +32,7 @@ impl Queue {
         Self { state: Mutex::default(), filled: Condvar::new(), jobs_max: jobs_max.max(1), bytes_max }
     }
 
-    /// Appends a job of `bytes`. One that is larger than the whole queue is taken into an empty one.
+    /// Appends a job of `bytes`. An empty queue accepts a job larger than the limit.
     pub(super) fn push(&self, job: Job, bytes: usize) -> Result<Ticket, TokenizeError> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -51,7 +51,7 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// Takes a job out before its turn, if it still waits. Costs the length of the queue at most.
+    /// Removes a job that is still queued. Cost: at most the length of the queue.
     pub(super) fn withdraw(&self, ticket: Ticket) -> Option<Job> {
         let mut state = self.state.lock();
         let at = state.jobs.binary_search_by_key(&ticket, |(ticket, ..)| *ticket).ok()?;
@@ -60,7 +60,7 @@ impl Queue {
         Some(job)
     }
 
-    /// Waits for a job; `None` when the queue was closed.
+    /// Waits for a job. `None` once the queue is closed.
     pub(super) fn pop(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {
@@ -75,7 +75,7 @@ impl Queue {
         }
     }
 
-    /// Takes no more, and gives what still waits.
+    /// Closes the queue and returns the queued jobs.
     pub(super) fn close(&self) -> Vec<Job> {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -90,7 +90,7 @@ impl Queue {
         self.state.lock().is_closed
     }
 
-    /// Jobs that wait, and their bytes.
+    /// Number of queued jobs, and their bytes.
     pub(super) fn size(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.jobs.len(), state.bytes)

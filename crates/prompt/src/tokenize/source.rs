@@ -1,55 +1,55 @@
-//! Places where tokenizers come from.
+//! The interface of tokenizer sources.
 
 use std::sync::Arc;
 
 use super::error::TokenizeError;
 use super::prompt::{Prompt, PromptOptions};
 
-/// Longest name of a model that is looked for, in bytes.
+/// Maximum length of a model's name, in bytes.
 pub const MODEL_NAME_BYTES_MAX: usize = 1024;
 
-/// One place where tokenizers of models come from.
+/// A source of tokenizers, such as a directory or a service.
 ///
-/// A pool calls it from several threads, for one model at a time from one of them.
+/// A pool calls it from several threads, and for one model from one thread at a time.
 pub trait TokenizerSource: Send + Sync {
-    /// The place, as errors and answers name it, for example `directory /models`.
-    fn place(&self) -> String;
+    /// The source's name in errors and answers, for example `directory /models`.
+    fn name(&self) -> String;
 
-    /// Fetches what tokenizes prompts of `model`. May take long.
+    /// Loads the tokenizer of `model`. May block for long.
     ///
     /// # Errors
     ///
-    /// When the place does not have the model, or has it and it cannot be used.
+    /// If the source does not have the model, or fails to load it.
     fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError>;
 
-    /// How often a bound of this place was hit, so that it could not be looked through as a whole.
-    fn bounds_reached(&self) -> u64 {
+    /// Number of searches that ended early at a limit of this source.
+    fn limits_reached(&self) -> u64 {
         0
     }
 }
 
-/// What tokenizes the prompts of one model.
+/// The tokenizer of one model.
 pub trait ModelTokenizer: Send + Sync {
-    /// Token ids of a prompt.
+    /// Tokenizes a prompt.
     ///
     /// # Errors
     ///
-    /// When the prompt cannot be rendered or tokenized.
+    /// If the prompt cannot be rendered or tokenized.
     fn tokenize(&self, prompt: &Prompt, options: PromptOptions) -> Result<Vec<u32>, TokenizeError>;
 
-    /// Whether its source would still give the same; `false` has it fetched anew. Asked now and then.
+    /// Whether the source still has this version. The pool calls it periodically and reloads the tokenizer on `false`.
     fn is_current(&self) -> bool {
         true
     }
 }
 
-/// Why a place gave no tokenizer. The next place is asked in either case.
+/// Failure of a source to load a tokenizer. The pool then tries the next source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// It does not have this model; says what it has, or what it would take.
+    /// The source does not have this model.
     #[error("{0}")]
     Absent(String),
-    /// It has it, or would, and it cannot be used.
+    /// The source has this model, or may have it, and failed to load it.
     #[error("{0}")]
     Failed(String),
 }

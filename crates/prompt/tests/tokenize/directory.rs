@@ -1,4 +1,4 @@
-//! Finding models on disk.
+//! Search for models on disk.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use crate::support::{
     write_model,
 };
 
-/// Writes a model as a hub's cache has it: files are links to blobs.
+/// Writes a model in the layout of the hub's cache, where files are links to blobs.
 fn write_snapshot(repository: &Path, revision: &str, id_of_one: u32) {
     let (blobs, snapshot) = (repository.join("blobs"), repository.join("snapshots").join(revision));
     fs::create_dir_all(&blobs).expect("a folder");
@@ -167,14 +167,14 @@ fn searches_end_at_their_bounds_and_say_so() {
         let directory = ModelDirectory::new(root.path().to_owned(), options);
         let found = names(&directory).len();
         let error = directory.load("org/none").err().expect("it is not there").to_string();
-        (found, error, directory.bounds_reached())
+        (found, error, directory.limits_reached())
     };
     let (found, error, bounds) = search(ModelDirectoryOptions { models_max: 3, ..always_searching() });
     assert_eq!((found, bounds), (3, 2));
-    assert!(error.contains("largest number of models"), "{error}");
+    assert!(error.contains("maximum number of models"), "{error}");
     let (_, error, bounds) = search(ModelDirectoryOptions { entries_max: 4, ..always_searching() });
     assert_eq!(bounds, 2);
-    assert!(error.contains("largest number of files and folders"), "{error}");
+    assert!(error.contains("maximum number of files and folders"), "{error}");
     let (found, _, bounds) = search(ModelDirectoryOptions { depth_max: 2, ..always_searching() });
     assert_eq!((found, bounds), (5, 0), "what lies deeper is not looked for");
 }
@@ -202,11 +202,11 @@ fn paths_may_be_named_one_by_one() {
     assert_eq!(ids(&pool, "file", "one"), [0, 3]);
     assert_eq!(ids(&pool, "/models/folder", "one"), [0, 3]);
     assert_eq!(ids(&pool, "x", "one"), [0, 4]);
-    assert_eq!(&*pool.tokenize("x", text("one")).expect("tokens").place, "named paths");
+    assert_eq!(&*pool.tokenize("x", text("one")).expect("tokens").source, "named paths");
     let from_directory = pool.tokenize("org/cached", text(WORDS[4])).expect("tokens");
-    assert_eq!(&*from_directory.place, format!("directory {}", root.path().display()));
+    assert_eq!(&*from_directory.source, format!("directory {}", root.path().display()));
     let error = pool.tokenize("y", text("one")).expect_err("nothing is there");
     assert!(error.to_string().contains("has no tokenizer.json"), "{error}");
-    let error = pool.tokenize("z", text("one")).expect_err("nobody named it");
-    assert!(error.to_string().contains("none of the 4 named is of this model"), "{error}");
+    let error = pool.tokenize("z", text("one")).expect_err("no path is configured for it");
+    assert!(error.to_string().contains("none of the 4 configured paths is for this model"), "{error}");
 }

@@ -40,7 +40,7 @@ fn a_model_is_downloaded_once_with_its_template() {
 }
 
 #[test]
-fn what_the_hub_does_not_give_is_explained() {
+fn errors_of_the_hub_are_explained() {
     let cache = tempdir().expect("a directory");
     let gated = [("/gated/model/resolve/main/tokenizer.json", tiny_tokenizer().to_string())];
     let (stub, endpoint) = HubStub::start(&gated);
@@ -49,14 +49,14 @@ fn what_the_hub_does_not_give_is_explained() {
     assert_eq!(error.reason(), FailureReason::UnknownModel);
     assert!(error.to_string().contains("does not have this model"), "{error}");
     let error = public.tokenize("gated/model", text("one")).expect_err("it is not for everybody");
-    assert!(error.to_string().contains("401: give a token"), "{error}");
+    assert!(error.to_string().contains("401; configure a token"), "{error}");
     let with_token = HubOptions { token: Some("secret".to_owned()), ..options(&endpoint, cache.path()) };
     assert_eq!(ids(&pool(with_token), "gated/model", "one"), [0, 3]);
 
     let asked = stub.requests().len();
     for name in ["../x", "a/b/c", "/x", "", "a//b", "a b", ".", "..", "a--b/c", "org/.hidden"] {
         let error = public.tokenize(name, text("one")).expect_err(name);
-        assert!(error.to_string().contains("not that of a repository"), "{name:?}: {error}");
+        assert!(error.to_string().contains("not the name of a repository"), "{name:?}: {error}");
     }
     assert_eq!(stub.requests().len(), asked, "such names are not asked for");
 
@@ -66,15 +66,15 @@ fn what_the_hub_does_not_give_is_explained() {
 }
 
 #[test]
-fn a_slow_download_goes_on_while_nobody_waits() {
+fn a_slow_download_continues_after_the_deadline() {
     let cache = tempdir().expect("a directory");
     let (stub, endpoint) = HubStub::start(&[("/org/model/resolve/main/tokenizer.json", tiny_tokenizer().to_string())]);
     let closed = stub.hold();
     let hurried = pool(HubOptions { deadline: Duration::from_millis(20), ..options(&endpoint, cache.path()) });
     let error = hurried.tokenize("org/model", text("one")).expect_err("it takes long");
-    assert!(error.to_string().contains("the download goes on"), "{error}");
+    assert!(error.to_string().contains("the download continues"), "{error}");
     let error = hurried.tokenize("org/model", text("one")).expect_err("it takes long");
-    assert!(error.to_string().contains("still going on"), "{error}");
+    assert!(error.to_string().contains("still running"), "{error}");
     drop(closed);
     wait_for("the download", DEADLINE, || hurried.tokenize("org/model", text("one")).ok());
     let downloads = stub.requests().iter().filter(|path| path.ends_with("/tokenizer.json")).count();

@@ -1,4 +1,4 @@
-//! Tokenizing as the service does it: through a pool and the places where tokenizers come from.
+//! Tokenization as the service does it: through a pool and its sources of tokenizers.
 
 mod chats;
 mod directory;

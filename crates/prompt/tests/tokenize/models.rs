@@ -1,4 +1,4 @@
-//! Which tokenizers are kept, and what is known of those that are not.
+//! The cache of tokenizers and of missing models.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use flash_indexer_prompt::tokenize::{
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
 
-use crate::support::{DEADLINE, Scripted, Told, forgetful, ids, pool_of, text, told};
+use crate::support::{DEADLINE, FnTokenizer, Scripted, forgetful, ids, pool_of, text, tokenizing_with};
 
 type Load = Result<Arc<dyn ModelTokenizer>, LoadError>;
 
 fn ones() -> Load {
-    Ok(Arc::new(Told(|_: &str| vec![1])))
+    Ok(Arc::new(FnTokenizer(|_: &str| vec![1])))
 }
 
 /// A source that counts how often each model was loaded.
@@ -29,7 +29,7 @@ fn counting(loads: &Arc<Mutex<HashMap<String, usize>>>) -> impl TokenizerSource 
 }
 
 #[test]
-fn the_longest_unused_tokenizer_makes_room() {
+fn the_least_recently_used_tokenizer_is_evicted() {
     let loads = Arc::default();
     let options = PoolOptions { loaded_models_max: 2, ..forgetful() };
     let pool = TokenizerPool::start(vec![Box::new(counting(&loads))], &options).expect("threads");
@@ -47,7 +47,7 @@ fn the_longest_unused_tokenizer_makes_room() {
 fn threads_are_replaced_when_many_tokenizers_were_dropped() {
     let threads = Arc::new(Mutex::new(HashSet::new()));
     let seen = Arc::clone(&threads);
-    let source = told(move |_| {
+    let source = tokenizing_with(move |_| {
         seen.lock().insert(std::thread::current().id());
         vec![1]
     });
@@ -62,7 +62,7 @@ fn threads_are_replaced_when_many_tokenizers_were_dropped() {
 }
 
 #[test]
-fn a_model_that_many_want_at_once_is_loaded_once() {
+fn a_model_requested_concurrently_is_loaded_once() {
     let loads = Arc::new(AtomicUsize::new(0));
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
@@ -138,10 +138,10 @@ fn missing_models_take_no_room_from_loaded_ones() {
 }
 
 #[test]
-fn places_are_asked_in_order_and_all_are_named() {
+fn sources_are_tried_in_order_and_all_are_named() {
     let nothing = || Box::new(Scripted(|_: &str| Err(LoadError::Absent("nothing here".to_owned()))));
     let panics = Scripted(|model: &str| match model {
-        "bad" => panic!("a file that nobody expected"),
+        "bad" => panic!("an unexpected file"),
         _ => Err(LoadError::Absent("nor here".to_owned())),
     });
     let last = Scripted(|model: &str| match model {
@@ -151,18 +151,18 @@ fn places_are_asked_in_order_and_all_are_named() {
     let sources: Vec<Box<dyn TokenizerSource>> = vec![nothing(), Box::new(panics), Box::new(last)];
     let pool = TokenizerPool::start(sources, &forgetful()).expect("threads");
     assert_eq!(ids(&pool, "known", "x"), [1]);
-    let error = pool.tokenize("unknown", text("x")).expect_err("nobody has it");
+    let error = pool.tokenize("unknown", text("x")).expect_err("no source has it");
     assert_eq!(
         error.to_string(),
-        "no tokenizer for model \"unknown\": tried a script: nothing here; a script: nor here; a script: nor at the end; put \
-         the model's tokenizer.json where one of them looks, or ask for a model that is there"
+        "failed to find a tokenizer for model \"unknown\": tried a script: nothing here; a script: nor here; a script: nor at the \
+         end; add the model's tokenizer.json to one of these sources, or request another model"
     );
     assert_eq!(error.reason(), FailureReason::UnknownModel);
-    let error = pool.tokenize("bad", text("x")).expect_err("a place panics");
+    let error = pool.tokenize("bad", text("x")).expect_err("a source panics");
     assert_eq!(error.reason(), FailureReason::LoadFailed);
-    assert!(error.to_string().contains("a file that nobody expected"), "{error}");
+    assert!(error.to_string().contains("an unexpected file"), "{error}");
 
     let pool = TokenizerPool::start(Vec::new(), &forgetful()).expect("threads");
-    let error = pool.tokenize("any", text("x")).expect_err("there is no place");
-    assert!(error.to_string().contains("no place is configured"), "{error}");
+    let error = pool.tokenize("any", text("x")).expect_err("there is no source");
+    assert!(error.to_string().contains("no source of tokenizers is configured"), "{error}");
 }

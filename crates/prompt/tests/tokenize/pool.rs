@@ -1,4 +1,4 @@
-//! The queue, the workers, and how they end.
+//! The queue, the workers and their shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use flash_indexer_prompt::tokenize::{FailureReason, PoolOptions, TokenizeError, 
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
 
-use crate::support::{DEADLINE, forgetful, ids, pool_of, text, told};
+use crate::support::{DEADLINE, forgetful, ids, pool_of, text, tokenizing_with};
 
 /// A pool of one worker. It is busy with a first prompt while `then` runs, and goes on afterwards.
 fn held_while(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> TokenizerPool {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
     let pass = Arc::clone(&gate);
-    let source = told(move |text| {
+    let source = tokenizing_with(move |text| {
         drop(pass.lock());
         vec![text.len() as u32]
     });
@@ -28,10 +28,10 @@ fn held_while(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> Tokeni
 }
 
 #[test]
-fn results_come_to_those_who_wait_and_to_those_who_do_not() {
-    let pool = pool_of(told(|text| text.bytes().map(u32::from).collect()));
+fn results_arrive_by_return_value_and_by_callback() {
+    let pool = pool_of(tokenizing_with(|text| text.bytes().map(u32::from).collect()));
     let tokenized = pool.tokenize("model", text("ab")).expect("tokens");
-    assert_eq!((tokenized.ids, &*tokenized.place), (vec![97, 98], "a script"));
+    assert_eq!((tokenized.ids, &*tokenized.source), (vec![97, 98], "a script"));
 
     let (sender, results) = channel();
     for number in 0..100u32 {
@@ -86,7 +86,7 @@ fn bytes_are_bounded_as_well_and_one_large_prompt_fits_an_empty_queue() {
 }
 
 #[test]
-fn a_prompt_that_nobody_waits_for_any_more_makes_room() {
+fn a_withdrawn_prompt_leaves_the_queue() {
     let (sender, results) = channel();
     let options = PoolOptions { queued_prompts_max: 3, ..forgetful() };
     let pool = held_while(options, |pool| {
@@ -103,14 +103,14 @@ fn a_prompt_that_nobody_waits_for_any_more_makes_room() {
         assert_eq!((pool.statistics().queued, pool.statistics().queued_bytes), (2, 4));
         submit("d");
     });
-    let told: Vec<_> = (0..4).map(|_| results.recv_timeout(DEADLINE).expect("each is told")).collect();
-    assert_eq!(told, [("bb", Some(FailureReason::Withdrawn)), ("a", None), ("ccc", None), ("d", None)]);
+    let outcomes: Vec<_> = (0..4).map(|_| results.recv_timeout(DEADLINE).expect("each callback is called")).collect();
+    assert_eq!(outcomes, [("bb", Some(FailureReason::Withdrawn)), ("a", None), ("ccc", None), ("d", None)]);
     assert_eq!(pool.statistics().failed_for(FailureReason::Withdrawn), 1);
 }
 
 #[test]
 fn a_panic_fails_its_prompt_and_nothing_else() {
-    let pool = pool_of(told(|text| {
+    let pool = pool_of(tokenizing_with(|text| {
         assert!(text != "bad", "a word that it cannot stand");
         vec![1]
     }));
@@ -132,7 +132,7 @@ fn stopping_ends_what_was_begun_and_refuses_what_waits() {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
     let pass = Arc::clone(&gate);
-    let source = told(move |_| {
+    let source = tokenizing_with(move |_| {
         drop(pass.lock());
         vec![1]
     });
@@ -164,7 +164,7 @@ fn stopping_ends_what_was_begun_and_refuses_what_waits() {
 
 #[test]
 fn a_pool_may_be_dropped_by_its_own_worker() {
-    let pool = Arc::new(pool_of(told(|_| vec![1])));
+    let pool = Arc::new(pool_of(tokenizing_with(|_| vec![1])));
     let (sender, ended) = channel();
     let (gate, opened) = channel::<()>();
     let own = Arc::clone(&pool);

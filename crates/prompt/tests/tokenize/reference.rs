@@ -1,4 +1,4 @@
-//! The same ids as `transformers`: `expected.py` beside this file has made the tokenizers and asked it.
+//! Token ids equal those of `transformers`: `expected.py` beside this file generates tokenizers and ids.
 
 use std::path::{Path, PathBuf};
 

@@ -42,7 +42,7 @@ fn addresses_are_read_in_their_common_forms() {
         ["", "unix:", "localhost", "tcp://:50051", "tcp://host:port", "https://host:1", "host:70000", "tcp://a/b:1"]
     {
         let error = read(wrong).expect_err(wrong);
-        assert!(error.to_string().contains("write unix:/path"), "{error}");
+        assert!(error.to_string().contains("expected unix:/path"), "{error}");
     }
 }
 
@@ -56,7 +56,7 @@ fn prompts_are_tokenized_over_a_unix_socket_and_over_tcp() {
         let pool = pool_with(&running.address, DEADLINE);
         let tokenized = pool.tokenize("model", text("one two")).expect("tokens");
         assert_eq!(tokenized.ids, [0, 3, 4]);
-        assert_eq!(&*tokenized.place, format!("tokenizer service {}", running.address));
+        assert_eq!(&*tokenized.source, format!("tokenizer service {}", running.address));
         let with = |special_tokens, keep_last| {
             let options = PromptOptions { special_tokens, keep_last };
             pool.tokenize_with("model", text("one two three"), options).expect("tokens").ids
@@ -126,10 +126,10 @@ fn a_service_that_is_not_there_is_named() {
     let pool = pool_with(&address, DEADLINE);
     // At first, while there is a pause, and when it is tried again.
     for _ in 0..3 {
-        let error = ids(&pool, "one").expect_err("nobody is there");
+        let error = ids(&pool, "one").expect_err("no service listens");
         assert_eq!(error.reason(), FailureReason::LoadFailed);
         let message = error.to_string();
-        assert!(message.contains(&format!("{address} cannot be reached")), "{message}");
+        assert!(message.contains(&format!("{address} is unreachable")), "{message}");
         assert!(message.contains("No such file"), "{message}");
     }
     let _running = Running::start(&Stub::default(), &address);
@@ -137,7 +137,7 @@ fn a_service_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_a_service_says_is_told() {
+fn a_service_s_message_is_in_the_error() {
     let folder = tempdir().expect("a directory");
     let running = Running::start(&Stub::default(), &unix(folder.path()));
     let pool = pool_with(&running.address, DEADLINE);
@@ -162,7 +162,7 @@ fn messages_are_bounded_both_ways() {
     let pool = pool_with(&running.address, DEADLINE);
     for prompt in ["flood", &"x".repeat(65 << 20)] {
         let error = ids(&pool, prompt).expect_err("too large");
-        assert!(error.to_string().contains("more than 67108864 bytes"), "{error}");
+        assert!(error.to_string().contains("exceeds 67108864 bytes"), "{error}");
     }
     assert_eq!(ids(&pool, "one").expect("it goes on"), [0, 3]);
 }
@@ -173,11 +173,11 @@ fn a_slow_service_costs_a_deadline_and_no_more() {
     let running = Running::start(&Stub::default(), &unix(folder.path()));
     let pool = pool_with(&running.address, Duration::from_millis(300));
     let error = wait_for("a prompt that is late", DEADLINE, || match ids(&pool, "slow") {
-        Err(error) if error.reason() == FailureReason::ServiceLate => Some(error),
+        Err(error) if error.reason() == FailureReason::ServiceTimedOut => Some(error),
         // A machine that stands still may miss the deadline earlier.
         _ => None,
     });
-    assert!(error.to_string().contains("did not answer within 300ms"), "{error}");
+    assert!(error.to_string().contains("did not respond within 300ms"), "{error}");
     wait_for("tokens", DEADLINE, || ids(&pool, "one").ok());
 }
 
@@ -193,7 +193,7 @@ fn a_service_may_die_and_come_back() {
 
         running.stop();
         let running = Running::start(&stub, &address);
-        assert_eq!(ids(&pool, "one two").expect("nobody asked while it was away"), [0, 3, 4]);
+        assert_eq!(ids(&pool, "one two").expect("no call was made while it was down"), [0, 3, 4]);
 
         running.stop();
         let error = wait_for("an error", DEADLINE, || ids(&pool, "one").err());

@@ -1,4 +1,4 @@
-//! A tokenizer service in this process, which knows one model and does what some words tell it to.
+//! A tokenizer service in this process, with one model. Some words in a prompt trigger errors.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -26,7 +26,7 @@ pub(crate) mod proto {
     include!(concat!(env!("OUT_DIR"), "/server/tokenization.rs"));
 }
 
-/// What the service knows and was told; it outlives its sockets.
+/// State of the service, with the requests that it received. It outlives the sockets.
 #[derive(Clone, Default)]
 pub(crate) struct Stub {
     state: Arc<Mutex<State>>,
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl Stub {
-    /// Models that it was asked to make ready.
+    /// Models that clients initialized.
     pub(crate) fn readied(&self) -> Vec<String> {
         self.state.lock().readied.clone()
     }
@@ -119,7 +119,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Port 0 becomes a free one.
+    /// Starts the service. Port 0 chooses a free port.
     pub(crate) fn start(stub: &Stub, address: &ServiceAddress) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
@@ -131,7 +131,7 @@ impl Running {
         let _inside = runtime.enter();
         let address = match address {
             ServiceAddress::Unix(path) => {
-                // What a service that died has left behind.
+                // The socket file of a service that died.
                 std::fs::remove_file(path).ok();
                 let listener = UnixListener::bind(path).expect("a socket");
                 runtime.spawn(server.serve_with_incoming(UnixIncoming(listener)));
@@ -149,7 +149,7 @@ impl Running {
         Self { address, runtime }
     }
 
-    /// Dies: all connections end.
+    /// Stops the service and closes all connections.
     pub(crate) fn stop(self) {
         let Self { runtime, address } = self;
         runtime.shutdown_timeout(DEADLINE);

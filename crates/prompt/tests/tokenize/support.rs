@@ -1,4 +1,4 @@
-//! Tiny tokenizers, on disk and made up.
+//! Tiny tokenizers, on disk and scripted.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Like [`tiny_tokenizer`], with another id for `one`.
+/// Like [`tiny_tokenizer`], with a given id for `one`.
 pub(crate) fn tiny_tokenizer_with_one(id: u32) -> Value {
     let mut tokenizer = tiny_tokenizer();
     tokenizer["model"]["vocab"]["one"] = id.into();
@@ -27,12 +27,12 @@ pub(crate) fn write_model(folder: &Path, tokenizer: &Value) {
     fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).expect("a tokenizer");
 }
 
-/// Searches again whenever a model is not known.
+/// Searches again for every unknown model.
 pub(crate) fn always_searching() -> ModelDirectoryOptions {
     ModelDirectoryOptions { searched_every: Duration::ZERO, ..ModelDirectoryOptions::default() }
 }
 
-/// Forgets failures at once and looks at files each time.
+/// Caches no failures and checks files at every prompt.
 pub(crate) fn forgetful() -> PoolOptions {
     PoolOptions { workers: 2, missing_for: Duration::ZERO, checked_every: Duration::ZERO, ..PoolOptions::default() }
 }
@@ -54,14 +54,14 @@ pub(crate) fn ids(pool: &TokenizerPool, model: &str, prompt: &str) -> Vec<u32> {
     pool.tokenize(model, text(prompt)).unwrap_or_else(|error| panic!("{model}: {error}")).ids
 }
 
-/// A source that does what a test tells it to.
+/// A source whose loads are a function of the test.
 pub(crate) struct Scripted<F>(pub(crate) F);
 
 impl<F> TokenizerSource for Scripted<F>
 where
     F: Fn(&str) -> Result<Arc<dyn ModelTokenizer>, LoadError> + Send + Sync,
 {
-    fn place(&self) -> String {
+    fn name(&self) -> String {
         "a script".to_owned()
     }
 
@@ -70,10 +70,10 @@ where
     }
 }
 
-/// A tokenizer that does what a test tells it to.
-pub(crate) struct Told<F>(pub(crate) F);
+/// A tokenizer that is a function of the test.
+pub(crate) struct FnTokenizer<F>(pub(crate) F);
 
-impl<F> ModelTokenizer for Told<F>
+impl<F> ModelTokenizer for FnTokenizer<F>
 where
     F: Fn(&str) -> Vec<u32> + Send + Sync,
 {
@@ -83,7 +83,11 @@ where
     }
 }
 
-/// Gives every model a tokenizer that does the same.
-pub(crate) fn told(tokenize: impl Fn(&str) -> Vec<u32> + Clone + Send + Sync + 'static) -> impl TokenizerSource {
-    Scripted(move |_: &str| -> Result<Arc<dyn ModelTokenizer>, LoadError> { Ok(Arc::new(Told(tokenize.clone()))) })
+/// A source that gives every model a tokenizer with this function.
+pub(crate) fn tokenizing_with(
+    tokenize: impl Fn(&str) -> Vec<u32> + Clone + Send + Sync + 'static,
+) -> impl TokenizerSource {
+    Scripted(move |_: &str| -> Result<Arc<dyn ModelTokenizer>, LoadError> {
+        Ok(Arc::new(FnTokenizer(tokenize.clone())))
+    })
 }

@@ -1,4 +1,4 @@
-//! Which ids a text becomes.
+//! Token ids of texts.
 
 use flash_indexer_prompt::tokenize::{PromptOptions, SpecialTokens, TokenizerPool};
 use serde_json::json;
@@ -11,7 +11,7 @@ fn ids_with(pool: &TokenizerPool, prompt: &str, options: PromptOptions) -> Vec<u
 }
 
 #[test]
-fn special_tokens_are_added_to_a_text_unless_told_otherwise() {
+fn special_tokens_are_added_to_a_text_unless_omitted() {
     let root = tempdir().expect("a directory");
     write_model(&root.path().join("model"), &tiny_tokenizer());
     let pool = pool_in(root.path());

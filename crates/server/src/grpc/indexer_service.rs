@@ -2,8 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use flash_indexer_prompt::chat::ChatRequest;
-use flash_indexer_prompt::score::PodFilter;
+use chat_template::ChatRequest;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use tonic::{Request, Response, Status};
 
@@ -12,7 +11,7 @@ use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
 use crate::names::shorten;
-use crate::score::ScoreOptions;
+use crate::score::{PodFilter, ScoreOptions};
 use crate::search::TokenPrompt;
 
 pub(super) struct Scores(pub(super) Shared);

@@ -61,7 +61,7 @@ impl From<TokenizationError> for Status {
                 FailureReason::Stopped
                 | FailureReason::LoadFailed
                 | FailureReason::ServiceUnreachable
-                | FailureReason::ServiceLate => Code::Unavailable,
+                | FailureReason::ServiceTimedOut => Code::Unavailable,
                 FailureReason::UnknownModel => Code::NotFound,
                 FailureReason::Chat | FailureReason::Tokenizer => Code::InvalidArgument,
                 FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,

@@ -144,7 +144,7 @@ impl From<TokenizationError> for ApiError {
                 | FailureReason::Withdrawn
                 | FailureReason::LoadFailed
                 | FailureReason::ServiceUnreachable
-                | FailureReason::ServiceLate => StatusCode::SERVICE_UNAVAILABLE,
+                | FailureReason::ServiceTimedOut => StatusCode::SERVICE_UNAVAILABLE,
                 FailureReason::ServiceRefused => StatusCode::BAD_GATEWAY,
                 FailureReason::UnknownModel => StatusCode::NOT_FOUND,
                 FailureReason::Chat | FailureReason::Tokenizer => StatusCode::BAD_REQUEST,

@@ -9,8 +9,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use flash_indexer_prompt::chat::ChatRequest;
-use flash_indexer_prompt::score::PodFilter;
+use chat_template::ChatRequest;
 use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -23,7 +22,7 @@ use super::fields::Scope;
 use super::prompt::{self, Prompted};
 use crate::ingest::Trust;
 use crate::instance::{GivenInstanceId, ModelKey};
-use crate::score::{PodScore, ScoreOptions};
+use crate::score::{PodFilter, PodScore, ScoreOptions};
 use crate::search::TokenPrompt;
 
 /// A prompt in any form.

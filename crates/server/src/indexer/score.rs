@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_prompt::score::Predicted;
 
 use super::{Indexer, QueryError};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
-use crate::score::{ScoreOptions, Scores, Scoring};
+use crate::score::{Predicted, ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};
 
 /// A prediction cannot be recorded.

@@ -88,7 +88,7 @@ pub(super) fn encode(pool: &PoolStatistics, families: &mut Families<'_>) -> fmt:
     let help =
         "What happened to loaded tokenizers: prompts that found theirs loaded or not, tokenizers that came and went";
     families.add("tokenizer_cache", help, None, results)?;
-    let searches = ConstCounter::new(pool.bounds_reached);
+    let searches = ConstCounter::new(pool.limits_reached);
     let help = "Searches of a tokenizer directory that ended at a bound on its size";
     families.one("tokenizer_searches_cut", help, &searches)
 }

@@ -1,4 +1,4 @@
-//! A directory in which models are looked for.
+//! A directory of models as a source of tokenizers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,16 +14,16 @@ use super::tokenizer::FileTokenizer;
 use crate::tokenize::counters::Counter;
 use crate::tokenize::source::{LoadError, ModelTokenizer, TokenizerSource};
 
-/// How far a search goes.
+/// Limits of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelDirectoryOptions {
-    /// Folders below the directory that a model's folder may be deep.
+    /// Maximum depth of a model's folder below the directory.
     pub depth_max: usize,
-    /// Files and folders that are looked at in one search.
+    /// Maximum number of files and folders that one search visits.
     pub entries_max: usize,
-    /// Models that are remembered.
+    /// Maximum number of models that one search finds.
     pub models_max: usize,
-    /// A model that was not found is searched for again when the last search is so long ago.
+    /// Minimum time between two searches.
     pub searched_every: Duration,
 }
 
@@ -36,43 +36,43 @@ impl Default for ModelDirectoryOptions {
 
 /// A directory of models, found by their files:
 ///
-/// * `models--org--name/snapshots/<revision>/tokenizer.json`, the cache of the Hugging Face libraries, at any depth: `org/name`. With
-///   several snapshots the one that `refs/main` names counts, or the newest.
+/// * `models--org--name/snapshots/<revision>/tokenizer.json`, the cache of the Hugging Face libraries, at any depth: `org/name`. Of
+///   several snapshots, the one that `refs/main` names is used, or the newest.
 /// * `some/folders/tokenizer.json`: `some/folders`. A model in the directory itself has the directory's name.
 ///
-/// Links are followed, also to places outside: whoever fills the directory has put them there. A model's name never
-/// becomes a path: it is looked up among those that were found. Folders whose names begin with a dot are not searched.
+/// Symbolic links are followed, also out of the directory: its owner has created them. A model's name never becomes a
+/// path: it is looked up among the models found. Folders whose names begin with a dot are skipped.
 pub struct ModelDirectory {
     root: PathBuf,
     options: ModelDirectoryOptions,
     searched: Mutex<Option<Search>>,
-    bounds_reached: Counter,
+    limits_reached: Counter,
 }
 
-/// What a search has found.
+/// The result of a search.
 struct Search {
     begun: Instant,
     models: BTreeMap<String, PathBuf>,
     entries: usize,
-    /// The bound that it ended at.
+    /// The limit that ended the search.
     cut: Option<&'static str>,
     error: Option<String>,
 }
 
 impl ModelDirectory {
-    /// Searches `root` when the first model is asked for.
+    /// Creates the source. The first request for a model searches `root`.
     #[must_use]
     pub fn new(root: PathBuf, options: ModelDirectoryOptions) -> Self {
-        Self { root, options, searched: Mutex::new(None), bounds_reached: Counter::default() }
+        Self { root, options, searched: Mutex::new(None), limits_reached: Counter::default() }
     }
 
-    /// Models that are there, and where; searches if that was not done yet.
+    /// The models and their folders. Searches if no search was done yet.
     #[must_use]
     pub fn models(&self) -> BTreeMap<String, PathBuf> {
         self.with_search(|search| search.models.clone(), |_| true)
     }
 
-    /// Reads something off the last search, or off a new one when the last does not satisfy and is old enough.
+    /// Reads the result of the last search, or of a new one if the last does not satisfy and is old enough.
     fn with_search<T>(&self, read: impl Fn(&Search) -> T, satisfies: impl Fn(&T) -> bool) -> T {
         let mut searched = self.searched.lock();
         if let Some(search) = searched.as_ref() {
@@ -83,14 +83,14 @@ impl ModelDirectory {
         }
         let search = Search::run(&self.root, &self.options);
         if search.cut.is_some() {
-            self.bounds_reached.add_one();
+            self.limits_reached.add_one();
         }
         read(searched.insert(search))
     }
 }
 
 impl TokenizerSource for ModelDirectory {
-    fn place(&self) -> String {
+    fn name(&self) -> String {
         format!("directory {}", self.root.display())
     }
 
@@ -103,12 +103,12 @@ impl TokenizerSource for ModelDirectory {
         Ok(Arc::new(FileTokenizer::read(&path)?))
     }
 
-    fn bounds_reached(&self) -> u64 {
-        self.bounds_reached.get()
+    fn limits_reached(&self) -> u64 {
+        self.limits_reached.get()
     }
 }
 
-/// Refuses names that would lead out of a directory if they were paths.
+/// Rejects names that would lead out of the directory if they were paths.
 fn check_name(model: &str) -> Result<(), LoadError> {
     let is_plain = !model.starts_with('/')
         && !model.contains(['\\', '\0'])
@@ -116,18 +116,18 @@ fn check_name(model: &str) -> Result<(), LoadError> {
     if is_plain {
         return Ok(());
     }
-    Err(LoadError::Absent("the name is refused, because it is not that of something in a directory".to_owned()))
+    Err(LoadError::Absent("the name is refused: it is not a relative path without `.` and `..`".to_owned()))
 }
 
 impl Search {
     fn run(root: &Path, options: &ModelDirectoryOptions) -> Self {
         let mut search = Self { begun: Instant::now(), models: BTreeMap::new(), entries: 0, cut: None, error: None };
         let mut above = Vec::new();
-        search.look_into(root, "", &mut above, options);
+        search.visit(root, "", &mut above, options);
         search
     }
 
-    /// Why a model is not among those that were found.
+    /// The error for a model that the search has not found.
     fn absence(&self) -> LoadError {
         if let Some(error) = &self.error {
             return LoadError::Failed(error.clone());
@@ -141,8 +141,8 @@ impl Search {
         }
     }
 
-    /// `name` is what a model in this folder is called; `above` are the real paths of the folders on the way here.
-    fn look_into(&mut self, folder: &Path, name: &str, above: &mut Vec<PathBuf>, options: &ModelDirectoryOptions) {
+    /// Searches a folder. `name` is the name of a model in it; `above` are the real paths of its parent folders.
+    fn visit(&mut self, folder: &Path, name: &str, above: &mut Vec<PathBuf>, options: &ModelDirectoryOptions) {
         let real = match folder.canonicalize() {
             Ok(real) => real,
             Err(error) => return self.fail_at_root(folder, &error, above),
@@ -173,7 +173,7 @@ impl Search {
         for entry in entries.flatten() {
             self.entries += 1;
             if self.entries > options.entries_max {
-                self.cut = Some("its largest number of files and folders");
+                self.cut = Some("the maximum number of files and folders");
                 break;
             }
             let path = entry.path();
@@ -186,24 +186,24 @@ impl Search {
             if self.cut.is_some() {
                 break;
             }
-            // A name that is not text cannot be asked for.
+            // No request can name a folder whose name is not UTF-8.
             let Some(last) = folder.file_name().and_then(|name| name.to_str()) else { continue };
             let name = if name.is_empty() { last.to_owned() } else { format!("{name}/{last}") };
-            self.look_into(&folder, &name, above, options);
+            self.visit(&folder, &name, above, options);
         }
         above.pop();
     }
 
-    /// The first of several with one name counts, in the order of their paths.
+    /// Records a model. Of several with one name, the first in the order of their paths counts.
     fn found(&mut self, model: String, folder: &Path, options: &ModelDirectoryOptions) {
         if self.models.len() >= options.models_max {
-            self.cut = Some("its largest number of models");
+            self.cut = Some("the maximum number of models");
             return;
         }
         self.models.entry(model).or_insert_with(|| folder.to_owned());
     }
 
-    /// What cannot be read inside the directory is as if it were not there; the directory itself must be there.
+    /// Records an unreadable root directory. Unreadable folders below it are skipped.
     fn fail_at_root(&mut self, folder: &Path, error: &std::io::Error, above: &[PathBuf]) {
         if above.is_empty() {
             self.error = Some(format!("{}: {error}", folder.display()));

@@ -1,4 +1,4 @@
-//! A model's files on disk.
+//! The files of a model on disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,34 +6,34 @@ use std::time::SystemTime;
 
 use super::hub_layout;
 
-/// Largest file that is read. The largest vocabularies come as some 40 MiB.
+/// Maximum size of a file, in bytes. The largest vocabularies have about 40 MiB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 pub(in crate::tokenize) const TOKENIZER_FILE: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
-/// Files besides the tokenizer's own that decide what a prompt becomes.
+/// Files besides the tokenizer's that affect the tokens of a prompt.
 const OTHER_FILES: [&str; 4] =
     [TOKENIZER_CONFIG_FILE, "chat_template.jinja", "chat_template.json", "additional_chat_templates"];
 
-/// Where the files of one model are.
+/// Paths of one model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFiles {
-    /// The model's folder, which has the tokenizer's configuration and chat templates beside other things.
+    /// The model's folder, with the tokenizer's configuration and the chat templates.
     pub directory: PathBuf,
     /// The tokenizer, in the format of the `tokenizers` library.
     pub tokenizer: PathBuf,
 }
 
-/// What the files looked like when they were read: times of change and sizes.
+/// The version of a model's files: modification times and sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FilesVersion(Vec<Option<(SystemTime, u64)>>);
 
 impl ModelFiles {
-    /// The files that a path stands for: a tokenizer's file, a model's folder, or its folder in a cache of the Hugging
+    /// Finds the files of a model. The path is a tokenizer's file, a model's folder, or its folder in a cache of the Hugging
     /// Face hub, of which one snapshot is chosen.
     ///
     /// # Errors
     ///
-    /// What the path should have been.
+    /// If the path is none of these.
     pub fn locate(path: &Path) -> Result<Self, String> {
         let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
         if metadata.is_file() {
@@ -49,7 +49,7 @@ impl ModelFiles {
             return Ok(Self { tokenizer: directory.join(TOKENIZER_FILE), directory });
         }
         Err(format!(
-            "{} has no {TOKENIZER_FILE} and no snapshots: name a tokenizer or a model's folder",
+            "{} has no {TOKENIZER_FILE} and no snapshots; configure the path of a tokenizer or of a model's folder",
             path.display()
         ))
     }
@@ -57,16 +57,16 @@ impl ModelFiles {
     pub(super) fn version(&self) -> FilesVersion {
         let others = OTHER_FILES.iter().map(|name| self.directory.join(name));
         let files = std::iter::once(self.tokenizer.clone()).chain(others);
-        FilesVersion(files.map(|file| look_of(&file)).collect())
+        FilesVersion(files.map(|file| file_version(&file)).collect())
     }
 }
 
-fn look_of(file: &Path) -> Option<(SystemTime, u64)> {
+fn file_version(file: &Path) -> Option<(SystemTime, u64)> {
     let metadata = fs::metadata(file).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-/// A file as a whole; `None` when it is not there.
+/// Reads a file. `None` if it does not exist.
 pub(super) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, String> {
     match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -1,4 +1,4 @@
-//! How the Hugging Face libraries lay out what they have downloaded:
+//! The layout of the Hugging Face libraries' download cache:
 //! `models--org--name/{blobs, refs/main, snapshots/<revision>/tokenizer.json}`.
 
 use std::fs;
@@ -8,18 +8,18 @@ use super::files::TOKENIZER_FILE;
 
 const REPOSITORY_PREFIX: &str = "models--";
 const SNAPSHOTS: &str = "snapshots";
-/// A revision is a hash of 40 digits or a short name.
+/// Maximum length of a revision, in bytes. A revision is a hash of 40 digits or a short name.
 const REVISION_BYTES_MAX: u64 = 256;
-/// Snapshots of one model that are looked at.
+/// Maximum number of snapshots of one model that are compared.
 const SNAPSHOTS_MAX: usize = 256;
 
-/// The model that a folder of such a name has: `models--org--name` is `org/name`.
+/// The model's name from the folder's: `models--org--name` is `org/name`.
 pub(super) fn model_of(folder: &str) -> Option<String> {
     let name = folder.strip_prefix(REPOSITORY_PREFIX)?.replace("--", "/");
     (!name.is_empty() && name.split('/').all(|part| !part.is_empty())).then_some(name)
 }
 
-/// Whether a folder is one model's in this layout.
+/// Whether a folder is a model's in this layout.
 pub(super) fn is_repository(folder: &Path) -> bool {
     folder.join(SNAPSHOTS).is_dir()
 }
@@ -36,11 +36,11 @@ pub(super) fn snapshot(repository: &Path) -> Result<PathBuf, String> {
     }
     let usable = entries.flatten().map(|entry| entry.path()).filter(|path| path.join(TOKENIZER_FILE).is_file());
     usable.take(SNAPSHOTS_MAX).max_by_key(|path| (modified(path), path.clone())).ok_or_else(|| {
-        format!("no snapshot in {} has a {TOKENIZER_FILE}: download the model's tokenizer again", snapshots.display())
+        format!("no snapshot in {} has a {TOKENIZER_FILE}; download the model's tokenizer again", snapshots.display())
     })
 }
 
-/// What `refs/main` says, if that is the name of a folder and not a path to somewhere else.
+/// The revision in `refs/main`, if it is a plain folder name.
 fn main_revision(repository: &Path) -> Option<String> {
     let reference = repository.join("refs").join("main");
     if fs::metadata(&reference).ok()?.len() > REVISION_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Tokenizers from files.
+//! Tokenizers from local files.
 
 mod directory;
 mod files;

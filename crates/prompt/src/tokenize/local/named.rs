@@ -1,4 +1,4 @@
-//! Models whose paths were named one by one.
+//! Configured paths as a source of tokenizers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::tokenizer::FileTokenizer;
 use crate::tokenize::source::{LoadError, ModelTokenizer, TokenizerSource};
 
-/// Paths by model: of a tokenizer's file, of a model's folder, or of its folder in a hub's cache.
+/// Configured paths by model: a tokenizer's file, a model's folder, or its folder in a cache of the Hugging Face hub.
 #[derive(Debug, Clone, Default)]
 pub struct NamedPaths {
     paths: BTreeMap<String, PathBuf>,
@@ -20,14 +20,16 @@ impl FromIterator<(String, PathBuf)> for NamedPaths {
 }
 
 impl TokenizerSource for NamedPaths {
-    fn place(&self) -> String {
+    fn name(&self) -> String {
         "named paths".to_owned()
     }
 
     fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
         match self.paths.get(model) {
             Some(path) => Ok(Arc::new(FileTokenizer::read(path)?)),
-            None => Err(LoadError::Absent(format!("none of the {} named is of this model", self.paths.len()))),
+            None => {
+                Err(LoadError::Absent(format!("none of the {} configured paths is for this model", self.paths.len())))
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A tokenizer that was read from files.
+//! A tokenizer in this process, read from files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +6,11 @@ use tokenizers::Tokenizer;
 
 use super::files::{FilesVersion, ModelFiles, read_if_present};
 use super::tokens::add_configured_tokens;
-use crate::chat::{ChatError, ChatRequest, ChatTemplates};
 use crate::tokenize::error::TokenizeError;
 use crate::tokenize::last_ids::last_ids;
 use crate::tokenize::prompt::{Prompt, PromptOptions};
 use crate::tokenize::source::{LoadError, ModelTokenizer};
+use chat_template::{ChatError, ChatRequest, ChatTemplates};
 
 /// A model's tokenizer and chat templates.
 pub(in crate::tokenize) struct FileTokenizer {
@@ -18,15 +18,15 @@ pub(in crate::tokenize) struct FileTokenizer {
     files: ModelFiles,
     version: FilesVersion,
     tokenizer: Tokenizer,
-    /// What is wrong with them fails chats only.
+    /// An error fails chats only.
     templates: Result<ChatTemplates, ChatError>,
 }
 
 impl FileTokenizer {
-    /// Reads what a path stands for (see [`ModelFiles::locate`]).
+    /// Reads the model at a path (see [`ModelFiles::locate`]).
     pub(in crate::tokenize) fn read(path: &Path) -> Result<Self, LoadError> {
         let files = ModelFiles::locate(path).map_err(LoadError::Failed)?;
-        // Before they are read: what is changed meanwhile is then seen as a change.
+        // Taken before the files are read, so that a concurrent change is noticed later.
         let version = files.version();
         let tokenizer = read_tokenizer(&files).map_err(LoadError::Failed)?;
         let templates = ChatTemplates::read(&files.directory).map(|read| read.unwrap_or_else(ChatTemplates::none));
@@ -64,10 +64,10 @@ impl ModelTokenizer for FileTokenizer {
 
 fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, String> {
     let path = files.tokenizer.display();
-    let bytes = read_if_present(&files.tokenizer)?.ok_or_else(|| format!("{path} is not there any more"))?;
+    let bytes = read_if_present(&files.tokenizer)?.ok_or_else(|| format!("{path} has been removed"))?;
     let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| format!("{path}: {error}"))?;
     add_configured_tokens(&mut tokenizer, &files.directory)?;
-    // Some files say how their makers once cut and filled up batches. Engines do neither.
+    // Some files have truncation and padding settings from training. Engines ignore them.
     tokenizer.with_truncation(None).map_err(|error| format!("{path}: {error}"))?;
     tokenizer.with_padding(None);
     Ok(tokenizer)

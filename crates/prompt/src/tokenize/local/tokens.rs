@@ -1,4 +1,4 @@
-//! Tokens that a model's configuration adds to those of its tokenizer, as `transformers` does when it loads one.
+//! Tokens that `tokenizer_config.json` adds to a tokenizer, as `transformers` does when it loads one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ const NAMED_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
-/// What `tokenizer_config.json` says of tokens.
+/// The tokens in `tokenizer_config.json`.
 #[derive(Debug, Default, Deserialize)]
 struct TokenizerConfig {
     #[serde(default)]
@@ -49,20 +49,20 @@ impl From<ConfiguredToken> for AddedToken {
     }
 }
 
-/// Adds what `tokenizer_config.json` beside the tokenizer names and the tokenizer does not know as added tokens.
+/// Adds the tokens of `tokenizer_config.json` that are not added tokens of the tokenizer yet.
 pub(super) fn add_configured_tokens(tokenizer: &mut Tokenizer, directory: &Path) -> Result<(), String> {
     let path = directory.join(TOKENIZER_CONFIG_FILE);
     let Some(bytes) = read_if_present(&path)? else { return Ok(()) };
-    let says = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let config: TokenizerConfig = serde_json::from_slice(&bytes).map_err(|error| says(&error))?;
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let config: TokenizerConfig = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
 
     let mut numbered: Vec<(u32, AddedToken)> = Vec::new();
     for (id, token) in config.added_tokens_decoder {
-        let id = id.parse().map_err(|_| says(&format!("added_tokens_decoder: {id:?} is not a token's number")))?;
+        let id = id.parse().map_err(|_| failed(&format!("added_tokens_decoder: {id:?} is not a token id")))?;
         numbered.push((id, token.into()));
     }
     numbered.sort_by_key(|(id, _)| *id);
-    tokenizer.add_tokens(numbered.into_iter().map(|(_, token)| token)).map_err(|error| says(&error))?;
+    tokenizer.add_tokens(numbered.into_iter().map(|(_, token)| token)).map_err(|error| failed(&error))?;
 
     let named = NAMED_TOKENS.iter().filter_map(|name| config.other.get(*name));
     let listed = TOKEN_LISTS.iter().filter_map(|name| config.other.get(*name)?.as_array()).flatten();
@@ -72,7 +72,7 @@ pub(super) fn add_configured_tokens(tokenizer: &mut Tokenizer, directory: &Path)
         .filter_map(special_token)
         .filter(|token| !known.values().any(|known| known.content == token.content))
         .collect();
-    tokenizer.add_special_tokens(missing).map_err(|error| says(&error))?;
+    tokenizer.add_special_tokens(missing).map_err(|error| failed(&error))?;
     Ok(())
 }
 

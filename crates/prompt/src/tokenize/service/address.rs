@@ -1,4 +1,4 @@
-//! Where a tokenizer service listens.
+//! Addresses of tokenizer services.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ pub enum ServiceAddress {
     Tcp(String),
 }
 
-/// Something that is no address.
+/// A text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address of a tokenizer service: write unix:/path/of/socket or tcp://host:port")]
+#[error("invalid address of a tokenizer service {0:?}; expected unix:/path/of/socket or tcp://host:port")]
 pub struct AddressError(String);
 
 impl FromStr for ServiceAddress {

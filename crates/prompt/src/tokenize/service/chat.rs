@@ -1,15 +1,15 @@
-//! A chat request in the service's words.
+//! Conversion of a chat request to the service's message.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::proto::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
-use crate::chat::{ChatError, ChatRequest, Continuation, Json};
+use chat_template::{ChatError, ChatRequest, Continuation, Json};
 
 const DOCUMENTS: &str = "documents";
 
-/// A message, with what the service has fields for.
+/// A chat message, split into the fields that the service has and the others.
 #[derive(Deserialize)]
 struct Message {
     #[serde(default)]
@@ -44,7 +44,7 @@ struct Image {
     url: String,
 }
 
-/// The message for `RenderChatCompletion`.
+/// Builds the request of `RenderChatCompletion`.
 pub(super) fn to_message(model: &str, request: &ChatRequest) -> Result<RenderChatCompletionRequest, ChatError> {
     let continue_final_message = match &request.continue_final_message {
         Continuation::Nothing => false,
@@ -65,7 +65,7 @@ pub(super) fn to_message(model: &str, request: &ChatRequest) -> Result<RenderCha
     })
 }
 
-/// The variables that were sent, and the documents unless they are among them.
+/// The template variables of the request as JSON, with its documents unless a variable has that name.
 fn template_kwargs(request: &ChatRequest) -> Result<Option<String>, ChatError> {
     let mut variables: BTreeMap<String, Json> = match &request.chat_template_kwargs {
         Some(kwargs) if !kwargs.is_null() => read(kwargs, "chat_template_kwargs")?,
@@ -103,7 +103,7 @@ fn other_json(other: &BTreeMap<String, Json>) -> Option<String> {
     (!texts.is_empty()).then(|| object(&texts))
 }
 
-/// Reads a value's parts; those that are [`Json`] keep the order of their keys.
+/// Deserializes a value. Parts of type [`Json`] keep the order of their keys.
 fn read<T: for<'de> Deserialize<'de>>(value: &Json, what: &str) -> Result<T, ChatError> {
     serde_json::from_str(&value.to_text())
         .map_err(|error| ChatError::Request(format!("{what} cannot be sent to the tokenizer service: {error}")))

@@ -1,4 +1,4 @@
-//! One connection that many threads call over: deadlines, and pauses between attempts to reach a service that is away.
+//! The connection to a tokenizer service, shared by many threads: deadlines, and back-off while the service is unreachable.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use super::address::ServiceAddress;
 use super::error::ServiceError;
 use super::proto::tokenization_service_client::TokenizationServiceClient;
 
-/// Largest message that is sent or taken. A prompt of a million tokens takes some 5 MiB each way.
+/// Maximum size of a message, in bytes. A prompt of a million tokens takes about 5 MiB each way.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Pauses grow from the first to the last by doubling.
+/// Back-off doubles from the first pause to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -27,11 +27,11 @@ pub(super) struct Connection {
     client: Client,
     deadline: Duration,
     pause: Mutex<Option<Pause>>,
-    /// `None` only while this is dropped.
+    /// `None` only during drop.
     runtime: Option<Runtime>,
 }
 
-/// The service was away when it was last tried.
+/// Back-off after an attempt that found the service unreachable.
 #[derive(Clone)]
 struct Pause {
     until: Instant,
@@ -40,7 +40,7 @@ struct Pause {
 }
 
 impl Connection {
-    /// Connects when the first call is made.
+    /// Creates the connection. It connects at the first call.
     pub(super) fn new(address: &ServiceAddress, deadline: Duration) -> std::io::Result<Self> {
         let target = match address {
             ServiceAddress::Unix(path) => format!("unix:{}", path.display()),
@@ -48,7 +48,7 @@ impl Connection {
         };
         let invalid = |error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error);
         let endpoint = Endpoint::from_shared(target).map_err(invalid)?.connect_timeout(deadline);
-        // Calls are made by the pool's threads; this one thread keeps the connection.
+        // The pool's threads make the calls. This thread drives the connection.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tokenizer-service")
@@ -62,14 +62,14 @@ impl Connection {
         Ok(Self { address: address.to_string(), client, deadline, pause: Mutex::default(), runtime: Some(runtime) })
     }
 
-    /// When a piece of work that begins now must be done.
+    /// The deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.deadline
     }
 
-    /// Makes one call and waits for its answer until `deadline`.
+    /// Makes one call and waits for its response until `deadline`.
     ///
-    /// A call that meets a connection which has just ended is made a second time, on a new one: tokenizing twice does no harm.
+    /// A call that fails because the connection was lost is repeated once on a new connection: tokenizing is idempotent.
     pub(super) fn call<M: Message + Clone, A, F>(
         &self,
         deadline: Instant,
@@ -84,10 +84,10 @@ impl Connection {
             let address = self.address.clone();
             return Err(ServiceError::TooLarge { address, why: format!("the prompt has {bytes}") });
         }
-        let was_away = self.check_pause()?;
+        let was_unreachable = self.check_pause()?;
         let first = self.try_call(deadline, message.clone(), &method);
         let result = match first {
-            Err(Failure::Status(status)) if has_lost_connection(&status) && !was_away => {
+            Err(Failure::Status(status)) if has_lost_connection(&status) && !was_unreachable => {
                 self.try_call(deadline, message, &method)
             }
             first => first,
@@ -118,35 +118,35 @@ impl Connection {
         match answer {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(Failure::Status(status)),
-            Err(_) => Err(Failure::Late),
+            Err(_) => Err(Failure::TimedOut),
         }
     }
 
-    /// Whether the service was away at the last attempt; an error while it is too early for another one.
+    /// Whether the last attempt found the service unreachable. An error during the back-off.
     fn check_pause(&self) -> Result<bool, ServiceError> {
         let pause = self.pause.lock();
         let Some(Pause { until, why, .. }) = pause.as_ref() else { return Ok(false) };
-        let again_in = until.saturating_duration_since(Instant::now());
-        if again_in.is_zero() {
+        let retry_in = until.saturating_duration_since(Instant::now());
+        if retry_in.is_zero() {
             return Ok(true);
         }
-        Err(ServiceError::Unreachable { address: self.address.clone(), why: why.clone(), again_in })
+        Err(ServiceError::Unreachable { address: self.address.clone(), why: why.clone(), retry_in })
     }
 
     fn explain(&self, failure: Failure) -> ServiceError {
         let address = self.address.clone();
-        let late = || ServiceError::Late { address: self.address.clone(), deadline: self.deadline };
+        let timed_out = || ServiceError::TimedOut { address: self.address.clone(), deadline: self.deadline };
         let status = match failure {
-            Failure::Late => return late(),
+            Failure::TimedOut => return timed_out(),
             Failure::Status(status) => status,
         };
         if has_lost_connection(&status) {
             let why = reason_of(&status);
-            let again_in = self.begin_pause(&why);
-            return ServiceError::Unreachable { address, why, again_in };
+            let retry_in = self.begin_pause(&why);
+            return ServiceError::Unreachable { address, why, retry_in };
         }
         match status.code() {
-            Code::DeadlineExceeded | Code::Cancelled => late(),
+            Code::DeadlineExceeded | Code::Cancelled => timed_out(),
             Code::OutOfRange => ServiceError::TooLarge { address, why: status.message().to_owned() },
             Code::Unimplemented => ServiceError::Unsupported { address, why: status.message().to_owned() },
             code => ServiceError::Refused { address, why: format!("{}: {}", code.description(), status.message()) },
@@ -163,7 +163,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A runtime that is dropped waits, which is not allowed on another runtime's threads.
+        // Dropping a runtime blocks, which panics on the threads of another runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -171,18 +171,17 @@ impl Drop for Connection {
 }
 
 enum Failure {
-    Late,
+    TimedOut,
     Status(Status),
 }
 
-/// Whether this is about the connection: what a service says itself has no cause on this side, and a message that is too large
-/// is the exception.
+/// Whether the connection failed. A status that the service sent has no local cause, except for a message that is too large.
 fn has_lost_connection(status: &Status) -> bool {
     let is_ours = std::error::Error::source(status).is_some() && status.code() != Code::OutOfRange;
     is_ours || status.code() == Code::Unavailable
 }
 
-/// The innermost cause, which says most: that a file does not exist, or that a connection was refused.
+/// The innermost cause, which is the most specific: a file does not exist, or a connection was refused.
 fn reason_of(status: &Status) -> String {
     let mut reason = status.message().to_owned();
     let mut cause = std::error::Error::source(status);

@@ -1,53 +1,55 @@
-//! Why a tokenizer service gave no tokens.
+//! Errors of tokenizer services.
 
 use std::time::Duration;
 
 use super::connection::MESSAGE_BYTES_MAX;
 
-/// Why a tokenizer service gave no tokens.
+/// Failure of a call to a tokenizer service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceError {
-    /// It cannot be reached; it is tried again at the latest when the time has passed.
-    #[error("{address} cannot be reached ({why}): start it or mend its address; it is tried again in {again_in:?}")]
+    /// The service is unreachable. The next attempt is made when the back-off has passed.
+    #[error("{address} is unreachable: {why}; start the service or correct its address; next attempt in {retry_in:?}")]
     Unreachable {
-        /// Its address.
+        /// Address of the service.
         address: String,
-        /// What the last attempt said.
+        /// Error of the last attempt.
         why: String,
-        /// Until then nobody tries.
-        again_in: Duration,
+        /// Time until the next attempt.
+        retry_in: Duration,
     },
-    /// It did not answer in time.
-    #[error("{address} did not answer within {deadline:?}: see what keeps it busy, or allow it more time")]
-    Late {
-        /// Its address.
+    /// The service did not respond in time.
+    #[error("{address} did not respond within {deadline:?}; check its load, or configure a longer timeout")]
+    TimedOut {
+        /// Address of the service.
         address: String,
-        /// The time that it had.
+        /// The deadline of the call.
         deadline: Duration,
     },
-    /// It answered that it cannot.
+    /// The service refused the request.
     #[error("{address} refused: {why}")]
     Refused {
-        /// Its address.
+        /// Address of the service.
         address: String,
-        /// What it said.
+        /// The service's message.
         why: String,
     },
-    /// It does not have the method.
-    #[error("{address} cannot do this ({why}): run a service that has all of tokenization.TokenizationService")]
+    /// The service does not have the method.
+    #[error(
+        "{address} does not support the call: {why}; run a service that implements all of tokenization.TokenizationService"
+    )]
     Unsupported {
-        /// Its address.
+        /// Address of the service.
         address: String,
-        /// What it said.
+        /// The service's message.
         why: String,
     },
-    /// A message is larger than what is sent or taken.
-    #[error("a message to or from {address} has more than {MESSAGE_BYTES_MAX} bytes ({why}): send shorter prompts")]
+    /// A message exceeds the maximum size.
+    #[error("a message to or from {address} exceeds {MESSAGE_BYTES_MAX} bytes: {why}; send shorter prompts")]
     TooLarge {
-        /// Its address.
+        /// Address of the service.
         address: String,
-        /// Which one.
+        /// The message, and its size.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Tokenizers in another process.
+//! A tokenizer service: tokenizers in another process.
 
 mod address;
 mod chat;
@@ -20,38 +20,38 @@ use super::error::TokenizeError;
 use super::last_ids::last_ids;
 use super::prompt::{Prompt, PromptOptions};
 use super::source::{LoadError, ModelTokenizer, TokenizerSource};
-use crate::chat::ChatError;
+use chat_template::ChatError;
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/client/tokenization.rs"));
 }
 
-/// A model that was refused is made ready anew before it is given up, at most so often: a service that was started again does
-/// not know it any more.
-const READY_AGAIN_EVERY: Duration = Duration::from_secs(1);
+/// Minimum time between two initializations of one model. A refused model is initialized again before the call fails,
+/// because a restarted service has lost it.
+const INITIALIZATION_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// A tokenizer service: gRPC `tokenization.TokenizationService`, without TLS, over a Unix socket or TCP.
 ///
-/// It is connected to when it is needed. While it cannot be reached, calls fail at once, and it is tried again after pauses
-/// that grow from 50 ms to 5 s.
+/// The first call connects. While the service is unreachable, calls fail at once, and new attempts back off from 50 ms to
+/// 5 s.
 pub struct TokenizerService {
     connection: Arc<Connection>,
 }
 
 impl TokenizerService {
-    /// `deadline` is the time for making a model ready, and for each prompt.
+    /// `deadline` is the timeout for the initialization of a model, and for each prompt.
     ///
     /// # Errors
     ///
-    /// When the address is not one, or the thread of the connection cannot be started.
+    /// If the address is invalid, or the thread of the connection cannot be started.
     pub fn new(address: &ServiceAddress, deadline: Duration) -> std::io::Result<Self> {
         Ok(Self { connection: Arc::new(Connection::new(address, deadline)?) })
     }
 }
 
 impl TokenizerSource for TokenizerService {
-    fn place(&self) -> String {
+    fn name(&self) -> String {
         format!("tokenizer service {}", self.connection.address)
     }
 
@@ -59,26 +59,26 @@ impl TokenizerSource for TokenizerService {
         let tokenizer = ServiceTokenizer {
             connection: Arc::clone(&self.connection),
             model: model.to_owned(),
-            made_ready: Mutex::new(Instant::now()),
+            initialized_at: Mutex::new(Instant::now()),
         };
-        match tokenizer.make_ready(self.connection.deadline()) {
+        match tokenizer.initialize(self.connection.deadline()) {
             Ok(()) => Ok(Arc::new(tokenizer)),
-            // It may be that it does not have the model, and it may be that it has no memory left: it knows no difference.
+            // The service does not distinguish an unknown model from a failure to load it.
             Err(ServiceError::Refused { why, .. }) => Err(LoadError::Absent(why)),
             Err(error) => Err(LoadError::Failed(error.to_string())),
         }
     }
 }
 
-/// One model of a service.
+/// The tokenizer of one model in a service.
 struct ServiceTokenizer {
     connection: Arc<Connection>,
     model: String,
-    made_ready: Mutex<Instant>,
+    initialized_at: Mutex<Instant>,
 }
 
 impl ServiceTokenizer {
-    fn make_ready(&self, deadline: Instant) -> Result<(), ServiceError> {
+    fn initialize(&self, deadline: Instant) -> Result<(), ServiceError> {
         let message = InitializeTokenizerRequest {
             model_name: self.model.clone(),
             enable_thinking: false,
@@ -87,7 +87,7 @@ impl ServiceTokenizer {
         let call = |mut client: Client, message| async move { client.initialize_tokenizer(message).await };
         match self.connection.call(deadline, message, call) {
             Ok(answer) => self.check(answer.success, answer.error_message),
-            // A service without this method makes models ready by itself.
+            // A service without this method initializes models on demand.
             Err(ServiceError::Unsupported { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -104,7 +104,7 @@ impl ServiceTokenizer {
             model_name: self.model.clone(),
             add_special_tokens: adds_special_tokens,
         };
-        self.with_second_try(deadline, || {
+        self.with_retry(deadline, || {
             let call = |mut client: Client, message| async move { client.tokenize(message).await };
             let answer = self.connection.call(deadline, message.clone(), call)?;
             self.check(answer.success, answer.error_message)?;
@@ -117,7 +117,7 @@ impl ServiceTokenizer {
         deadline: Instant,
         message: proto::RenderChatCompletionRequest,
     ) -> Result<Vec<u32>, ServiceError> {
-        self.with_second_try(deadline, || {
+        self.with_retry(deadline, || {
             let call = |mut client: Client, message| async move { client.render_chat_completion(message).await };
             let answer = self.connection.call(deadline, message.clone(), call)?;
             self.check(answer.success, answer.error_message)?;
@@ -133,25 +133,21 @@ impl ServiceTokenizer {
         }
     }
 
-    /// Does something once more when it was refused and the service may have forgotten the model.
-    fn with_second_try<T>(
-        &self,
-        deadline: Instant,
-        work: impl Fn() -> Result<T, ServiceError>,
-    ) -> Result<T, ServiceError> {
+    /// Repeats a refused call once, after a new initialization, because the service may have lost the model.
+    fn with_retry<T>(&self, deadline: Instant, work: impl Fn() -> Result<T, ServiceError>) -> Result<T, ServiceError> {
         let result = work();
-        if matches!(result, Err(ServiceError::Refused { .. })) && self.may_make_ready_again() {
-            self.make_ready(deadline)?;
+        if matches!(result, Err(ServiceError::Refused { .. })) && self.may_initialize() {
+            self.initialize(deadline)?;
             return work();
         }
         result
     }
 
-    fn may_make_ready_again(&self) -> bool {
-        let mut made_ready = self.made_ready.lock();
-        let may = made_ready.elapsed() >= READY_AGAIN_EVERY;
+    fn may_initialize(&self) -> bool {
+        let mut initialized_at = self.initialized_at.lock();
+        let may = initialized_at.elapsed() >= INITIALIZATION_INTERVAL_MIN;
         if may {
-            *made_ready = Instant::now();
+            *initialized_at = Instant::now();
         }
         may
     }
@@ -172,13 +168,13 @@ impl ModelTokenizer for ServiceTokenizer {
             Prompt::Text(text) if adds_special_tokens => self.tokenize_text(deadline, text, false)?,
             _ => return Ok(last_ids(&ids, |_| false, kept)),
         };
-        // Which ids the tokenizer has added shows when it adds none.
+        // The ids without special tokens show which ids the tokenizer added.
         let begin = ids.windows(content.len().max(1)).position(|part| part == content).unwrap_or(0);
         Ok(last_ids(&ids, |at| !(begin..begin + content.len()).contains(&at), kept))
     }
 }
 
 fn chats_have_no_more_special_tokens() -> TokenizeError {
-    let why = "a tokenizer service does not add special tokens to a rendered chat: leave them as engines have them";
+    let why = "a tokenizer service does not add special tokens to a rendered chat; use the default of the engines";
     ChatError::Request(why.to_owned()).into()
 }

@@ -1,0 +1,94 @@
+//! The template engine: compiles and runs templates within limits.
+
+use std::error::Error as _;
+
+use minijinja::{Environment, Error, ErrorKind, Value};
+
+use super::python::{Clock, TemplateException, WorkLimitExceeded, environment};
+use super::translation::translate;
+
+/// Maximum number of instructions of one rendering, at 20 to 100 ns each.
+const INSTRUCTIONS_MAX: u64 = 10_000_000;
+
+/// Maximum depth of calls between macros and recursive loops. A macro counts four times.
+const RECURSION_MAX: usize = 400;
+
+/// Maximum length of a template, in bytes.
+const TEMPLATE_BYTES_MAX: usize = 1 << 20;
+
+/// Name of the only template of an environment.
+const TEMPLATE_NAME: &str = "chat";
+
+/// Compiler of templates. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Engine {
+    environment: Environment<'static>,
+}
+
+/// A compiled template.
+pub(super) struct CompiledTemplate {
+    environment: Environment<'static>,
+    /// The template's source: a field that is continued must occur in it.
+    pub(super) source: String,
+}
+
+/// Failure to compile or render a template.
+#[derive(Debug, Clone)]
+pub(super) enum EngineError {
+    Syntax { line: usize, message: String },
+    Raised(String),
+    Failed { line: usize, message: String },
+    TooExpensive,
+}
+
+impl Engine {
+    pub(super) fn new(clock: Clock) -> Self {
+        let mut environment = environment(clock);
+        environment.set_fuel(Some(INSTRUCTIONS_MAX));
+        environment.set_recursion_limit(RECURSION_MAX);
+        Self { environment }
+    }
+
+    pub(super) fn compile(&self, source: &str) -> Result<CompiledTemplate, EngineError> {
+        if source.len() > TEMPLATE_BYTES_MAX {
+            let message = format!("the template is longer than {TEMPLATE_BYTES_MAX} bytes; shorten it");
+            return Err(EngineError::Syntax { line: 1, message });
+        }
+        let translated =
+            translate(source).map_err(|error| EngineError::Syntax { line: error.line, message: error.message })?;
+        let mut environment = self.environment.clone();
+        environment.add_template_owned(TEMPLATE_NAME, translated).map_err(|error| EngineError::Syntax {
+            line: error.line().unwrap_or(1),
+            message: error.detail().unwrap_or("syntax error").to_owned(),
+        })?;
+        Ok(CompiledTemplate { environment, source: source.to_owned() })
+    }
+}
+
+impl CompiledTemplate {
+    /// Renders the template with these variables.
+    pub(super) fn render(&self, variables: Vec<(String, Value)>) -> Result<String, EngineError> {
+        let template = self.environment.get_template(TEMPLATE_NAME).map_err(describe)?;
+        template.render(Value::from_pairs(variables)).map_err(describe)
+    }
+}
+
+fn describe(error: Error) -> EngineError {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(TemplateException(message)) = cause.downcast_ref() {
+            return EngineError::Raised(message.clone());
+        }
+        if cause.is::<WorkLimitExceeded>() {
+            return EngineError::TooExpensive;
+        }
+        source = cause.source();
+    }
+    match error.kind() {
+        ErrorKind::OutOfFuel => EngineError::TooExpensive,
+        kind => EngineError::Failed {
+            line: error.line().unwrap_or(1),
+            message: error.detail().map_or_else(|| kind.to_string(), str::to_owned),
+        },
+    }
+}

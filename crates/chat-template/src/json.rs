@@ -1,0 +1,115 @@
+//! JSON values for templates: objects keep the order of their keys, and integers differ from floats.
+
+use std::fmt;
+
+use minijinja::Value;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::python::{json::to_json, values};
+
+/// A JSON value whose objects keep the order of their keys, which templates print. Cheap to clone.
+#[derive(Clone)]
+pub struct Json(pub(super) Value);
+
+impl Json {
+    /// The value as compact JSON text.
+    pub fn to_text(&self) -> String {
+        // Every `Json` comes from JSON or from a template variable, both of which can be written as JSON.
+        to_json(&self.0).unwrap_or_else(|_| "null".to_owned())
+    }
+
+    /// Whether this is JSON's `null`.
+    pub fn is_null(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_text())
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_text() == other.to_text()
+    }
+}
+
+impl From<&str> for Json {
+    fn from(text: &str) -> Self {
+        Self(Value::from(text))
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor).map(Self)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::from(()))
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::from(()))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
+        Ok(Value::from(truth))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_i128<E>(self, number: i128) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::from(text))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(Value::from(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Json(item)) = items.next_element()? {
+            list.push(item);
+        }
+        values::list(list).map_err(A::Error::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some((key, Json(value))) = entries.next_entry::<String, Json>()? {
+            pairs.push((Value::from(key), value));
+        }
+        values::dict(pairs).map_err(A::Error::custom)
+    }
+}

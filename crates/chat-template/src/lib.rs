@@ -1,0 +1,101 @@
+//! Renders Hugging Face chat templates as `transformers` does, byte for byte.
+//!
+//! [`ChatTemplates::render`] equals `apply_chat_template(…, tokenize=False)` of `transformers` 5.23.0 with Jinja2 3.1.6. It
+//! chooses a template, passes the messages, tools, documents, special tokens and further variables to it, and cuts the text
+//! at the end of a continued message. The tables in `tests/rendering/` are the output of those versions: conversations
+//! with templates of seventeen models, model directories, and generated snippets.
+//!
+//! # Example
+//!
+//! ```
+//! use chat_template::{ChatRequest, ChatTemplates};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! // A model's directory: `tokenizer_config.json`, and the template in it or in `chat_template.jinja`.
+//! std::fs::write(dir.join("tokenizer_config.json"), r#"{"bos_token": "<s>"}"#)?;
+//! std::fs::write(
+//!     dir.join("chat_template.jinja"),
+//!     "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}\
+//!      {% if add_generation_prompt %}[assistant]{% endif %}",
+//! )?;
+//! let templates = ChatTemplates::read(dir)?.expect("the directory has a template");
+//!
+//! let request: ChatRequest = serde_json::from_str(r#"{"messages": [{"role": "user", "content": "Hi"}]}"#)?;
+//! assert_eq!(templates.render(&request)?, "<s>[user] Hi\n[assistant]");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it works
+//!
+//! The translator parses a template with Jinja2's grammar and writes it for minijinja. The result has no whitespace control,
+//! and operations that minijinja defines differently are function calls. These functions, and all filters, tests and methods,
+//! have Python's semantics. A model's own templates are compiled once. A template in a request is compiled for each
+//! request, which costs about as much as rendering fifty short messages.
+//!
+//! # Limits
+//!
+//! A template or a message from an untrusted client cannot block, exhaust or crash the process:
+//!
+//! | what | limit | error beyond it |
+//! |---|---|---|
+//! | length of a template | 1 MiB | [`ChatError::Syntax`] |
+//! | nesting of expressions, nesting of blocks, operations in one tag, `elif`s of one `if` | 60, 100, 300, 100 | [`ChatError::Syntax`] |
+//! | instructions of one rendering | 10 million | [`ChatError::TooExpensive`] |
+//! | bytes read, created or printed; an item of a list counts as 16 | 256 MiB | [`ChatError::TooExpensive`] |
+//! | depth of calls between macros and recursive loops; a macro counts four times | 400 | [`ChatError::Failed`] |
+//! | nesting of lists and dicts | 200 | [`ChatError::Failed`] |
+//! | numbers in a `range` | 100,000, as in Jinja2's sandbox | [`ChatError::Failed`] |
+//!
+//! # Known differences from Python
+//!
+//! * Rejected as unsupported: `include`, `import`, `extends`, `autoescape`, `self` and `super`; `varargs` and `kwargs` of
+//!   macros; `break` and `continue` inside `with`, `set` and `filter` blocks; the filters `random`, `urlize` and `wordwrap`;
+//!   the functions `lipsum`, `cycler` and `joiner`; nested formats; integers of more than 127 bits; complex numbers; a
+//!   namespace in a namespace; names that are not ASCII.
+//! * `strftime_now` prints UTC with the names of the C locale.
+//! * JSON integers of more than 64 bits become floats.
+//! * A parameter whose argument is undefined gets its default.
+//! * `map`, `select` and similar filters, and the `if` of a loop, process all items at once, not lazily.
+//! * An unknown filter or test fails when it is evaluated, not when the template is compiled.
+//! * Methods of strings marked as `safe` return plain strings. `title` of letters with a third case, and `isdigit` of
+//!   characters that are digits in some respects only, follow Rust's tables.
+//! * Constant expressions for which Jinja2's compiler has other rules, such as `{{ 1[0:1] }}`.
+//! * Special tokens come from the model's files, not from the defaults of a tokenizer's class.
+//!
+//! # Modules
+//!
+//! | file | role |
+//! |---|---|
+//! | `templates.rs` | [`ChatTemplates`]: chooses a template and its variables, and renders |
+//! | `request.rs`, `json.rs` | [`ChatRequest`] and [`Json`]: the input |
+//! | `conversation.rs` | messages as templates read them, and the mark of a continued message |
+//! | `model_files.rs` | reads templates and special tokens from a model's directory |
+//! | `error.rs` | [`ChatError`] |
+//! | `engine.rs` | compiles and runs templates on minijinja, within limits |
+//! | `translation/` | translates Jinja2 to minijinja: `lexer`, `parser` (token cursor), `operand`, `expression`, `statement` |
+//! | `python/` | Python's semantics: see its table |
+//!
+//! | file in `python/` | role |
+//! |---|---|
+//! | `values.rs`, `limits.rs` | lists, tuples, dicts and iterators; the work limit of a rendering |
+//! | `functions.rs`, `arguments.rs` | the minijinja environment; binding of arguments to parameters |
+//! | `operators.rs`, `compare.rs`, `sequences.rs` | arithmetic; equality and order; slices and lengths |
+//! | `attributes.rs`, `methods.rs`, `text_methods.rs` | lookups; methods of dicts and lists; methods of strings |
+//! | `text.rs`, `number.rs`, `format.rs`, `json.rs`, `strftime.rs` | `str` and `repr`; numbers; `%` and `format`; `tojson`; dates |
+//! | `filters/`, `tests.rs` | Jinja's filters; Jinja's tests |
+
+mod conversation;
+mod engine;
+mod error;
+mod json;
+mod model_files;
+mod python;
+mod request;
+mod templates;
+mod translation;
+
+pub use error::ChatError;
+pub use json::Json;
+pub use request::{ChatRequest, Continuation};
+pub use templates::ChatTemplates;

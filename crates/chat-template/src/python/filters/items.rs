@@ -1,0 +1,314 @@
+//! Filters on sequences and dicts.
+
+use std::cmp::Ordering;
+
+use minijinja::{Error, State, Value};
+
+use super::ignoring_case;
+use crate::python::arguments::{bind, count, integer, required};
+use crate::python::attributes::{get_path, item};
+use crate::python::compare::{equal, order};
+use crate::python::limits::{spend, spend_items};
+use crate::python::operators::math;
+use crate::python::sequences;
+use crate::python::text::{kind_name, plain};
+use crate::python::values::{self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, tuple};
+
+pub(super) fn length(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = bind("length", arguments, ["obj"], 1)?;
+    sequences::length(state, &required(value)).map(Value::from)
+}
+
+pub(super) fn list(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = bind("list", arguments, ["value"], 1)?;
+    let items = items(state, &required(value))?;
+    values::list(items)
+}
+
+pub(super) fn first(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = bind("first", arguments, ["seq"], 1)?;
+    let value = required(value);
+    if let Kind::Iterator(iterator) = kind(&value) {
+        return Ok(iterator.next().unwrap_or(Value::UNDEFINED));
+    }
+    if let Kind::Text(text) = kind(&value) {
+        return Ok(text.chars().next().map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
+    }
+    Ok(items(state, &value)?.into_iter().next().unwrap_or(Value::UNDEFINED))
+}
+
+pub(super) fn last(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = bind("last", arguments, ["seq"], 1)?;
+    let value = required(value);
+    match kind(&value) {
+        Kind::Iterator(_) => Err(error("'generator' object is not reversible: make a list of it".into())),
+        Kind::Text(text) => Ok(text.chars().next_back().map_or(Value::UNDEFINED, |c| Value::from(c.to_string()))),
+        _ => Ok(items(state, &value)?.pop().unwrap_or(Value::UNDEFINED)),
+    }
+}
+
+pub(super) fn reverse(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = bind("reverse", arguments, ["value"], 1)?;
+    let value = required(value);
+    if let Kind::Text(text) = kind(&value) {
+        spend(state, text.len())?;
+        return Ok(Value::from(text.chars().rev().collect::<String>()));
+    }
+    let mut items = items(state, &value)?;
+    items.reverse();
+    Ok(iterator(items))
+}
+
+pub(super) fn attr(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value, name] = bind("attr", arguments, ["obj", "name"], 2)?;
+    let (value, name) = (required(value), required(name));
+    match kind(&value) {
+        // The attributes of these types are their methods; items are not attributes.
+        Kind::Dict(_) | Kind::Text(_) | Kind::Sequence(_) => {
+            let found = crate::python::attributes::attribute(state, &[value.clone(), name.clone()])?;
+            Ok(if found.as_object().is_some() && matches!(kind(&found), Kind::Other) {
+                found
+            } else {
+                Value::UNDEFINED
+            })
+        }
+        _ => item(state, &[value, name]),
+    }
+}
+
+pub(super) fn pairs(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = bind("items", arguments, ["value"], 1)?;
+    let value = required(value);
+    match kind(&value) {
+        Kind::Undefined => Ok(iterator(Vec::new())),
+        Kind::Dict(dict) => {
+            spend_items(state, dict.len())?;
+            let pairs = dict.pairs().into_iter().map(|(key, value)| tuple(vec![key, value]));
+            Ok(iterator(pairs.collect::<Result<_, _>>()?))
+        }
+        _ => Err(error("Can only get item pairs from a mapping.".into())),
+    }
+}
+
+pub(super) fn dictsort(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let parameters = ["value", "case_sensitive", "by", "reverse"];
+    let [value, case_sensitive, by, reverse] = bind("dictsort", arguments, parameters, 1)?;
+    let value = required(value);
+    let Kind::Dict(dict) = kind(&value) else {
+        return Err(error(format!("'{}' object has no attribute 'items'", kind_name(&value))));
+    };
+    let place = match by.map_or_else(|| "key".to_owned(), |by| plain(&by)).as_str() {
+        "key" => 0,
+        "value" => 1,
+        _ => return Err(error("You can only sort by either \"key\" or \"value\"".into())),
+    };
+    let folds = !case_sensitive.as_ref().is_some_and(is_true);
+    let keyed = dict.pairs().into_iter().map(|(key, value)| {
+        let by = if place == 0 { key.clone() } else { value.clone() };
+        Ok((vec![if folds { ignoring_case(by) } else { by }], tuple(vec![key, value])?))
+    });
+    let keyed = keyed.collect::<Result<_, Error>>()?;
+    sorted(state, keyed, reverse.as_ref().is_some_and(is_true))
+}
+
+pub(super) fn sort(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let parameters = ["value", "reverse", "case_sensitive", "attribute"];
+    let [value, reverse, case_sensitive, attribute] = bind("sort", arguments, parameters, 1)?;
+    let folds = !case_sensitive.as_ref().is_some_and(is_true);
+    let mut keyed = Vec::new();
+    for item in items(state, &required(value))? {
+        let mut keys = Vec::new();
+        let attributes = attribute.as_ref().filter(|attribute| !attribute.is_none());
+        match attributes.map(|attribute| (attribute, attribute.as_str())) {
+            Some((_, Some(paths))) => {
+                for path in paths.split(',') {
+                    keys.push(get_path(state, &item, &Value::from(path))?);
+                }
+            }
+            Some((index, None)) => keys.push(get_path(state, &item, index)?),
+            None => keys.push(item.clone()),
+        }
+        let keys = if folds { keys.into_iter().map(ignoring_case).collect() } else { keys };
+        keyed.push((keys, item));
+    }
+    sorted(state, keyed, reverse.as_ref().is_some_and(is_true))
+}
+
+/// Sorts values by their keys. The sort is stable, also in reverse.
+fn sorted(state: &mut State, mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Value, Error> {
+    let mut failure = None;
+    keyed.sort_by(|(left, _), (right, _)| {
+        if failure.is_some() {
+            return Ordering::Equal;
+        }
+        match order_keys(state, left, right) {
+            Ok(found) if reverse => found.reverse(),
+            Ok(found) => found,
+            Err(error) => {
+                failure = Some(error);
+                Ordering::Equal
+            }
+        }
+    });
+    match failure {
+        Some(error) => Err(error),
+        None => values::list(keyed.into_iter().map(|(_, value)| value).collect()),
+    }
+}
+
+fn order_keys(state: &mut State, left: &[Value], right: &[Value]) -> Result<Ordering, Error> {
+    spend_items(state, 1)?;
+    for (left, right) in left.iter().zip(right) {
+        if !equal(state, left, right)? {
+            return Ok(order(state, left, right, "<")?.unwrap_or(Ordering::Equal));
+        }
+    }
+    Ok(Ordering::Equal)
+}
+
+pub(super) fn min(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    extreme(state, arguments, Ordering::Less)
+}
+
+pub(super) fn max(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    extreme(state, arguments, Ordering::Greater)
+}
+
+fn extreme(state: &mut State, arguments: &[Value], wanted: Ordering) -> Result<Value, Error> {
+    let [value, case_sensitive, attribute] = bind("min", arguments, ["value", "case_sensitive", "attribute"], 1)?;
+    let folds = !case_sensitive.as_ref().is_some_and(is_true);
+    let mut best: Option<(Value, Value)> = None;
+    let sign = if wanted == Ordering::Less { "<" } else { ">" };
+    for item in items(state, &required(value))? {
+        let key = key(state, &item, attribute.as_ref(), folds)?;
+        let better = match &best {
+            None => true,
+            Some((best, _)) => order(state, &key, best, sign)? == Some(wanted),
+        };
+        if better {
+            best = Some((key, item));
+        }
+    }
+    Ok(best.map_or(Value::UNDEFINED, |(_, item)| item))
+}
+
+fn key(state: &mut State, item: &Value, attribute: Option<&Value>, folds: bool) -> Result<Value, Error> {
+    let key = match attribute.filter(|attribute| !attribute.is_none()) {
+        Some(attribute) => get_path(state, item, attribute)?,
+        None => item.clone(),
+    };
+    Ok(if folds { ignoring_case(key) } else { key })
+}
+
+pub(super) fn unique(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value, case_sensitive, attribute] = bind("unique", arguments, ["value", "case_sensitive", "attribute"], 1)?;
+    let folds = !case_sensitive.as_ref().is_some_and(is_true);
+    let mut seen = std::collections::HashSet::new();
+    let mut kept = Vec::new();
+    for item in items(state, &required(value))? {
+        let key = key(state, &item, attribute.as_ref(), folds)?;
+        if !is_hashable(&key) {
+            return Err(error(format!("unhashable type: '{}'", kind_name(&key))));
+        }
+        // `True` and 1 are equal keys.
+        let key = if let Kind::Bool(truth) = kind(&key) { Value::from(i64::from(truth)) } else { key };
+        if seen.insert(key) {
+            kept.push(item);
+        }
+    }
+    Ok(iterator(kept))
+}
+
+pub(super) fn sum(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value, attribute, start] = bind("sum", arguments, ["iterable", "attribute", "start"], 1)?;
+    let mut sum = start.unwrap_or_else(|| Value::from(0));
+    if let Kind::Text(_) = kind(&sum) {
+        return Err(error("sum() can't sum strings: use join".into()));
+    }
+    for item in items(state, &required(value))? {
+        let item = key(state, &item, attribute.as_ref(), false)?;
+        sum = math(state, &[sum, Value::from("+"), item])?;
+    }
+    Ok(sum)
+}
+
+pub(super) fn batch(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value, size, fill] = bind("batch", arguments, ["value", "linecount", "fill_with"], 2)?;
+    let size = count(integer("batch", &required(size))?);
+    let items = items(state, &required(value))?;
+    let mut batches = Vec::new();
+    for chunk in items.chunks(size.max(1)) {
+        let mut batch = chunk.to_vec();
+        if let Some(fill) = fill.as_ref().filter(|fill| !fill.is_none()) {
+            spend_items(state, size)?;
+            batch.resize(size.max(batch.len()), fill.clone());
+        }
+        batches.push(values::list(batch)?);
+    }
+    if size == 0 && !batches.is_empty() {
+        // Jinja2 checks whether a batch is full before it adds the first item.
+        batches.insert(0, values::list(Vec::new())?);
+    }
+    Ok(iterator(batches))
+}
+
+pub(super) fn slices(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let [value, number, fill] = bind("slice", arguments, ["value", "slices", "fill_with"], 2)?;
+    let number = integer("slice", &required(number))?;
+    if number == 0 {
+        return Err(error("integer division or modulo by zero".into()));
+    }
+    let number = count(number);
+    let items = items(state, &required(value))?;
+    spend_items(state, number)?;
+    let (each, longer) = (items.len() / number.max(1), items.len() % number.max(1));
+    let mut slices = Vec::new();
+    let mut at = 0;
+    for nth in 0..number {
+        let size = each + usize::from(nth < longer);
+        let mut slice = items[at..at + size].to_vec();
+        at += size;
+        if let Some(fill) = fill.as_ref().filter(|fill| !fill.is_none())
+            && nth >= longer
+        {
+            slice.push(fill.clone());
+        }
+        slices.push(values::list(slice)?);
+    }
+    Ok(iterator(slices))
+}
+
+pub(super) fn groupby(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let parameters = ["value", "attribute", "default", "case_sensitive"];
+    let [value, attribute, default, case_sensitive] = bind("groupby", arguments, parameters, 2)?;
+    let folds = !case_sensitive.as_ref().is_some_and(is_true);
+    let attribute = required(attribute);
+    let mut keyed = Vec::new();
+    for item in items(state, &required(value))? {
+        let mut key = get_path(state, &item, &attribute)?;
+        if key.is_undefined()
+            && let Some(default) = &default
+        {
+            key = default.clone();
+        }
+        let by = if folds { ignoring_case(key.clone()) } else { key.clone() };
+        keyed.push((vec![by], tuple(vec![key, item])?));
+    }
+    let sorted = sorted(state, keyed, false)?;
+    let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
+    for pair in items(state, &sorted)? {
+        let Kind::Sequence(pair) = kind(&pair) else { continue };
+        let [key, item] = &pair.items[..] else { continue };
+        let by = if folds { ignoring_case(key.clone()) } else { key.clone() };
+        match groups.last_mut() {
+            Some((last, _, members)) if equal(state, last, &by)? => members.push(item.clone()),
+            _ => groups.push((by, key.clone(), vec![item.clone()])),
+        }
+    }
+    let groups = groups.into_iter().map(|(_, key, members)| group(key, values::list(members)?));
+    values::list(groups.collect::<Result<_, _>>()?)
+}
+
+fn group(key: Value, members: Value) -> Result<Value, Error> {
+    values::sequence(Form::Group, vec![key, members])
+}

@@ -1,0 +1,79 @@
+//! Jinja filters: the names that may follow `|`.
+
+mod items;
+mod scalars;
+mod selection;
+mod texts;
+
+use minijinja::Value;
+
+use super::arguments::Callable;
+use super::json::tojson;
+
+/// All filters with their names.
+pub(super) const FILTERS: [(&str, Callable); 51] = [
+    ("abs", scalars::abs),
+    ("attr", items::attr),
+    ("batch", items::batch),
+    ("capitalize", texts::capitalize),
+    ("center", texts::center),
+    ("count", items::length),
+    ("d", scalars::default),
+    ("default", scalars::default),
+    ("dictsort", items::dictsort),
+    ("e", texts::escape),
+    ("escape", texts::escape),
+    ("filesizeformat", scalars::filesizeformat),
+    ("first", items::first),
+    ("float", scalars::float),
+    ("forceescape", texts::escape),
+    ("format", texts::format),
+    ("groupby", items::groupby),
+    ("indent", texts::indent),
+    ("int", scalars::int),
+    ("items", items::pairs),
+    ("join", texts::join),
+    ("last", items::last),
+    ("length", items::length),
+    ("list", items::list),
+    ("lower", texts::lower),
+    ("map", selection::map),
+    ("max", items::max),
+    ("min", items::min),
+    ("pprint", texts::pprint),
+    ("reject", selection::reject),
+    ("rejectattr", selection::rejectattr),
+    ("replace", texts::replace),
+    ("reverse", items::reverse),
+    ("round", scalars::round),
+    ("safe", texts::safe),
+    ("select", selection::select),
+    ("selectattr", selection::selectattr),
+    ("slice", items::slices),
+    ("sort", items::sort),
+    ("string", texts::string),
+    ("striptags", texts::striptags),
+    ("sum", items::sum),
+    ("title", texts::title),
+    ("tojson", tojson),
+    ("trim", texts::trim),
+    ("truncate", texts::truncate),
+    ("unique", items::unique),
+    ("upper", texts::upper),
+    ("urlencode", texts::urlencode),
+    ("wordcount", texts::wordcount),
+    ("xmlattr", texts::xmlattr),
+];
+
+/// Finds a filter by name.
+pub(super) fn find(name: &str) -> Option<Callable> {
+    FILTERS.iter().find(|(known, _)| *known == name).map(|(_, filter)| *filter)
+}
+
+/// The sort key for a case-insensitive filter: a string in lower case, any other value unchanged.
+fn ignoring_case(value: Value) -> Value {
+    match value.as_str() {
+        Some(text) => Value::from(text.to_lowercase()),
+        None => value,
+    }
+}

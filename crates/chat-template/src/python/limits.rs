@@ -1,0 +1,39 @@
+//! The work limit of one rendering.
+
+use minijinja::{Error, ErrorKind, State};
+use thiserror::Error;
+
+/// Maximum work of one rendering besides minijinja's instructions: bytes and items that are read, created or printed.
+/// It limits memory too, because every allocation is counted.
+pub(super) const WORK_MAX: u64 = 1 << 28;
+
+/// Work for one item of a list: its memory, and moving it there.
+const ITEM_WORK: usize = 16;
+
+/// Maximum nesting of lists and dicts. `serde_json` rejects JSON that is nested more than 128 deep.
+pub(super) const NESTING_MAX: u32 = 200;
+
+/// The rendering has exceeded its work limit.
+#[derive(Debug, Error)]
+#[error("the template exceeds the work limit of one rendering")]
+pub(crate) struct WorkLimitExceeded;
+
+/// The part of [`WORK_MAX`] that this rendering has not used.
+struct RemainingWork(u64);
+
+/// Counts work. Fails if the limit is exceeded.
+pub(super) fn spend(state: &mut State, amount: usize) -> Result<(), Error> {
+    let left = &mut state.get_or_insert_extension(RemainingWork(WORK_MAX)).0;
+    match left.checked_sub((amount as u64).saturating_add(1)) {
+        Some(rest) => {
+            *left = rest;
+            Ok(())
+        }
+        None => Err(Error::new(ErrorKind::OutOfFuel, "too much work").with_source(WorkLimitExceeded)),
+    }
+}
+
+/// Counts the work on a number of items.
+pub(super) fn spend_items(state: &mut State, items: usize) -> Result<(), Error> {
+    spend(state, items.saturating_mul(ITEM_WORK))
+}

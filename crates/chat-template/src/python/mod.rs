@@ -1,0 +1,26 @@
+//! Python's semantics for templates: values, operators, methods, filters and tests.
+//!
+//! minijinja calls these functions. Each counts its work, so that one rendering stays within its limits.
+
+mod arguments;
+pub(super) mod attributes;
+
+mod compare;
+mod filters;
+mod format;
+mod functions;
+pub(super) mod json;
+mod limits;
+mod methods;
+mod number;
+mod operators;
+mod sequences;
+mod strftime;
+mod tests;
+pub(super) mod text;
+mod text_methods;
+pub(super) mod values;
+
+pub(super) use functions::{TemplateException, environment};
+pub(super) use limits::WorkLimitExceeded;
+pub(super) use strftime::Clock;

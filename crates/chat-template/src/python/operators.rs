@@ -1,0 +1,216 @@
+//! Arithmetic and concatenation.
+
+use std::fmt::Write;
+
+use minijinja::{Error, State, Value};
+
+use super::arguments::count;
+use super::format::printf;
+use super::limits::{WORK_MAX, spend, spend_items};
+use super::text::{Str, escaped, kind_name, plain};
+use super::values::{Form, Kind, error, kind, sequence, undefined};
+
+/// `left OPERATOR right OPERATOR right …`, evaluated from the left.
+pub(super) fn math(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let Some((first, rest)) = arguments.split_first() else {
+        return Err(undefined());
+    };
+    let mut value = first.clone();
+    for step in rest.chunks_exact(2) {
+        value = operate(state, &value, step[0].as_str().unwrap_or_default(), &step[1])?;
+    }
+    Ok(value)
+}
+
+/// `-value`
+pub(super) fn negative(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    match arguments.first().map(kind) {
+        Some(Kind::Int(number)) => number.checked_neg().map(int).ok_or_else(too_large),
+        Some(Kind::Bool(truth)) => Ok(int(-i128::from(truth))),
+        Some(Kind::Float(number)) => Ok(Value::from(-number)),
+        Some(Kind::Undefined) | None => Err(undefined()),
+        Some(_) => Err(error(format!("bad operand type for unary -: '{}'", kind_name(&arguments[0])))),
+    }
+}
+
+/// `+value`
+pub(super) fn positive(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    match arguments.first().map(kind) {
+        Some(Kind::Int(number)) => Ok(int(number)),
+        Some(Kind::Bool(truth)) => Ok(int(i128::from(truth))),
+        Some(Kind::Float(number)) => Ok(Value::from(number)),
+        Some(Kind::Undefined) | None => Err(undefined()),
+        Some(_) => Err(error(format!("bad operand type for unary +: '{}'", kind_name(&arguments[0])))),
+    }
+}
+
+/// `a ~ b ~ …`
+pub(super) fn concat(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let mut text = String::new();
+    for value in arguments {
+        match kind(value) {
+            Kind::Text(part) => text.push_str(part),
+            // Writing to a string cannot fail.
+            _ => drop(write!(text, "{}", Str(value))),
+        }
+    }
+    spend(state, text.len())?;
+    Ok(Value::from(text))
+}
+
+/// An integer value, in 64 bits where it fits.
+pub(super) fn int(number: i128) -> Value {
+    i64::try_from(number).map_or_else(|_| Value::from(number), Value::from)
+}
+
+fn too_large() -> Error {
+    error("an integer of more than 127 bits is not supported".to_owned())
+}
+
+fn operate(state: &mut State, left: &Value, operator: &str, right: &Value) -> Result<Value, Error> {
+    if let Kind::Text(format) = kind(left)
+        && operator == "%"
+    {
+        return printf(state, format, right).map(Value::from);
+    }
+    if let (Some(left), Some(right)) = (operand(left), operand(right)) {
+        return numbers(left, operator, right);
+    }
+    match (kind(left), operator, kind(right)) {
+        (Kind::Undefined, ..) | (.., Kind::Undefined) => Err(undefined()),
+        (Kind::Text(left_text), "+", Kind::Text(right_text)) => {
+            spend(state, left_text.len() + right_text.len())?;
+            if left.is_safe() || right.is_safe() {
+                return Ok(Value::from_safe_string(markup(left) + &markup(right)));
+            }
+            Ok(Value::from([left_text, right_text].concat()))
+        }
+        (Kind::Sequence(left), "+", Kind::Sequence(right))
+            if left.form == right.form && matches!(left.form, Form::List | Form::Tuple) =>
+        {
+            spend_items(state, left.items.len() + right.items.len())?;
+            sequence(left.form, [&left.items[..], &right.items[..]].concat())
+        }
+        (Kind::Text(text), "*", times) | (times, "*", Kind::Text(text)) if whole(&times).is_some() => {
+            let times = count(whole(&times).unwrap_or(0));
+            spend(state, bounded_product(text.len(), times))?;
+            Ok(Value::from(text.repeat(times)))
+        }
+        (Kind::Sequence(items), "*", times) | (times, "*", Kind::Sequence(items))
+            if whole(&times).is_some() && matches!(items.form, Form::List | Form::Tuple) =>
+        {
+            let times = count(whole(&times).unwrap_or(0));
+            spend_items(state, bounded_product(items.items.len(), times))?;
+            sequence(items.form, std::iter::repeat_n(&items.items, times).flatten().cloned().collect())
+        }
+        _ => {
+            let (left, right) = (kind_name(left), kind_name(right));
+            Err(error(format!("unsupported operand types for {operator}: '{left}' and '{right}'")))
+        }
+    }
+}
+
+/// The text that a string contributes to a concatenation with a safe string: Python escapes an unsafe one.
+fn markup(value: &Value) -> String {
+    let text = plain(value);
+    if value.is_safe() { text } else { escaped(&text) }
+}
+
+/// A product, limited to [`WORK_MAX`], which is over the limit in any case.
+fn bounded_product(size: usize, times: usize) -> usize {
+    size.saturating_mul(times).min(WORK_MAX as usize)
+}
+
+fn whole(kind: &Kind) -> Option<i128> {
+    match kind {
+        Kind::Int(number) => Some(*number),
+        Kind::Bool(truth) => Some(i128::from(*truth)),
+        _ => None,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operand {
+    Int(i128),
+    Float(f64),
+}
+
+impl Operand {
+    fn float(self) -> f64 {
+        match self {
+            Self::Int(number) => number as f64,
+            Self::Float(number) => number,
+        }
+    }
+}
+
+fn operand(value: &Value) -> Option<Operand> {
+    match kind(value) {
+        Kind::Float(number) => Some(Operand::Float(number)),
+        other => whole(&other).map(Operand::Int),
+    }
+}
+
+fn numbers(left: Operand, operator: &str, right: Operand) -> Result<Value, Error> {
+    if let (Operand::Int(left), Operand::Int(right)) = (left, right)
+        && operator != "/"
+    {
+        return integers(left, operator, right);
+    }
+    let (left, right) = (left.float(), right.float());
+    if right == 0.0 && matches!(operator, "/" | "//" | "%") {
+        return Err(error("division by zero".to_owned()));
+    }
+    Ok(Value::from(match operator {
+        "+" => left + right,
+        "-" => left - right,
+        "*" => left * right,
+        "/" => left / right,
+        "//" => floor_division(left, right).0,
+        "%" => floor_division(left, right).1,
+        _ if left == 0.0 && right < 0.0 => {
+            return Err(error("0.0 cannot be raised to a negative power".to_owned()));
+        }
+        _ if left < 0.0 && right.fract() != 0.0 => return Err(error("complex numbers are not supported".to_owned())),
+        _ => left.powf(right),
+    }))
+}
+
+fn integers(left: i128, operator: &str, right: i128) -> Result<Value, Error> {
+    let result = match operator {
+        "+" => left.checked_add(right),
+        "-" => left.checked_sub(right),
+        "*" => left.checked_mul(right),
+        "//" | "%" if right == 0 => return Err(error("integer division or modulo by zero".to_owned())),
+        "//" => left.checked_div(right).map(|quotient| {
+            let inexact = left.wrapping_rem(right) != 0;
+            quotient - i128::from(inexact && (left < 0) != (right < 0))
+        }),
+        "%" => {
+            left.checked_rem(right).map(|rest| if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest })
+        }
+        _ if right < 0 => return numbers(Operand::Float(left as f64), operator, Operand::Int(right)),
+        _ if matches!(left, 0 | 1) => Some(if right == 0 { 1 } else { left }),
+        _ => u32::try_from(right).ok().and_then(|exponent| left.checked_pow(exponent)),
+    };
+    result.map(int).ok_or_else(too_large)
+}
+
+/// Quotient and remainder, with the sign of the divisor, computed as CPython does.
+fn floor_division(left: f64, right: f64) -> (f64, f64) {
+    let mut rest = left % right;
+    let mut quotient = (left - rest) / right;
+    if rest != 0.0 {
+        if (right < 0.0) != (rest < 0.0) {
+            rest += right;
+            quotient -= 1.0;
+        }
+    } else {
+        rest = 0f64.copysign(right);
+    }
+    if quotient == 0.0 {
+        return (0f64.copysign(left / right), rest);
+    }
+    let floor = quotient.floor();
+    (if quotient - floor > 0.5 { floor + 1.0 } else { floor }, rest)
+}
