@@ -53,7 +53,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
 }
 
 /// Why a message or event cannot be used, or is dropped.
-const REASONS: [&str; 34] = [
+const REASONS: [&str; 35] = [
     "bad_frames",
     "malformed_batch",
     "not_a_batch",

@@ -49,7 +49,9 @@ impl LookupError {
     /// What is logged of a failed lookup.
     pub(super) const fn event(&self) -> &'static str {
         match self {
-            Self::Unresolved { .. } | Self::NoAddress { .. } => "failed to resolve the engine's host",
+            Self::Unresolved { .. } | Self::NoAddress { .. } | Self::Panicked { .. } => {
+                "failed to resolve the engine's host"
+            }
             Self::Refused { .. } => "refused the address of the engine's host",
         }
     }
