@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use flash_indexer_bench::{Backend, Contender, DesignContender, Found, Setup, WorkerEvent};
 use flash_indexer_core::designs::Design;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes, sequence_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
 use chat_template::{ChatRequest, ChatTemplates};
 use flash_indexer_prompt::tokenize::{
@@ -78,7 +78,7 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
 
 fn hash(tokens: &[u32]) -> Vec<LocalHash> {
     let block_size = BlockSize::new(BLOCK_TOKENS).expect("blocks have tokens");
-    local_hashes(HashSpace::default(), tokens, block_size, TokenWindow::default())
+    local_hashes(HashVariant::default(), tokens, block_size, TokenWindow::default())
 }
 
 /// A chat that has at least the tokens wanted, with messages of made-up sentences.

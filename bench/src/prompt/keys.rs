@@ -1,6 +1,6 @@
 //! Ten thousand tokens to keys, by each contract.
 
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_bench::keys::{CborFnvKeys, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys};
 use flash_indexer_wire::Sha256CborChain;
 
@@ -11,12 +11,12 @@ const MODEL: &str = "llama-3-8b";
 pub(super) fn measure(tokens: &[u32], rounds: usize) -> Part {
     let block_size = BlockSize::new(BLOCK_TOKENS).expect("blocks have tokens");
     let root = RootKey::SeedAndModel { hash_seed: "", model: MODEL };
-    let (mut xxh3, mut fnv) = (Xxh3Keys::new(HashSpace::default()), CborFnvKeys::new(root));
+    let (mut xxh3, mut fnv) = (Xxh3Keys::new(HashVariant::default()), CborFnvKeys::new(root));
     let (mut xxh64, mut sha256) = (Xxh64Keys::new("", MODEL), Sha256CborChain::new("0"));
     let lines = vec![
         line(
             "XXH3 of each block: what the index is asked with",
-            time(rounds, || local_hashes(HashSpace::default(), tokens, block_size, TokenWindow::default())),
+            time(rounds, || local_hashes(HashVariant::default(), tokens, block_size, TokenWindow::default())),
             None,
         ),
         line("XXH3 chain", time(rounds, || xxh3.keys(None, tokens, block_size, &[])), None),

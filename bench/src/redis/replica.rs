@@ -8,7 +8,7 @@ use flash_indexer_bench::WorkerEvent;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{LocalHash, WorkerRank};
 use flash_indexer_redis::{
-    Found, Holder, HolderId, OwnRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
+    Found, Holder, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// The ranks that a replica listens to, numbered from zero.
 pub(super) struct Listened {
     maker: RankMaker,
-    ranks: Vec<OwnRank>,
+    ranks: Vec<LocalRank>,
 }
 
 pub(super) fn scope() -> Scope {
@@ -38,7 +38,7 @@ pub(super) fn holder(rank: WorkerRank) -> HolderId {
 impl Listened {
     pub(super) fn to(ranks: impl IntoIterator<Item = WorkerRank>) -> Self {
         let maker = RankMaker::default();
-        let own = |rank| OwnRank {
+        let own = |rank| LocalRank {
             holder: Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() },
             state: Vec::new(),
             rank: maker.rank(),
@@ -53,7 +53,7 @@ impl Listened {
 }
 
 impl Ranks for Listened {
-    fn ranks(&self) -> Vec<OwnRank> {
+    fn ranks(&self) -> Vec<LocalRank> {
         self.ranks.clone()
     }
 }

@@ -7,7 +7,7 @@ use flash_indexer_bench::keys::{
     CborFnvKeys, Extra, RequestKey, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys, extras_of,
 };
 use flash_indexer_core::SequenceHash;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes, sequence_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_test_support::testdata;
 use flash_indexer_wire::{EngineBlockHash, HashedKey, Sha256CborChain};
 use serde_json::Value;
@@ -129,7 +129,7 @@ fn our_keys_are_the_contracts_and_go_on_from_a_parent() {
     let (size, all): (_, Vec<u32>) = (BlockSize::new(4).expect("not zero"), (1..=13).collect());
     let keys = Xxh3Keys::default().keys(None, &all, size, &[]);
     assert_eq!(keys, [14643705804678351452, 4945711292740353085, 12583592247330656132].map(SequenceHash));
-    let space = HashSpace::new(Some("adapter-a"), Some("tenant-a"));
+    let space = HashVariant::new(Some("adapter-a"), Some("tenant-a"));
     let expected: Vec<_> = sequence_hashes(&local_hashes(space, &all, size, TokenWindow::Block)).collect();
     let mut processor = Xxh3Keys::new(space);
     assert_eq!(processor.keys(None, &all, size, &[]), expected);

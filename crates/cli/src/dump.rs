@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
+use flash_indexer_server::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{DumpBytes, IndexerClient};
@@ -120,7 +120,7 @@ impl DumpSink for Progress {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, told: Told) -> Result<(), Refused> {
+    fn told(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         self.blocks(told.block_count());
         Ok(())
     }

@@ -45,11 +45,11 @@ impl BlockSize {
 ///
 /// Content hashed in different spaces never matches. An empty name counts as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct HashSpace {
+pub struct HashVariant {
     seed: u64,
 }
 
-impl HashSpace {
+impl HashVariant {
     /// The space of one adapter and one salt.
     #[must_use]
     pub fn new(lora: Option<&str>, salt: Option<&str>) -> Self {
@@ -88,7 +88,7 @@ impl Salt {
     }
 }
 
-impl Default for HashSpace {
+impl Default for HashVariant {
     fn default() -> Self {
         Self::new(None, None)
     }
@@ -132,7 +132,7 @@ pub struct LocalHasher {
 
 impl LocalHasher {
     /// The local hash of one block's (or window's) tokens.
-    pub fn tokens(&mut self, space: HashSpace, tokens: &[u32]) -> LocalHash {
+    pub fn tokens(&mut self, space: HashVariant, tokens: &[u32]) -> LocalHash {
         self.load(tokens);
         self.finish(space)
     }
@@ -141,7 +141,7 @@ impl LocalHasher {
     ///
     /// Without items it is [`LocalHasher::tokens`]. One item appends its hash. Several append hash and offset each, in order of offset, so that
     /// two images swapped inside one block are told apart.
-    pub fn multimodal(&mut self, space: HashSpace, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
+    pub fn multimodal(&mut self, space: HashVariant, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
         match items {
             [] => return self.tokens(space, tokens),
             [one] => return self.multimodal_unordered(space, tokens, [one.hash]),
@@ -161,7 +161,7 @@ impl LocalHasher {
     /// order. It cannot tell swapped items of one block apart.
     pub fn multimodal_unordered(
         &mut self,
-        space: HashSpace,
+        space: HashVariant,
         tokens: &[u32],
         hashes: impl IntoIterator<Item = u64>,
     ) -> LocalHash {
@@ -181,14 +181,14 @@ impl LocalHasher {
         places.iter_mut().zip(tokens).for_each(|(place, token)| *place = token.to_le_bytes());
     }
 
-    fn finish(&self, space: HashSpace) -> LocalHash {
+    fn finish(&self, space: HashVariant) -> LocalHash {
         LocalHash(xxh3_64_with_seed(&self.bytes, space.seed))
     }
 }
 
 /// Local hashes of every complete block of `tokens`; a partial last block has none.
 #[must_use]
-pub fn local_hashes(space: HashSpace, tokens: &[u32], block_size: BlockSize, window: TokenWindow) -> Vec<LocalHash> {
+pub fn local_hashes(space: HashVariant, tokens: &[u32], block_size: BlockSize, window: TokenWindow) -> Vec<LocalHash> {
     let length = window.token_count(block_size);
     let mut hasher = LocalHasher::default();
     let starts = (0..tokens.len()).step_by(block_size.token_count());
@@ -223,7 +223,7 @@ mod tests {
         BlockSize::new(4).expect("not zero")
     }
 
-    fn local(space: HashSpace, tokens: &[u32]) -> u64 {
+    fn local(space: HashVariant, tokens: &[u32]) -> u64 {
         LocalHasher::default().tokens(space, tokens).0
     }
 
@@ -231,7 +231,7 @@ mod tests {
     fn local_and_sequence_hashes_match_the_contract() {
         assert_eq!(xxh3_64_with_seed(b"test data", SEED), 13226331709069118873);
         let tokens: Vec<u32> = (1..=14).collect();
-        let locals = local_hashes(HashSpace::default(), &tokens, four(), TokenWindow::Block);
+        let locals = local_hashes(HashVariant::default(), &tokens, four(), TokenWindow::Block);
         assert_eq!(
             locals,
             [14643705804678351452, 16777012769546811212, 483935686894639516].map(LocalHash),
@@ -246,15 +246,15 @@ mod tests {
     #[test]
     fn adapters_and_salts_keep_content_apart() {
         let tokens = [1, 2, 3, 4];
-        assert_eq!(local(HashSpace::new(Some("adapter-a"), None), &tokens), 11381080598872079209);
-        assert_eq!(local(HashSpace::new(None, Some("tenant-a")), &tokens), 5738685477468498325);
-        assert_eq!(local(HashSpace::new(Some("adapter-a"), Some("tenant-a")), &tokens), 9967753091837871098);
-        assert_eq!(HashSpace::new(Some(""), Some("")), HashSpace::default());
+        assert_eq!(local(HashVariant::new(Some("adapter-a"), None), &tokens), 11381080598872079209);
+        assert_eq!(local(HashVariant::new(None, Some("tenant-a")), &tokens), 5738685477468498325);
+        assert_eq!(local(HashVariant::new(Some("adapter-a"), Some("tenant-a")), &tokens), 9967753091837871098);
+        assert_eq!(HashVariant::new(Some(""), Some("")), HashVariant::default());
     }
 
     #[test]
     fn one_multimodal_item_matches_the_contract_and_swapped_items_differ() {
-        let (space, tokens, mut hasher) = (HashSpace::default(), [1, 2, 3, 4], LocalHasher::default());
+        let (space, tokens, mut hasher) = (HashVariant::default(), [1, 2, 3, 4], LocalHasher::default());
         let one = [MultimodalItem { offset: 1, hash: 42 }];
         assert_eq!(hasher.multimodal(space, &tokens, &one).0, 14000361058806882387);
         assert_eq!(hasher.multimodal_unordered(space, &tokens, [42]).0, 14000361058806882387);
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_speculative_window_covers_the_next_token() {
-        let hashes = |tokens: &[u32]| local_hashes(HashSpace::default(), tokens, four(), TokenWindow::BlockAndNext);
+        let hashes = |tokens: &[u32]| local_hashes(HashVariant::default(), tokens, four(), TokenWindow::BlockAndNext);
         assert_eq!(hashes(&[1, 2, 3, 4, 5]), [LocalHash(1914873892905420881)]);
         assert!(hashes(&[1, 2, 3, 4]).is_empty(), "the window reaches past the last token");
         assert_eq!(hashes(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).len(), 2);

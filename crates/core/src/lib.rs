@@ -7,11 +7,11 @@
 //!
 //! ```
 //! use flash_indexer_core::designs::RadixTree;
-//! use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+//! use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 //! use flash_indexer_core::{Block, BlockEvent, DpRank, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
 //!
 //! let block_size = BlockSize::new(2).expect("two is not zero");
-//! let locals = local_hashes(HashSpace::default(), &[7, 8, 9, 10], block_size, TokenWindow::Block);
+//! let locals = local_hashes(HashVariant::default(), &[7, 8, 9, 10], block_size, TokenWindow::Block);
 //! let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 //!
 //! let mut index = RadixTree::default();

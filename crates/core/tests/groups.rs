@@ -4,8 +4,8 @@ mod support;
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{
-    Cut, FurtherGroup, GroupChange, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, RankEvent,
-    Reach, Shortfall,
+    Cut, GroupChange, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, RankEvent, Reach,
+    SecondaryGroup, Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::oracle::GroupedOracle;
@@ -19,7 +19,7 @@ use proptest::sample::subsequence;
 use support::Step;
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-const WINDOW: FurtherGroup = FurtherGroup { id: GroupId(0), reach: Reach::LastBlocks(2) };
+const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), reach: Reach::LastBlocks(2) };
 
 fn index(design: Design) -> GroupedIndex {
     GroupedIndex::new(design.build())
@@ -46,7 +46,7 @@ fn group_stored(positions: &[usize], tier: Tier) -> GroupEvent {
     GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| names[at - 1]).collect(), copies: 1 }
 }
 
-fn told(group: FurtherGroup, event: GroupEvent) -> GroupChange {
+fn told(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
     GroupChange { group, event }
 }
 
@@ -90,7 +90,7 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
 #[test]
 fn what_is_cut_off_is_told_block_by_block() {
     let index = index(Design::Run);
-    let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
+    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
     index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
@@ -115,7 +115,7 @@ fn what_is_cut_off_is_told_block_by_block() {
 #[test]
 fn only_the_first_missing_blocks_are_listed() {
     let index = index(Design::Run);
-    let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
+    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
     let blocks = MISSING_LISTED_MAX as u32 + 10;
     index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
     index.apply_group(RANK, &told(whole, group_stored(&[], Tier::Device)));
@@ -126,8 +126,8 @@ fn only_the_first_missing_blocks_are_listed() {
 #[test]
 fn every_group_must_agree() {
     let index = index(Design::Run);
-    let whole = FurtherGroup { id: GroupId(1), reach: Reach::Whole };
-    let state = FurtherGroup { id: GroupId(2), reach: Reach::LastBlocks(1) };
+    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
+    let state = SecondaryGroup { id: GroupId(2), reach: Reach::LastBlocks(1) };
     index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
     index.apply(RANK, &stored(8, Tier::Device));
@@ -228,7 +228,7 @@ fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     vec(prop_oneof![1 => indexed, 4 => further], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
 }
 
-fn group() -> impl Strategy<Value = FurtherGroup> {
+fn group() -> impl Strategy<Value = SecondaryGroup> {
     let reach = |id| match id {
         0 => Reach::LastBlocks(1),
         1 => Reach::LastBlocks(2),
@@ -236,7 +236,7 @@ fn group() -> impl Strategy<Value = FurtherGroup> {
     };
     let usual = (0..3u32).prop_map(move |id| (id, reach(id)));
     let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, Reach::LastBlocks(blocks)));
-    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| FurtherGroup { id: GroupId(id), reach })
+    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| SecondaryGroup { id: GroupId(id), reach })
 }
 
 /// Some names of a chain, or any.
@@ -365,7 +365,7 @@ fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
         index.apply(rank, &BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
     }
     for event in index.dump_events(rank) {
-        let RankEvent::Further(GroupChange { group, event }) = event else { continue };
+        let RankEvent::Secondary(GroupChange { group, event }) = event else { continue };
         let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
         index.apply_group(rank, &told(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
     }
@@ -397,7 +397,7 @@ proptest! {
 #[test]
 fn more_groups_than_are_kept_are_refused() {
     let index = index(Design::Run);
-    let group = |id| FurtherGroup { id: GroupId(id), reach: Reach::LastBlocks(1) };
+    let group = |id| SecondaryGroup { id: GroupId(id), reach: Reach::LastBlocks(1) };
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
         assert_eq!(index.apply_group(RANK, &told(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }

@@ -6,11 +6,11 @@ use flash_indexer_core::keyed::KeyedMap;
 use redis::Value;
 
 use crate::holder::{HolderId, PublisherId, Scope};
-use crate::link::LinkError;
+use crate::link::StoreError;
 
 /// One holder in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedRank {
     /// Where its blocks belong.
     pub scope: Scope,
     /// What its publisher says it is.
@@ -26,7 +26,7 @@ pub struct Listed {
 pub struct Directory {
     pub(crate) version: Vec<u8>,
     read_at: Option<Instant>,
-    holders: KeyedMap<HolderId, Listed>,
+    holders: KeyedMap<HolderId, ListedRank>,
 }
 
 /// A description in the store has its scope in front.
@@ -37,18 +37,18 @@ pub(crate) fn with_scope(scope: Scope, description: &[u8]) -> Vec<u8> {
 impl Directory {
     /// One holder.
     #[must_use]
-    pub fn get(&self, holder: HolderId) -> Option<&Listed> {
+    pub fn get(&self, holder: HolderId) -> Option<&ListedRank> {
         self.holders.get(&holder)
     }
 
     /// All holders, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (HolderId, &Listed)> {
+    pub fn iter(&self) -> impl Iterator<Item = (HolderId, &ListedRank)> {
         self.holders.iter().map(|(&id, listed)| (id, listed))
     }
 
     /// The list after this one, from the store's answer.
-    pub(crate) fn next(&self, answer: Value, read_at: Instant) -> Result<Self, LinkError> {
-        let strange = LinkError::Strange("the list of holders");
+    pub(crate) fn next(&self, answer: Value, read_at: Instant) -> Result<Self, StoreError> {
+        let strange = StoreError::Protocol("the list of holders");
         let Value::Array(parts) = answer else { return Err(strange) };
         let mut parts = parts.into_iter();
         let (Some(Value::BulkString(version)), Some(states)) = (parts.next(), parts.next()) else {
@@ -61,7 +61,7 @@ impl Directory {
                 let listed = by_holder(descriptions)?.into_iter().filter_map(|(id, description)| {
                     let (scope, description) = description.split_first_chunk()?;
                     let publisher = u64::from_be_bytes(publishers.get(&id)?.as_slice().try_into().ok()?);
-                    let listed = Listed {
+                    let listed = ListedRank {
                         scope: Scope::from_number(u64::from_be_bytes(*scope)),
                         description: description.to_vec(),
                         state: Vec::new(),
@@ -90,8 +90,8 @@ impl Directory {
 }
 
 /// Pairs of a flat list, or of a map.
-fn by_holder(answer: Value) -> Result<KeyedMap<HolderId, Vec<u8>>, LinkError> {
-    let strange = || LinkError::Strange("a table of holders");
+fn by_holder(answer: Value) -> Result<KeyedMap<HolderId, Vec<u8>>, StoreError> {
+    let strange = || StoreError::Protocol("a table of holders");
     let flat: Vec<Value> = match answer {
         Value::Array(flat) => flat,
         Value::Map(pairs) => pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),

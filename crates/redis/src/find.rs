@@ -5,11 +5,11 @@ use flash_indexer_core::{PerTier, Tier};
 use redis::Value;
 
 use crate::holder::HolderId;
-use crate::link::LinkError;
+use crate::link::StoreError;
 
 /// How much of a query's prefix one holder has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct HolderDepth {
     /// The holder.
     pub holder: HolderId,
     /// Leading blocks held when a tier and the faster ones are used together.
@@ -21,32 +21,32 @@ pub struct Found {
 pub enum FindError {
     /// It did not answer, or not in time.
     #[error(transparent)]
-    Link(#[from] LinkError),
+    Link(#[from] StoreError),
 }
 
 /// Bytes of one entry: a life, and the number of a tier.
 const ENTRY_BYTES: usize = 9;
 
-type Life = [u8; 8];
+type EpochId = [u8; 8];
 
 /// Blocks that have the same entries.
-struct Stretch {
+struct Interval {
     /// Number of the last one.
     last: u32,
-    entries: KeyedMap<Life, u8>,
+    entries: KeyedMap<EpochId, u8>,
 }
 
 /// What the store answers to a query.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<HolderDepth>,
     /// Keys whose values are none of ours. They count as missing.
     pub(crate) invalid: Vec<Vec<u8>>,
 }
 
 /// Reads the answer of `find.lua` for a query of so many blocks.
-pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, LinkError> {
-    let strange = LinkError::Strange("an answer to a query");
+pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, StoreError> {
+    let strange = StoreError::Protocol("an answer to a query");
     let Value::Array(parts) = answer else { return Err(strange) };
     if parts.is_empty() {
         return Ok(Answer::default());
@@ -77,12 +77,12 @@ pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, LinkError> {
         let agreed = found.entry(HolderId(u64::from_be_bytes(holder))).or_insert(depths);
         agreed.0.iter_mut().zip(depths.0).for_each(|(agreed, depth)| *agreed = depth.min(*agreed));
     }
-    let found = found.into_iter().map(|(holder, blocks)| Found { holder, blocks });
+    let found = found.into_iter().map(|(holder, blocks)| HolderDepth { holder, blocks });
     let found = found.filter(|found| found.blocks[Tier::External] > 0);
     Ok(Answer { found: found.collect(), invalid: invalid.collect() })
 }
 
-fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Stretch>> {
+fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Interval>> {
     let starts = changes.iter().map(|start| match start {
         Value::Int(start) => u32::try_from(*start).ok(),
         _ => None,
@@ -93,7 +93,7 @@ fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Ve
         Value::BulkString(entries) => {
             let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter();
             let entries = entries.map(|[life @ .., tier]| (*life, *tier)).collect();
-            Some(Stretch { last, entries })
+            Some(Interval { last, entries })
         }
         // Nothing from here on.
         _ => None,
@@ -102,7 +102,7 @@ fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Ve
 }
 
 /// How deep a life goes, tier by tier.
-fn depths(life: Life, stretches: &[Stretch]) -> PerTier<u32> {
+fn depths(life: EpochId, stretches: &[Interval]) -> PerTier<u32> {
     let mut depths = PerTier::default();
     for tier in Tier::ALL {
         let held = stretches

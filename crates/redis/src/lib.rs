@@ -27,12 +27,12 @@ mod store;
 mod supervised;
 mod url;
 
-pub use directory::{Directory, Listed};
-pub use find::{FindError, Found};
+pub use directory::{Directory, ListedRank};
+pub use find::{FindError, HolderDepth};
 pub use holder::{Holder, HolderId, PublisherId, Scope};
 pub use keys::{Namespace, NamespaceError};
-pub use link::{Credentials, LinkError};
-pub use publisher::{OwnRank, PublisherReport, Ranks, STEP_PREFIXES_MAX};
-pub use shared_rank::{SharedRank, WAITING_CHANGES_MAX, Withheld};
+pub use link::{Credentials, StoreError};
+pub use publisher::{LocalRank, PublisherReport, Ranks, STEP_PREFIXES_MAX};
+pub use shared_rank::{NotShared, SharedRank, WAITING_CHANGES_MAX};
 pub use store::{RankMaker, Store, StoreOptions, StoreReport};
 pub use url::{StoreUrl, StoreUrlError, Topology};

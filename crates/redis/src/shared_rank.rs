@@ -15,7 +15,7 @@ pub const WAITING_CHANGES_MAX: usize = 1 << 17;
 
 /// Why a rank is not shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withheld {
+pub enum NotShared {
     /// It has several cache groups: what is usable of a prefix is not told by what is held of it.
     CacheGroups,
 }
@@ -30,7 +30,7 @@ pub struct SharedRank {
 #[derive(Debug, Default)]
 struct Inner {
     prefixes: HeldPrefixes,
-    withheld: Option<Withheld>,
+    withheld: Option<NotShared>,
     /// Rises when what was written is to be forgotten as a whole.
     life: u64,
     /// Changes since they were last taken, while somebody publishes the rank.
@@ -54,7 +54,7 @@ impl SharedRank {
     pub fn apply(&self, event: &RankEvent) {
         let mut inner = self.inner.lock();
         let has_news = match event {
-            RankEvent::Further(_) => inner.withhold(Withheld::CacheGroups),
+            RankEvent::Secondary(_) => inner.withhold(NotShared::CacheGroups),
             RankEvent::Indexed(BlockEvent::Cleared) => {
                 inner.prefixes = HeldPrefixes::default();
                 inner.start_anew();
@@ -80,7 +80,7 @@ impl SharedRank {
 
     /// Why it is not shared, if it is not.
     #[must_use]
-    pub fn withheld(&self) -> Option<Withheld> {
+    pub fn withheld(&self) -> Option<NotShared> {
         self.inner.lock().withheld
     }
 
@@ -155,7 +155,7 @@ impl SharedRank {
 
 impl Inner {
     /// Whether it was not withheld before.
-    fn withhold(&mut self, why: Withheld) -> bool {
+    fn withhold(&mut self, why: NotShared) -> bool {
         let is_news = self.withheld.replace(why).is_none();
         if is_news {
             self.start_anew();

@@ -12,10 +12,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::directory::Directory;
-use crate::find::{Answer, FindError, Found, read};
+use crate::find::{Answer, FindError, HolderDepth, read};
 use crate::holder::{PublisherId, Scope};
 use crate::keys::{Keys, Namespace};
-use crate::link::{Credentials, Link, LinkError};
+use crate::link::{Credentials, Link, StoreError};
 use crate::publisher::{Counts, Publisher, PublisherReport, Ranks, Shared, Times};
 use crate::random::unique;
 use crate::script::FIND;
@@ -110,7 +110,7 @@ impl Store {
         maker: &RankMaker,
         ranks: Arc<dyn Ranks>,
         on: &Handle,
-    ) -> Result<Self, LinkError> {
+    ) -> Result<Self, StoreError> {
         let buckets = match options.url.topology {
             Topology::Cluster => CLUSTER_BUCKETS,
             Topology::Single | Topology::Sentinel { .. } => 1,
@@ -152,7 +152,7 @@ impl Store {
     /// # Errors
     ///
     /// When the store does not answer in time.
-    pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<Vec<Found>, FindError> {
+    pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<Vec<HolderDepth>, FindError> {
         let Some(&first) = query.first() else { return Ok(Vec::new()) };
         let keys = &self.shared.keys;
         let bucket = keys.bucket_of(scope, first);

@@ -29,11 +29,11 @@ mod names;
 mod peers;
 mod predictions;
 mod recent_uses;
-mod remembered;
 mod score;
 mod search;
 mod server;
-mod shared;
+mod shared_store;
+mod stream_positions;
 mod supervision;
 mod tier_lookups;
 mod tokenization;
@@ -48,7 +48,7 @@ pub use indexer::{
     Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
     RegistrationError, Unregistered,
 };
-pub use ingest::{Connection, ListenerReport, Position, Released, ReplayProgress, Trust};
+pub use ingest::{Connection, ListenerReport, Position, ReleaseOutcome, ReplayProgress, Trust};
 pub use instance::{InstanceId, InstanceIdError, ModelKey};
 pub use metrics::MetricNames;
 pub use names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use arc_swap::Guard;
 use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{
     Applied, BlockEvent, DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerId,
     WorkerRank,
@@ -21,12 +21,12 @@ use tracing::error;
 pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
-use crate::explain::{ClearCause, Doubt, History, SeenSpaces};
-use crate::ingest::{Leftover, Listener, Trust};
+use crate::explain::{ClearCause, Doubt, History, SeenVariants};
+use crate::ingest::{Listener, Maintain, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
-use crate::shared::SharedRanks;
+use crate::shared_store::PublishedRanks;
 use crate::supervision::{Supervisor, ThreadKind, guarded};
 
 /// An index and the instances registered for it.
@@ -43,7 +43,7 @@ pub(crate) struct Model {
     /// Which threads are supervised, and through which streams are restarted.
     pub(crate) supervisor: Arc<Supervisor>,
     /// The same for the store, if there is one.
-    pub(crate) shared: Option<SharedRanks>,
+    pub(crate) shared: Option<PublishedRanks>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
     pub(crate) windows: Windows,
     pub(crate) counts: ModelCounts,
@@ -54,7 +54,7 @@ pub(crate) struct Model {
     pub(crate) metrics: Arc<Metrics>,
     /// What happened lately.
     pub(crate) history: History,
-    pub(crate) spaces: SeenSpaces,
+    pub(crate) spaces: SeenVariants,
     /// Which writer applies the model's events.
     pub(crate) writer: usize,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Instance {
 }
 
 /// What the streams of a rank have been through.
-pub(crate) struct Standing {
+pub(crate) struct StreamHistory {
     pub(crate) trust: Trust,
     /// The last thing that went wrong.
     pub(crate) last_error: Option<String>,
@@ -99,7 +99,7 @@ impl Instance {
     }
 }
 
-impl Leftover for Model {
+impl Maintain for Model {
     fn maintain(&self) -> bool {
         self.change(|index| index.maintain())
     }
@@ -189,7 +189,7 @@ impl Model {
 
     /// Applies one event of a rank's further groups.
     pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> Applied {
-        self.apply(rank, &RankEvent::Further(change))
+        self.apply(rank, &RankEvent::Secondary(change))
     }
 
     /// Forgets what was restored of a rank.
@@ -220,23 +220,23 @@ impl Model {
     }
 
     /// Where content of this adapter and salt is hashed: without an adapter, that of all registrations.
-    pub(crate) fn hash_space(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashSpace {
+    pub(crate) fn hash_variant(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashVariant {
         match lora_name {
-            Some(name) => HashSpace::new(Some(name), cache_salt),
-            None => HashSpace::new(self.lora_name.read().as_deref(), cache_salt),
+            Some(name) => HashVariant::new(Some(name), cache_salt),
+            None => HashVariant::new(self.lora_name.read().as_deref(), cache_salt),
         }
     }
 
     /// A prompt's blocks, for each token window that the model's engines use.
-    pub(crate) fn forms(&self, space: HashSpace, tokens: &[u32]) -> impl Iterator<Item = Vec<LocalHash>> {
+    pub(crate) fn forms(&self, space: HashVariant, tokens: &[u32]) -> impl Iterator<Item = Vec<LocalHash>> {
         self.windows.in_use().map(move |window| local_hashes(space, tokens, self.block_size, window))
     }
 
     /// How far a rank of a registered instance can be believed, and what went wrong last.
-    pub(crate) fn standing(&self, instance: &InstanceId, dp_rank: DpRank) -> Standing {
+    pub(crate) fn standing(&self, instance: &InstanceId, dp_rank: DpRank) -> StreamHistory {
         let instances = self.instances.read();
         let instance = instances.get(instance);
-        Standing {
+        StreamHistory {
             trust: instance.map_or(Trust::Cold, |instance| instance.trust(dp_rank)),
             last_error: instance.and_then(|instance| instance.last_error(dp_rank)),
             doubt: instance.and_then(|instance| instance.doubt(dp_rank)),
@@ -398,7 +398,7 @@ impl Model {
 
 /// How deep a query went.
 #[derive(Default)]
-struct Reached<'q> {
+struct QueryDepth<'q> {
     /// Blocks asked for.
     asked: usize,
     /// Leading blocks that some rank holds in any tier.
@@ -406,10 +406,10 @@ struct Reached<'q> {
 }
 
 /// Of several forms of one query, the one that goes deepest.
-fn deepest<'q, 's>(found: impl Iterator<Item = (&'q [LocalHash], &'s MatchScores)>) -> Reached<'q> {
+fn deepest<'q, 's>(found: impl Iterator<Item = (&'q [LocalHash], &'s MatchScores)>) -> QueryDepth<'q> {
     let reached = found.map(|(query, scores)| {
         let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
-        Reached { asked: query.len(), found: &query[..longest.min(query.len())] }
+        QueryDepth { asked: query.len(), found: &query[..longest.min(query.len())] }
     });
     reached.max_by_key(|reached| (reached.found.len(), reached.asked)).unwrap_or_default()
 }

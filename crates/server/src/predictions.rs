@@ -33,7 +33,7 @@ impl Predictions {
     }
 
     /// What is predicted now; none if nothing is.
-    pub(crate) fn look(&self) -> Option<Outlook<'_>> {
+    pub(crate) fn look(&self) -> Option<PredictionView<'_>> {
         if self.remembered.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -41,7 +41,7 @@ impl Predictions {
         let mut blocks = self.blocks.lock();
         blocks.expire(now);
         self.remembered.store(blocks.len(), Ordering::Relaxed);
-        (!blocks.is_empty()).then_some(Outlook { predictions: self, now })
+        (!blocks.is_empty()).then_some(PredictionView { predictions: self, now })
     }
 
     /// Blocks that are predicted now.
@@ -52,12 +52,12 @@ impl Predictions {
 
 /// What is predicted from one moment on. The table is locked for one worker at a time: a prediction waits for no score of
 /// a large fleet.
-pub(crate) struct Outlook<'a> {
+pub(crate) struct PredictionView<'a> {
     predictions: &'a Predictions,
     now: Duration,
 }
 
-impl Outlook<'_> {
+impl PredictionView<'_> {
     /// Of the prefixes `ahead`, one after the other, how many are predicted for a worker that holds those `here` by now.
     pub(crate) fn following(&self, worker: WorkerId, here: &[SequenceHash], ahead: &[SequenceHash]) -> u32 {
         let mut blocks = self.predictions.blocks.lock();
@@ -76,11 +76,11 @@ mod tests {
         let (first, second) = ([SequenceHash(1)], [SequenceHash(2)]);
         let ttl = Duration::from_secs(600);
         predictions.predict(WorkerId(1), &first, ttl);
-        let outlook = predictions.look().expect("something is predicted");
-        assert_eq!(outlook.following(WorkerId(1), &[], &first), 1);
+        let view = predictions.look().expect("something is predicted");
+        assert_eq!(view.following(WorkerId(1), &[], &first), 1);
         assert!(predictions.blocks.try_lock().is_some(), "the table is free between two workers");
         predictions.predict(WorkerId(2), &second, ttl);
-        assert_eq!(outlook.following(WorkerId(2), &[], &second), 1);
+        assert_eq!(view.following(WorkerId(2), &[], &second), 1);
         assert_eq!(predictions.count(), 2);
     }
 }

@@ -68,11 +68,11 @@ impl RecentUses {
 /// One part of the table. Nothing is allocated before the first use.
 #[derive(Debug, Default)]
 struct Shard {
-    places: Vec<Place>,
+    places: Vec<UseEntry>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct UseEntry {
     block: u64,
     /// The slice of the last use; zero if there was none.
     last: u64,
@@ -80,15 +80,15 @@ struct Place {
     uses: [u32; SLICES],
 }
 
-struct Before {
+struct PreviousUses {
     uses: u32,
     forgot_another: bool,
 }
 
 impl Shard {
-    fn count(&mut self, block: u64, set: usize, slice: u64) -> Before {
+    fn count(&mut self, block: u64, set: usize, slice: u64) -> PreviousUses {
         if self.places.is_empty() {
-            self.places = vec![Place::default(); SETS * WAYS];
+            self.places = vec![UseEntry::default(); SETS * WAYS];
         }
         let places = &mut self.places[set * WAYS..][..WAYS];
         let known = places.iter().position(|place| place.last > 0 && place.block == block);
@@ -96,13 +96,13 @@ impl Shard {
         let place = &mut places[at];
         let forgot_another = known.is_none() && place.is_recent(slice);
         if known.is_none() {
-            *place = Place { block, last: slice, uses: [0; SLICES] };
+            *place = UseEntry { block, last: slice, uses: [0; SLICES] };
         }
-        Before { uses: place.use_in(slice), forgot_another }
+        PreviousUses { uses: place.use_in(slice), forgot_another }
     }
 }
 
-impl Place {
+impl UseEntry {
     fn is_recent(&self, slice: u64) -> bool {
         self.last > 0 && slice.saturating_sub(self.last) < SLICES as u64
     }

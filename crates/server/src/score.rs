@@ -19,9 +19,9 @@ use crate::answer::StoreAnswer;
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
 use crate::model::Model;
-use crate::predictions::{Outlook, Predictions};
-use crate::search::{RankElsewhere, Search};
-use crate::shared::FleetRank;
+use crate::predictions::{PredictionView, Predictions};
+use crate::search::{RemoteRank, Search};
+use crate::shared_store::RemoteListedRank;
 use crate::tier_lookups::TierLookups;
 
 /// Which pods a score is wanted of.
@@ -78,13 +78,13 @@ struct Pod {
 
 /// The best that a pod has to offer.
 #[derive(Debug, Clone, Copy, Default)]
-struct Best {
+struct BestRank {
     score: f64,
     held: u32,
     predicted: u32,
 }
 
-impl Best {
+impl BestRank {
     fn improve(&mut self, other: Self) {
         if (other.score, other.held) > (self.score, self.held) || self.held + self.predicted == 0 {
             *self = other;
@@ -95,9 +95,9 @@ impl Best {
 impl Scoring<'_> {
     /// What each pod's cache is worth to a prompt.
     pub(crate) async fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
-        let elsewhere = Elsewhere::of(search);
+        let elsewhere = RemoteRanks::of(search);
         let pods = elsewhere.pods(search.here.as_deref(), &options.pods);
-        let mut best: FxHashMap<WorkerId, Best> = FxHashMap::default();
+        let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
         let found = search.find_here();
         if let Some(model) = &search.here {
             model.note_query(&found);
@@ -117,7 +117,7 @@ impl Scoring<'_> {
             self.score_form(query, here.chain(others), &pods, &mut best);
         }
         let pods = pods.into_iter().filter_map(|(worker, pod)| {
-            let Best { score, held, predicted } = *best.get(&worker)?;
+            let BestRank { score, held, predicted } = *best.get(&worker)?;
             let score = PodScore {
                 pod: pod.name,
                 score,
@@ -145,13 +145,13 @@ impl Scoring<'_> {
         query: &[LocalHash],
         held: impl Iterator<Item = (WorkerId, PerTier<u32>)>,
         pods: &BTreeMap<WorkerId, Pod>,
-        best: &mut FxHashMap<WorkerId, Best>,
+        best: &mut FxHashMap<WorkerId, BestRank>,
     ) {
-        let ahead = Ahead::of(self.predictions.look(), query);
+        let ahead = PredictedPrefixes::of(self.predictions.look(), query);
         for (worker, tiers) in held {
             best.entry(worker).or_default().improve(ahead.from(worker, &tiers, self.weights));
         }
-        if ahead.outlook.is_some() {
+        if ahead.view.is_some() {
             for &worker in pods.keys() {
                 let nothing = ahead.from(worker, &PerTier::default(), self.weights);
                 best.entry(worker).or_default().improve(nothing);
@@ -161,14 +161,14 @@ impl Scoring<'_> {
 }
 
 /// Ranks that count as other replicas have published them, by their names here.
-struct Elsewhere<'s> {
-    ranks: FxHashMap<WorkerRank, RankElsewhere<'s>>,
+struct RemoteRanks<'s> {
+    ranks: FxHashMap<WorkerRank, RemoteRank<'s>>,
 }
 
-impl<'s> Elsewhere<'s> {
+impl<'s> RemoteRanks<'s> {
     fn of(search: &'s Search<'_>) -> Self {
         let ranks = search.elsewhere().into_iter().map(|elsewhere| {
-            let FleetRank { instance, dp_rank, worker, .. } = elsewhere.rank;
+            let RemoteListedRank { instance, dp_rank, worker, .. } = elsewhere.rank;
             let here = search.here.as_ref().and_then(|model| model.worker(instance));
             (WorkerRank { worker: here.unwrap_or(*worker), dp_rank: *dp_rank }, elsewhere)
         });
@@ -178,7 +178,7 @@ impl<'s> Elsewhere<'s> {
     /// Instances that are asked about, with what is to be said of all of their ranks.
     fn pods(&self, here: Option<&Model>, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
         let mut pods = here.map(|model| self.pods_here(model, filter)).unwrap_or_default();
-        for (rank, RankElsewhere { rank: listed, trust, .. }) in &self.ranks {
+        for (rank, RemoteRank { rank: listed, trust, .. }) in &self.ranks {
             if filter.admits(listed.instance.as_key()) {
                 let new = || Pod { name: listed.instance.clone(), trust: None, is_partial: false };
                 let pod = pods.entry(rank.worker).or_insert_with(new);
@@ -215,28 +215,28 @@ pub(crate) fn slowest_tiers(depths: &PerTier<u32>) -> PerTier<u32> {
 }
 
 /// What is predicted of a query's prefixes, if anything is.
-struct Ahead<'a> {
-    outlook: Option<Outlook<'a>>,
+struct PredictedPrefixes<'a> {
+    view: Option<PredictionView<'a>>,
     prefixes: Vec<SequenceHash>,
 }
 
-impl<'a> Ahead<'a> {
-    fn of(outlook: Option<Outlook<'a>>, query: &[LocalHash]) -> Self {
-        let prefixes = if outlook.is_some() { sequence_hashes(query).collect() } else { Vec::new() };
-        Self { outlook, prefixes }
+impl<'a> PredictedPrefixes<'a> {
+    fn of(view: Option<PredictionView<'a>>, query: &[LocalHash]) -> Self {
+        let prefixes = if view.is_some() { sequence_hashes(query).collect() } else { Vec::new() };
+        Self { view, prefixes }
     }
 
     /// What a rank offers that holds so many blocks in each tier, with what is predicted to follow them.
-    fn from(&self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> Best {
+    fn from(&self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> BestRank {
         let held = tiers.0.iter().sum();
         let mut predicted = 0;
-        if let Some(outlook) = &self.outlook {
+        if let Some(view) = &self.view {
             let (here, ahead) = self.prefixes.split_at(self.prefixes.len().min(held as usize));
-            predicted = outlook.following(worker, here, ahead);
+            predicted = view.following(worker, here, ahead);
         }
         // What is computed or fetched for the prompt goes into device memory.
         let score = weights.score(tiers) + weights.of(Tier::Device) * f64::from(predicted);
-        Best { score, held, predicted }
+        BestRank { score, held, predicted }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::ingest::Trust;
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 use crate::names::{NameError, NameField, check_names};
-use crate::shared::{Depths, FleetModel, FleetRank, Sharing};
+use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
 
 /// Tokens of a prompt and what they were computed with.
 #[derive(Debug, Clone, Copy)]
@@ -71,8 +71,8 @@ pub(crate) struct Search<'q> {
 }
 
 /// A rank that counts as another replica has published it.
-pub(crate) struct RankElsewhere<'s> {
-    pub(crate) rank: &'s FleetRank,
+pub(crate) struct RemoteRank<'s> {
+    pub(crate) rank: &'s RemoteListedRank,
     /// What its publisher says; no better than degraded if that is too long ago.
     pub(crate) trust: Trust,
     holder: HolderId,
@@ -90,14 +90,14 @@ impl<'q> Search<'q> {
     }
 
     /// Asks the store what others have published. One call for each form.
-    pub(crate) async fn ask(&mut self, sharing: &Sharing) {
-        self.is_list_current = sharing.is_list_current();
+    pub(crate) async fn ask(&mut self, shared_store: &SharedStore) {
+        self.is_list_current = shared_store.is_list_current();
         let others = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_own));
         let Some(listed) = others else {
-            self.store = if sharing.is_connected() { StoreAnswer::Asked } else { StoreAnswer::Unavailable };
+            self.store = if shared_store.is_connected() { StoreAnswer::Asked } else { StoreAnswer::Unavailable };
             return;
         };
-        match sharing.find(listed, &self.forms).await {
+        match shared_store.find(listed, &self.forms).await {
             Ok(depths) => (self.depths, self.store) = (depths, StoreAnswer::Asked),
             Err(error) => {
                 debug!("answered without other replicas' ranks: {error}");
@@ -117,16 +117,16 @@ impl<'q> Search<'q> {
     }
 
     /// Ranks that count as others have published them: this replica does not know them, or is to be trusted less.
-    pub(crate) fn elsewhere(&self) -> Vec<RankElsewhere<'_>> {
+    pub(crate) fn elsewhere(&self) -> Vec<RemoteRank<'_>> {
         let Some(listed) = self.listed.as_deref().filter(|_| self.store == StoreAnswer::Asked) else {
             return Vec::new();
         };
         let own_trust =
-            |rank: &FleetRank| self.here.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
-        let trust = |rank: &FleetRank| rank.trust_as_listed(self.is_list_current);
-        let counts = |rank: &FleetRank| !rank.is_own && own_trust(rank).is_none_or(|own| trust(rank) < own);
+            |rank: &RemoteListedRank| self.here.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
+        let trust = |rank: &RemoteListedRank| rank.trust_as_listed(self.is_list_current);
+        let counts = |rank: &RemoteListedRank| !rank.is_own && own_trust(rank).is_none_or(|own| trust(rank) < own);
         let ranks = listed.ranks.iter().filter(|(_, rank)| counts(rank));
-        let elsewhere = |(&holder, rank)| RankElsewhere { rank, trust: trust(rank), holder, depths: &self.depths };
+        let elsewhere = |(&holder, rank)| RemoteRank { rank, trust: trust(rank), holder, depths: &self.depths };
         ranks.map(elsewhere).collect()
     }
 
@@ -154,7 +154,7 @@ impl<'q> Search<'q> {
     }
 }
 
-impl RankElsewhere<'_> {
+impl RemoteRank<'_> {
     /// Leading blocks that it holds of one of the prompt's forms, when a tier and the faster ones are used together.
     pub(crate) fn blocks(&self, form: usize) -> PerTier<u32> {
         self.depths.get(form).and_then(|depths| depths.get(&self.holder)).copied().unwrap_or_default()
@@ -184,8 +184,8 @@ impl RankElsewhere<'_> {
 fn forms(here: Option<&Model>, listed: Option<&FleetModel>, prompt: TokenPrompt<'_>) -> Vec<Cow<'static, [LocalHash]>> {
     let (lora_name, cache_salt) = (prompt.lora_name, prompt.cache_salt);
     let (space, block_size) = match (here, listed) {
-        (Some(model), _) => (model.hash_space(lora_name, cache_salt), model.block_size),
-        (None, Some(listed)) => (listed.hash_space(lora_name, cache_salt), listed.block_size),
+        (Some(model), _) => (model.hash_variant(lora_name, cache_salt), model.block_size),
+        (None, Some(listed)) => (listed.hash_variant(lora_name, cache_salt), listed.block_size),
         (None, None) => return Vec::new(),
     };
     let used_here = || here.into_iter().flat_map(|model| model.windows.in_use());

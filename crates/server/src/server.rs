@@ -243,7 +243,7 @@ impl Server {
             let _ = stopped.await;
         }
         let indexer = self.indexer;
-        if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_sharing()).await.is_err() {
+        if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_shared_store()).await.is_err() {
             warn!(
                 "failed to hand this replica's ranks over in the store within {STORE_STOP_DEADLINE:?}: others learn later"
             );

@@ -68,6 +68,6 @@ impl TierLookups {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    /// Kept, it stands for a writer that keeps its index's lock.
+    /// OwnedRank, it stands for a writer that keeps its index's lock.
     pub(crate) static BUSY: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 }

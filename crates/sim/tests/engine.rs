@@ -2,7 +2,7 @@
 
 use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, Tier, WorkerId, WorkerRank};
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
 use flash_indexer_sim::{EngineOptions, Request, SimulatedEngine, TooLong};
@@ -30,7 +30,7 @@ fn conversations(seed: u64) -> Conversations {
 
 /// Leading tokens that the index says are cached, as far as an engine would use them.
 fn predicted(index: &RadixTree, request: &Request) -> usize {
-    let locals = local_hashes(HashSpace::default(), &request.prompt, block_size(), TokenWindow::Block);
+    let locals = local_hashes(HashVariant::default(), &request.prompt, block_size(), TokenWindow::Block);
     let usable = (request.prompt.len() - 1) / block_size().token_count();
     let found = index.find(&locals).get(RANK).map_or(0, |found| found.blocks[Tier::Device] as usize);
     found.min(usable) * block_size().token_count()

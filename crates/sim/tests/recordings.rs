@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, local_hashes};
 use flash_indexer_core::{DpRank, RankMatch, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_sim::{RecordedLine, RecordedMessage, RecordedRequest, Recording, reusable_blocks};
 use flash_indexer_test_support::testdata;
@@ -36,7 +36,7 @@ impl Follower {
         for event in decode_batch(&message.payload).expect("a batch").events {
             let event = event.expect("a good event");
             for change in translator.translate(&event).unwrap_or_else(|error| panic!("{error}: {event:?}")) {
-                self.further_groups |= matches!(change, RankEvent::Further(_));
+                self.further_groups |= matches!(change, RankEvent::Secondary(_));
                 let applied = self.index.apply_event(rank, &change);
                 self.contradictions += applied.refused + applied.moved + applied.unknown;
             }
@@ -47,7 +47,7 @@ impl Follower {
     /// Prompt tokens that the rank can take from its cache. An engine always computes the last token,
     /// so it looks for a prefix without it.
     fn predict(&self, request: &RecordedRequest, dp_rank: DpRank) -> usize {
-        let space = HashSpace::new(request.lora_name.as_deref(), request.cache_salt.as_deref());
+        let space = HashVariant::new(request.lora_name.as_deref(), request.cache_salt.as_deref());
         let window = self.translators.get(&dp_rank).map(Translator::window).unwrap_or_default();
         let locals = local_hashes(space, &request.prompt, self.block_size, window);
         let reusable = reusable_blocks(request.prompt.len(), self.block_size).min(locals.len());

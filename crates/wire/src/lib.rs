@@ -29,12 +29,12 @@ pub use decode::{Batch, BatchError, BatchOutline, EventError, Events, decode_bat
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage, ReplayReply};
-pub use space::{ADAPTER_NAME_BYTES_MAX, ContentSpace};
+pub use space::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use stream::{
     Action, Degraded, Forgotten, Note, Pending, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
     StreamPosition, StreamTrust, plural,
 };
 pub use topic::{TopicError, TopicNames};
 pub use translate::{
-    Age, CONTENTS_MAX, GroupRole, KnownGroup, Remembered, Translated, Translator, TranslatorOptions, Unusable,
+    Age, CONTENTS_MAX, GroupRole, KnownGroup, RecentBlock, Translated, Translator, TranslatorOptions, Unusable,
 };

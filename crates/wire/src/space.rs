@@ -1,18 +1,18 @@
 //! What keeps an engine's content apart besides its tokens.
 
-use flash_indexer_core::hashing::{HashSpace, Salt};
+use flash_indexer_core::hashing::{HashVariant, Salt};
 
 /// Longest adapter name that is retained, in bytes. Blocks of an adapter with a longer name are rejected.
 pub const ADAPTER_NAME_BYTES_MAX: usize = 512;
 
 /// The adapter and the salt of some blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ContentSpace {
+pub struct AdapterSalt {
     lora_name: Option<String>,
     salt: Option<Salt>,
 }
 
-impl ContentSpace {
+impl AdapterSalt {
     /// The space of one adapter and one salt; empty names are none.
     #[must_use]
     pub fn new(lora_name: Option<&str>, salt: Option<Salt>) -> Self {
@@ -35,8 +35,8 @@ impl ContentSpace {
 
     /// What the space's blocks are hashed with.
     #[must_use]
-    pub fn hash_space(&self) -> HashSpace {
-        HashSpace::salted(self.lora_name(), self.salt)
+    pub fn hash_variant(&self) -> HashVariant {
+        HashVariant::salted(self.lora_name(), self.salt)
     }
 
     /// Becomes the space of this adapter and salt; allocates nothing when it is that already.

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, Reach};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
-    Age, BlockRemoved, BlockStored, CONTENTS_MAX, CacheGroup, EngineEvent, ExtraKey, Remembered, TokenIds, Translated,
+    Age, BlockRemoved, BlockStored, CONTENTS_MAX, CacheGroup, EngineEvent, ExtraKey, RecentBlock, TokenIds, Translated,
     Translator, TranslatorOptions, Unusable,
 };
 
@@ -33,7 +33,7 @@ fn tokens(hashes: &[u64]) -> Vec<u32> {
 
 fn locals(lora: Option<&str>, salt: Option<&str>, hashes: &[u64]) -> Vec<LocalHash> {
     let block_size = BlockSize::new(2).expect("two");
-    local_hashes(HashSpace::new(lora, salt), &tokens(hashes), block_size, TokenWindow::Block)
+    local_hashes(HashVariant::new(lora, salt), &tokens(hashes), block_size, TokenWindow::Block)
 }
 
 /// The one change that an event is translated to.
@@ -48,7 +48,7 @@ fn translated(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<Ra
 fn indexed(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<BlockEvent, Unusable> {
     translated(translator, event).map(|change| match change {
         RankEvent::Indexed(event) => event,
-        RankEvent::Further(change) => panic!("another cache group: {change:?}"),
+        RankEvent::Secondary(change) => panic!("another cache group: {change:?}"),
     })
 }
 
@@ -193,11 +193,11 @@ fn multimodal_items_are_part_of_the_content() {
     let found = stored_locals(&mut translator, event);
     let mut hasher = LocalHasher::default();
     let item = |offset, hash| MultimodalItem { offset, hash };
-    assert_eq!(found[0], hasher.multimodal(HashSpace::default(), &tokens(&[1]), &[item(1, 0xff)]));
+    assert_eq!(found[0], hasher.multimodal(HashVariant::default(), &tokens(&[1]), &[item(1, 0xff)]));
     let text = xxhash_rust::xxh3::xxh3_64(b"img");
     assert_eq!(
         found[1],
-        hasher.multimodal(HashSpace::default(), &tokens(&[2]), &[item(1, 0xff), item(-1, text)]),
+        hasher.multimodal(HashVariant::default(), &tokens(&[2]), &[item(1, 0xff), item(-1, text)]),
         "an identity that is no digest is hashed"
     );
 }
@@ -208,7 +208,7 @@ fn token_pairs_hash_as_a_window_that_reaches_one_token_further() {
     let pairs = vec![[1, 2], [2, 3], [3, 4], [4, 5]];
     let event = BlockStored { token_ids: TokenIds::Bigrams(pairs), ..store(None, &[1, 2]) };
     let block_size = BlockSize::new(2).expect("two");
-    let expected = local_hashes(HashSpace::default(), &[1, 2, 3, 4, 5], block_size, TokenWindow::BlockAndNext);
+    let expected = local_hashes(HashVariant::default(), &[1, 2, 3, 4, 5], block_size, TokenWindow::BlockAndNext);
     assert_eq!(stored_locals(&mut translator, event), expected);
     assert_eq!(translator.window(), TokenWindow::BlockAndNext);
 }
@@ -302,7 +302,7 @@ fn removed_in(group_idx: Option<u32>) -> EngineEvent<'static> {
 /// A change of a group that is not indexed, as its number and what it reaches.
 fn further(result: Result<RankEvent, Unusable>) -> Result<(u32, Reach, GroupEvent), &'static str> {
     match result {
-        Ok(RankEvent::Further(GroupChange { group, event })) => Ok((group.id.0, group.reach, event)),
+        Ok(RankEvent::Secondary(GroupChange { group, event })) => Ok((group.id.0, group.reach, event)),
         Ok(RankEvent::Indexed(_)) => Err("indexed"),
         Err(error) => Err(error.reason()),
     }
@@ -427,7 +427,7 @@ fn a_translator_that_goes_on_knows_what_dropped_blocks_contain() {
 #[test]
 fn contents_that_are_learned_are_kept_apart_by_age_and_bounded() {
     let content =
-        |name: u64, age| Remembered { sequence: SequenceHash(name), parent: None, local: LocalHash(name), age };
+        |name: u64, age| RecentBlock { sequence: SequenceHash(name), parent: None, local: LocalHash(name), age };
     let told: HashSet<_> = (0..10).map(|name| content(name, if name < 4 { Age::Old } else { Age::Young })).collect();
     let mut next = translator();
     next.learn_contents(told.iter().copied());

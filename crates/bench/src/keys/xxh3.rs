@@ -1,7 +1,7 @@
 //! The contract of this system: local hashes, chained.
 
 use flash_indexer_core::SequenceHash;
-use flash_indexer_core::hashing::{HashSpace, LocalHasher, MultimodalItem, next_sequence_hash};
+use flash_indexer_core::hashing::{HashVariant, LocalHasher, MultimodalItem, next_sequence_hash};
 
 use super::TokenProcessor;
 
@@ -10,14 +10,14 @@ use super::TokenProcessor;
 /// [`sequence_hashes`](flash_indexer_core::hashing::sequence_hashes) give together.
 #[derive(Debug, Default)]
 pub struct Xxh3Keys {
-    space: HashSpace,
+    space: HashVariant,
     hasher: LocalHasher,
 }
 
 impl Xxh3Keys {
     /// The processor for content in this space.
     #[must_use]
-    pub fn new(space: HashSpace) -> Self {
+    pub fn new(space: HashVariant) -> Self {
         Self { space, hasher: LocalHasher::default() }
     }
 }

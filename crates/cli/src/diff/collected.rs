@@ -5,7 +5,7 @@ use std::fmt;
 
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_server::dump::{
-    DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally, Told,
+    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally,
 };
 use flash_indexer_server::{InstanceId, ModelKey};
 
@@ -115,7 +115,7 @@ impl DumpSink for Collected {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         self.progress.blocks(told.block_count());
         if !self.wants(rank.key) {
             return Ok(());
@@ -123,7 +123,7 @@ impl DumpSink for Collected {
         let key = RankKey { model: rank.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank.0 };
         let held = self.ranks.entry(key).or_default();
         match told {
-            Told::Blocks(StoredBlocks { tier, mut parent, copies, blocks, .. }) => {
+            DumpEntry::Blocks(StoredBlocks { tier, mut parent, copies, blocks, .. }) => {
                 for block in &blocks {
                     let mut one = Tally::default();
                     one.add(tier, copies, parent, std::slice::from_ref(block));
@@ -132,8 +132,8 @@ impl DumpSink for Collected {
                 }
             }
             // What is remembered is no difference in what is held.
-            Told::Gone(_) => {}
-            Told::Names(StoredNames { group, tier, copies, names }) => {
+            DumpEntry::Gone(_) => {}
+            DumpEntry::Names(StoredNames { group, tier, copies, names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {
                     let mut one = Tally::default();

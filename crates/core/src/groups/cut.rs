@@ -1,6 +1,6 @@
 //! Why a prefix that the indexed group holds does not count.
 
-use super::FurtherGroup;
+use super::SecondaryGroup;
 use crate::Tier;
 
 /// Where the further groups of a rank cut off a prefix that its indexed group holds.
@@ -19,7 +19,7 @@ pub struct Cut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
     /// The group.
-    pub group: FurtherGroup,
+    pub group: SecondaryGroup,
     /// Blocks that it lacks of those that it needs.
     pub missing_count: u32,
     /// The first [`MISSING_LISTED_MAX`] of them, the one furthest to the front first.

@@ -19,7 +19,7 @@ use crate::{
 /// # What a rank of a hybrid model holds
 ///
 /// Its **indexed** group is told as every other rank is, by [`BlockEvent`]s, and holds what
-/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`FurtherGroup`](super::FurtherGroup) is a set of
+/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`SecondaryGroup`](super::SecondaryGroup) is a set of
 /// names with copies in each tier, whether or not the indexed group holds them as well. The rank holds
 /// the first *d* blocks of a query when there is a chain of names of *d* blocks, held in the indexed
 /// group, and each further group holds as many of the chain's last names as it must for *d*
@@ -67,7 +67,7 @@ impl GroupedIndex {
     pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
         match event {
             RankEvent::Indexed(event) => self.apply(rank, event),
-            RankEvent::Further(change) => self.apply_group(rank, change),
+            RankEvent::Secondary(change) => self.apply_group(rank, change),
         }
     }
 
@@ -135,7 +135,7 @@ impl GroupedIndex {
         let groups = groups.as_ref().map(|groups| groups.read());
         let further = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
         let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
-        further.into_iter().map(RankEvent::Further).chain(indexed).collect()
+        further.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
     }
 
     /// The part of [`GroupedIndex::dump_events`] that is about the further groups.

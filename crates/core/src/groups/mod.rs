@@ -49,18 +49,18 @@ impl Reach {
 
 /// A cache group of a rank besides the indexed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FurtherGroup {
+pub struct SecondaryGroup {
     /// Its number.
     pub id: GroupId,
     /// What it must hold.
     pub reach: Reach,
 }
 
-/// One change of what a rank holds in a [`FurtherGroup`].
+/// One change of what a rank holds in a [`SecondaryGroup`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupChange {
     /// The group.
-    pub group: FurtherGroup,
+    pub group: SecondaryGroup,
     /// What changed.
     pub event: GroupEvent,
 }
@@ -95,7 +95,7 @@ pub enum RankEvent {
     /// In the indexed group, or in all of them: a clear.
     Indexed(BlockEvent),
     /// In another one.
-    Further(GroupChange),
+    Secondary(GroupChange),
 }
 
 /// Cache groups that one rank may have besides the indexed one; real models have a handful.

@@ -4,8 +4,8 @@ use crate::keyed::KeyedMap;
 
 use super::places::{Place, Places};
 use super::{
-    Cut, FurtherGroup, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn, MISSING_LISTED_MAX, MissingBlock,
-    Shortfall,
+    Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn, MISSING_LISTED_MAX, MissingBlock,
+    SecondaryGroup, Shortfall,
 };
 use crate::designs::{Lookup, NamingLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
@@ -146,7 +146,7 @@ pub(super) struct Further {
 
 impl Further {
     /// Where a group is kept, from now on if it is new; none if there are too many.
-    fn position_of(&mut self, group: FurtherGroup) -> Option<usize> {
+    fn position_of(&mut self, group: SecondaryGroup) -> Option<usize> {
         if let Some(at) = self.groups.iter().position(|known| known.group.id == group.id) {
             self.groups[at].group = group;
             return Some(at);
@@ -215,7 +215,7 @@ impl Further {
 /// A group's names, with how many copies lie where.
 #[derive(Debug)]
 struct NamedCopies {
-    group: FurtherGroup,
+    group: SecondaryGroup,
     copies: KeyedMap<SequenceHash, PerTier<u32>>,
 }
 

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::node::{Dialler, NodeLink};
 use super::slots::{Address, Slots};
-use super::{LinkError, Settings};
+use super::{Settings, StoreError};
 use crate::script::Call;
 use crate::store::RESTART_PAUSE;
 use crate::supervised::supervised;
@@ -103,23 +103,25 @@ impl ClusterLink {
     }
 
     /// Asks the master of the call's keys, and the nodes that it names instead.
-    pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
+    pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
         let start = Instant::now();
         let master = self.slots.load().master_of(call.first_key()).cloned();
         let Some(master) = master else {
             self.stale.notify_one();
-            return Err(LinkError::Away("no node of the cluster serves this key's slot".to_owned()));
+            return Err(StoreError::Unreachable("no node of the cluster serves this key's slot".to_owned()));
         };
         let answered = match self.call_node(&master, call, deadline).await {
-            Err(LinkError::Moved(to)) => {
+            Err(StoreError::Moved(to)) => {
                 // A redirection shares the deadline, and does not cost a connection that answers.
                 let left = deadline.saturating_sub(start.elapsed());
                 let following = self.follow(master, to, call, deadline);
-                tokio::time::timeout(left, following).await.unwrap_or(Err(LinkError::Late(deadline)))
+                tokio::time::timeout(left, following).await.unwrap_or(Err(StoreError::TimedOut(deadline)))
             }
             answered => answered,
         };
-        if let Err(LinkError::Away(_) | LinkError::Late(_) | LinkError::Moved(_) | LinkError::Busy(_)) = &answered {
+        if let Err(StoreError::Unreachable(_) | StoreError::TimedOut(_) | StoreError::Moved(_) | StoreError::Busy(_)) =
+            &answered
+        {
             self.stale.notify_one();
         }
         answered
@@ -131,21 +133,22 @@ impl ClusterLink {
         mut to: String,
         call: &Call,
         deadline: Duration,
-    ) -> Result<Value, LinkError> {
+    ) -> Result<Value, StoreError> {
         self.stale.notify_one();
         for _ in 0..REDIRECTS_MAX {
-            let Some(node) = redirected(&from, &to) else { return Err(LinkError::Moved(to)) };
+            let Some(node) = redirected(&from, &to) else { return Err(StoreError::Moved(to)) };
             match self.call_node(&node, call, deadline).await {
-                Err(LinkError::Moved(next)) => (from, to) = (node, next),
+                Err(StoreError::Moved(next)) => (from, to) = (node, next),
                 answered => return answered,
             }
         }
-        Err(LinkError::Moved(to))
+        Err(StoreError::Moved(to))
     }
 
-    async fn call_node(&self, node: &Address, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
-        let link =
-            self.link(node).ok_or_else(|| LinkError::Away(format!("{}:{} cannot be dialled", node.0, node.1)))?;
+    async fn call_node(&self, node: &Address, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
+        let link = self
+            .link(node)
+            .ok_or_else(|| StoreError::Unreachable(format!("{}:{} cannot be dialled", node.0, node.1)))?;
         link.call(call, deadline).await
     }
 
@@ -160,7 +163,7 @@ impl ClusterLink {
             let slots = answer.ok().and_then(|answer| Slots::read(&answer, address));
             let Some(slots) = slots.filter(|slots| slots.masters().next().is_some()) else { continue };
             match link.command(redis::cmd("GET").arg(&self.probe_key), DEADLINE).await {
-                Err(LinkError::Busy(why)) => _ = refusing.get_or_insert((slots, why)),
+                Err(StoreError::Busy(why)) => _ = refusing.get_or_insert((slots, why)),
                 _ => {
                     self.adopt(slots, None);
                     return true;

@@ -36,13 +36,13 @@ impl std::fmt::Debug for Credentials {
 
 /// The store did not do as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LinkError {
+pub enum StoreError {
     /// There is no connection.
     #[error("the store is not reachable: {0}")]
-    Away(String),
+    Unreachable(String),
     /// No answer in time.
     #[error("the store did not answer within {0:?}")]
-    Late(Duration),
+    TimedOut(Duration),
     /// Another node of the cluster serves the keys: its host and port.
     #[error("the store has moved what was asked for to {0}")]
     Moved(String),
@@ -55,7 +55,7 @@ pub enum LinkError {
     Refused(String),
     /// It answered something that is no answer.
     #[error("the store answered what cannot be understood: {0}")]
-    Strange(&'static str),
+    Protocol(&'static str),
 }
 
 /// The way to the store, used by many at once.
@@ -68,8 +68,8 @@ pub(crate) enum Link {
 
 impl Link {
     /// A link to a store; `probe_key` is any key that its user may read.
-    pub(crate) fn new(url: &StoreUrl, credentials: &Credentials, probe_key: String) -> Result<Self, LinkError> {
-        let unusable = |error: redis::RedisError| LinkError::Refused(error.to_string());
+    pub(crate) fn new(url: &StoreUrl, credentials: &Credentials, probe_key: String) -> Result<Self, StoreError> {
+        let unusable = |error: redis::RedisError| StoreError::Refused(error.to_string());
         let settings = Settings::of(url, credentials);
         Ok(match &url.topology {
             Topology::Single => {
@@ -118,7 +118,7 @@ impl Link {
     }
 
     /// Runs a script and returns its answer.
-    pub(crate) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
+    pub(crate) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
         match self {
             Self::Node(node) => node.call(call, deadline).await,
             Self::Cluster(cluster) => cluster.call(call, deadline).await,

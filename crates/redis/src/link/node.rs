@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResu
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::LinkError;
+use super::StoreError;
 use crate::script::Call;
 
 /// Longest wait for a new connection.
@@ -69,7 +69,7 @@ impl NodeLink {
                 continue;
             }
             let dialled = tokio::time::timeout(CONNECT_DEADLINE, self.dial()).await;
-            match dialled.map_err(|_| LinkError::Late(CONNECT_DEADLINE).to_string()) {
+            match dialled.map_err(|_| StoreError::TimedOut(CONNECT_DEADLINE).to_string()) {
                 Ok(Ok(connection)) => {
                     let mut state = self.state.lock();
                     info!(endpoint = self.endpoint.as_str(), "connected to the shared store");
@@ -112,7 +112,7 @@ impl NodeLink {
     }
 
     /// Runs a script and returns its answer.
-    pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, LinkError> {
+    pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
         self.ask(deadline, async |connection| match answer(connection, &call.by_digest()).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 answer(connection, &call.by_source()).await
@@ -123,7 +123,7 @@ impl NodeLink {
     }
 
     /// The answer to a command.
-    pub(super) async fn command(&self, command: &Cmd, deadline: Duration) -> Result<Value, LinkError> {
+    pub(super) async fn command(&self, command: &Cmd, deadline: Duration) -> Result<Value, StoreError> {
         self.ask(deadline, async |connection| answer(connection, command).await).await
     }
 
@@ -131,12 +131,12 @@ impl NodeLink {
         &self,
         deadline: Duration,
         asking: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
-    ) -> Result<Value, LinkError> {
+    ) -> Result<Value, StoreError> {
         let (mut connection, number) = {
             let state = self.state.lock();
             match &state.connection {
                 Some(connection) => (connection.clone(), state.number),
-                None => return Err(LinkError::Away(state.last_error.clone())),
+                None => return Err(StoreError::Unreachable(state.last_error.clone())),
             }
         };
         match tokio::time::timeout(deadline, asking(&mut connection)).await {
@@ -148,7 +148,7 @@ impl NodeLink {
                 Err(refusal(&error))
             }
             Err(_) => {
-                let error = LinkError::Late(deadline);
+                let error = StoreError::TimedOut(deadline);
                 self.give_up(number, &error.to_string());
                 Err(error)
             }
@@ -171,18 +171,18 @@ async fn answer(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisR
 }
 
 /// What an error of a node means for the call.
-fn refusal(error: &RedisError) -> LinkError {
+fn refusal(error: &RedisError) -> StoreError {
     use ServerErrorKind as Kind;
     match error.kind() {
         ErrorKind::Server(Kind::Moved) => {
-            LinkError::Moved(error.redirect_node().map_or_else(|| error.to_string(), |(node, _)| node.to_owned()))
+            StoreError::Moved(error.redirect_node().map_or_else(|| error.to_string(), |(node, _)| node.to_owned()))
         }
         // A slot that is being moved is not followed to where it goes: a change that is written there is overwritten by
         // the older entry that comes after it, and a read there lacks what has not come yet.
         ErrorKind::Server(
             Kind::ClusterDown | Kind::TryAgain | Kind::Ask | Kind::BusyLoading | Kind::MasterDown | Kind::ReadOnly,
-        ) => LinkError::Busy([error.code(), error.detail()].map(Option::unwrap_or_default).join(" ")),
-        _ => LinkError::Refused(error.to_string()),
+        ) => StoreError::Busy([error.code(), error.detail()].map(Option::unwrap_or_default).join(" ")),
+        _ => StoreError::Refused(error.to_string()),
     }
 }
 
@@ -197,7 +197,7 @@ fn is_lost(error: &RedisError) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(line: &str) -> (LinkError, bool) {
+    fn refused(line: &str) -> (StoreError, bool) {
         let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
         let error = error.extract_error().expect_err("an error");
         (refusal(&error), is_lost(&error))
@@ -215,10 +215,10 @@ mod tests {
             ("READONLY You can't write against a read only replica.", true),
         ] {
             let (refusal, was_lost) = refused(line);
-            assert!(matches!(refusal, LinkError::Busy(_)), "{line}: {refusal}");
+            assert!(matches!(refusal, StoreError::Busy(_)), "{line}: {refusal}");
             assert_eq!(was_lost, is_lost, "{line}");
         }
-        assert_eq!(refused("MOVED 3999 127.0.0.1:6381").0, LinkError::Moved("127.0.0.1:6381".to_owned()));
-        assert!(matches!(refused("WRONGTYPE Operation against a key").0, LinkError::Refused(_)));
+        assert_eq!(refused("MOVED 3999 127.0.0.1:6381").0, StoreError::Moved("127.0.0.1:6381".to_owned()));
+        assert!(matches!(refused("WRONGTYPE Operation against a key").0, StoreError::Refused(_)));
     }
 }

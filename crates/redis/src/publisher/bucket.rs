@@ -11,7 +11,7 @@ use super::outage::Outage;
 use super::{Shared, Times, WRITE_DEADLINE, millis};
 use crate::holder::HolderId;
 use crate::keys::Bucket;
-use crate::link::{Link, LinkError};
+use crate::link::{Link, StoreError};
 use crate::random::unique;
 use crate::script::WRITE;
 
@@ -63,7 +63,7 @@ pub(super) enum Failure {
     /// The bucket had values that are none of ours. They are removed, and the sessions of all publishers with them.
     InvalidValues(u64),
     /// The store was not asked, or did not do as asked.
-    Link(LinkError),
+    Link(StoreError),
 }
 
 /// The store's clock, as it was when it answered.
@@ -263,9 +263,9 @@ impl BucketWriter {
                 }
                 Ok(())
             }
-            Ok(_) => Err(Failure::Link(LinkError::Strange("an answer to a batch"))),
+            Ok(_) => Err(Failure::Link(StoreError::Protocol("an answer to a batch"))),
             Err(error) => {
-                if let LinkError::Away(_) | LinkError::Busy(_) | LinkError::Moved(_) = error {
+                if let StoreError::Unreachable(_) | StoreError::Busy(_) | StoreError::Moved(_) = error {
                     // No node has run it.
                     self.sent = high;
                 }

@@ -19,12 +19,12 @@ use super::{
 };
 use crate::holder::HolderId;
 use crate::keys::Bucket;
-use crate::link::LinkError;
+use crate::link::StoreError;
 use crate::script::REMOVE_INVALID;
 
 impl Publisher {
     /// Writes everything that has changed, and confirms what is there. The first error, if there was one.
-    pub(super) async fn cycle(&mut self, is_beat: bool) -> Option<LinkError> {
+    pub(super) async fn cycle(&mut self, is_beat: bool) -> Option<StoreError> {
         let start = Instant::now();
         let (mut work, is_complete) = self.collect(start).await;
         let mut writing = JoinSet::new();
@@ -145,7 +145,7 @@ impl Publisher {
     }
 
     /// Takes a bucket back after writing to it.
-    fn finish(&mut self, mut bucket: BucketWriter, outcome: Outcome) -> Option<LinkError> {
+    fn finish(&mut self, mut bucket: BucketWriter, outcome: Outcome) -> Option<StoreError> {
         let counts = Arc::clone(&self.shared.counts);
         counts.batches.fetch_add(outcome.batches, Relaxed);
         counts.written.fetch_add(outcome.written, Relaxed);
@@ -193,7 +193,7 @@ impl Publisher {
             match self.shared.link.call(&call, WRITE_DEADLINE).await {
                 Ok(Value::Int(0)) => {}
                 Ok(Value::Int(removed)) => self.note_removed(removed.unsigned_abs(), &format!("bucket {bucket}")),
-                Ok(_) => self.warn("failed to remove invalid values", &LinkError::Strange("a number of values")),
+                Ok(_) => self.warn("failed to remove invalid values", &StoreError::Protocol("a number of values")),
                 // The next query finds them again.
                 Err(error) => self.warn("failed to remove invalid values", &error),
             }

@@ -8,19 +8,19 @@ use redis::Value;
 use tracing::info;
 
 use super::rank::Publishing;
-use super::{HOLDERS_PER_CALL, OwnRank, Publisher, Shared, WRITE_DEADLINE, millis};
+use super::{HOLDERS_PER_CALL, LocalRank, Publisher, Shared, WRITE_DEADLINE, millis};
 use crate::directory::with_scope;
 use crate::holder::HolderId;
-use crate::link::LinkError;
+use crate::link::StoreError;
 use crate::script::{LIST, RELEASE, RENEW};
 
 impl Publisher {
     /// Looks which ranks there are and which are to be published here.
-    pub(super) async fn beat(&mut self) -> Result<(), LinkError> {
+    pub(super) async fn beat(&mut self) -> Result<(), StoreError> {
         // What is known of each rank may have to be waited for.
         let source = Arc::clone(&self.source);
         let own = tokio::task::spawn_blocking(move || source.ranks()).await;
-        let own = own.map_err(|_| LinkError::Strange("the ranks of this replica could not be listed"))?;
+        let own = own.map_err(|_| StoreError::Protocol("the ranks of this replica could not be listed"))?;
         let known: KeyedSet<HolderId> = own.iter().map(|own| own.holder.id).collect();
         let gone: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
         for id in &gone {
@@ -36,20 +36,20 @@ impl Publisher {
         self.list().await
     }
 
-    async fn renew(&self, ranks: &[OwnRank]) -> Result<Vec<bool>, LinkError> {
+    async fn renew(&self, ranks: &[LocalRank]) -> Result<Vec<bool>, StoreError> {
         let Shared { id, keys, times, link, .. } = &*self.shared;
         let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes()).number(millis(times.to_live));
-        for OwnRank { holder, state, .. } in ranks {
+        for LocalRank { holder, state, .. } in ranks {
             call = call.argument(holder.id.0.to_be_bytes());
             call = call.argument(with_scope(holder.scope, &holder.description)).argument(state.clone());
         }
         let Value::Array(mine) = self.without_invalid_values(link.call(&call, WRITE_DEADLINE).await?) else {
-            return Err(LinkError::Strange("an answer to a renewal"));
+            return Err(StoreError::Protocol("an answer to a renewal"));
         };
         Ok(mine.into_iter().map(|mine| mine == Value::Int(1)).collect())
     }
 
-    fn assign(&mut self, own: &OwnRank, is_mine: bool) {
+    fn assign(&mut self, own: &LocalRank, is_mine: bool) {
         let id = own.holder.id;
         let wanted = is_mine && own.rank.withheld().is_none();
         let is_other = |known: &Publishing| !Arc::ptr_eq(&known.rank, &own.rank);
@@ -85,7 +85,7 @@ impl Publisher {
         }
     }
 
-    async fn list(&self) -> Result<(), LinkError> {
+    async fn list(&self) -> Result<(), StoreError> {
         let known = self.shared.directory.load_full();
         let call = LIST.on(self.shared.keys.list()).argument(known.version.clone());
         let asked_at = Instant::now();

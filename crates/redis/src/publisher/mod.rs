@@ -29,12 +29,12 @@ use self::rank::Publishing;
 use crate::directory::Directory;
 use crate::holder::{Holder, HolderId, PublisherId};
 use crate::keys::{Bucket, Keys};
-use crate::link::{Link, LinkError};
+use crate::link::{Link, StoreError};
 use crate::shared_rank::SharedRank;
 
 /// A rank that this replica listens to.
 #[derive(Debug, Clone)]
-pub struct OwnRank {
+pub struct LocalRank {
     /// Who it is.
     pub holder: Holder,
     /// How it fares, for other replicas; the store does not look into it.
@@ -46,7 +46,7 @@ pub struct OwnRank {
 /// Whoever knows which ranks there are to publish.
 pub trait Ranks: Send + Sync {
     /// All of them, at this moment.
-    fn ranks(&self) -> Vec<OwnRank>;
+    fn ranks(&self) -> Vec<LocalRank>;
 }
 
 /// What a publisher has done and has to do.
@@ -243,7 +243,7 @@ impl Publisher {
     }
 
     /// Says what went wrong, once until it is something else.
-    fn warn(&mut self, what: &str, error: &LinkError) {
+    fn warn(&mut self, what: &str, error: &StoreError) {
         let warning = format!("{what}: {error}");
         if self.last_warning != warning {
             warn!(%error, "{what}");

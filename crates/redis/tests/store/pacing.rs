@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use flash_indexer_core::Tier;
-use flash_indexer_redis::{OwnRank, RankMaker, Ranks, STEP_PREFIXES_MAX, Store};
+use flash_indexer_redis::{LocalRank, RankMaker, Ranks, STEP_PREFIXES_MAX, Store};
 use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use parking_lot::Mutex;
 
@@ -38,7 +38,7 @@ struct Waiting {
 }
 
 impl Ranks for Waiting {
-    fn ranks(&self) -> Vec<OwnRank> {
+    fn ranks(&self) -> Vec<LocalRank> {
         let had_turn = self.turn.lock().recv_timeout(PATIENCE).is_ok();
         self.listed.lock().get_or_insert(had_turn);
         Vec::new()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, Tier, WorkerRank};
-use flash_indexer_redis::{Holder, HolderId, OwnRank, RankMaker, Ranks, Scope, SharedRank, Store, StoreOptions};
+use flash_indexer_redis::{Holder, HolderId, LocalRank, RankMaker, Ranks, Scope, SharedRank, Store, StoreOptions};
 use flash_indexer_test_support::{RedisNode, wait_for};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
@@ -18,10 +18,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) type Depths = BTreeMap<HolderId, PerTier<u32>>;
 
 #[derive(Default)]
-struct Told(Mutex<BTreeMap<WorkerRank, OwnRank>>);
+struct Told(Mutex<BTreeMap<WorkerRank, LocalRank>>);
 
 impl Ranks for Told {
-    fn ranks(&self) -> Vec<OwnRank> {
+    fn ranks(&self) -> Vec<LocalRank> {
         self.0.lock().values().cloned().collect()
     }
 }
@@ -72,7 +72,7 @@ impl Replica {
     pub(crate) fn register(&self, rank: WorkerRank) -> Arc<SharedRank> {
         let shared = self.maker.rank();
         let holder = Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() };
-        self.told.0.lock().insert(rank, OwnRank { holder, state: b"fine".to_vec(), rank: Arc::clone(&shared) });
+        self.told.0.lock().insert(rank, LocalRank { holder, state: b"fine".to_vec(), rank: Arc::clone(&shared) });
         shared
     }
 

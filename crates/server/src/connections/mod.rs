@@ -85,7 +85,7 @@ impl Listener for BoundedListener {
         let room = self.room().await;
         // Answers are small and someone waits for them.
         let _ = stream.set_nodelay(true);
-        let place = Place { state: self.open.open(address.ip()), open: Arc::clone(&self.open), _room: room };
+        let place = ConnectionSlot { state: self.open.open(address.ip()), open: Arc::clone(&self.open), _room: room };
         (Connection::new(stream, self.protocol, place), address)
     }
 
@@ -143,13 +143,13 @@ const IDLE_DEADLINE: Duration = Duration::from_secs(60);
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A connection's place among the open ones.
-struct Place {
+struct ConnectionSlot {
     state: Arc<ConnectionState>,
     open: Arc<OpenConnections>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.open.close(&self.state);
     }
@@ -163,11 +163,11 @@ pub(crate) struct Connection {
     idle: Pin<Box<Sleep>>,
     /// When the first byte of a request's head was read, and how many heads were read before.
     head_begun: Option<(Instant, u64)>,
-    place: Place,
+    place: ConnectionSlot,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, protocol: Protocol, place: Place) -> Self {
+    fn new(stream: TcpStream, protocol: Protocol, place: ConnectionSlot) -> Self {
         let idle = Box::pin(tokio::time::sleep(IDLE_DEADLINE));
         Self { stream, protocol, idle, head_begun: None, place }
     }

@@ -21,11 +21,11 @@ const SLOW_SHARE: usize = 64;
 pub(super) struct OpenConnections {
     started: Instant,
     connections_max: usize,
-    connections: Mutex<Numbered>,
+    connections: Mutex<ConnectionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Numbered {
+struct ConnectionTable {
     next: u64,
     by_number: BTreeMap<u64, Arc<ConnectionState>>,
 }

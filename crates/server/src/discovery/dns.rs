@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 pub use self::name::{DnsName, DnsNameError};
 use super::reconcile::Targets;
-use super::report::{Found, Reporter};
-use super::template::{EngineTemplate, Traits};
+use super::report::{DiscoveredTargets, Reporter};
+use super::template::{EngineTemplate, EngineTraits};
 use crate::instance::InstanceId;
 
 /// A name is not asked for more often than this, whatever its time to live.
@@ -32,12 +32,12 @@ pub struct DnsOptions {
     pub name: DnsName,
     /// Longest time between two questions; a shorter time to live of an answer counts.
     pub interval: Duration,
-    /// Who is asked; none for the system's name servers.
+    /// Registrar is asked; none for the system's name servers.
     pub server: Option<SocketAddr>,
 }
 
 /// What a name stands for.
-struct Resolved {
+struct ResolvedHosts {
     targets: Vec<Host>,
     /// How long it stays so.
     ttl: Option<Duration>,
@@ -69,7 +69,7 @@ pub(super) async fn watch(options: DnsOptions, template: EngineTemplate, reporte
                 reporter.found(found(&resolved.targets, &template));
             }
             Err(error) => {
-                // Who is to be asked may have changed.
+                // Registrar is to be asked may have changed.
                 client = None;
                 reporter.failed(error);
             }
@@ -78,7 +78,7 @@ pub(super) async fn watch(options: DnsOptions, template: EngineTemplate, reporte
     }
 }
 
-async fn look(client: &Client, whole: &mut Option<Name>, options: &DnsOptions) -> Result<Resolved, String> {
+async fn look(client: &Client, whole: &mut Option<Name>, options: &DnsOptions) -> Result<ResolvedHosts, String> {
     let name = &options.name;
     let failed = |why: String| format!("failed to resolve {name}: {why}; what it stood for before stays");
     match timeout(ANSWER_DEADLINE, client.resolve(name, whole)).await {
@@ -88,7 +88,7 @@ async fn look(client: &Client, whole: &mut Option<Name>, options: &DnsOptions) -
 }
 
 /// Engines at these hosts.
-fn found(hosts: &[Host], template: &EngineTemplate) -> Found {
+fn found(hosts: &[Host], template: &EngineTemplate) -> DiscoveredTargets {
     let mut ports: BTreeMap<&str, Vec<&Host>> = BTreeMap::new();
     for host in hosts {
         ports.entry(&host.name).or_default().push(host);
@@ -100,7 +100,7 @@ fn found(hosts: &[Host], template: &EngineTemplate) -> Found {
             let others: Vec<String> = hosts[1..].iter().filter_map(|host| Some(host.port?.to_string())).collect();
             problems.push(format!("{name} has several ports: {} and the lowest one is used", others.join(", ")));
         }
-        let traits = Traits { port: hosts[0].port, ..Traits::default() };
+        let traits = EngineTraits { port: hosts[0].port, ..EngineTraits::default() };
         let added = InstanceId::parse(name).map_err(|error| error.to_string()).and_then(|instance| {
             template.add_ranks(&mut targets, &instance, &hosts[0].host, &traits).map_err(|error| error.to_string())
         });
@@ -108,7 +108,7 @@ fn found(hosts: &[Host], template: &EngineTemplate) -> Found {
             problems.push(format!("{name}: {error}"));
         }
     }
-    Found::new(targets, problems)
+    DiscoveredTargets::new(targets, problems)
 }
 
 /// `whole` is the name that a name was found under. From then on it alone is asked for: a failure on the way through the
@@ -136,7 +136,7 @@ impl Client {
         Ok(Self { resolver: builder.build()? })
     }
 
-    async fn resolve(&self, name: &DnsName, whole: &mut Option<Name>) -> Result<Resolved, NetError> {
+    async fn resolve(&self, name: &DnsName, whole: &mut Option<Name>) -> Result<ResolvedHosts, NetError> {
         match name {
             DnsName::Services { service } => self.records(service, whole, RecordType::SRV, None).await,
             // An engine with addresses of both kinds is one engine.
@@ -155,7 +155,7 @@ impl Client {
         whole: &mut Option<Name>,
         kind: RecordType,
         port: Option<u16>,
-    ) -> Result<Resolved, NetError> {
+    ) -> Result<ResolvedHosts, NetError> {
         let answer = match whole {
             Some(whole) => self.resolver.lookup(whole.clone(), kind).await,
             None => self.resolver.lookup(name, kind).await,
@@ -166,7 +166,7 @@ impl Client {
                 if [ResponseCode::NXDomain, ResponseCode::NoError].contains(&none.response_code) =>
             {
                 let ttl = none.negative_ttl.map(|seconds| Duration::from_secs(seconds.into()));
-                return Ok(Resolved { targets: Vec::new(), ttl });
+                return Ok(ResolvedHosts { targets: Vec::new(), ttl });
             }
             Err(error) => return Err(error),
         };
@@ -184,7 +184,7 @@ impl Client {
             _ => None,
         });
         let ttl = ttl.map(|seconds| Duration::from_secs(seconds.into()));
-        Ok(Resolved { targets: targets.collect(), ttl })
+        Ok(ResolvedHosts { targets: targets.collect(), ttl })
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::reconcile::Targets;
-use super::template::{EngineTemplate, Traits, TraitsError};
+use super::template::{EngineTemplate, EngineTraits, EngineTraitsError};
 use crate::endpoints::{EndpointError, check_endpoint};
 use crate::engine::{EngineKind, Removal};
 use crate::indexer::{RankId, Registration};
@@ -62,7 +62,7 @@ enum EntryError {
     #[error("{0} is named twice, in different ways: leave one out")]
     Twice(RankId),
     #[error("{0}")]
-    Traits(#[from] TraitsError),
+    EngineTraits(#[from] EngineTraitsError),
     #[error("{0}")]
     Endpoint(#[from] EndpointError),
 }
@@ -114,7 +114,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         if replay.is_some_and(|(replay_host, _)| replay_host != host) {
             return Err(EntryError::TwoHosts);
         }
-        let traits = Traits {
+        let traits = EngineTraits {
             model_name: entry.model_name.clone(),
             tenant_id: entry.tenant_id.clone(),
             block_size,
@@ -140,13 +140,13 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
             model_name: entry.model_name.clone().unwrap_or_else(|| template.model_name.clone()),
             tenant_id: entry.tenant_id.clone().unwrap_or_else(|| template.tenant_id.clone()),
         },
-        block_size: block_size.or(template.block_size).ok_or(TraitsError::BlockSize)?,
+        block_size: block_size.or(template.block_size).ok_or(EngineTraitsError::BlockSize)?,
         lora_name: entry.lora_name.clone().filter(|name| !name.is_empty()),
         engine: entry.engine.map(EngineKind::name),
         removed_copies: entry.removal.unwrap_or_default().into(),
         extra_keys: entry.extra_keys.unwrap_or_default(),
     };
-    registration.check_names().map_err(TraitsError::from)?;
+    registration.check_names().map_err(EngineTraitsError::from)?;
     targets.insert(RankId::of(&registration), registration);
     Ok(targets)
 }

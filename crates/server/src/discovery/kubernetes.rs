@@ -1,7 +1,7 @@
 //! Pods of a cluster that a label selector picks: those that are ready are engines.
 
 mod api;
-mod pods;
+mod pod_list;
 
 use std::path::Path;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use self::api::{Access, Api, ApiError, WatchEvent};
-use self::pods::PodSet;
+use self::pod_list::PodSet;
 use super::report::Reporter;
 use super::template::EngineTemplate;
 
@@ -94,7 +94,7 @@ pub(super) fn watch(
     reporter: &Reporter,
     stopped: &Receiver<()>,
 ) {
-    let mut follower = Follower { pods: PodSet::new(template, options.namespace.clone()), reporter, stopped };
+    let mut follower = PodWatcher { pods: PodSet::new(template, options.namespace.clone()), reporter, stopped };
     let mut wait = BACK_OFF.0;
     loop {
         let started = Instant::now();
@@ -113,13 +113,13 @@ pub(super) fn watch(
     }
 }
 
-struct Follower<'f> {
+struct PodWatcher<'f> {
     pods: PodSet,
     reporter: &'f Reporter,
     stopped: &'f Receiver<()>,
 }
 
-impl Follower<'_> {
+impl PodWatcher<'_> {
     /// Lists the pods and watches them for as long as that goes well.
     fn follow(&mut self, api: &Api) -> Result<(), ApiError> {
         let mut version = self.list(api)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  file ─┐
-//!  DNS  ─┼─▶ Reporter ──▶ Reconciler ──▶ Indexer::register_for, Indexer::unregister_kept
+//!  DNS  ─┼─▶ Reporter ──▶ Reconciler ──▶ Indexer::register_for, Indexer::unregister_owned
 //!  pods ─┘   (latest)     (no I/O)
 //! ```
 //!
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 pub use self::dns::{DnsName, DnsNameError, DnsOptions};
 pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceError};
 use self::report::{Reporter, bell};
-use self::runner::{Followed, Runner};
+use self::runner::{Runner, TrackedSource};
 pub(crate) use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use crate::indexer::Indexer;
@@ -170,7 +170,7 @@ impl Discovery {
         let (mut followed, mut tasks) = (Vec::new(), JoinSet::new());
         for source in options.sources {
             let (reporter, inbox) = Reporter::new(&rung);
-            followed.push(Followed::new(source.name().into(), inbox));
+            followed.push(TrackedSource::new(source.name().into(), inbox));
             source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, indexer.supervisor())?;
         }
         let runner = Runner::new(followed, options.grace, indexer, recovery, &status);

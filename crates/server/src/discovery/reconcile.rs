@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::indexer::{Keeper, Kept, RankId, Registration};
+use crate::indexer::{OwnedRank, Owner, RankId, Registration};
 
 /// Everything that a source names at one moment.
 pub(crate) type Targets = BTreeMap<RankId, Registration>;
@@ -22,7 +22,7 @@ pub(crate) enum Step {
 
 /// What becomes of one source's wish for one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum TargetOutcome {
     /// It is registered so.
     Registered,
     /// It is about to be.
@@ -49,7 +49,7 @@ pub(crate) struct Reconciler {
     grace: Duration,
     sources: Vec<Source>,
     /// What was tried for ranks that are named.
-    tried: BTreeMap<RankId, Tried>,
+    tried: BTreeMap<RankId, Attempt>,
     /// Ranks that were discovered by another service and that nobody has named here, since when all sources answer.
     unnamed: BTreeMap<RankId, Instant>,
 }
@@ -60,7 +60,7 @@ struct Source {
     state: SourceState,
     /// Its last answer, to see at once that nothing has changed.
     last: Arc<Targets>,
-    wishes: BTreeMap<RankId, Wish>,
+    wishes: BTreeMap<RankId, DesiredRank>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,14 +72,14 @@ enum SourceState {
 }
 
 #[derive(Debug)]
-struct Wish {
+struct DesiredRank {
     registration: Registration,
     /// Since when the source does not name it; none while it does.
     gone_since: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Tried {
+struct Attempt {
     registration: Registration,
     outcome: Outcome,
 }
@@ -116,7 +116,7 @@ impl Reconciler {
             }
         }
         for (rank, registration) in targets.iter() {
-            source.wishes.insert(rank.clone(), Wish { registration: registration.clone(), gone_since: None });
+            source.wishes.insert(rank.clone(), DesiredRank { registration: registration.clone(), gone_since: None });
         }
         source.last = targets;
         true
@@ -145,10 +145,10 @@ impl Reconciler {
     }
 
     /// What must be done now, in this order.
-    pub(crate) fn steps(&mut self, kept: &BTreeMap<RankId, Kept>, now: Instant) -> Vec<Step> {
+    pub(crate) fn steps(&mut self, kept: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
         self.forget_gone(now);
         self.note_dismissed(kept);
-        let mut steps = self.departures(kept, now);
+        let mut steps = self.tombstones(kept, now);
         for rank in self.named() {
             if let Some((source, wish)) = self.decisive(&rank)
                 && self.is_due(&rank, wish, &source.name, kept.get(&rank), now)
@@ -171,43 +171,46 @@ impl Reconciler {
             Ok(()) => Outcome::Registered,
             Err(why) => Outcome::Refused { why, retry_at: now + RETRY },
         };
-        self.tried.insert(RankId::of(registration), Tried { registration: registration.clone(), outcome });
+        self.tried.insert(RankId::of(registration), Attempt { registration: registration.clone(), outcome });
     }
 
     /// Every wish of a source, and what becomes of it.
     pub(crate) fn standings<'r>(
         &'r self,
         source: usize,
-        kept: &'r BTreeMap<RankId, Kept>,
-    ) -> impl Iterator<Item = (&'r Registration, Standing)> {
+        kept: &'r BTreeMap<RankId, OwnedRank>,
+    ) -> impl Iterator<Item = (&'r Registration, TargetOutcome)> {
         let wishes = self.sources[source].wishes.iter();
         wishes.map(move |(rank, wish)| (&wish.registration, self.standing(rank, wish, kept.get(rank))))
     }
 
-    fn standing(&self, rank: &RankId, wish: &Wish, kept: Option<&Kept>) -> Standing {
+    fn standing(&self, rank: &RankId, wish: &DesiredRank, kept: Option<&OwnedRank>) -> TargetOutcome {
         if wish.gone_since.is_some() {
-            return Standing::Leaving;
+            return TargetOutcome::Leaving;
         }
-        if kept.is_some_and(|kept| kept.keeper == Keeper::Hand) {
-            return Standing::ByHand;
+        if kept.is_some_and(|kept| kept.owner == Owner::Manual) {
+            return TargetOutcome::ByHand;
         }
         if let Some((by, decisive)) = self.decisive(rank)
             && decisive.registration != wish.registration
         {
-            return Standing::Overruled { by: Arc::clone(&by.name), endpoint: decisive.registration.endpoint.clone() };
+            return TargetOutcome::Overruled {
+                by: Arc::clone(&by.name),
+                endpoint: decisive.registration.endpoint.clone(),
+            };
         }
         if kept.is_some_and(|kept| kept.registration == wish.registration) {
-            return Standing::Registered;
+            return TargetOutcome::Registered;
         }
         match self.tried.get(rank).filter(|tried| tried.registration == wish.registration).map(|tried| &tried.outcome) {
-            Some(Outcome::Refused { why, .. }) => Standing::Refused(why.clone()),
-            Some(Outcome::Dismissed) => Standing::Dismissed,
-            Some(Outcome::Registered) | None => Standing::Waiting,
+            Some(Outcome::Refused { why, .. }) => TargetOutcome::Refused(why.clone()),
+            Some(Outcome::Dismissed) => TargetOutcome::Dismissed,
+            Some(Outcome::Registered) | None => TargetOutcome::Waiting,
         }
     }
 
     /// The wish that counts for a rank: of the first source that names it.
-    fn decisive(&self, rank: &RankId) -> Option<(&Source, &Wish)> {
+    fn decisive(&self, rank: &RankId) -> Option<(&Source, &DesiredRank)> {
         let wishes = self.sources.iter().filter_map(|source| Some((source, source.wishes.get(rank)?)));
         wishes.into_iter().find(|(_, wish)| wish.gone_since.is_none())
     }
@@ -217,10 +220,17 @@ impl Reconciler {
     }
 
     /// Whether a wish that counts must be carried out.
-    fn is_due(&self, rank: &RankId, wish: &Wish, source: &Arc<str>, kept: Option<&Kept>, now: Instant) -> bool {
+    fn is_due(
+        &self,
+        rank: &RankId,
+        wish: &DesiredRank,
+        source: &Arc<str>,
+        kept: Option<&OwnedRank>,
+        now: Instant,
+    ) -> bool {
         match kept {
-            Some(Kept { keeper: Keeper::Hand, .. }) => false,
-            Some(kept) => kept.registration != wish.registration || kept.keeper != Keeper::Source(Arc::clone(source)),
+            Some(OwnedRank { owner: Owner::Manual, .. }) => false,
+            Some(kept) => kept.registration != wish.registration || kept.owner != Owner::Source(Arc::clone(source)),
             None => self.tried.get(rank).filter(|tried| tried.registration == wish.registration).is_none_or(|tried| {
                 match tried.outcome {
                     Outcome::Refused { retry_at, .. } => now >= retry_at,
@@ -231,7 +241,7 @@ impl Reconciler {
     }
 
     /// What was registered for a source and is gone without a step of ours was unregistered by hand.
-    fn note_dismissed(&mut self, kept: &BTreeMap<RankId, Kept>) {
+    fn note_dismissed(&mut self, kept: &BTreeMap<RankId, OwnedRank>) {
         for (rank, tried) in &mut self.tried {
             if matches!(tried.outcome, Outcome::Registered) && !kept.contains_key(rank) {
                 tried.outcome = Outcome::Dismissed;
@@ -257,7 +267,7 @@ impl Reconciler {
     }
 
     /// Registered ranks that nobody names any more.
-    fn departures(&mut self, kept: &BTreeMap<RankId, Kept>, now: Instant) -> Vec<Step> {
+    fn tombstones(&mut self, kept: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
         let all_answer = self.sources.iter().all(|source| source.state == SourceState::Answers);
         let mut unnamed = std::mem::take(&mut self.unnamed);
         let mut steps = Vec::new();
@@ -268,18 +278,18 @@ impl Reconciler {
                 // A wish that is about to go keeps what there is, and nothing else.
                 None => wishes.any(|wish| wish.registration == kept.registration),
             };
-            match &kept.keeper {
-                Keeper::Hand | Keeper::Pod => {}
+            match &kept.owner {
+                Owner::Manual | Owner::Pod => {}
                 _ if is_wanted => {}
-                Keeper::Source(_) => steps.push(Step::Unregister(rank.clone())),
-                Keeper::TakenOver if all_answer => {
+                Owner::Source(_) => steps.push(Step::Unregister(rank.clone())),
+                Owner::Peer if all_answer => {
                     let since = unnamed.remove(rank).unwrap_or(now);
                     match now.saturating_duration_since(since) < self.grace {
                         true => drop(self.unnamed.insert(rank.clone(), since)),
                         false => steps.push(Step::Unregister(rank.clone())),
                     }
                 }
-                Keeper::TakenOver => {}
+                Owner::Peer => {}
             }
         }
         steps

@@ -15,13 +15,13 @@ const PROBLEMS_MAX: usize = 64;
 
 /// Everything that a source names.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Found {
+pub(super) struct DiscoveredTargets {
     pub(super) targets: Arc<Targets>,
     /// What it names that cannot be used, and why; as many as are remembered.
     pub(super) problems: Arc<Vec<String>>,
 }
 
-impl Found {
+impl DiscoveredTargets {
     pub(super) fn new(targets: Targets, mut problems: Vec<String>) -> Self {
         if problems.len() > PROBLEMS_MAX {
             let left_out = problems.len() - PROBLEMS_MAX;
@@ -35,8 +35,8 @@ impl Found {
 
 /// What a source has told since somebody listened.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    pub(super) found: Option<Found>,
+pub(super) struct PendingReports {
+    pub(super) found: Option<DiscoveredTargets>,
     /// Why it cannot tell more, after that.
     pub(super) failure: Option<Failure>,
 }
@@ -61,13 +61,13 @@ impl Failure {
 /// One source's side: never waits, because only the latest news count.
 #[derive(Debug, Clone)]
 pub(super) struct Reporter {
-    news: Arc<Mutex<News>>,
+    news: Arc<Mutex<PendingReports>>,
     wake: Sender<()>,
 }
 
 /// The listener's side.
 #[derive(Debug)]
-pub(super) struct Inbox(Arc<Mutex<News>>);
+pub(super) struct Inbox(Arc<Mutex<PendingReports>>);
 
 impl Reporter {
     pub(super) fn new(wake: &Sender<()>) -> (Self, Inbox) {
@@ -76,13 +76,13 @@ impl Reporter {
     }
 
     /// The source has answered. Cheap when `found` is what it was.
-    pub(super) fn found(&self, found: Found) {
+    pub(super) fn found(&self, found: DiscoveredTargets) {
         if found.targets.len() > TARGETS_MAX {
             let (named, problem) = (found.targets.len(), "is more than can be registered");
             let failure = format!("it names {named} ranks, which {problem}: at most {TARGETS_MAX}; split the fleet");
             return self.tell(|news| news.failure = Some(Failure::TooMany(failure)));
         }
-        self.tell(|news| *news = News { found: Some(found), failure: None });
+        self.tell(|news| *news = PendingReports { found: Some(found), failure: None });
     }
 
     /// The source cannot answer; what to do about it is in the text.
@@ -90,7 +90,7 @@ impl Reporter {
         self.tell(|news| news.failure = Some(Failure::Fails(shorten(failure))));
     }
 
-    fn tell(&self, change: impl FnOnce(&mut News)) {
+    fn tell(&self, change: impl FnOnce(&mut PendingReports)) {
         change(&mut self.news.lock());
         // Full means that it is about to look.
         let _ = self.wake.try_send(());
@@ -98,7 +98,7 @@ impl Reporter {
 }
 
 impl Inbox {
-    pub(super) fn take(&self) -> News {
+    pub(super) fn take(&self) -> PendingReports {
         std::mem::take(&mut self.0.lock())
     }
 }

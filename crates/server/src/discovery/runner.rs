@@ -8,9 +8,9 @@ use crossbeam_channel::{Receiver, TryRecvError, select};
 use tracing::{error, info, warn};
 
 use super::reconcile::{Reconciler, Step};
-use super::report::{Failure, Inbox, News};
+use super::report::{Failure, Inbox, PendingReports};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
-use crate::indexer::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration};
+use crate::indexer::{EmptyModelPolicy, Indexer, Owner, RankId, Registered, Registration};
 use crate::logs::log_rank;
 use crate::metrics::Bound;
 use crate::peers::{RecoveryState, RecoveryStatus};
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// A source as far as it is followed.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct TrackedSource {
     name: Arc<str>,
     inbox: Inbox,
     answered_at: Option<Instant>,
@@ -31,7 +31,7 @@ pub(super) struct Followed {
     told: BTreeMap<RankId, &'static str>,
 }
 
-impl Followed {
+impl TrackedSource {
     pub(super) fn new(name: Arc<str>, inbox: Inbox) -> Self {
         let (answered_at, error, problems, told) = (None, None, Arc::default(), BTreeMap::new());
         Self { name, inbox, answered_at, error, problems, told }
@@ -46,7 +46,7 @@ enum Registrations {
 }
 
 pub(super) struct Runner {
-    sources: Vec<Followed>,
+    sources: Vec<TrackedSource>,
     reconciler: Reconciler,
     indexer: Arc<Indexer>,
     recovery: Arc<RecoveryStatus>,
@@ -57,7 +57,7 @@ pub(super) struct Runner {
 
 impl Runner {
     pub(super) fn new(
-        sources: Vec<Followed>,
+        sources: Vec<TrackedSource>,
         grace: Duration,
         indexer: &Arc<Indexer>,
         recovery: &Arc<RecoveryStatus>,
@@ -112,7 +112,7 @@ impl Runner {
         let now = Instant::now();
         let mut is_news = false;
         for (number, source) in self.sources.iter_mut().enumerate() {
-            let News { found, failure } = source.inbox.take();
+            let PendingReports { found, failure } = source.inbox.take();
             if let Some(found) = found {
                 self.indexer.metrics().discovery_look(&source.name, "ok");
                 self.indexer.metrics().discovery_answered(&source.name, SystemTime::now());
@@ -170,10 +170,10 @@ impl Runner {
             match step {
                 Step::Unregister(rank) => {
                     let emptied = match come_back.contains(&rank.model) {
-                        true => EmptiedModel::AwaitsTheNext,
-                        false => EmptiedModel::Goes,
+                        true => EmptyModelPolicy::AwaitsTheNext,
+                        false => EmptyModelPolicy::Goes,
                     };
-                    self.indexer.unregister_kept(&rank, emptied);
+                    self.indexer.unregister_owned(&rank, emptied);
                     self.indexer.metrics().discovery_change("unregistered");
                     log_rank!(debug, rank, "discovery unregistered a rank that its source no longer names");
                 }
@@ -194,7 +194,7 @@ impl Runner {
         // No registration is known to make the thread fail, so one does.
         #[cfg(test)]
         assert!(rank.model.model_name != "runner-fault", "a test asked for a failure");
-        let result = self.indexer.register_for(Keeper::Source(Arc::clone(source)), registration.clone());
+        let result = self.indexer.register_for(Owner::Source(Arc::clone(source)), registration.clone());
         match &result {
             Ok(Registered::New) => {
                 self.indexer.metrics().discovery_change("registered");
@@ -208,7 +208,7 @@ impl Runner {
 
     fn registered(&self) -> Vec<RankId> {
         let kept = self.indexer.kept().into_iter();
-        kept.filter(|(_, kept)| matches!(kept.keeper, Keeper::Source(_))).map(|(rank, _)| rank).collect()
+        kept.filter(|(_, kept)| matches!(kept.owner, Owner::Source(_))).map(|(rank, _)| rank).collect()
     }
 
     fn publish(&self) {

@@ -7,7 +7,7 @@ use flash_indexer_core::DpRank;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::reconcile::Standing;
+use super::reconcile::TargetOutcome;
 use crate::indexer::{RankId, Registration};
 use crate::instance::{InstanceId, ModelKey};
 
@@ -64,7 +64,7 @@ pub(crate) struct TargetStatus {
 /// States of targets, as they are shown and counted.
 const TARGET_STATES: [&str; 7] = ["registered", "waiting", "leaving", "overruled", "by_hand", "dismissed", "refused"];
 
-impl Standing {
+impl TargetOutcome {
     /// The name in answers and metrics.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Standing {
 }
 
 impl TargetStatus {
-    pub(super) fn new(registration: &Registration, standing: &Standing) -> Self {
+    pub(super) fn new(registration: &Registration, standing: &TargetOutcome) -> Self {
         Self {
             instance_id: registration.instance.clone(),
             dp_rank: registration.dp_rank.0,

@@ -43,7 +43,7 @@ impl Default for EngineTemplate {
 
 /// What a source says of one engine; the template has the rest.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Traits {
+pub(super) struct EngineTraits {
     pub(super) model_name: Option<String>,
     pub(super) tenant_id: Option<String>,
     pub(super) block_size: Option<BlockSize>,
@@ -58,7 +58,7 @@ pub(super) struct Traits {
 
 /// An engine cannot be registered with what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TraitsError {
+pub(super) enum EngineTraitsError {
     #[error(transparent)]
     Name(#[from] NameError),
     #[error("its block size is not known: name it there, or give --block-size")]
@@ -79,17 +79,17 @@ impl EngineTemplate {
         targets: &mut Targets,
         instance: &InstanceId,
         host: &str,
-        traits: &Traits,
-    ) -> Result<(), TraitsError> {
+        traits: &EngineTraits,
+    ) -> Result<(), EngineTraitsError> {
         let ranks = traits.data_parallel_size.unwrap_or(self.data_parallel_size).get();
         let port = traits.port.unwrap_or(self.port);
         let replay_port = traits.replay_port.or(self.replay_port);
-        let block_size = traits.block_size.or(self.block_size).ok_or(TraitsError::BlockSize)?;
+        let block_size = traits.block_size.or(self.block_size).ok_or(EngineTraitsError::BlockSize)?;
         for first in [Some(port), replay_port].into_iter().flatten() {
-            first.checked_add(ranks - 1).ok_or(TraitsError::Ports { port: first, ranks })?;
+            first.checked_add(ranks - 1).ok_or(EngineTraitsError::Ports { port: first, ranks })?;
         }
         if let Some(replay_port) = replay_port.filter(|replay_port| replay_port.abs_diff(port) < ranks) {
-            return Err(TraitsError::Overlap { port, replay_port, ranks });
+            return Err(EngineTraitsError::Overlap { port, replay_port, ranks });
         }
         // Before the names are copied for each rank.
         check_names([

@@ -6,7 +6,7 @@
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{Block, BlockEvent, HeldBlock, PerTier, SequenceHash, Tier, stored_events};
-use flash_indexer_wire::{Age, Remembered};
+use flash_indexer_wire::{Age, RecentBlock};
 use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
@@ -42,8 +42,8 @@ pub(crate) fn remembered(
     mut parent: Option<SequenceHash>,
     blocks: &[Block],
     age: Age,
-) -> impl Iterator<Item = Remembered> {
-    blocks.iter().map(move |&Block { sequence, local }| Remembered {
+) -> impl Iterator<Item = RecentBlock> {
+    blocks.iter().map(move |&Block { sequence, local }| RecentBlock {
         sequence,
         parent: parent.replace(sequence),
         local,
@@ -52,19 +52,19 @@ pub(crate) fn remembered(
 }
 
 /// Counts all contents that are remembered of a rank.
-pub(super) fn tally(contents: &[Remembered]) -> Tally {
+pub(super) fn tally(contents: &[RecentBlock]) -> Tally {
     let mut tally = Tally::default();
-    for &Remembered { sequence, parent, local, age } in contents {
+    for &RecentBlock { sequence, parent, local, age } in contents {
         tally.add_contents(age, parent, &[Block { sequence, local }]);
     }
     tally
 }
 
 /// Contents that are still to be written.
-pub(super) struct Unwritten(KeyedMap<SequenceHash, Remembered>);
+pub(super) struct Unwritten(KeyedMap<SequenceHash, RecentBlock>);
 
 impl Unwritten {
-    pub(super) fn new(contents: Option<&[Remembered]>) -> Self {
+    pub(super) fn new(contents: Option<&[RecentBlock]>) -> Self {
         Self(contents.into_iter().flatten().map(|content| (content.sequence, *content)).collect())
     }
 

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use flash_indexer_core::groups::FurtherGroup;
+use flash_indexer_core::groups::SecondaryGroup;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
 use flash_indexer_wire::Age;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::READ_EVENT_BLOCKS_MAX;
 use super::contents::AgeRecord;
-use super::groups::Needs;
+use super::groups::ReachRecord;
 use crate::hashes::{AnyHash, HashForm, ShownHash};
 use crate::instance::{InstanceId, ModelKey};
 
@@ -56,12 +56,12 @@ pub(super) struct Data<'a> {
 pub(super) struct Run<'a> {
     pub(super) parent: Option<SequenceHash>,
     pub(super) blocks: &'a [Block],
-    pub(super) mark: Mark,
+    pub(super) mark: BlockAnnotations,
 }
 
 /// What is said of blocks besides what and where they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct BlockAnnotations {
     /// The salt that they inherit.
     pub(super) salt: Option<Salt>,
     /// How long their content is remembered, if it is.
@@ -106,7 +106,7 @@ impl<'a> ShownRun<'a> {
 #[derive(Serialize)]
 struct StoredInGroup<'a> {
     group: u32,
-    needs: Needs,
+    needs: ReachRecord,
     blocks: ShownNames<'a>,
 }
 
@@ -122,7 +122,7 @@ impl<'a> Stored<'a> {
     }
 
     /// Nothing of the indexed group, and blocks of another one.
-    pub(super) fn in_group(group: FurtherGroup, copies: u32, names: &'a [SequenceHash], hashes: HashForm) -> Self {
+    pub(super) fn in_group(group: SecondaryGroup, copies: u32, names: &'a [SequenceHash], hashes: HashForm) -> Self {
         let blocks = ShownNames(names, hashes);
         let group = StoredInGroup { group: group.id.0, needs: group.reach.into(), blocks };
         Self { group: Some(group), ..Self::nothing(copies, hashes) }
@@ -134,7 +134,7 @@ impl<'a> Stored<'a> {
     }
 
     fn nothing(copies: u32, hashes: HashForm) -> Self {
-        Self::new(Run { parent: None, blocks: &[], mark: Mark::default() }, copies, hashes)
+        Self::new(Run { parent: None, blocks: &[], mark: BlockAnnotations::default() }, copies, hashes)
     }
 }
 
@@ -196,11 +196,11 @@ pub(super) struct ReadStored {
     pub(super) blocks: Vec<Block>,
     pub(super) remembered: Option<AgeRecord>,
     pub(super) group: Option<ReadGroup>,
-    pub(super) gone: Option<ReadGone>,
+    pub(super) gone: Option<ReadRecent>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct ReadGone {
+pub(super) struct ReadRecent {
     pub(super) remembered: AgeRecord,
     pub(super) parent_hash: Option<AnyHash>,
     #[serde(default, deserialize_with = "salt")]
@@ -212,7 +212,7 @@ pub(super) struct ReadGone {
 #[derive(Deserialize)]
 pub(super) struct ReadGroup {
     pub(super) group: u32,
-    pub(super) needs: Needs,
+    pub(super) needs: ReachRecord,
     #[serde(deserialize_with = "names")]
     pub(super) blocks: Vec<SequenceHash>,
 }

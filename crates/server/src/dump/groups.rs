@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, GroupId, Reach};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, Reach, SecondaryGroup};
 use flash_indexer_wire::{GroupRole, KnownGroup};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub enum RoleRecord {
     /// It tells what blocks contain.
     Indexed,
     /// It is told by names, and limits what is usable.
-    Further(Needs),
+    Further(ReachRecord),
     /// It is not understood.
     SetAside,
 }
@@ -38,8 +38,8 @@ impl fmt::Display for RoleRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Indexed => f.write_str("primary"),
-            Self::Further(Needs::Whole) => f.write_str("secondary, needs the whole prefix"),
-            Self::Further(Needs::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
+            Self::Further(ReachRecord::Whole) => f.write_str("secondary, needs the whole prefix"),
+            Self::Further(ReachRecord::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
             Self::SetAside => f.write_str("not understood"),
         }
     }
@@ -48,7 +48,7 @@ impl fmt::Display for RoleRecord {
 /// A [`Reach`] in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Needs {
+pub enum ReachRecord {
     /// The whole prefix.
     Whole,
     /// So many blocks at its end.
@@ -57,10 +57,10 @@ pub enum Needs {
 
 impl GroupRecord {
     /// The group as an index keeps it, if it does.
-    pub(crate) fn kept(&self) -> Option<FurtherGroup> {
+    pub(crate) fn kept(&self) -> Option<SecondaryGroup> {
         match (self.role, self.holds) {
             (RoleRecord::Further(needs), Some(_)) => {
-                Some(FurtherGroup { id: GroupId(self.group), reach: needs.into() })
+                Some(SecondaryGroup { id: GroupId(self.group), reach: needs.into() })
             }
             _ => None,
         }
@@ -72,7 +72,7 @@ impl GroupRecord {
         for &KnownGroup { id: GroupId(group), role } in named {
             records.insert(group, Self { group, role: role.into(), holds: None });
         }
-        for GroupChange { group: FurtherGroup { id: GroupId(group), reach }, event } in stores {
+        for GroupChange { group: SecondaryGroup { id: GroupId(group), reach }, event } in stores {
             let role = RoleRecord::Further((*reach).into());
             let record = records.entry(*group).or_insert(Self { group: *group, role, holds: None });
             let holds = record.holds.get_or_insert_default();
@@ -105,7 +105,7 @@ impl From<GroupRole> for RoleRecord {
     }
 }
 
-impl From<Reach> for Needs {
+impl From<Reach> for ReachRecord {
     fn from(reach: Reach) -> Self {
         match reach {
             Reach::Whole => Self::Whole,
@@ -114,11 +114,11 @@ impl From<Reach> for Needs {
     }
 }
 
-impl From<Needs> for Reach {
-    fn from(needs: Needs) -> Self {
+impl From<ReachRecord> for Reach {
+    fn from(needs: ReachRecord) -> Self {
         match needs {
-            Needs::Whole => Self::Whole,
-            Needs::LastBlocks(blocks) => Self::LastBlocks(blocks),
+            ReachRecord::Whole => Self::Whole,
+            ReachRecord::LastBlocks(blocks) => Self::LastBlocks(blocks),
         }
     }
 }

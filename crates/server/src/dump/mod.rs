@@ -24,7 +24,6 @@
 //! not one), `group`, `gone`, `remembered`, `salt` (that the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and lines
 //! that they do not know. A rank says how much it holds, so that a reader notices what is missing.
 
-mod came;
 mod contents;
 mod event;
 mod groups;
@@ -32,14 +31,15 @@ mod object;
 mod read;
 mod record;
 mod tally;
+mod totals;
 mod write;
 
 pub(crate) use self::contents::remembered;
-pub use self::groups::{GroupRecord, Needs, RoleRecord};
+pub use self::groups::{GroupRecord, ReachRecord, RoleRecord};
 pub use self::read::{
-    DumpError, DumpSink, DumpSummary, GoneBlocks, RankName, Refused, StoredBlocks, StoredNames, Told, read_dump,
+    DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RecentBlocks, Refused, StoredBlocks, StoredNames, read_dump,
 };
-pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, Window};
+pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
 pub(crate) use self::write::{DumpForm, DumpWriter};
 pub use crate::engine::{EngineKind, Removal};

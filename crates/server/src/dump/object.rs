@@ -1,4 +1,4 @@
-//! Reading a dump that is one JSON object, without ever holding it.
+//! DumpVisitor a dump that is one JSON object, without ever holding it.
 
 use std::fmt;
 use std::io::Read;
@@ -9,16 +9,16 @@ use flash_indexer_core::keyed::KeyedMap;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
-use super::came::Came;
 use super::event::{ReadEvent, ReadTier};
 use super::read::{DumpError, DumpSink, DumpSummary, RankName, read_error};
 use super::record::RankRecord;
+use super::totals::ReceivedTotals;
 use crate::instance::{InstanceId, ModelKey};
 use crate::names::shorten;
 
 /// Reads `{"model:tenant": {"block_size", "events"}, …}`.
 pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {
-    let mut reading = Reading { sink, failed: None, summary: DumpSummary::default() };
+    let mut reading = DumpVisitor { sink, failed: None, summary: DumpSummary::default() };
     let mut deserializer = serde_json::Deserializer::from_reader(input);
     let read = Models(&mut reading).deserialize(&mut deserializer).and_then(|()| deserializer.end());
     match (reading.failed, read) {
@@ -35,14 +35,14 @@ pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSu
     }
 }
 
-struct Reading<'s, S> {
+struct DumpVisitor<'s, S> {
     sink: &'s mut S,
     /// Why reading stops, where it is not the form of what is read.
     failed: Option<DumpError>,
     summary: DumpSummary,
 }
 
-impl<S> Reading<'_, S> {
+impl<S> DumpVisitor<'_, S> {
     fn keep<T, E: de::Error>(&mut self, result: Result<T, impl Into<DumpError>>) -> Result<T, E> {
         result.map_err(|error| {
             self.failed = Some(error.into());
@@ -52,7 +52,7 @@ impl<S> Reading<'_, S> {
 }
 
 /// The whole object.
-struct Models<'r, 's, S>(&'r mut Reading<'s, S>);
+struct Models<'r, 's, S>(&'r mut DumpVisitor<'s, S>);
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for Models<'_, '_, S> {
     type Value = ();
@@ -73,28 +73,28 @@ impl<'de, S: DumpSink> Visitor<'de> for Models<'_, '_, S> {
             let (model_name, tenant_id) = name.rsplit_once(':').unwrap_or((&name, ModelKey::DEFAULT_TENANT));
             let key = ModelKey::new(model_name, Some(tenant_id.to_owned()));
             key.check().map_err(de::Error::custom)?;
-            map.next_value_seed(OneModel { reading: self.0, key, block_size: None, came: KeyedMap::default() })?;
+            map.next_value_seed(ModelVisitor { reading: self.0, key, block_size: None, came: KeyedMap::default() })?;
         }
         Ok(())
     }
 }
 
 /// One model's object.
-struct OneModel<'r, 's, S> {
-    reading: &'r mut Reading<'s, S>,
+struct ModelVisitor<'r, 's, S> {
+    reading: &'r mut DumpVisitor<'s, S>,
     key: ModelKey,
     block_size: Option<BlockSize>,
-    came: KeyedMap<(InstanceId, u32), Came>,
+    came: KeyedMap<(InstanceId, u32), ReceivedTotals>,
 }
 
-impl<'de, S: DumpSink> DeserializeSeed<'de> for OneModel<'_, '_, S> {
+impl<'de, S: DumpSink> DeserializeSeed<'de> for ModelVisitor<'_, '_, S> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de, S: DumpSink> Visitor<'de> for OneModel<'_, '_, S> {
+impl<'de, S: DumpSink> Visitor<'de> for ModelVisitor<'_, '_, S> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,7 +128,7 @@ impl<'de, S: DumpSink> Visitor<'de> for OneModel<'_, '_, S> {
     }
 }
 
-impl<S: DumpSink> OneModel<'_, '_, S> {
+impl<S: DumpSink> ModelVisitor<'_, '_, S> {
     fn finish<E: de::Error>(mut self, records: Option<Vec<RankRecord>>) -> Result<(), E> {
         let tells_of_ranks = records.is_some();
         for record in records.unwrap_or_default() {
@@ -148,14 +148,14 @@ impl<S: DumpSink> OneModel<'_, '_, S> {
         Ok(())
     }
 
-    fn count(&mut self, came: &Came) {
+    fn count(&mut self, came: &ReceivedTotals) {
         self.reading.summary.ranks += 1;
         self.reading.summary.holds += came.blocks;
     }
 }
 
 /// A model's list of events.
-struct Events<'m, 'r, 's, S>(&'m mut OneModel<'r, 's, S>);
+struct Events<'m, 'r, 's, S>(&'m mut ModelVisitor<'r, 's, S>);
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for Events<'_, '_, '_, S> {
     type Value = ();
@@ -173,14 +173,14 @@ impl<'de, S: DumpSink> Visitor<'de> for Events<'_, '_, '_, S> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         #[derive(serde::Deserialize)]
-        struct OneEvent {
+        struct EventVisitor {
             worker_id: InstanceId,
             storage_tier: Option<ReadTier>,
             event: ReadEvent,
         }
         let model = self.0;
         let block_size = model.block_size.ok_or_else(|| de::Error::custom("block_size must stand before events"))?;
-        while let Some(OneEvent { worker_id, storage_tier, event }) = list.next_element()? {
+        while let Some(EventVisitor { worker_id, storage_tier, event }) = list.next_element()? {
             let dp_rank = event.dp_rank.unwrap_or_default();
             let came = model.came.entry((worker_id.clone(), dp_rank)).or_default();
             let told = came.take(storage_tier, event.data.stored);

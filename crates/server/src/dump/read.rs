@@ -1,17 +1,17 @@
-//! Reading a dump in any of its forms, a little at a time.
+//! DumpVisitor a dump in any of its forms, a little at a time.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
-use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
 use flash_indexer_wire::Age;
 use serde::Deserialize;
 
-use super::came::Came;
 use super::event::{ReadEvent, ReadTier};
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
+use super::totals::ReceivedTotals;
 use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
 use crate::instance::{InstanceId, ModelKey};
 use crate::names::shorten;
@@ -75,7 +75,7 @@ pub trait DumpSink {
     /// # Errors
     ///
     /// Why it is not wanted.
-    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused>;
+    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused>;
 }
 
 /// Whose blocks are told of.
@@ -93,16 +93,16 @@ pub struct RankName<'a> {
 
 /// What one event says.
 #[derive(Debug)]
-pub enum Told {
+pub enum DumpEntry {
     /// Of the indexed cache group, the only one of most models.
     Blocks(StoredBlocks),
     /// Of another one.
     Names(StoredNames),
     /// Of blocks that the rank no longer holds.
-    Gone(GoneBlocks),
+    Gone(RecentBlocks),
 }
 
-impl Told {
+impl DumpEntry {
     /// How many blocks it is about.
     #[must_use]
     pub fn block_count(&self) -> usize {
@@ -118,7 +118,7 @@ impl Told {
 #[derive(Debug)]
 pub struct StoredNames {
     /// The group.
-    pub group: FurtherGroup,
+    pub group: SecondaryGroup,
     /// Where the copies lie.
     pub tier: Tier,
     /// Copies of each.
@@ -161,7 +161,7 @@ impl From<StoredBlocks> for BlockEvent {
 /// Blocks that a rank's engine may name again without saying what they contain, each following the one before it. The
 /// rank does not hold them.
 #[derive(Debug)]
-pub struct GoneBlocks {
+pub struct RecentBlocks {
     /// The block before the first one; none where a sequence starts.
     pub parent: Option<SequenceHash>,
     /// The blocks.
@@ -246,7 +246,7 @@ struct Current {
     record: RankRecord,
     key: ModelKey,
     block_size: BlockSize,
-    came: Came,
+    came: ReceivedTotals,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -264,7 +264,7 @@ impl<R: BufRead> Lines<R> {
                 let block_size = BlockSize::new(record.block_size);
                 let block_size = block_size.ok_or_else(|| self.damaged("a block size of 0".to_owned()))?;
                 sink.rank(record.clone())?;
-                self.current = Some(Current { key: record.key(), record, block_size, came: Came::default() });
+                self.current = Some(Current { key: record.key(), record, block_size, came: ReceivedTotals::default() });
             } else if let Some(event) = line.event {
                 self.event(line.worker_id, line.storage_tier, event, sink)?;
             } else if let Some(end) = line.end {

@@ -32,7 +32,7 @@ pub struct RankRecord {
     pub stream: Option<StreamRecord>,
     /// What its blocks' content covers, and that of other ranks of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<Window>,
+    pub windows: Vec<TokenWindowRecord>,
     /// Its blocks, counted and digested; of a hybrid model, those of the indexed cache group.
     pub holds: Tally,
     /// Its cache groups by number; nothing where the dump does not tell of groups at all.
@@ -124,14 +124,14 @@ impl From<CursorRecord> for Cursor {
 /// Which tokens a block's hash covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Window {
+pub enum TokenWindowRecord {
     /// Its own.
     Block,
     /// Its own and the one that follows.
     BlockAndNext,
 }
 
-impl From<TokenWindow> for Window {
+impl From<TokenWindow> for TokenWindowRecord {
     fn from(window: TokenWindow) -> Self {
         match window {
             TokenWindow::Block => Self::Block,
@@ -140,11 +140,11 @@ impl From<TokenWindow> for Window {
     }
 }
 
-impl From<Window> for TokenWindow {
-    fn from(window: Window) -> Self {
+impl From<TokenWindowRecord> for TokenWindow {
+    fn from(window: TokenWindowRecord) -> Self {
         match window {
-            Window::Block => Self::Block,
-            Window::BlockAndNext => Self::BlockAndNext,
+            TokenWindowRecord::Block => Self::Block,
+            TokenWindowRecord::BlockAndNext => Self::BlockAndNext,
         }
     }
 }

@@ -6,7 +6,7 @@ use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
 
 use super::contents::{self, Unwritten};
-use super::event::{CacheEvent, Data, Mark, ModelFields, RouterEvent, Run, Stored};
+use super::event::{BlockAnnotations, CacheEvent, Data, ModelFields, RouterEvent, Run, Stored};
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
@@ -95,14 +95,18 @@ impl<W: Write> DumpWriter<W> {
         let mut unwritten = Unwritten::new(dump.contents.as_deref());
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
-            let mark = |parent, block: &Block| Mark { salt: salt_of(block), remembered: unwritten.mark(parent, block) };
+            let mark = |parent, block: &Block| BlockAnnotations {
+                salt: salt_of(block),
+                remembered: unwritten.mark(parent, block),
+            };
             for run in runs(parent, blocks, mark) {
                 self.event(&record, &key, tier, Stored::new(run, copies, self.hashes))?;
             }
         }
         for (age, event) in unwritten.gone() {
             let (tier, parent, blocks, _) = stored(&event);
-            for run in runs(parent, blocks, |_, block| Mark { salt: salt_of(block), remembered: Some(age) }) {
+            for run in runs(parent, blocks, |_, block| BlockAnnotations { salt: salt_of(block), remembered: Some(age) })
+            {
                 self.event(&record, &key, tier, Stored::gone(run, self.hashes))?;
             }
         }
@@ -160,7 +164,7 @@ impl<W: Write> DumpWriter<W> {
 fn runs(
     first_parent: Option<SequenceHash>,
     blocks: &[Block],
-    mut mark: impl FnMut(Option<SequenceHash>, &Block) -> Mark,
+    mut mark: impl FnMut(Option<SequenceHash>, &Block) -> BlockAnnotations,
 ) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     let (mut parent, mut start) = (first_parent, 0);

@@ -12,17 +12,17 @@ const CLEARS_MAX: usize = 1_024;
 
 /// The last blocks stored and removed, and the last caches cleared, of one model.
 ///
-/// Kept by the model's writer, off the way of queries: one lock for an event that nobody else wants, and
+/// OwnedRank by the model's writer, off the way of queries: one lock for an event that nobody else wants, and
 /// a few words for each block. What is older than the bound is forgotten.
 #[derive(Debug)]
 pub(crate) struct History {
     blocks_max: usize,
-    remembered: Mutex<Remembered>,
+    remembered: Mutex<HistorySnapshot>,
 }
 
 /// A history at one moment: one log for each kind of event, each oldest first. Ordinals order events across logs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Remembered {
+pub(crate) struct HistorySnapshot {
     /// Ordinal of the last event.
     last: Ordinal,
     pub(super) stored: Log<StoredBlock>,
@@ -149,12 +149,12 @@ impl History {
     }
 
     /// A copy of what is remembered: the writer waits for the copy, not for its reader.
-    pub(crate) fn remembered(&self) -> Remembered {
+    pub(crate) fn remembered(&self) -> HistorySnapshot {
         self.remembered.lock().clone()
     }
 }
 
-impl Remembered {
+impl HistorySnapshot {
     fn next_ordinal(&mut self) -> Ordinal {
         self.last += 1;
         self.last

@@ -44,7 +44,7 @@ pub(super) enum BlockChange {
 
 /// From which event on each kind of event is remembered completely.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct CompleteFrom {
+pub(super) struct HistoryStart {
     /// Events that add copies.
     pub(super) added: Ordinal,
     pub(super) removed: Ordinal,
@@ -56,7 +56,7 @@ pub(super) struct CompleteFrom {
 pub(super) fn loss(
     changes: &[(Ordinal, BlockChange)],
     clears: &[(Ordinal, Clear)],
-    complete_from: CompleteFrom,
+    complete_from: HistoryStart,
     wanted: LocalHash,
 ) -> Option<(Ordinal, Loss)> {
     let mut replay = Replay::new(complete_from, wanted);
@@ -72,7 +72,7 @@ pub(super) fn loss(
 }
 
 struct Replay {
-    complete_from: CompleteFrom,
+    complete_from: HistoryStart,
     wanted: LocalHash,
     /// Copies that remembered events account for.
     copies: PerTier<u32>,
@@ -90,7 +90,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(complete_from: CompleteFrom, wanted: LocalHash) -> Self {
+    fn new(complete_from: HistoryStart, wanted: LocalHash) -> Self {
         Self {
             complete_from,
             wanted,
@@ -192,7 +192,7 @@ impl Replay {
         if self.loss.is_some() || self.copies.is_zero() || !self.is_wanted() {
             return self.loss;
         }
-        // Remembered copies are left, and the index holds none: the event that took them is forgotten.
+        // HistorySnapshot copies are left, and the index holds none: the event that took them is forgotten.
         let last = self.removal.filter(|_| self.complete_from.removed > self.added);
         Some(last.map_or((self.added, Loss::Unremembered), |(ordinal, removal)| (ordinal, Loss::Removed(removal))))
     }

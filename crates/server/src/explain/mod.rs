@@ -4,32 +4,32 @@
 //! [`past`] orders what is remembered of the model ([`history`]), [`loss`] replays how a block went, [`doubt`] says what is missing after that, and [`reason`] draws the conclusion. None of it
 //! knows sockets, clocks or HTTP.
 
-mod departures;
 mod doubt;
-mod found;
 mod history;
 mod loss;
+mod matched;
 #[cfg(test)]
 mod model;
-mod past;
 mod reason;
-mod spaces;
+mod timeline;
+mod tombstones;
+mod variants;
 mod walk;
 
 use flash_indexer_core::groups::Cut;
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
-pub(crate) use self::departures::{Departure, Departures};
 pub(crate) use self::doubt::Doubt;
-pub(crate) use self::found::{Lack, LackedBlock, LackingGroup};
 pub(crate) use self::history::{ClearCause, History, Ordinal};
 pub(crate) use self::loss::{Clear, Loss, Removal};
-pub(crate) use self::reason::{Elsewhere, End, OtherSpace, Reason};
-pub(crate) use self::spaces::SeenSpaces;
+pub(crate) use self::matched::{GroupShortfall, LimitingGroup, MissingGroupBlock};
+pub(crate) use self::reason::{End, HeldUnderOtherVariants, OtherVariant, Reason};
+pub(crate) use self::tombstones::{Tombstone, Tombstones};
+pub(crate) use self::variants::SeenVariants;
 
-use self::found::Found;
-use self::past::Past;
-use self::reason::{Asked, ends};
+use self::matched::ExplainedMatch;
+use self::reason::{ExplainContext, ends};
+use self::timeline::BlockTimeline;
 use self::walk::{Names, Walk};
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
@@ -61,29 +61,29 @@ pub(crate) struct Subject {
     /// Whether the rank holds more than its index has room for.
     pub(crate) is_partial: bool,
     /// Where most of the same tokens is held under another adapter or salt.
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) elsewhere: HeldUnderOtherVariants,
 }
 
 /// Takes in the dumps of ranks one after the other, and then explains.
 pub(crate) struct Explainer {
     /// The prompt as the model's engines may have hashed it.
-    forms: Vec<Form>,
-    found: Vec<(Subject, Vec<Found>)>,
-    past: Past,
+    forms: Vec<VariantQuery>,
+    found: Vec<(Subject, Vec<ExplainedMatch>)>,
+    past: BlockTimeline,
 }
 
-struct Form {
+struct VariantQuery {
     query: Vec<LocalHash>,
     names: Names,
 }
 
 impl Explainer {
     pub(crate) fn new(forms: Vec<Vec<LocalHash>>, history: &History) -> Self {
-        let past = Past::new(&history.remembered());
+        let past = BlockTimeline::new(&history.remembered());
         let form = |query: Vec<LocalHash>| {
             let mut names = Names::new();
             past.add_names(&query, &mut names);
-            Form { query, names }
+            VariantQuery { query, names }
         };
         Self { forms: forms.into_iter().map(form).collect(), found: Vec::new(), past }
     }
@@ -97,7 +97,7 @@ impl Explainer {
         cut: impl Fn(&[LocalHash], u32, Tier) -> Option<Cut>,
     ) {
         let walks = self.walk(dump);
-        let found = self.forms.iter().zip(walks).map(|(form, walk)| Found::new(walk, &form.query, &cut));
+        let found = self.forms.iter().zip(walks).map(|(form, walk)| ExplainedMatch::new(walk, &form.query, &cut));
         let found = found.collect();
         self.found.push((subject, found));
     }
@@ -128,9 +128,9 @@ impl Explainer {
         let Self { forms, found, past } = self;
         let explained = found.into_iter().filter_map(|(subject, found)| {
             // Of several forms the one that goes deepest is the rank's own.
-            let deepest = |(_, found): &(_, Found)| (found.longest(), found.walk.longest());
+            let deepest = |(_, found): &(_, ExplainedMatch)| (found.longest(), found.walk.longest());
             let (form, found) = forms.iter().zip(found).max_by_key(deepest)?;
-            let asked = Asked { query: &form.query, names: &form.names, past: &past };
+            let asked = ExplainContext { query: &form.query, names: &form.names, past: &past };
             let ends = ends(&asked, &subject, &found);
             Some(RankExplanation {
                 instance: subject.instance,

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::history::{ClearCause, History};
 use super::loss::{Clear, Loss, Removal};
-use super::reason::{Elsewhere, Reason};
+use super::reason::{HeldUnderOtherVariants, Reason};
 use super::{Explainer, Subject};
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
@@ -31,7 +31,7 @@ enum Step {
 
 /// What really took a block that a rank does not hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Taken {
+enum RealCause {
     Removed(Removal),
     Cleared(Clear),
 }
@@ -40,7 +40,7 @@ enum Taken {
 #[derive(Default)]
 struct Log {
     index: Oracle,
-    taken: BTreeMap<(WorkerRank, u64), Taken>,
+    taken: BTreeMap<(WorkerRank, u64), RealCause>,
     ever_held: BTreeSet<(WorkerRank, u64)>,
 }
 
@@ -57,7 +57,7 @@ impl Log {
                 applied = self.index.apply(rank, event);
                 match event {
                     BlockEvent::Removed { tier, blocks, .. } => {
-                        let taken = Taken::Removed(Removal { at, tier: *tier });
+                        let taken = RealCause::Removed(Removal { at, tier: *tier });
                         // The engine's word that it had the block until now, known to the index or not.
                         let unheld = blocks.iter().filter(|name| !self.holds(rank, name.0)).map(|name| name.0);
                         for name in unheld.collect::<Vec<_>>() {
@@ -65,12 +65,12 @@ impl Log {
                         }
                         taken
                     }
-                    _ => Taken::Cleared(Clear { at, cause: ClearCause::Engine }),
+                    _ => RealCause::Cleared(Clear { at, cause: ClearCause::Engine }),
                 }
             }
             Step::Forget(_) => {
                 self.index.clear_rank(rank);
-                Taken::Cleared(Clear { at, cause: ClearCause::Stream(Forgotten::Restarted) })
+                RealCause::Cleared(Clear { at, cause: ClearCause::Stream(Forgotten::Restarted) })
             }
         };
         for (name, was_held) in (1..=PROMPT_BLOCKS).zip(before) {
@@ -125,7 +125,7 @@ fn check(steps: &[Step], blocks_max: usize) {
                 last_error: None,
                 doubt: None,
                 is_partial: false,
-                elsewhere: Elsewhere::default(),
+                elsewhere: HeldUnderOtherVariants::default(),
             };
             explainer.take(subject, &log.index.dump(rank), |_, _, _| None);
         }
@@ -139,13 +139,13 @@ fn check(steps: &[Step], blocks_max: usize) {
             }
             let taken = log.taken.get(&(rank, name)).copied();
             let is_right = match end.reason {
-                Reason::Lost(Loss::Removed(removal)) => taken == Some(Taken::Removed(removal)),
-                Reason::Lost(Loss::Cleared(clear)) => taken == Some(Taken::Cleared(clear)),
+                Reason::Lost(Loss::Removed(removal)) => taken == Some(RealCause::Removed(removal)),
+                Reason::Lost(Loss::Cleared(clear)) => taken == Some(RealCause::Cleared(clear)),
                 Reason::Hole { removed, .. } => match removed {
-                    Some(removal) => taken == Some(Taken::Removed(removal)),
+                    Some(removal) => taken == Some(RealCause::Removed(removal)),
                     None => {
                         let was_held = log.ever_held.contains(&(rank, name));
-                        !is_complete || !was_held || !matches!(taken, Some(Taken::Removed(_)))
+                        !is_complete || !was_held || !matches!(taken, Some(RealCause::Removed(_)))
                     }
                 },
                 // The name of a block that was only ever removed says nothing of its content.
@@ -153,7 +153,7 @@ fn check(steps: &[Step], blocks_max: usize) {
                 // What a bounded history may say, and a complete one may not.
                 Reason::Lost(Loss::Unremembered) => !is_complete && taken.is_some(),
                 Reason::Lost(Loss::RemovedThenCleared(removal, clear)) => {
-                    let either = [Taken::Removed(removal), Taken::Cleared(clear)];
+                    let either = [RealCause::Removed(removal), RealCause::Cleared(clear)];
                     !is_complete && taken.is_some_and(|taken| either.contains(&taken))
                 }
                 _ => false,

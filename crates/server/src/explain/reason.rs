@@ -1,14 +1,14 @@
 //! Why a rank's match ends where it does: from what it holds and what happened to it, nothing else.
 
 use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::{ContentSpace, Forgotten};
+use flash_indexer_wire::{AdapterSalt, Forgotten};
 
 use super::Subject;
 use super::doubt::Doubt;
-use super::found::{Found, Lack};
 use super::history::{ClearCause, Ordinal};
 use super::loss::{Clear, Loss, Removal};
-use super::past::Past;
+use super::matched::{ExplainedMatch, GroupShortfall};
+use super::timeline::BlockTimeline;
 use super::walk::{Names, Piece, Walk};
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
@@ -28,7 +28,7 @@ pub(crate) struct End {
     pub(crate) doubt: Option<Doubt>,
     /// Where more of the same tokens is held under another adapter or salt, whatever the reason. None for a block that
     /// the rank holds.
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) elsewhere: HeldUnderOtherVariants,
 }
 
 /// Why a block does not match.
@@ -39,13 +39,13 @@ pub(crate) enum Reason {
     /// It is held, but in this tier only.
     OtherTier(Tier),
     /// It is held in the indexed cache group of a hybrid model, and others cannot use that.
-    CacheGroups(Lack),
+    CacheGroups(GroupShortfall),
     /// It is not held, and blocks behind it are.
-    Hole { behind: Behind, removed: Option<Removal> },
+    Hole { behind: HeldBehindGap, removed: Option<Removal> },
     /// The rank held it, and it went as is known.
     Lost(Loss),
     /// The rank holds more of the same tokens under another adapter or salt: [`End::elsewhere`].
-    OtherSpace,
+    OtherVariant,
     /// The rank has not said anything yet.
     Cold,
     /// The rank may hold it: the index had no room for all that the rank holds.
@@ -67,7 +67,7 @@ impl Loss {
 
 /// Blocks of the prompt that are held behind one that is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct HeldBehindGap {
     /// Position of the first one.
     pub(crate) position: usize,
     /// How many follow each other from there.
@@ -76,22 +76,22 @@ pub(crate) struct Behind {
 
 /// Where the same tokens are held under another adapter or salt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct HeldUnderOtherVariants {
     /// By the rank itself.
-    pub(crate) own: Option<OtherSpace>,
+    pub(crate) own: Option<OtherVariant>,
     /// By the rank of the fleet that holds most of them.
-    pub(crate) fleet: Option<(InstanceId, DpRank, OtherSpace)>,
+    pub(crate) fleet: Option<(InstanceId, DpRank, OtherVariant)>,
 }
 
 /// The same tokens under another adapter or salt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OtherSpace {
-    pub(crate) space: ContentSpace,
+pub(crate) struct OtherVariant {
+    pub(crate) space: AdapterSalt,
     /// Leading blocks that are held of it.
     pub(crate) blocks: usize,
 }
 
-impl Elsewhere {
+impl HeldUnderOtherVariants {
     /// Only what goes further than the first `blocks` blocks.
     fn beyond(self, blocks: usize) -> Self {
         let Self { own, fleet } = self;
@@ -100,18 +100,22 @@ impl Elsewhere {
 }
 
 /// A question, and what is known besides what the rank itself holds.
-pub(super) struct Asked<'a> {
+pub(super) struct ExplainContext<'a> {
     pub(super) query: &'a [LocalHash],
     /// Names that any rank has for the query's blocks.
     pub(super) names: &'a Names,
-    pub(super) past: &'a Past,
+    pub(super) past: &'a BlockTimeline,
 }
 
 /// Where a rank's match ends in device memory and, if that is further on, altogether.
-pub(super) fn ends(asked: &Asked<'_>, subject: &Subject, Found { walk, lacks }: &Found) -> Vec<End> {
-    let held = Elsewhere::default;
+pub(super) fn ends(
+    asked: &ExplainContext<'_>,
+    subject: &Subject,
+    ExplainedMatch { walk, lacks }: &ExplainedMatch,
+) -> Vec<End> {
+    let held = HeldUnderOtherVariants::default;
     let local = |position: usize| asked.query.get(position).copied();
-    let cut_off = |lack: &Lack| {
+    let cut_off = |lack: &GroupShortfall| {
         let position = lack.usable;
         End {
             position,
@@ -161,7 +165,7 @@ pub(super) fn ends(asked: &Asked<'_>, subject: &Subject, Found { walk, lacks }: 
     let doubt = subject.doubt.as_ref().filter(|doubt| names.lost_at().is_none_or(|lost| doubt.follows(lost))).cloned();
     let past =
         names.reason(doubt.as_ref()).filter(|past| !subject.is_partial || *past != Reason::Lost(Loss::Unremembered));
-    let reason = past.or_else(|| elsewhere.own.as_ref().map(|_| Reason::OtherSpace));
+    let reason = past.or_else(|| elsewhere.own.as_ref().map(|_| Reason::OtherVariant));
     let reason = reason.unwrap_or(match subject.trust {
         Trust::Cold => Reason::Cold,
         Trust::Recovering | Trust::Degraded => Reason::Degraded(None),
@@ -184,7 +188,7 @@ struct Missing {
 }
 
 impl Missing {
-    fn of(asked: &Asked<'_>, rank: WorkerRank, walk: &Walk, local: LocalHash) -> Self {
+    fn of(asked: &ExplainContext<'_>, rank: WorkerRank, walk: &Walk, local: LocalHash) -> Self {
         let position = walk.longest();
         let known_at = |position: usize| asked.names.get(position).map_or(&[][..], Vec::as_slice);
         // Content may repeat: a piece belongs to this prompt if its parent is the prompt's block, as far
@@ -226,7 +230,7 @@ impl Missing {
                 Some((_, Loss::Removed(removal))) => Some(removal),
                 _ => None,
             };
-            return Some(Reason::Hole { behind: Behind { position, blocks }, removed });
+            return Some(Reason::Hole { behind: HeldBehindGap { position, blocks }, removed });
         }
         let (_, loss) = self.loss?;
         Some(if doubt.is_some() && !loss.is_by_missing_messages() {
@@ -272,15 +276,15 @@ mod tests {
         }
 
         /// The ends of prompt 1, 2, 3 for a rank that holds `dump`.
-        fn ends(&self, dump: &[BlockEvent], trust: Trust, elsewhere: Option<&OtherSpace>) -> Vec<End> {
+        fn ends(&self, dump: &[BlockEvent], trust: Trust, elsewhere: Option<&OtherVariant>) -> Vec<End> {
             let query = [10, 20, 30].map(LocalHash);
-            let (past, mut names) = (Past::new(&self.history.remembered()), Names::new());
+            let (past, mut names) = (BlockTimeline::new(&self.history.remembered()), Names::new());
             let walk = Walk::new(&query, dump, &mut names);
             past.add_names(&query, &mut names);
-            let found = Found { walk, ..Found::default() };
-            let elsewhere = Elsewhere { own: elsewhere.cloned(), fleet: None };
+            let found = ExplainedMatch { walk, ..ExplainedMatch::default() };
+            let elsewhere = HeldUnderOtherVariants { own: elsewhere.cloned(), fleet: None };
             let subject = Subject { trust, elsewhere, ..subject() };
-            ends(&Asked { query: &query, names: &names, past: &past }, &subject, &found)
+            ends(&ExplainContext { query: &query, names: &names, past: &past }, &subject, &found)
         }
 
         fn reason(&self, dump: &[BlockEvent]) -> Reason {
@@ -296,7 +300,7 @@ mod tests {
             last_error: None,
             doubt: None,
             is_partial: false,
-            elsewhere: Elsewhere::default(),
+            elsewhere: HeldUnderOtherVariants::default(),
         }
     }
 
@@ -321,7 +325,7 @@ mod tests {
             sequence: Some(SequenceHash(2)),
             reason: Reason::OtherTier(Tier::Disk),
             doubt: None,
-            elsewhere: Elsewhere::default(),
+            elsewhere: HeldUnderOtherVariants::default(),
         };
         assert_eq!(rank.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));
         let ends =
@@ -341,7 +345,7 @@ mod tests {
 
         rank.did(RANK, &removed(2));
         let removed = Some(Removal { at: rank.at(4), ..removal });
-        let behind = Behind { position: 2, blocks: 1 };
+        let behind = HeldBehindGap { position: 2, blocks: 1 };
         let dump = [stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(2), &[3])];
         assert_eq!(rank.reason(&dump), Reason::Hole { behind, removed });
         assert_eq!(
@@ -382,10 +386,10 @@ mod tests {
     #[test]
     fn without_a_past_other_spaces_and_trust_are_the_reasons() {
         let rank = Rank::new();
-        let space = ContentSpace::new(Some("a"), Salt::new("s"));
-        let elsewhere = OtherSpace { space, blocks: 2 };
+        let space = AdapterSalt::new(Some("a"), Salt::new("s"));
+        let elsewhere = OtherVariant { space, blocks: 2 };
         let reason = |dump: &[BlockEvent], trust| rank.ends(dump, trust, Some(&elsewhere))[0].reason.clone();
-        assert_eq!(reason(&[], Trust::Degraded), Reason::OtherSpace);
+        assert_eq!(reason(&[], Trust::Degraded), Reason::OtherVariant);
         assert_eq!(rank.ends(&[], Trust::Degraded, Some(&elsewhere))[0].elsewhere.own.as_ref(), Some(&elsewhere));
         let deeper = [stored(Tier::Device, None, &[1, 2])];
         assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded(None), "what is elsewhere is no longer");

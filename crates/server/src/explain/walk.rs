@@ -14,7 +14,7 @@ pub(super) struct Walk {
     /// Leading blocks held when a tier and the faster ones are used together.
     pub(super) blocks: PerTier<usize>,
     /// The first block behind those in device memory, if it is held in a slower tier.
-    pub(super) slower: Option<Slower>,
+    pub(super) slower: Option<SlowerTierBlock>,
     /// Blocks of the prompt that are held behind something missing, the one furthest to the front first.
     pub(super) pieces: Vec<Piece>,
     /// Distinct blocks that the rank holds of anything.
@@ -25,7 +25,7 @@ pub(super) struct Walk {
 
 /// A block that is held, but not in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slower {
+pub(super) struct SlowerTierBlock {
     pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
 }
@@ -53,11 +53,11 @@ impl Walk {
     /// Follows `query` through a rank's dump, and adds the names of what it finds to `names`. Linear in
     /// the dump; keeps only blocks that the query has.
     pub(super) fn new(query: &[LocalHash], dump: &[BlockEvent], names: &mut Names) -> Self {
-        let held = HeldOfQuery::new(query, dump);
+        let held = QueryHoldings::new(query, dump);
         let found = held.follow(query, None, Tier::External);
         let blocks = PerTier(Tier::ALL.map(|tier| held.follow(query, None, tier).len()));
         let behind = found.get(blocks[Tier::Device]).into_iter().flatten();
-        let slower = behind.map(|&sequence| Slower { tier: held.tiers[&sequence], sequence });
+        let slower = behind.map(|&sequence| SlowerTierBlock { tier: held.tiers[&sequence], sequence });
         let slower = slower.min_by_key(|slower| slower.tier);
         found.iter().enumerate().for_each(|(position, found)| add_names_at(names, position, found));
         let path = found.iter().filter_map(|names| names.first().copied()).collect();
@@ -79,7 +79,7 @@ pub(super) fn add_names_at(names: &mut Names, position: usize, found: &[Sequence
 }
 
 /// What a rank holds of content that a query has, wherever it lies in a sequence.
-struct HeldOfQuery {
+struct QueryHoldings {
     followers: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
     tiers: KeyedMap<SequenceHash, Tier>,
     /// By content, the parents of blocks of the query whose parents are not held.
@@ -87,7 +87,7 @@ struct HeldOfQuery {
     blocks_held: usize,
 }
 
-impl HeldOfQuery {
+impl QueryHoldings {
     fn new(query: &[LocalHash], dump: &[BlockEvent]) -> Self {
         let wanted: KeyedSet<LocalHash> = query.iter().copied().collect();
         let mut followers: KeyedMap<_, Vec<_>> = KeyedMap::default();
@@ -180,7 +180,7 @@ mod tests {
         ];
         let (found, names) = walk(&[1, 2, 3, 4, 5], &dump);
         assert_eq!(found.blocks, PerTier([2, 4, 4, 4]));
-        assert_eq!(found.slower, Some(Slower { tier: Tier::Host, sequence: SequenceHash(3) }));
+        assert_eq!(found.slower, Some(SlowerTierBlock { tier: Tier::Host, sequence: SequenceHash(3) }));
         assert_eq!(names.concat(), [1, 2, 3, 4].map(SequenceHash));
         assert_eq!((found.longest(), found.blocks_held, found.pieces.len()), (4, 5, 0));
         assert_eq!(walk(&[2], &dump).0, Walk { blocks_held: 5, ..Walk::default() }, "it does not start there");

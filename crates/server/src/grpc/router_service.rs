@@ -38,13 +38,13 @@ impl RouterService for Router {
 
 impl Shared {
     pub(super) async fn query(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
-        let Asked { key, query, options } = Asked::of(request)?;
+        let QueryInput { key, query, options } = QueryInput::of(request)?;
         Ok(response(self.indexer.query(&key, query, options).await?, request))
     }
 
     /// The same of this replica's ranks alone, without waiting.
     pub(super) fn query_here(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
-        let Asked { key, query, options } = Asked::of(request)?;
+        let QueryInput { key, query, options } = QueryInput::of(request)?;
         Ok(response(self.indexer.query_here(&key, query, options)?, request))
     }
 
@@ -63,13 +63,13 @@ impl Shared {
 }
 
 /// What a request asks.
-struct Asked<'r> {
+struct QueryInput<'r> {
     key: ModelKey,
     query: Query<'r>,
     options: QueryOptions,
 }
 
-impl<'r> Asked<'r> {
+impl<'r> QueryInput<'r> {
     fn of(request: &'r QueryRequest) -> Result<Self, Status> {
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let options = QueryOptions {

@@ -73,7 +73,7 @@ impl From<TokenizationError> for Status {
 
 /// A request that is being answered. It is counted in any case: one that is dropped was given up, by its client or by its
 /// deadline.
-pub(super) struct Answering {
+pub(super) struct InFlightRequest {
     indexer: Arc<Indexer>,
     method: &'static str,
     start: Instant,
@@ -81,12 +81,12 @@ pub(super) struct Answering {
 }
 
 impl Shared {
-    pub(super) fn answering(&self, method: &'static str) -> Answering {
-        Answering { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }
+    pub(super) fn answering(&self, method: &'static str) -> InFlightRequest {
+        InFlightRequest { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }
     }
 }
 
-impl Answering {
+impl InFlightRequest {
     /// Hands the answer on.
     pub(super) fn with<T>(mut self, answer: Result<T, Status>) -> Result<Response<T>, Status> {
         self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
@@ -97,7 +97,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.indexer.metrics().rpc_answered(self.method, name(self.code), self.start.elapsed());
     }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
-use super::fields::Scope;
+use super::fields::ModelScope;
 use tracing::{debug, warn};
 
 use crate::dump::{DumpForm, DumpWriter};
@@ -43,7 +43,7 @@ const ZSTD: &str = "zstd";
 #[derive(Deserialize)]
 pub(super) struct DumpParameters {
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     instance_id: Option<String>,
     #[serde(default)]
     hashes: HashForm,
@@ -72,8 +72,8 @@ pub(super) async fn dump(
     let compression = if names(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
     let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);
     let complete = Arc::new(AtomicBool::new(false));
-    let body = Body::from_stream(Received { chunks: received, complete: Arc::clone(&complete) });
-    let selected = Selected { indexer: Arc::clone(&api.indexer), models, instance };
+    let body = Body::from_stream(DumpBody { chunks: received, complete: Arc::clone(&complete) });
+    let selected = DumpSelection { indexer: Arc::clone(&api.indexer), models, instance };
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let mut out = ChunkWriter { runtime, chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
@@ -116,14 +116,14 @@ enum Compression {
 const ZSTD_LEVEL: i32 = 1;
 
 /// What is to be dumped.
-struct Selected {
+struct DumpSelection {
     indexer: Arc<Indexer>,
     models: Vec<(ModelKey, BlockSize)>,
     instance: Option<InstanceId>,
 }
 
 fn write_dump(
-    selected: &Selected,
+    selected: &DumpSelection,
     out: &mut ChunkWriter,
     (form, hashes, compression): (DumpForm, HashForm, Compression),
 ) -> io::Result<()> {
@@ -136,8 +136,8 @@ fn write_dump(
     }
 }
 
-fn write_models<W: Write>(selected: &Selected, mut writer: DumpWriter<W>) -> io::Result<W> {
-    let Selected { indexer, models, instance } = selected;
+fn write_models<W: Write>(selected: &DumpSelection, mut writer: DumpWriter<W>) -> io::Result<W> {
+    let DumpSelection { indexer, models, instance } = selected;
     for (key, block_size) in models {
         writer.model(key, block_size.tokens())?;
         for (record, rank) in indexer.records(key, instance.as_ref()) {
@@ -172,13 +172,13 @@ impl Write for ChunkWriter {
 
 /// The receiving end as a stream. It fails unless the dump is complete, so that a reader cannot take
 /// a part for the whole.
-struct Received {
+struct DumpBody {
     chunks: mpsc::Receiver<Bytes>,
     /// Stored before the sending end is dropped, and loaded after that is seen.
     complete: Arc<AtomicBool>,
 }
 
-impl Stream for Received {
+impl Stream for DumpBody {
     type Item = Result<Bytes, io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

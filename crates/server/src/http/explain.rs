@@ -10,10 +10,10 @@ use serde::Deserialize;
 use super::error::ApiError;
 use super::explanation::ExplainResponse;
 use super::extract::{Body, Parameters};
-use super::fields::Scope;
+use super::fields::ModelScope;
 use super::{Api, blocking};
 use crate::hashes::{HashForm, local_hashes};
-use crate::indexer::{Prompt, Question};
+use crate::indexer::{ExplainQuestion, Prompt};
 use crate::instance::GivenInstanceId;
 use crate::metrics::Bound;
 
@@ -23,7 +23,7 @@ pub(super) struct ExplainRequest {
     token_ids: Option<Vec<u32>>,
     block_hashes: Option<Hashes>,
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     lora_name: Option<String>,
     cache_salt: Option<String>,
     instance_id: Option<GivenInstanceId>,
@@ -58,7 +58,7 @@ pub(super) async fn explain(
 }
 
 impl ExplainRequest {
-    fn question(self) -> Result<Question, ApiError> {
+    fn question(self) -> Result<ExplainQuestion, ApiError> {
         let Self { lora_name, cache_salt, .. } = self;
         let prompt = match (self.token_ids, self.block_hashes) {
             (Some(tokens), None) => Prompt::Tokens { tokens, lora_name, cache_salt },
@@ -78,7 +78,7 @@ impl ExplainRequest {
             }
         };
         let instance = self.instance_id.map(GivenInstanceId::checked).transpose()?;
-        Ok(Question { key: self.scope.key()?, prompt, instance })
+        Ok(ExplainQuestion { key: self.scope.key()?, prompt, instance })
     }
 }
 

@@ -7,13 +7,13 @@ use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
-use crate::dump::Needs;
+use crate::dump::ReachRecord;
 use crate::explain::{
-    Clear, ClearCause, Departure, Doubt, Elsewhere, End, Lack, LackedBlock, LackingGroup, Loss, OtherSpace,
-    RankExplanation, Reason, Removal,
+    Clear, ClearCause, Doubt, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock,
+    OtherVariant, RankExplanation, Reason, Removal, Tombstone,
 };
 use crate::hashes::{HashForm, ShownHash};
-use crate::indexer::{Explanation, Question};
+use crate::indexer::{ExplainQuestion, Explanation};
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
 
@@ -102,7 +102,7 @@ struct CutOff {
 #[derive(Serialize)]
 struct ShownGroup {
     group: u32,
-    needs: Needs,
+    needs: ReachRecord,
     missing_blocks: u32,
     missing: Vec<ShownMissing>,
 }
@@ -132,10 +132,10 @@ struct FleetHoldsElsewhere {
 }
 
 impl ExplainResponse {
-    pub(super) fn of(question: Question, explanation: Explanation, hashes: HashForm) -> Self {
-        let Explanation { block_tokens, blocks, ranks, departed, unknown, now } = explanation;
+    pub(super) fn of(question: ExplainQuestion, explanation: Explanation, hashes: HashForm) -> Self {
+        let Explanation { block_tokens, blocks, ranks, buried, unknown, now } = explanation;
         let shown = |rank| ShownRank::of(rank, u64::from(block_tokens.unwrap_or(0)), now, hashes);
-        let gone = departed.into_iter().map(|departure| Absent::departed(departure, now));
+        let gone = buried.into_iter().map(|tombstone| Absent::buried(tombstone, now));
         Self {
             model_name: question.key.model_name,
             tenant_id: question.key.tenant_id,
@@ -148,11 +148,11 @@ impl ExplainResponse {
 }
 
 impl Absent {
-    fn departed(departure: Departure, now: Instant) -> Self {
-        let ago = now.saturating_duration_since(departure.at);
+    fn buried(tombstone: Tombstone, now: Instant) -> Self {
+        let ago = now.saturating_duration_since(tombstone.at);
         Self {
-            instance_id: departure.instance,
-            dp_rank: Some(departure.dp_rank.0),
+            instance_id: tombstone.instance,
+            dp_rank: Some(tombstone.dp_rank.0),
             reason: "unregistered",
             why: format!("it was unregistered {} ago", shown_time(ago)),
             unregistered_ms_ago: Some(milliseconds(ago)),
@@ -234,7 +234,7 @@ impl ShownEnd {
                 ("hole", (why, Facts { held_again_from: Some(position), ..facts }))
             }
             Reason::Lost(loss) => known(loss),
-            Reason::OtherSpace => ("other_space", Default::default()),
+            Reason::OtherVariant => ("other_space", Default::default()),
             Reason::NoRoom => {
                 let why = "it may be held unknown to the index, which has no room for all that the rank holds";
                 ("no_room", (format!("{why}: raise --memory-max"), Facts::default()))
@@ -277,7 +277,7 @@ impl Facts {
     }
 
     /// Adds where the same tokens are held under another adapter or salt; returns the sentence with that added.
-    fn hold_elsewhere(&mut self, Elsewhere { own, fleet }: Elsewhere, why: String) -> String {
+    fn hold_elsewhere(&mut self, HeldUnderOtherVariants { own, fleet }: HeldUnderOtherVariants, why: String) -> String {
         let mut parts = vec![why];
         if let Some(own) = own {
             parts.push(format!("{} blocks of the same tokens are held under {}", own.blocks, shown_space(&own)));
@@ -296,13 +296,13 @@ impl Facts {
 }
 
 impl HeldElsewhere {
-    fn of(OtherSpace { space, blocks }: &OtherSpace) -> Self {
+    fn of(OtherVariant { space, blocks }: &OtherVariant) -> Self {
         Self { lora_name: space.lora_name().map(str::to_owned), is_salted: space.salt().is_some(), blocks: *blocks }
     }
 }
 
 /// An adapter and a salt, in words.
-fn shown_space(OtherSpace { space, .. }: &OtherSpace) -> String {
+fn shown_space(OtherVariant { space, .. }: &OtherVariant) -> String {
     let adapter = space.lora_name().map_or("no adapter".to_owned(), |name| format!("adapter {name:?}"));
     let salt = if space.salt().is_some() { "a salt that is not the prompt's" } else { "no salt" };
     format!("{adapter} and {salt}")
@@ -331,8 +331,8 @@ fn shown_clear(cause: ClearCause, ago: Duration) -> String {
 }
 
 impl CutOff {
-    fn of(lack: Lack, hashes: HashForm) -> Self {
-        let missing = |LackedBlock { position, local, sequence, held_in }| ShownMissing {
+    fn of(lack: GroupShortfall, hashes: HashForm) -> Self {
+        let missing = |MissingGroupBlock { position, local, sequence, held_in }| ShownMissing {
             position,
             local_hash: local.map(|local| ShownHash(local.0, hashes)),
             sequence_hash: sequence.map(|sequence| ShownHash(sequence.0, hashes)),
@@ -352,8 +352,8 @@ impl CutOff {
 const POSITIONS_SHOWN_MAX: usize = 8;
 
 /// What groups lack, in a sentence.
-fn shown_lack(lack: &Lack) -> String {
-    let group = |LackingGroup { group, missing_count, missing }: &LackingGroup| {
+fn shown_lack(lack: &GroupShortfall) -> String {
+    let group = |LimitingGroup { group, missing_count, missing }: &LimitingGroup| {
         let needs = match group.reach {
             Reach::Whole => "all of them".to_owned(),
             Reach::LastBlocks(1) => "the last one".to_owned(),
@@ -365,7 +365,7 @@ fn shown_lack(lack: &Lack) -> String {
         format!("cache group {}, which needs {needs}, lacks {missing_count}: {positions}{more}", group.id.0)
     };
     let groups = lack.groups.iter().map(group).collect::<Vec<_>>().join("; ");
-    let Lack { held, wanted, .. } = lack;
+    let GroupShortfall { held, wanted, .. } = lack;
     format!("full attention holds the first {held} blocks, but of the first {wanted} {groups}")
 }
 

@@ -8,7 +8,7 @@ use crate::names::{NameField, check_names, shortened};
 
 /// The fields that say which index a request is about, by all of their names.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Scope {
+pub(crate) struct ModelScope {
     model_name: Option<String>,
     modelname: Option<String>,
     model: Option<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Scope {
     routing_group: Option<String>,
 }
 
-impl Scope {
+impl ModelScope {
     /// Model and tenant, as far as they are named.
     pub(crate) fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
         let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;

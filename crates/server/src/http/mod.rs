@@ -13,7 +13,7 @@ mod probes;
 mod prompt;
 mod query;
 mod score;
-mod store;
+mod shared_ranks;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -110,7 +110,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
         .route("/digest", get(digest::digest))
-        .route("/store", get(store::show))
+        .route("/store", get(shared_ranks::show))
         .route("/peers", get(peers::list))
         .route("/discovery", get(discovery::list))
         .route("/register_peer", post(peers::register))

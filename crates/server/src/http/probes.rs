@@ -1,4 +1,4 @@
-//! Whether the service lives, is ready, and how it fares.
+//! Whether the service lives, is ready, and how it status.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Api;
 use super::blocking;
 use super::error::ApiError;
-use super::store;
+use super::shared_ranks;
 use crate::indexer::RankId;
 use crate::metrics::TextFormat;
 use crate::peers::RecoveryState;
@@ -37,7 +37,7 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
     }
     // Answers without the shared index are right, and know less.
     if let Some(report) = api.indexer.store_report() {
-        ready["store"] = json!(store::status(&report));
+        ready["store"] = json!(shared_ranks::status(&report));
     }
     Ok(Json(ready))
 }

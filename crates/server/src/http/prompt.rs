@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::extract::{self, parse};
 
 /// A body with a prompt under `token_ids`.
-pub(super) trait Prompted: DeserializeOwned {
+pub(super) trait PromptBodyFields: DeserializeOwned {
     /// The prompt.
     fn token_ids(&mut self) -> &mut Vec<u32>;
 }
@@ -21,7 +21,7 @@ pub(super) trait Prompted: DeserializeOwned {
 /// A JSON body with a prompt.
 pub(super) struct PromptBody<T>(pub(super) T);
 
-impl<T: Prompted> FromRequest<Arc<Api>> for PromptBody<T> {
+impl<T: PromptBodyFields> FromRequest<Arc<Api>> for PromptBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
@@ -30,8 +30,8 @@ impl<T: Prompted> FromRequest<Arc<Api>> for PromptBody<T> {
 }
 
 /// What the parser would make of the body. Whatever is unusual it reads itself, so that every error is its own.
-pub(super) fn read<T: Prompted>(body: &[u8]) -> Result<T, ApiError> {
-    let Some(cut) = Cut::of(body) else { return parse(body) };
+pub(super) fn read<T: PromptBodyFields>(body: &[u8]) -> Result<T, ApiError> {
+    let Some(cut) = BodyWithoutTokens::of(body) else { return parse(body) };
     match serde_json::from_slice::<T>(&cut.rest) {
         Ok(mut read) => {
             *read.token_ids() = cut.tokens;
@@ -45,13 +45,13 @@ const KEY: &[u8] = b"\"token_ids\"";
 
 /// A body whose list of tokens was taken out.
 #[derive(Debug, PartialEq)]
-struct Cut {
+struct BodyWithoutTokens {
     tokens: Vec<u32>,
     /// The body with an empty list.
     rest: Vec<u8>,
 }
 
-impl Cut {
+impl BodyWithoutTokens {
     /// None where the list is not plainly the only one of its name: the key stands in the body once, is not part of
     /// a text with escapes, and a list of nothing but tokens follows. If it is not a key of the outermost object, the
     /// rest has no such key.
@@ -155,12 +155,12 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Deserialize)]
-    struct Asked {
+    struct ExplainContext {
         token_ids: Vec<u32>,
         name: Option<String>,
     }
 
-    impl Prompted for Asked {
+    impl PromptBodyFields for ExplainContext {
         fn token_ids(&mut self) -> &mut Vec<u32> {
             &mut self.token_ids
         }
@@ -199,17 +199,17 @@ mod tests {
             end in prop_oneof![9 => Just("}"), 1 => Just(""), 1 => Just("} x")],
         ) {
             let body = format!("{{{}{end}", members.join(","));
-            let parsed = serde_json::from_str::<Asked>(&body).ok();
-            prop_assert_eq!(read::<Asked>(body.as_bytes()).ok(), parsed, "{}", body);
+            let parsed = serde_json::from_str::<ExplainContext>(&body).ok();
+            prop_assert_eq!(read::<ExplainContext>(body.as_bytes()).ok(), parsed, "{}", body);
         }
     }
 
     #[test]
     fn usual_bodies_are_cut() {
-        let cut = Cut::of(br#"{"name": "n", "token_ids": [1, 23,4294967295 ,128000], "top_k": 1}"#);
+        let cut = BodyWithoutTokens::of(br#"{"name": "n", "token_ids": [1, 23,4294967295 ,128000], "top_k": 1}"#);
         let rest = br#"{"name": "n", "token_ids": [], "top_k": 1}"#.to_vec();
-        assert_eq!(cut, Some(Cut { tokens: vec![1, 23, u32::MAX, 128_000], rest }));
-        assert_eq!(Cut::of(br#"{"token_ids":[]}"#).map(|cut| cut.tokens), Some(Vec::new()));
+        assert_eq!(cut, Some(BodyWithoutTokens { tokens: vec![1, 23, u32::MAX, 128_000], rest }));
+        assert_eq!(BodyWithoutTokens::of(br#"{"token_ids":[]}"#).map(|cut| cut.tokens), Some(Vec::new()));
     }
 
     #[test]

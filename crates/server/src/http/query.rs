@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use super::fields::Scope;
-use super::prompt::{PromptBody, Prompted};
+use super::fields::ModelScope;
+use super::prompt::{PromptBody, PromptBodyFields};
 use crate::answer::{Answer, QueryOptions};
 use crate::hashes;
 use crate::ingest::Trust;
@@ -24,14 +24,14 @@ use crate::search::{Query, TokenPrompt};
 pub(super) struct TokenQuery {
     token_ids: Vec<u32>,
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     lora_name: Option<String>,
     cache_salt: Option<String>,
     top_k: Option<NonZeroUsize>,
     min_score: Option<u64>,
 }
 
-impl Prompted for TokenQuery {
+impl PromptBodyFields for TokenQuery {
     fn token_ids(&mut self) -> &mut Vec<u32> {
         &mut self.token_ids
     }
@@ -55,7 +55,7 @@ pub(super) struct HashQuery {
     #[serde(deserialize_with = "hashes::local_hashes")]
     block_hashes: Vec<LocalHash>,
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     top_k: Option<NonZeroUsize>,
     min_score: Option<u64>,
 }

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use super::Api;
 use super::error::ApiError;
 use super::extract::{self, parse};
-use super::fields::Scope;
-use super::prompt::{self, Prompted};
+use super::fields::ModelScope;
+use super::prompt::{self, PromptBodyFields};
 use crate::ingest::Trust;
 use crate::instance::{GivenInstanceId, ModelKey};
 use crate::score::{PodFilter, PodScore, ScoreOptions};
@@ -33,7 +33,7 @@ struct PromptFields {
     /// Only whether there are any: a chat is read from the whole body.
     messages: Option<IgnoredAny>,
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     lora_name: Option<String>,
     cache_salt: Option<String>,
     /// Only so many tokens of the end; none or less means all.
@@ -68,13 +68,13 @@ struct PredictBody {
     ttl_ms: Option<u64>,
 }
 
-impl Prompted for ScoreBody {
+impl PromptBodyFields for ScoreBody {
     fn token_ids(&mut self) -> &mut Vec<u32> {
         self.prompt.token_ids.get_or_insert_default()
     }
 }
 
-impl Prompted for PredictBody {
+impl PromptBodyFields for PredictBody {
     fn token_ids(&mut self) -> &mut Vec<u32> {
         self.prompt.token_ids.get_or_insert_default()
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::extract::{Body, Parameters};
-use super::fields::Scope;
+use super::fields::ModelScope;
 use super::{Api, blocking};
 use crate::engine::{EngineKind, Removal};
 use crate::indexer::{Registered, Registration};
@@ -26,7 +26,7 @@ pub(super) struct RegisterRequest {
     instance_id: GivenInstanceId,
     endpoint: String,
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     block_size: u32,
     dp_rank: Option<u32>,
     replay_endpoint: Option<String>,
@@ -69,7 +69,7 @@ pub(super) async fn register(
 pub(super) struct UnregisterRequest {
     instance_id: GivenInstanceId,
     #[serde(flatten)]
-    scope: Scope,
+    scope: ModelScope,
     dp_rank: Option<u32>,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Worker {
 
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
-    Parameters(scope): Parameters<Scope>,
+    Parameters(scope): Parameters<ModelScope>,
 ) -> Result<Json<Vec<Worker>>, ApiError> {
     let (model_name, tenant_id) = scope.names()?;
     let reports = api.indexer.instances(model_name.as_deref(), tenant_id.as_deref());

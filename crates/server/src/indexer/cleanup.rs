@@ -13,9 +13,9 @@ pub(crate) const CLEANUP_WAIT: Duration = Duration::from_secs(2);
 /// Work that other threads still do.
 #[derive(Debug, Default)]
 #[must_use = "it may be worth waiting for"]
-pub(crate) struct Pending(Vec<Receiver<()>>);
+pub(crate) struct PendingWork(Vec<Receiver<()>>);
 
-impl Pending {
+impl PendingWork {
     /// More work, and its end: something sent, or the sender dropped.
     pub(super) fn add(&mut self) -> Sender<()> {
         let (done, finished) = bounded(1);
@@ -70,7 +70,7 @@ impl Cleanup {
     }
 
     /// Has something done after everything that was asked for before.
-    pub(super) fn run(&self, pending: &mut Pending, job: impl FnOnce() + Send + 'static) {
+    pub(super) fn run(&self, pending: &mut PendingWork, job: impl FnOnce() + Send + 'static) {
         let done = pending.add();
         // The thread lives as long as this.
         let _ = self.jobs.send(Box::new(move || {

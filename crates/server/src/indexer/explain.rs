@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
-use flash_indexer_wire::ContentSpace;
+use flash_indexer_wire::AdapterSalt;
 
 use super::{Indexer, QueryError};
-use crate::explain::{Departure, Elsewhere, Explainer, OtherSpace, RankExplanation, Subject};
+use crate::explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
 use crate::instance::{InstanceId, ModelKey};
-use crate::model::{Model, Standing};
+use crate::model::{Model, StreamHistory};
 use crate::names::{NameError, NameField, check_names};
 
 /// A prompt, and whose match of it is to be explained.
 #[derive(Debug, Clone)]
-pub(crate) struct Question {
+pub(crate) struct ExplainQuestion {
     pub(crate) key: ModelKey,
     pub(crate) prompt: Prompt,
     /// Only this instance.
@@ -28,7 +28,7 @@ pub(crate) enum Prompt {
     Hashes(Vec<LocalHash>),
 }
 
-impl Question {
+impl ExplainQuestion {
     /// Refuses names that are too long.
     fn check(&self) -> Result<(), NameError> {
         self.key.check()?;
@@ -52,7 +52,7 @@ pub(crate) struct Explanation {
     /// Every registered rank that was asked about.
     pub(crate) ranks: Vec<RankExplanation>,
     /// Ranks that were unregistered.
-    pub(crate) departed: Vec<Departure>,
+    pub(crate) buried: Vec<Tombstone>,
     /// An instance that was asked about and is not known at all.
     pub(crate) unknown: Option<InstanceId>,
     /// The moment that times are to be told from.
@@ -67,13 +67,13 @@ impl Indexer {
     /// # Errors
     ///
     /// When nobody is registered for the model and tenant, and nobody was lately.
-    pub(crate) fn explain(&self, question: &Question) -> Result<Explanation, QueryError> {
+    pub(crate) fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, QueryError> {
         question.check()?;
         let is_asked = |instance: &InstanceId| question.instance.as_ref().is_none_or(|asked| asked == instance);
         let model = self.model(&question.key);
-        let mut departed = self.departures.of(&question.key);
+        let mut buried = self.tombstones.of(&question.key);
         let model = match model {
-            Err(error) if departed.is_empty() => return Err(error),
+            Err(error) if buried.is_empty() => return Err(error),
             model => model.ok(),
         };
         let (mut blocks, mut ranks) = (0, Vec::new());
@@ -85,13 +85,13 @@ impl Indexer {
         let is_there = |instance: &InstanceId, dp_rank: DpRank| {
             ranks.iter().any(|rank| (&rank.instance, rank.dp_rank) == (instance, dp_rank))
         };
-        departed.retain(|departure| is_asked(&departure.instance) && !is_there(&departure.instance, departure.dp_rank));
-        let is_unknown = ranks.is_empty() && departed.is_empty();
+        buried.retain(|tombstone| is_asked(&tombstone.instance) && !is_there(&tombstone.instance, tombstone.dp_rank));
+        let is_unknown = ranks.is_empty() && buried.is_empty();
         Ok(Explanation {
             block_tokens: model.map(|model| model.block_size.tokens()),
             blocks,
             ranks,
-            departed,
+            buried,
             unknown: question.instance.clone().filter(|_| is_unknown),
             now: Instant::now(),
         })
@@ -104,7 +104,7 @@ impl Model {
         match prompt {
             Prompt::Hashes(hashes) => vec![hashes.clone()],
             Prompt::Tokens { tokens, lora_name, cache_salt } => {
-                let space = self.hash_space(lora_name.as_deref(), cache_salt.as_deref());
+                let space = self.hash_variant(lora_name.as_deref(), cache_salt.as_deref());
                 self.forms(space, tokens).collect()
             }
         }
@@ -129,11 +129,12 @@ impl Model {
         let mut explainer = Explainer::new(forms, &self.history);
         for (instance, rank) in ranks.into_iter().filter(|(instance, _)| is_asked(instance)) {
             depths.remove(&rank);
-            let Standing { trust, last_error, doubt } = self.standing(&instance, rank.dp_rank);
-            let is_other = |(holder, dp_rank, _): &(InstanceId, DpRank, OtherSpace)| {
+            let StreamHistory { trust, last_error, doubt } = self.standing(&instance, rank.dp_rank);
+            let is_other = |(holder, dp_rank, _): &(InstanceId, DpRank, OtherVariant)| {
                 (holder, *dp_rank) != (&instance, rank.dp_rank)
             };
-            let elsewhere = Elsewhere { own: other_spaces.remove(&rank), fleet: fleet.clone().filter(is_other) };
+            let elsewhere =
+                HeldUnderOtherVariants { own: other_spaces.remove(&rank), fleet: fleet.clone().filter(is_other) };
             let is_partial = partial.as_ref().is_some_and(|partial| partial.contains(&rank));
             let subject = Subject { instance, rank, trust, last_error, doubt, is_partial, elsewhere };
             // As a query of the same prompt is answered.
@@ -153,18 +154,18 @@ impl Model {
     }
 
     /// For each rank where it holds most of the same tokens under another adapter or salt.
-    fn other_spaces(&self, prompt: &Prompt) -> BTreeMap<WorkerRank, OtherSpace> {
-        let mut deepest: BTreeMap<WorkerRank, OtherSpace> = BTreeMap::new();
+    fn other_spaces(&self, prompt: &Prompt) -> BTreeMap<WorkerRank, OtherVariant> {
+        let mut deepest: BTreeMap<WorkerRank, OtherVariant> = BTreeMap::new();
         let Prompt::Tokens { tokens, lora_name, cache_salt } = prompt else { return deepest };
-        let own = self.hash_space(lora_name.as_deref(), cache_salt.as_deref());
-        let plain = ContentSpace::default();
-        let others = self.spaces.list().into_iter().chain([plain]).filter(|space| space.hash_space() != own);
+        let own = self.hash_variant(lora_name.as_deref(), cache_salt.as_deref());
+        let plain = AdapterSalt::default();
+        let others = self.spaces.list().into_iter().chain([plain]).filter(|space| space.hash_variant() != own);
         for space in others {
-            let found = self.forms(space.hash_space(), tokens).flat_map(|query| self.index().find(&query).ranks);
+            let found = self.forms(space.hash_variant(), tokens).flat_map(|query| self.index().find(&query).ranks);
             for found in found {
                 let blocks = found.longest() as usize;
                 if deepest.get(&found.rank).is_none_or(|known| known.blocks < blocks) {
-                    deepest.insert(found.rank, OtherSpace { space: space.clone(), blocks });
+                    deepest.insert(found.rank, OtherVariant { space: space.clone(), blocks });
                 }
             }
         }
@@ -176,9 +177,9 @@ impl Model {
 /// the prompt itself.
 fn deepest_of_fleet(
     ranks: &[(InstanceId, WorkerRank)],
-    other_spaces: &BTreeMap<WorkerRank, OtherSpace>,
+    other_spaces: &BTreeMap<WorkerRank, OtherVariant>,
     deepest: usize,
-) -> Option<(InstanceId, DpRank, OtherSpace)> {
+) -> Option<(InstanceId, DpRank, OtherVariant)> {
     let holders = ranks.iter().filter_map(|(instance, rank)| Some((instance, rank, other_spaces.get(rank)?)));
     // Of several that hold as much, the first one.
     let (instance, rank, space) = holders.rev().max_by_key(|(.., space)| space.blocks)?;

@@ -9,11 +9,11 @@ use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRank, stored_events};
-use flash_indexer_wire::{KnownGroup, Remembered, Start};
+use flash_indexer_wire::{KnownGroup, RecentBlock, Start};
 
-use super::cleanup::Pending;
-use super::{Indexer, Keeper, Registered, Registration, RegistrationError};
-use crate::ingest::{Delivery, Detail, Listener, Place, Position, ReadAt, Released};
+use super::cleanup::PendingWork;
+use super::{Indexer, Owner, Registered, Registration, RegistrationError};
+use crate::ingest::{DecoderStateDetail, Delivery, Listener, Position, ReadAt, ReleaseOutcome, ResumePoint};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -37,7 +37,7 @@ pub struct RankDump {
     pub salts: KeyedMap<SequenceHash, Salt>,
     /// What blocks contain that the engine may name again without it, held or not; none of an engine that has not
     /// offloaded.
-    pub contents: Option<Vec<Remembered>>,
+    pub contents: Option<Vec<RecentBlock>>,
 }
 
 impl Indexer {
@@ -50,7 +50,7 @@ impl Indexer {
     ///
     /// As [`Indexer::register`].
     pub fn register_held(&self, registration: Registration) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::Held, Keeper::Hand)
+        self.register_from(registration, Start::Held, Owner::Manual)
     }
 
     /// The same for a rank that another service listens to, for whoever keeps it registered there.
@@ -61,9 +61,9 @@ impl Indexer {
     pub(crate) fn register_taken_over(
         &self,
         registration: Registration,
-        keeper: Keeper,
+        owner: Owner,
     ) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::Held, keeper)
+        self.register_from(registration, Start::Held, owner)
     }
 
     /// Ends the hold of a rank. `position` says what the index holds of it by now: the stream goes on from
@@ -78,12 +78,14 @@ impl Indexer {
         model: &ModelKey,
         dp_rank: DpRank,
         position: Option<Position>,
-    ) -> Released {
-        let mut pending = Pending::default();
+    ) -> ReleaseOutcome {
+        let mut pending = PendingWork::default();
         let released = {
             let _registering = self.registering.lock();
             let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
-            listener.map_or(Released::NotHeld, |listener| self.release_held(&listener, dp_rank, position, &mut pending))
+            listener.map_or(ReleaseOutcome::NotHeld, |listener| {
+                self.release_held(&listener, dp_rank, position, &mut pending)
+            })
         };
         pending.wait_for_all();
         released
@@ -95,10 +97,10 @@ impl Indexer {
         listener: &Arc<Listener>,
         dp_rank: DpRank,
         position: Option<Position>,
-        pending: &mut Pending,
-    ) -> Released {
+        pending: &mut PendingWork,
+    ) -> ReleaseOutcome {
         let released = listener.hold().release(dp_rank, position);
-        if released == Released::Now {
+        if released == ReleaseOutcome::Now {
             self.decoders.deliver(listener, Delivery::Release(pending.add()));
         }
         released
@@ -127,21 +129,21 @@ impl Indexer {
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
-            self.read(&listener, dp_rank, (ReadAt::Now, Detail::Full), None, move |place| {
+            self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move |place| {
                 (place, model.index().held(rank), model.index().further_stores(rank), model.is_partial(rank))
             })
         });
         match read {
-            Some((Place { position, unsaid }, held, further, is_partial)) => RankDump {
+            Some((ResumePoint { position, decoder_state }, held, further, is_partial)) => RankDump {
                 instance,
                 dp_rank,
                 // Whoever takes it over must not believe to have all of it.
                 position: Some(if is_partial { position.degraded() } else { position }),
                 events: stored_events(held),
                 further,
-                named_groups: unsaid.groups,
-                salts: unsaid.of_blocks.salts.into_iter().collect(),
-                contents: unsaid.of_blocks.contents,
+                named_groups: decoder_state.groups,
+                salts: decoder_state.of_blocks.salts.into_iter().collect(),
+                contents: decoder_state.of_blocks.contents,
             },
             None => RankDump {
                 instance,
@@ -163,7 +165,7 @@ impl Indexer {
         let ranks = model.ranks().into_iter();
         let positions = ranks.filter_map(|(instance, rank)| {
             let listener = listener(&model, &instance, rank.dp_rank)?;
-            let now = (ReadAt::Now, Detail::Brief);
+            let now = (ReadAt::Now, DecoderStateDetail::Brief);
             let position = self.read(&listener, rank.dp_rank, now, None, |place| place.position)?;
             Some((instance, rank.dp_rank, position))
         });
@@ -176,9 +178,9 @@ impl Indexer {
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
-        (at, detail): (ReadAt, Detail),
+        (at, detail): (ReadAt, DecoderStateDetail),
         patience: Option<Duration>,
-        read: impl FnOnce(Place) -> T + Send + 'static,
+        read: impl FnOnce(ResumePoint) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, answer) = bounded(1);
         let read = Box::new(move |place| {

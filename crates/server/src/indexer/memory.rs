@@ -6,7 +6,7 @@
 use flash_indexer_core::SharedIndex;
 use flash_indexer_core::designs::BoundedError;
 
-use super::cleanup::Pending;
+use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
 use crate::instance::ModelKey;
 
@@ -30,8 +30,8 @@ impl Indexer {
     }
 
     /// Gives each model there is its share of the bound, one of `models`, behind the call.
-    pub(super) fn share_memory_among(&self, models: usize) -> Pending {
-        let mut pending = Pending::default();
+    pub(super) fn share_memory_among(&self, models: usize) -> PendingWork {
+        let mut pending = PendingWork::default();
         let Some(bytes_max) = self.options.memory_max else { return pending };
         for model in self.models_of(None, None) {
             let share = share(bytes_max, models.max(1));

@@ -1,12 +1,12 @@
 //! The whole service without HTTP: who is registered, and what the fleet holds.
 
+mod bound_pods;
 mod cleanup;
 mod explain;
 mod handover;
-mod keepers;
 mod memory;
 mod models;
-mod pods;
+mod owners;
 mod query;
 mod register;
 mod registration;
@@ -28,32 +28,32 @@ use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
 use parking_lot::Mutex;
 
+use self::bound_pods::Pods;
+pub(crate) use self::bound_pods::PodsGuard;
+pub use self::bound_pods::{ListenError, PodOptions};
 use self::cleanup::Cleanup;
-pub(crate) use self::explain::{Explanation, Prompt, Question};
+pub(crate) use self::explain::{ExplainQuestion, Explanation, Prompt};
 pub use self::handover::RankDump;
-use self::keepers::Keepers;
-pub(crate) use self::keepers::{Keeper, Kept};
-use self::pods::Pods;
-pub(crate) use self::pods::PodsGuard;
-pub use self::pods::{ListenError, PodOptions};
+use self::owners::Owners;
+pub(crate) use self::owners::{OwnedRank, Owner};
 pub use self::query::QueryError;
 pub use self::registration::{Registered, Registration, RegistrationError};
-pub(crate) use self::restore::{RankId, Restore, Taken};
+pub(crate) use self::restore::{RankId, Restore, RestoredRank};
 pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
-pub(crate) use self::unregister::EmptiedModel;
+pub(crate) use self::unregister::EmptyModelPolicy;
 pub use self::unregister::Unregistered;
-use crate::explain::Departures;
+use crate::explain::Tombstones;
 use crate::ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
-use crate::remembered::Remembered;
 use crate::score::{PredictionLimits, TierWeights};
-use crate::shared::{Models, Sharing};
+use crate::shared_store::{Models, SharedStore};
+use crate::stream_positions::StreamPositions;
 use crate::supervision::Supervisor;
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
@@ -138,7 +138,7 @@ pub struct Indexer {
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
     /// Where streams stood that are listened to no more.
-    remembered: Arc<Mutex<Remembered>>,
+    remembered: Arc<Mutex<StreamPositions>>,
     sockets: Sockets,
     cleanup: Cleanup,
     /// Engines that connect to this service, if it waits for any.
@@ -151,11 +151,11 @@ pub struct Indexer {
     predictions: Predictions,
     lookups: TierLookups,
     tokenization: Tokenization,
-    departures: Departures,
-    keepers: Keepers,
+    tombstones: Tombstones,
+    owners: Owners,
     /// Makes what is shared of ranks; none if nothing is.
     rank_maker: Option<RankMaker>,
-    sharing: Option<Sharing>,
+    shared_store: Option<SharedStore>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
@@ -181,8 +181,9 @@ impl Indexer {
         let models: Arc<Models> = Arc::default();
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
-        let sharing = options.store.clone().zip(rank_maker.as_ref());
-        let sharing = sharing.map(|(store, maker)| Sharing::start(store, maker, &models, &metrics)).transpose()?;
+        let shared_store = options.store.clone().zip(rank_maker.as_ref());
+        let shared_store =
+            shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
         let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let supervisor = Supervisor::start(&metrics)?;
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
@@ -204,10 +205,10 @@ impl Indexer {
             writers,
             metrics,
             uses,
-            departures: Departures::default(),
-            keepers: Keepers::default(),
+            tombstones: Tombstones::default(),
+            owners: Owners::default(),
             rank_maker,
-            sharing,
+            shared_store,
             next_id: AtomicU64::new(1),
             next_writer: AtomicUsize::new(0),
         })
@@ -258,7 +259,7 @@ impl Indexer {
             for (instance, found) in model.instances.read().iter() {
                 let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
                     let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
-                    (dp_rank, ListenerReport { source: self.keepers.source(&rank), ..listener.report(dp_rank) })
+                    (dp_rank, ListenerReport { source: self.owners.source(&rank), ..listener.report(dp_rank) })
                 };
                 reports.push(InstanceReport {
                     instance: instance.clone(),

@@ -7,12 +7,12 @@ use flash_indexer_core::hashing::BlockSize;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
-use crate::explain::{History, SeenSpaces};
-use crate::ingest::Leftover;
+use crate::explain::{History, SeenVariants};
+use crate::ingest::Maintain;
 use crate::instance::ModelKey;
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Model, ReplaceableIndex, Windows};
-use crate::shared::SharedRanks;
+use crate::shared_store::PublishedRanks;
 
 impl Indexer {
     /// The model of that name, or a new one that is not registered yet. One that nobody is registered for gives way to one
@@ -49,18 +49,18 @@ impl Indexer {
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(self.options.design, index),
             supervisor: Arc::clone(&self.supervisor),
-            shared: self.rank_maker.clone().map(SharedRanks::new),
+            shared: self.rank_maker.clone().map(PublishedRanks::new),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
             id: self.new_id(),
             uses: self.uses.clone(),
             history: History::new(self.options.history_blocks_max),
-            spaces: SeenSpaces::default(),
+            spaces: SeenVariants::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         });
-        let index: Arc<dyn Leftover> = Arc::<Model>::clone(&model);
+        let index: Arc<dyn Maintain> = Arc::<Model>::clone(&model);
         self.writers.serve(model.writer, Arc::downgrade(&index));
         Ok(model)
     }
@@ -85,7 +85,7 @@ impl Indexer {
                 models.remove(&model.key);
                 models.len()
             };
-            // Behind the call: no answer waits for more room.
+            // HeldBehindGap the call: no answer waits for more room.
             drop(self.share_memory_among(left));
         }
     }

@@ -9,7 +9,7 @@ use crate::answer::{Answer, QueryOptions};
 use crate::instance::ModelKey;
 use crate::names::NameError;
 use crate::search::{Query, Search};
-use crate::shared::{Fleet, FleetModel, Sharing};
+use crate::shared_store::{Fleet, FleetModel, SharedStore};
 
 /// A query cannot be answered.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -54,8 +54,8 @@ impl Indexer {
         query: Query<'q>,
     ) -> Result<Search<'q>, QueryError> {
         let mut search = self.search(key, query)?;
-        if let Some(sharing) = &self.sharing {
-            search.ask(sharing).await;
+        if let Some(shared_store) = &self.shared_store {
+            search.ask(shared_store).await;
         }
         Ok(search)
     }
@@ -63,14 +63,14 @@ impl Indexer {
     /// A search that has asked nobody yet.
     pub(super) fn search<'q>(&self, key: &ModelKey, query: Query<'q>) -> Result<Search<'q>, QueryError> {
         query.check(key)?;
-        let Some(sharing) = &self.sharing else { return Ok(Search::of(Some(self.model(key)?), None, query)) };
+        let Some(shared_store) = &self.shared_store else { return Ok(Search::of(Some(self.model(key)?), None, query)) };
         let here = self.model(key);
         // Others that disagree about the block size mean another model.
         let is_same =
             |listed: &Arc<FleetModel>| here.as_ref().map_or(true, |model| model.block_size == listed.block_size);
-        let listed = sharing.fleet().model(key).filter(is_same);
+        let listed = shared_store.fleet().model(key).filter(is_same);
         match (here, listed) {
-            (Err(_), None) if !sharing.is_connected() => Err(QueryError::StoreUnavailable(key.clone())),
+            (Err(_), None) if !shared_store.is_connected() => Err(QueryError::StoreUnavailable(key.clone())),
             (Err(error), None) => Err(error),
             (here, listed) => Ok(Search::of(here.ok(), listed, query)),
         }
@@ -79,24 +79,24 @@ impl Indexer {
     /// Whether an index is shared, so that answers may have to wait for the store.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.sharing.is_some()
+        self.shared_store.is_some()
     }
 
-    /// How the shared index fares, if there is one.
+    /// How the shared index status, if there is one.
     #[must_use]
     pub fn store_report(&self) -> Option<StoreReport> {
-        self.sharing.as_ref().map(Sharing::report)
+        self.shared_store.as_ref().map(SharedStore::report)
     }
 
     /// Everybody in the shared index, if there is one.
     pub(crate) fn fleet(&self) -> Option<Arc<Fleet>> {
-        self.sharing.as_ref().map(Sharing::fleet)
+        self.shared_store.as_ref().map(SharedStore::fleet)
     }
 
     /// Publishes nothing more, and lets others do so at once.
-    pub(crate) async fn stop_sharing(&self) {
-        if let Some(sharing) = &self.sharing {
-            sharing.stop().await;
+    pub(crate) async fn stop_shared_store(&self) {
+        if let Some(shared_store) = &self.shared_store {
+            shared_store.stop().await;
         }
     }
 }

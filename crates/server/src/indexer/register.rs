@@ -6,17 +6,17 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_wire::Start;
 
-use super::cleanup::Pending;
+use super::cleanup::PendingWork;
 use super::registration::refused;
 use super::unregister::unlist;
-use super::{Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
+use super::{Indexer, Owner, RankId, Registered, Registration, RegistrationError};
 use crate::endpoints::{EndpointError, check_endpoint, is_ipc};
 use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
 use crate::instance::InstanceId;
 use crate::logs::log_rank;
 use crate::metrics::Bound;
 use crate::model::Instance;
-use crate::remembered::StreamName;
+use crate::stream_positions::StreamName;
 
 /// Whether a registration may name a path of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Indexer {
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
         self.give_way(&registration);
-        self.register_from(registration, Start::AtOnce, Keeper::Hand)
+        self.register_from(registration, Start::AtOnce, Owner::Manual)
     }
 
     /// Listens to a rank that the operator named on the command line. Only there is an `ipc://` endpoint accepted
@@ -50,7 +50,7 @@ impl Indexer {
         start: Start,
     ) -> Result<Registered, RegistrationError> {
         self.give_way(&registration);
-        self.register_checked(registration, start, Keeper::Hand, IpcPaths::Allowed)
+        self.register_checked(registration, start, Owner::Manual, IpcPaths::Allowed)
     }
 
     /// Listens to a rank from now on for somebody, who may end that unless it was asked for by hand.
@@ -60,37 +60,37 @@ impl Indexer {
     /// As [`Indexer::register`].
     pub(crate) fn register_for(
         &self,
-        keeper: Keeper,
+        owner: Owner,
         registration: Registration,
     ) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::AtOnce, keeper)
+        self.register_from(registration, Start::AtOnce, owner)
     }
 
     pub(super) fn register_from(
         &self,
         registration: Registration,
         start: Start,
-        keeper: Keeper,
+        owner: Owner,
     ) -> Result<Registered, RegistrationError> {
-        self.register_checked(registration, start, keeper, IpcPaths::AsConfigured)
+        self.register_checked(registration, start, owner, IpcPaths::AsConfigured)
     }
 
     fn register_checked(
         &self,
         registration: Registration,
         start: Start,
-        keeper: Keeper,
+        owner: Owner,
         ipc: IpcPaths,
     ) -> Result<Registered, RegistrationError> {
         registration.check_names().inspect_err(|_| self.metrics.bound(Bound::Names))?;
         self.check_endpoints(&registration, ipc)?;
-        let mut pending = Pending::default();
+        let mut pending = PendingWork::default();
         let registered = {
             let _registering = self.registering.lock();
             let registered = self.listen(registration.clone(), start, &mut pending);
-            log_registration(&registration, &keeper, &registered);
+            log_registration(&registration, &owner, &registered);
             if registered.is_ok() {
-                self.keepers.note(keeper, registration);
+                self.owners.note(owner, registration);
             } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
                 // One that was kept for this rank, or made for it.
                 self.forget_if_empty(&model);
@@ -125,7 +125,7 @@ impl Indexer {
         &self,
         registration: Registration,
         start: Start,
-        pending: &mut Pending,
+        pending: &mut PendingWork,
     ) -> Result<Registered, RegistrationError> {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, model: key, block_size, .. } = registration;
         let endpoint = self.resolve_endpoint(endpoint)?;
@@ -214,9 +214,9 @@ impl Indexer {
 }
 
 /// Logs what became of a registration.
-fn log_registration(registration: &Registration, keeper: &Keeper, registered: &Result<Registered, RegistrationError>) {
+fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<Registered, RegistrationError>) {
     let rank = RankId::of(registration);
-    let (endpoint, owner) = (registration.endpoint.as_str(), keeper.owner());
+    let (endpoint, owner) = (registration.endpoint.as_str(), owner.owner());
     match registered {
         Ok(Registered::New) => {
             let (replay_endpoint, block_size) =

@@ -9,11 +9,13 @@ use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_wire::{Age, CONTENTS_MAX};
 
-use super::cleanup::Pending;
+use super::cleanup::PendingWork;
 use super::handover::listener;
 use super::{Indexer, Registration, RegistrationError};
-use crate::dump::{DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, Told, remembered};
-use crate::ingest::{Delivery, Listener, Position, Trust, Unsaid, UnsaidOfBlocks};
+use crate::dump::{
+    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
+};
+use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener, Position, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 use crate::model::{Instance, Model};
@@ -48,20 +50,20 @@ impl fmt::Display for RankId {
 pub(crate) struct Restore {
     indexer: Arc<Indexer>,
     held: BTreeSet<RankId>,
-    places: BTreeMap<ModelKey, BTreeMap<InstanceId, BTreeMap<DpRank, Place>>>,
+    places: BTreeMap<ModelKey, BTreeMap<InstanceId, BTreeMap<DpRank, RestoreTarget>>>,
     /// Instances that were not known before.
     added: Vec<(ModelKey, InstanceId)>,
 }
 
 /// Where the blocks of one rank go.
-enum Place {
-    Taken(Taken),
+enum RestoreTarget {
+    RestoredRank(RestoredRank),
     /// Its own stream is followed already.
     LeftOut,
 }
 
 /// A rank that was restored.
-pub(crate) struct Taken {
+pub(crate) struct RestoredRank {
     model: Arc<Model>,
     rank: WorkerRank,
     restored: Restored,
@@ -73,7 +75,7 @@ pub(crate) struct Restored {
     /// Where its stream stood, if the dump says so.
     stream: Option<StreamRecord>,
     /// What its stream has said before.
-    unsaid: Unsaid,
+    decoder_state: DecoderState,
     /// Blocks, cache groups and contents that are not kept.
     refused: u64,
     /// Of which index this is, if anything was put into one.
@@ -82,21 +84,21 @@ pub(crate) struct Restored {
 
 impl Restored {
     /// Takes what the rank holds into an index.
-    pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, told: Told) {
+    pub(super) fn take(&mut self, model: &Model, rank: WorkerRank, told: DumpEntry) {
         self.generation.get_or_insert_with(|| model.replaceable.generation());
         match told {
-            Told::Blocks(stored) => {
+            DumpEntry::Blocks(stored) => {
                 self.learn(stored.salt, stored.remembered, stored.parent, &stored.blocks);
                 model.restore(rank, BlockEvent::from(stored));
             }
-            Told::Names(stored) => self.take_names(model, rank, stored),
-            Told::Gone(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
+            DumpEntry::Names(stored) => self.take_names(model, rank, stored),
+            DumpEntry::Gone(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
         }
     }
 
-    /// Takes what the stream will leave unsaid of blocks.
+    /// Takes what the stream will leave decoder_state of blocks.
     fn learn(&mut self, salt: Option<Salt>, age: Option<Age>, parent: Option<SequenceHash>, blocks: &[Block]) {
-        let UnsaidOfBlocks { salts, contents } = &mut self.unsaid.of_blocks;
+        let BlockDecoderState { salts, contents } = &mut self.decoder_state.of_blocks;
         salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
         if let Some(age) = age {
             let contents = contents.get_or_insert_default();
@@ -119,10 +121,10 @@ impl Restored {
         self.generation.get_or_insert_with(|| model.replaceable.generation());
         record.windows.iter().for_each(|&window| model.windows.note(window.into()));
         self.stream = record.stream;
-        self.unsaid.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
+        self.decoder_state.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
         if record.remembers.is_some() {
             // It offloads, also if there is nothing to be remembered yet.
-            self.unsaid.of_blocks.contents.get_or_insert_default();
+            self.decoder_state.of_blocks.contents.get_or_insert_default();
         }
         for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
             // That it exists limits what is usable, also when it is empty.
@@ -159,13 +161,13 @@ impl Restore {
     }
 
     /// Keeps what was taken, and tells where each stream goes on.
-    pub(crate) fn commit(mut self) -> BTreeMap<RankId, Taken> {
+    pub(crate) fn commit(mut self) -> BTreeMap<RankId, RestoredRank> {
         self.added.clear();
         let mut all = BTreeMap::new();
         for (model, instances) in std::mem::take(&mut self.places) {
             for (instance, ranks) in instances {
                 for (dp_rank, place) in ranks {
-                    if let Place::Taken(taken) = place {
+                    if let RestoreTarget::RestoredRank(taken) = place {
                         all.insert(RankId { model: model.clone(), instance: instance.clone(), dp_rank }, taken);
                     }
                 }
@@ -181,7 +183,7 @@ impl Restore {
         block_size: BlockSize,
         instance: &InstanceId,
         dp_rank: DpRank,
-    ) -> Result<Option<&mut Taken>, Refused> {
+    ) -> Result<Option<&mut RestoredRank>, Refused> {
         let known = self.places.get(key).and_then(|instances| instances.get(instance)?.get(&dp_rank));
         if known.is_none() {
             let place = self.new_place(key, block_size, instance, dp_rank)?;
@@ -190,8 +192,8 @@ impl Restore {
         }
         let instances = self.places.get_mut(key).and_then(|instances| instances.get_mut(instance)?.get_mut(&dp_rank));
         Ok(instances.and_then(|place| match place {
-            Place::Taken(taken) => Some(taken),
-            Place::LeftOut => None,
+            RestoreTarget::RestoredRank(taken) => Some(taken),
+            RestoreTarget::LeftOut => None,
         }))
     }
 
@@ -201,7 +203,7 @@ impl Restore {
         block_size: BlockSize,
         instance: &InstanceId,
         dp_rank: DpRank,
-    ) -> Result<Place, Refused> {
+    ) -> Result<RestoreTarget, Refused> {
         let found = self.indexer.instance_to_restore(key, block_size, instance);
         let found = found.map_err(|error| Refused(error.to_string()))?;
         if found.is_new {
@@ -216,8 +218,10 @@ impl Restore {
         };
         let rank = WorkerRank { worker: found.worker, dp_rank };
         Ok(match is_taken {
-            true => Place::Taken(Taken { model: found.model, rank, restored: Restored::default() }),
-            false => Place::LeftOut,
+            true => {
+                RestoreTarget::RestoredRank(RestoredRank { model: found.model, rank, restored: Restored::default() })
+            }
+            false => RestoreTarget::LeftOut,
         })
     }
 }
@@ -232,7 +236,7 @@ impl DumpSink for Restore {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         if let Some(taken) = self.place(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
             taken.restored.take(&taken.model, taken.rank, told);
         }
@@ -244,7 +248,7 @@ impl Drop for Restore {
     fn drop(&mut self) {
         let places = std::mem::take(&mut self.places).into_values();
         for place in places.flat_map(BTreeMap::into_values).flat_map(BTreeMap::into_values) {
-            if let Place::Taken(taken) = place {
+            if let RestoreTarget::RestoredRank(taken) = place {
                 taken.model.clear_restored(taken.rank);
             }
         }
@@ -255,7 +259,7 @@ impl Drop for Restore {
 }
 
 /// An instance that blocks can be put under.
-struct Found {
+struct TargetInstance {
     model: Arc<Model>,
     worker: WorkerId,
     /// Ranks that are registered.
@@ -286,8 +290,8 @@ impl Indexer {
     }
 
     /// Lets a held rank's stream go on from what was taken, or from its start.
-    pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<Taken>) {
-        let mut pending = Pending::default();
+    pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<RestoredRank>) {
+        let mut pending = PendingWork::default();
         {
             let _registering = self.registering.lock();
             match (self.listener_of(rank), taken) {
@@ -313,14 +317,14 @@ impl Indexer {
         listener: &Arc<Listener>,
         dp_rank: DpRank,
         restored: Restored,
-        pending: &mut Pending,
+        pending: &mut PendingWork,
     ) {
         if restored.is_lost(&listener.model) {
             self.release_held(listener, dp_rank, None, pending);
             return;
         }
         let position = restored.position();
-        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.unsaid));
+        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.decoder_state));
         self.release_held(listener, dp_rank, Some(position), pending);
     }
 
@@ -330,7 +334,7 @@ impl Indexer {
         key: &ModelKey,
         block_size: BlockSize,
         instance: &InstanceId,
-    ) -> Result<Found, RegistrationError> {
+    ) -> Result<TargetInstance, RegistrationError> {
         let _registering = self.registering.lock();
         let model = self.model_for(key, block_size)?;
         let found = {
@@ -339,7 +343,7 @@ impl Indexer {
             let new_instance = || Instance { worker: WorkerId(self.new_id()), listeners: BTreeMap::new() };
             let known = instances.entry(instance.clone()).or_insert_with(new_instance);
             let listens_to = known.listeners.keys().copied().collect();
-            Found { model: Arc::clone(&model), worker: known.worker, listens_to, is_new }
+            TargetInstance { model: Arc::clone(&model), worker: known.worker, listens_to, is_new }
         };
         self.models.write().entry(key.clone()).or_insert(model);
         Ok(found)

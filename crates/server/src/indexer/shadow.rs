@@ -6,11 +6,11 @@ use std::sync::Arc;
 use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 
-use super::cleanup::Pending;
+use super::cleanup::PendingWork;
 use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
-use crate::dump::{DumpSink, RankName, RankRecord, Refused, Told};
+use crate::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
 use crate::ingest::{Connection, Delivery, Listener, ListenerState, Trust};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
@@ -112,7 +112,7 @@ impl Shadow {
 
     /// Lets the streams go on from what was taken, or from their start.
     pub(crate) fn go_on(&mut self) {
-        let mut pending = Pending::default();
+        let mut pending = PendingWork::default();
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
                 Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored, &mut pending),
@@ -173,7 +173,7 @@ impl DumpSink for Shadow {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         if self.is_of_it(rank.key, rank.instance) {
             let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
             self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, told);
@@ -189,7 +189,7 @@ impl Drop for Shadow {
         for listener in std::mem::take(&mut self.listeners).into_values() {
             closed.insert(listener.id, listener);
         }
-        let mut pending = Pending::default();
+        let mut pending = PendingWork::default();
         for listener in closed.into_values() {
             self.indexer.retire(&listener, Some(listener.worker), |_| {}, &mut pending);
         }

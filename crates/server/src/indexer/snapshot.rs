@@ -10,7 +10,7 @@ use super::handover::listener;
 use super::{Indexer, RankDump, RankId};
 use crate::dump::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
 use crate::engine::EngineKind;
-use crate::ingest::{Detail, Listener, Place, Position, ReadAt};
+use crate::ingest::{DecoderStateDetail, Listener, Position, ReadAt, ResumePoint};
 use crate::instance::{InstanceId, ModelKey};
 use crate::model::Model;
 
@@ -51,7 +51,7 @@ impl Indexer {
             let mut record = record(model, of, rank.position, (Tally::default(), groups));
             if let Some(engine) = &mut record.engine {
                 let of = RankId { model: model.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank };
-                engine.source = self.keepers.source(&of);
+                engine.source = self.owners.source(&of);
             }
             Some((record, rank))
         })
@@ -64,12 +64,12 @@ impl Indexer {
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
         let patience = (at != ReadAt::Now).then_some(patience + READING);
-        let read = self.read(&listener, rank.dp_rank, (at, Detail::Brief), patience, {
+        let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
-            move |Place { position, unsaid }| {
+            move |ResumePoint { position, decoder_state }| {
                 let further = model.index().further_stores(of);
-                let groups = unsaid.groups.map(|named| GroupRecord::all(&named, &further));
+                let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &further));
                 // It may have become so while the message was waited for.
                 (!model.is_partial(of)).then(|| (position, (tally(&model.index().held(of)), groups)))
             }

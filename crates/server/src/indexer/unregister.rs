@@ -7,20 +7,20 @@ use std::time::Instant;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerId};
 use flash_indexer_wire::StreamPosition;
 
-use super::cleanup::Pending;
+use super::cleanup::PendingWork;
 use super::handover::listener;
-use super::{Indexer, Keeper, RankId};
-use crate::explain::Departure;
+use super::{Indexer, Owner, RankId};
+use crate::explain::Tombstone;
 use crate::ingest::{Delivery, Listener};
 use crate::instance::InstanceId;
 use crate::logs::log_rank;
 use crate::metrics::Bound;
 use crate::model::{Instance, Model};
-use crate::remembered::StreamName;
+use crate::stream_positions::StreamName;
 
 /// What becomes of a model when its last instance leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EmptiedModel {
+pub(crate) enum EmptyModelPolicy {
     /// It goes too.
     Goes,
     /// It stays known for a registration that comes next, and goes if that is refused.
@@ -49,7 +49,7 @@ impl Indexer {
         tenant_id: Option<&str>,
         dp_rank: Option<DpRank>,
     ) -> Unregistered {
-        let mut pending = Pending::default();
+        let mut pending = PendingWork::default();
         let ranks = {
             let _registering = self.registering.lock();
             let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
@@ -65,14 +65,14 @@ impl Indexer {
 
     /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
     /// names.
-    pub(crate) fn unregister_kept(&self, rank: &RankId, emptied: EmptiedModel) -> Unregistered {
-        let mut pending = Pending::default();
-        let ranks = self.leave_kept(rank, emptied, &mut pending);
+    pub(crate) fn unregister_owned(&self, rank: &RankId, emptied: EmptyModelPolicy) -> Unregistered {
+        let mut pending = PendingWork::default();
+        let ranks = self.release_owned(rank, emptied, &mut pending);
         Unregistered { ranks, is_forgotten: self.wait(pending) }
     }
 
     /// Waits for other threads' part in a change, for two seconds at most; whether it is done.
-    pub(super) fn wait(&self, pending: Pending) -> bool {
+    pub(super) fn wait(&self, pending: PendingWork) -> bool {
         let is_done = pending.wait();
         if !is_done {
             self.metrics.bound(Bound::RegistrationWait);
@@ -80,11 +80,10 @@ impl Indexer {
         is_done
     }
 
-    fn leave_kept(&self, rank: &RankId, emptied: EmptiedModel, pending: &mut Pending) -> usize {
+    fn release_owned(&self, rank: &RankId, emptied: EmptyModelPolicy, pending: &mut PendingWork) -> usize {
         let _registering = self.registering.lock();
         let model = self.models.read().get(&rank.model).cloned();
-        let Some(model) = model.filter(|_| self.keepers.keeper(rank).is_some_and(|keeper| keeper != Keeper::Hand))
-        else {
+        let Some(model) = model.filter(|_| self.owners.owner(rank).is_some_and(|owner| owner != Owner::Manual)) else {
             return 0;
         };
         let stream = listener(&model, &rank.instance, rank.dp_rank);
@@ -95,11 +94,11 @@ impl Indexer {
             let same = listed.filter(|(_, other)| stream.as_ref().is_some_and(|stream| Arc::ptr_eq(stream, other)));
             same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
         };
-        if of_stream.iter().all(|other| self.keepers.keeper(other).is_none()) {
+        if of_stream.iter().all(|other| self.owners.owner(other).is_none()) {
             let leave = |other: &RankId| self.leave(&model, &rank.instance, Some(other.dp_rank), pending);
             left += of_stream.iter().map(leave).sum::<usize>();
         }
-        if emptied == EmptiedModel::Goes {
+        if emptied == EmptyModelPolicy::Goes {
             self.forget_if_empty(&model);
         }
         left
@@ -111,7 +110,7 @@ impl Indexer {
         model: &Arc<Model>,
         instance: &InstanceId,
         dp_rank: Option<DpRank>,
-        pending: &mut Pending,
+        pending: &mut PendingWork,
     ) -> usize {
         let mut ranks = self.forget_dumped(model, instance, dp_rank, pending);
         let closed = unlist(model, instance, dp_rank);
@@ -119,19 +118,19 @@ impl Indexer {
         for (dp_rank, listener) in &closed {
             self.stop_listening(model, *dp_rank, listener, pending);
             let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank };
-            let keeper = self.keepers.keeper(&rank);
-            let owner = keeper.as_ref().map(Keeper::owner);
+            let owner = self.owners.owner(&rank);
+            let owner = owner.as_ref().map(Owner::owner);
             log_rank!(info, rank, endpoint = listener.options.endpoint.as_str(), owner, "rank unregistered");
-            self.keepers.forget(&rank);
+            self.owners.forget(&rank);
             let (instance, model) = (instance.clone(), model.key.clone());
-            self.departures.note(Departure { at: Instant::now(), instance, dp_rank: *dp_rank, model });
+            self.tombstones.note(Tombstone { at: Instant::now(), instance, dp_rank: *dp_rank, model });
         }
         model.update_lora_name();
         ranks
     }
 
     /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
-    fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut Pending) {
+    fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut PendingWork) {
         let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
             self.decoders.deliver(listener, Delivery::Mute(dp_rank, pending.add()));
@@ -152,7 +151,7 @@ impl Indexer {
         listener: &Arc<Listener>,
         worker: Option<WorkerId>,
         remember: impl FnOnce(StreamPosition) + Send + 'static,
-        pending: &mut Pending,
+        pending: &mut PendingWork,
     ) {
         let (model, done) = (Arc::clone(&listener.model), pending.add());
         let forget = move |model: &Model| worker.into_iter().for_each(|worker| model.remove_worker(worker));
@@ -174,7 +173,7 @@ impl Indexer {
         model: &Arc<Model>,
         instance: &InstanceId,
         dp_rank: Option<DpRank>,
-        pending: &mut Pending,
+        pending: &mut PendingWork,
     ) -> usize {
         let mut instances = model.instances.write();
         let known = instances.get(instance).filter(|known| known.listeners.is_empty());

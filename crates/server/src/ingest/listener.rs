@@ -12,7 +12,7 @@ use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust, plural};
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
-use super::hold::Hold;
+use super::held_ranks::HeldRanks;
 use super::queue::Queued;
 use super::sockets::Mailbox;
 use super::trust::{LossPosition, Trust, TrustLedger};
@@ -81,7 +81,7 @@ pub(crate) struct Listener {
 /// What a listener has been through.
 pub(crate) struct ListenerState {
     /// Ranks that wait for their state, while it is held.
-    hold: Mutex<Hold>,
+    hold: Mutex<HeldRanks>,
     /// The thread that owns its sockets.
     pub(super) mailbox: OnceLock<Mailbox>,
     /// Whether its state is lost, and the stream has not started over yet.
@@ -236,7 +236,7 @@ pub struct ListenerReport {
 
 impl Listener {
     /// Ranks that wait for their state.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, Hold> {
+    pub(crate) fn hold(&self) -> MutexGuard<'_, HeldRanks> {
         self.state.hold.lock()
     }
 

@@ -9,26 +9,26 @@
 //!
 //! Engines that connect instead of being dialled come in over one bound socket: [`pods`].
 
+mod bound_pods;
 mod change;
 mod decoders;
-mod hold;
-mod intake;
+mod held_ranks;
 mod listener;
+mod listener_decoder;
 mod message;
-mod place;
-mod pods;
 mod queue;
 mod restart;
+mod resume_point;
 mod sockets;
 mod trust;
 mod writer;
 
+pub(crate) use bound_pods::{PendingRegistration, Refusal, bound_endpoint, is_bound};
 pub(crate) use decoders::{Decoders, Delivery};
-pub use hold::{Position, Released};
+pub use held_ranks::{Position, ReleaseOutcome};
 pub use listener::{Connection, ListenerReport, ReplayProgress};
 pub(crate) use listener::{Listener, ListenerOptions, ListenerState};
-pub(crate) use place::{Detail, Place, ReadAt, Unsaid, UnsaidOfBlocks};
-pub(crate) use pods::{Arrival, Refusal, bound_endpoint, is_bound};
+pub(crate) use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, ReadAt, ResumePoint};
 pub(crate) use sockets::{BindError, BoundOptions, ConnectError, Sockets};
 pub use trust::Trust;
-pub(crate) use writer::{Leftover, Writers};
+pub(crate) use writer::{Maintain, Writers};

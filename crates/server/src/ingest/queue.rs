@@ -31,7 +31,7 @@ impl Queued {
     }
 
     /// A message was queued after the notice, or the notice is about to be taken: further drops need another one.
-    /// Released before what the decoder concludes from the notice.
+    /// ReleaseOutcome before what the decoder concludes from the notice.
     pub(super) fn end_dropping(&self) {
         if self.is_dropping.load(Relaxed) {
             self.is_dropping.store(false, Release);

@@ -38,7 +38,7 @@ impl Trust {
 
 /// Trust in a rank as of the last applied message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Settled {
+enum LastTrust {
     Cold,
     Exact,
     /// Changes were lost for good.
@@ -69,7 +69,7 @@ impl Waiting {
     }
 }
 
-impl Settled {
+impl LastTrust {
     fn lost(why: String, LossPosition { after, since }: LossPosition) -> Self {
         Self::Lost(Doubt { why, after, since })
     }
@@ -109,9 +109,9 @@ const DROPPED: &str = "messages of the engine were dropped because its decoder w
 #[derive(Debug)]
 pub(super) struct TrustLedger {
     /// Of ranks without an entry of their own.
-    others: Settled,
+    others: LastTrust,
     /// Ranks that were cleared, or lost changes, since the last statement about the whole stream.
-    ranks: BTreeMap<DpRank, Settled>,
+    ranks: BTreeMap<DpRank, LastTrust>,
     pending: Option<Pending>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, Waiting>,
@@ -126,7 +126,7 @@ impl TrustLedger {
     /// Of a stream of which nothing was received. `ceiling` says why its ranks can never be exact, if they cannot.
     pub(super) fn new(ceiling: Option<&'static str>) -> Self {
         Self {
-            others: Settled::Cold,
+            others: LastTrust::Cold,
             ranks: BTreeMap::new(),
             pending: Some(Pending::FirstContact),
             waiting: BTreeMap::new(),
@@ -141,13 +141,13 @@ impl TrustLedger {
         let settled = self.ranks.get(&dp_rank).unwrap_or(&self.others);
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match (settled, self.pending) {
-            (Settled::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
+            (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
             _ if self.drops > self.drops_noted => degraded(Missing::Lost(DROPPED)),
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
             (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
-            (Settled::Cold, _) => (Trust::Cold, None),
-            (Settled::Exact, Some(pending @ Pending::Unverified)) => degraded(Missing::Pending(pending)),
-            (Settled::Exact, _) => match (self.waiting(dp_rank), self.ceiling) {
+            (LastTrust::Cold, _) => (Trust::Cold, None),
+            (LastTrust::Exact, Some(pending @ Pending::Unverified)) => degraded(Missing::Pending(pending)),
+            (LastTrust::Exact, _) => match (self.waiting(dp_rank), self.ceiling) {
                 (0, None) => (Trust::Exact, None),
                 (0, Some(why)) => degraded(Missing::Lost(why)),
                 (blocks, _) => degraded(Missing::Parents(blocks)),
@@ -158,9 +158,9 @@ impl TrustLedger {
     /// Trust in a rank as of the last applied message: what is missing behind that does not count.
     pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.others) {
-            Settled::Cold => Trust::Cold,
-            Settled::Exact if self.ceiling.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
-            Settled::Exact | Settled::Lost(_) => Trust::Degraded,
+            LastTrust::Cold => Trust::Cold,
+            LastTrust::Exact if self.ceiling.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
+            LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
         }
     }
 
@@ -173,8 +173,8 @@ impl TrustLedger {
         }
         match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.others)) {
             (Some(pending), _) if pending != Pending::FirstContact => Some(Doubt::behind(pending.to_string(), last)),
-            (_, Settled::Lost(doubt)) => Some(doubt.clone()),
-            (_, Settled::Cold | Settled::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
+            (_, LastTrust::Lost(doubt)) => Some(doubt.clone()),
+            (_, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
         }
     }
 
@@ -191,19 +191,19 @@ impl TrustLedger {
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
         self.others = match trust {
-            StreamTrust::Cold => Settled::Cold,
-            StreamTrust::Exact => Settled::Exact,
-            StreamTrust::Degraded(why) => Settled::lost(why.to_string(), position),
+            StreamTrust::Cold => LastTrust::Cold,
+            StreamTrust::Exact => LastTrust::Exact,
+            StreamTrust::Degraded(why) => LastTrust::lost(why.to_string(), position),
         };
     }
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
     pub(super) fn raise(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
         match dp_rank {
-            Some(dp_rank) => drop(self.ranks.insert(dp_rank, Settled::lost(why, position))),
+            Some(dp_rank) => drop(self.ranks.insert(dp_rank, LastTrust::lost(why, position))),
             None => {
                 self.ranks.clear();
-                self.others = Settled::lost(why, position);
+                self.others = LastTrust::lost(why, position);
             }
         }
     }
@@ -225,7 +225,7 @@ impl TrustLedger {
 
     /// The cache of one rank is known to be empty: what was lost before no longer counts.
     pub(super) fn cleared(&mut self, dp_rank: DpRank) {
-        self.ranks.insert(dp_rank, Settled::Exact);
+        self.ranks.insert(dp_rank, LastTrust::Exact);
     }
 
     /// Messages were dropped before the decoder received them. Returns the number of this run of drops.

@@ -18,7 +18,7 @@ use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
 /// message brings, or several small ones.
-const QUEUED_LOTS_MAX: usize = 256;
+const QUEUED_BATCHES_MAX: usize = 256;
 
 /// Why a store is rejected that names blocks without their tokens, none of which is known.
 const NO_TOKEN_IDS: &str = "no_token_ids";
@@ -30,13 +30,13 @@ const LEFTOVER_INTERVAL: Duration = Duration::from_secs(1);
 const WORK_BETWEEN_LEFTOVERS: usize = 64;
 
 /// An index that leaves work for later: [`SharedIndex::maintain`].
-pub(crate) trait Leftover: Send + Sync {
+pub(crate) trait Maintain: Send + Sync {
     /// Does a bounded part of it, and says whether anything is left.
     fn maintain(&self) -> bool;
 }
 
 /// The indexes that one writer serves.
-type Served = Arc<Mutex<Vec<Weak<dyn Leftover>>>>;
+type MaintainedIndexes = Arc<Mutex<Vec<Weak<dyn Maintain>>>>;
 
 /// Something to be done between two changes.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -54,7 +54,7 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 pub(crate) struct Writers {
     queues: Vec<Sender<Work>>,
     /// By writer.
-    served: Vec<Served>,
+    served: Vec<MaintainedIndexes>,
     threads: Mutex<Vec<SupervisedThread>>,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -68,8 +68,8 @@ impl Writers {
         let mut served = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
-            let (sender, work) = bounded(QUEUED_LOTS_MAX);
-            let serves = Served::default();
+            let (sender, work) = bounded(QUEUED_BATCHES_MAX);
+            let serves = MaintainedIndexes::default();
             served.push(Arc::clone(&serves));
             let writer = Writer { work, serves, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
             let queue: Sender<Work> = sender.clone();
@@ -85,7 +85,7 @@ impl Writers {
     }
 
     /// When it is idle, a writer does what this index has left over, until the index is gone.
-    pub(crate) fn serve(&self, writer: usize, index: Weak<dyn Leftover>) {
+    pub(crate) fn serve(&self, writer: usize, index: Weak<dyn Maintain>) {
         let mut served = self.served[writer].lock();
         served.retain(|index| index.strong_count() > 0);
         served.push(index);
@@ -165,7 +165,7 @@ fn happened(stamped: f64, now: SystemTime, arrived: Instant) -> Instant {
 
 struct Writer {
     work: Receiver<Work>,
-    serves: Served,
+    serves: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
@@ -298,7 +298,7 @@ impl Writer {
                     _ => (Bound::Twins, "the engine has too many names for one prefix"),
                 }
             }
-            RankEvent::Further(_) => {
+            RankEvent::Secondary(_) => {
                 (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }
         };
@@ -356,9 +356,9 @@ mod tests {
     use crate::metrics::MetricNames;
 
     /// What an index has left over, in turns.
-    struct Turns(AtomicUsize);
+    struct MaintenanceTurns(AtomicUsize);
 
-    impl Leftover for Turns {
+    impl Maintain for MaintenanceTurns {
         fn maintain(&self) -> bool {
             let left = self.0.load(Relaxed);
             self.0.store(left.saturating_sub(1), Relaxed);
@@ -371,9 +371,9 @@ mod tests {
     fn an_idle_writer_does_what_is_left_over() {
         let supervisor = Supervisor::start(&Arc::new(Metrics::new(MetricNames::Own))).expect("a thread");
         let writers = Writers::start(1, &supervisor).expect("a thread");
-        let indexes = [700, 300].map(|turns| Arc::new(Turns(AtomicUsize::new(turns))));
+        let indexes = [700, 300].map(|turns| Arc::new(MaintenanceTurns(AtomicUsize::new(turns))));
         for index in &indexes {
-            let index: Arc<dyn Leftover> = Arc::<Turns>::clone(index);
+            let index: Arc<dyn Maintain> = Arc::<MaintenanceTurns>::clone(index);
             writers.serve(0, Arc::downgrade(&index));
         }
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());

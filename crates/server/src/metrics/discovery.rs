@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::{Metrics, registered};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Look {
+struct LookupLabels {
     source: String,
     outcome: &'static str,
 }
@@ -36,7 +36,7 @@ struct Change {
 
 #[derive(Debug)]
 pub(super) struct DiscoveryMetrics {
-    looks: Family<Look, Counter>,
+    looks: Family<LookupLabels, Counter>,
     targets: Family<Targets, Gauge>,
     changes: Family<Change, Counter>,
     last_success: Family<Source, Gauge<f64, AtomicU64>>,
@@ -60,7 +60,7 @@ impl DiscoveryMetrics {
 impl Metrics {
     /// A source has told what it names, or could not.
     pub(crate) fn discovery_look(&self, source: &str, outcome: &'static str) {
-        self.discovery.looks.get_or_create(&Look { source: source.to_owned(), outcome }).inc();
+        self.discovery.looks.get_or_create(&LookupLabels { source: source.to_owned(), outcome }).inc();
     }
 
     /// A source has told what it names, at this time.

@@ -208,7 +208,7 @@ impl Metrics {
             RankEvent::Indexed(BlockEvent::Copied { .. }) => 1,
             RankEvent::Indexed(BlockEvent::Removed { .. }) => 2,
             RankEvent::Indexed(BlockEvent::Cleared) => 3,
-            RankEvent::Further(change) => match change.event {
+            RankEvent::Secondary(change) => match change.event {
                 GroupEvent::Stored { .. } => 0,
                 GroupEvent::Removed { .. } => 2,
             },

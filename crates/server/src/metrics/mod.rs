@@ -4,11 +4,11 @@
 //! looked at when somebody asks ([`State`]). What happens for each event or message is counted with
 //! handles that are resolved once, without a lock.
 
-mod bounds;
 mod discovery;
 mod format;
 mod histogram;
 mod ingest;
+mod limits;
 mod peers;
 mod process;
 mod requests;
@@ -26,14 +26,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-pub(crate) use self::bounds::Bound;
 pub(crate) use self::format::TextFormat;
+pub(crate) use self::limits::Bound;
 pub(crate) use self::requests::Endpoint;
 pub(crate) use self::state::{ListenerState, ModelCounts, ModelState, QueueState, State};
 
-use self::bounds::BoundMetrics;
 use self::discovery::DiscoveryMetrics;
 use self::ingest::IngestMetrics;
+use self::limits::LimitMetrics;
 use self::peers::PeerMetrics;
 use self::process::Process;
 use self::requests::RequestMetrics;
@@ -60,7 +60,7 @@ pub(crate) struct Metrics {
     tokenization: TokenizationMetrics,
     rpc: RpcMetrics,
     discovery: DiscoveryMetrics,
-    bounds: BoundMetrics,
+    bounds: LimitMetrics,
     threads: ThreadMetrics,
 }
 
@@ -90,7 +90,7 @@ impl Metrics {
         let tokenization = TokenizationMetrics::register(&mut registry);
         let rpc = RpcMetrics::register(&mut registry);
         let discovery = DiscoveryMetrics::register(&mut registry);
-        let bounds = BoundMetrics::register(&mut registry);
+        let bounds = LimitMetrics::register(&mut registry);
         let threads = ThreadMetrics::register(&mut registry);
         Self {
             registry,

@@ -36,14 +36,14 @@ struct PathAndMethod {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct AnsweredLabels {
     endpoint: &'static str,
     method: &'static str,
     status: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Failed {
+struct FailedLabels {
     endpoint: &'static str,
     status_class: &'static str,
 }
@@ -51,8 +51,8 @@ struct Failed {
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     durations: Family<Path, Histogram, fn() -> Histogram>,
-    requests: Family<Answered, Counter>,
-    errors: Family<Failed, Counter>,
+    requests: Family<AnsweredLabels, Counter>,
+    errors: Family<FailedLabels, Counter>,
     /// `requests` as an earlier indexer labelled them.
     requests_by_method: Option<Family<PathAndMethod, Counter>>,
 }
@@ -61,7 +61,7 @@ impl RequestMetrics {
     pub(super) fn register(registry: &mut Registry, compat: Option<&mut Registry>) -> Self {
         let durations: Family<Path, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
-        let errors = Family::<Failed, Counter>::default();
+        let errors = Family::<FailedLabels, Counter>::default();
         let register_both = |registry: &mut Registry| {
             let help = "From a request's head to the head of its answer";
             registry.register_with_unit("request_duration", help, Unit::Seconds, durations.clone());
@@ -82,7 +82,7 @@ impl Metrics {
     pub(crate) fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
         let Endpoint { path, method } = endpoint;
         self.requests.durations.get_or_create(&Path { endpoint: path }).observe(took.as_secs_f64());
-        self.requests.requests.get_or_create(&Answered { endpoint: path, method, status }).inc();
+        self.requests.requests.get_or_create(&AnsweredLabels { endpoint: path, method, status }).inc();
         if let Some(requests) = &self.requests.requests_by_method {
             requests.get_or_create(&PathAndMethod { endpoint: path, method }).inc();
         }
@@ -91,6 +91,6 @@ impl Metrics {
             500..600 => "5xx",
             _ => return,
         };
-        self.requests.errors.get_or_create(&Failed { endpoint: path, status_class }).inc();
+        self.requests.errors.get_or_create(&FailedLabels { endpoint: path, status_class }).inc();
     }
 }

@@ -61,7 +61,7 @@ pub(crate) struct CheckGuard(#[expect(dead_code, reason = "it is there to be dro
 
 /// Where a stream stands, as one side tells.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct ReportedPosition {
     last: Option<u64>,
     trust: Trust,
 }
@@ -71,8 +71,8 @@ struct Look {
 struct Candidate<'c> {
     rank: &'c RankId,
     /// What both sides showed when the comparison of all ranks began.
-    our: Look,
-    their: Look,
+    our: ReportedPosition,
+    their: ReportedPosition,
     /// The last message at `looked_at`, a little before.
     earlier: Option<u64>,
     looked_at: Instant,
@@ -99,12 +99,12 @@ fn pause_after(blocks: u64) -> Duration {
 
 /// The outcome of one rank, and how many blocks were digested for it.
 #[derive(Debug, Clone, Copy)]
-struct Compared {
+struct RankComparison {
     outcome: Outcome,
     blocks: u64,
 }
 
-impl From<Outcome> for Compared {
+impl From<Outcome> for RankComparison {
     fn from(outcome: Outcome) -> Self {
         Self { outcome, blocks: 0 }
     }
@@ -235,7 +235,7 @@ impl Check {
         }
         for (model, instance) in worse {
             // An instance is taken over as a whole.
-            let is_of_it = |(rank, _): &(&RankId, &Look)| rank.model == model && rank.instance == instance;
+            let is_of_it = |(rank, _): &(&RankId, &ReportedPosition)| rank.model == model && rank.instance == instance;
             let mut of_it = ours.iter().filter(is_of_it);
             if of_it.all(|(rank, our)| theirs.get(rank).is_some_and(|their| their.trust <= our.trust)) {
                 self.repair(&model, &instance, |shadow| {
@@ -291,7 +291,7 @@ impl Check {
     }
 
     /// Compares a rank at a message that neither side has passed.
-    fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> Compared {
+    fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> RankComparison {
         let Candidate { rank, our, their, .. } = *candidate;
         // No rank is known to make the thread fail, so a name does.
         #[cfg(test)]
@@ -312,7 +312,7 @@ impl Check {
             });
             match (ours, theirs) {
                 (Some(ours), Ok(theirs)) => {
-                    return Compared { outcome: judge(&ours, &theirs), blocks: ours.holds.blocks };
+                    return RankComparison { outcome: judge(&ours, &theirs), blocks: ours.holds.blocks };
                 }
                 // It digests as many ranks as it may, for other replicas too.
                 (_, Err(PeerError::Refused { status: BUSY, .. })) => {
@@ -352,7 +352,7 @@ impl Check {
         }
     }
 
-    fn own_looks(&self) -> BTreeMap<RankId, Look> {
+    fn own_looks(&self) -> BTreeMap<RankId, ReportedPosition> {
         let reports = self.indexer.instances(None, None).into_iter();
         let looks = reports.flat_map(|report| {
             // What was forgotten here is not drift, and whose connection is lost may only be late.
@@ -362,7 +362,7 @@ impl Check {
             let comparable = report.listeners.into_iter().filter(move |(_, listener)| comparable(listener));
             comparable.map(move |(dp_rank, listener)| {
                 let rank = RankId { model: report.model.clone(), instance: report.instance.clone(), dp_rank };
-                (rank, Look { last: listener.last_seq, trust: listener.trust })
+                (rank, ReportedPosition { last: listener.last_seq, trust: listener.trust })
             })
         });
         looks.collect()
@@ -378,7 +378,7 @@ fn rebuild(shadow: &mut Shadow) -> Result<(), RepairError> {
     }
 }
 
-fn looks_of(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, Look>, PeerError> {
+fn looks_of(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, ReportedPosition>, PeerError> {
     let mut looks = BTreeMap::new();
     for worker in client.workers(url)? {
         let Some(model_name) = worker.model_name else { continue };
@@ -387,7 +387,7 @@ fn looks_of(client: &PeerClient, url: &PeerUrl) -> Result<BTreeMap<RankId, Look>
             let is_settled = |trust: &Trust| *trust != Trust::Recovering && !listener.partial;
             let Some(trust) = listener.trust.filter(is_settled) else { continue };
             let (model, instance) = (model.clone(), worker.instance_id.clone());
-            let look = Look { last: listener.last_seq, trust };
+            let look = ReportedPosition { last: listener.last_seq, trust };
             looks.insert(RankId { model, instance, dp_rank: DpRank(dp_rank) }, look);
         }
     }
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn ranks_meet_ahead_of_where_the_stream_is_when_their_turn_comes() {
         let rank = RankId { model: ModelKey::new("m", None), instance: InstanceId::number(1), dp_rank: DpRank(0) };
-        let look = |last| Look { last: Some(last), trust: Trust::Exact };
+        let look = |last| ReportedPosition { last: Some(last), trust: Trust::Exact };
         let candidate = |our, their| Candidate {
             rank: &rank,
             our: look(our),
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(candidate(100, 100).meeting(130, s(60)), Some(130));
         // A peer that was ahead of this replica still is.
         assert_eq!(candidate(100, 120).meeting(100, s(1)), Some(120));
-        let silent = Candidate { their: Look { last: None, trust: Trust::Cold }, ..candidate(100, 100) };
+        let silent = Candidate { their: ReportedPosition { last: None, trust: Trust::Cold }, ..candidate(100, 100) };
         assert_eq!(silent.meeting(100, s(1)), None);
     }
 

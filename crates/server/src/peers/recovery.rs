@@ -15,8 +15,8 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
-use crate::dump::{DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, Told, read_dump};
-use crate::indexer::{Indexer, Keeper, RankId, Registered, Registration, Restore, Taken};
+use crate::dump::{DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump};
+use crate::indexer::{Indexer, Owner, RankId, Registered, Registration, Restore, RestoredRank};
 use crate::instance::ModelKey;
 use crate::logs::log_rank;
 use crate::supervision::{ThreadKind, Watch};
@@ -95,7 +95,7 @@ impl Recovery {
         watch: &Watch,
         client: &PeerClient,
         reporter: &Reporter,
-    ) -> Result<BTreeMap<RankId, Taken>, SourceError> {
+    ) -> Result<BTreeMap<RankId, RestoredRank>, SourceError> {
         for url in self.peers.urls() {
             reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
             info!(peer = url.as_str(), "recovering from a peer");
@@ -137,11 +137,11 @@ impl Recovery {
         &mut self,
         client: &PeerClient,
         url: &PeerUrl,
-    ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
+    ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         // Whatever the dump does not have, its streams must: so they are listened to first.
         for worker in client.workers(url)? {
-            for (registration, keeper) in registrations(&worker) {
-                self.hold(registration, keeper);
+            for (registration, owner) in registrations(&worker) {
+                self.hold(registration, owner);
             }
         }
         self.wait_for_connections();
@@ -154,18 +154,18 @@ impl Recovery {
         &mut self,
         source_name: &str,
         dump: impl Read,
-    ) -> Result<(BTreeMap<RankId, Taken>, DumpSummary), SourceError> {
+    ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
-        let mut taking = Taking { recovery: self, restore };
+        let mut taking = DumpLoader { recovery: self, restore };
         let read = read_dump(dump, &mut taking);
         let summary = read.map_err(|source| SourceError::Dump { source_name: source_name.to_owned(), source })?;
         Ok((taking.restore.commit(), summary))
     }
 
     /// Listens to a rank without applying anything yet; none if it is listened to already, or cannot be.
-    fn hold(&mut self, registration: Registration, keeper: Keeper) -> Option<RankId> {
+    fn hold(&mut self, registration: Registration, owner: Owner) -> Option<RankId> {
         let rank = RankId::of(&registration);
-        match self.indexer.register_taken_over(registration, keeper) {
+        match self.indexer.register_taken_over(registration, owner) {
             Ok(Registered::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
                 Some(rank)
@@ -178,7 +178,7 @@ impl Recovery {
         }
     }
 
-    fn release(&self, watch: &Watch, mut restored: BTreeMap<RankId, Taken>) {
+    fn release(&self, watch: &Watch, mut restored: BTreeMap<RankId, RestoredRank>) {
         for rank in &self.held {
             log_rank!(
                 debug,
@@ -202,12 +202,12 @@ impl Recovery {
 }
 
 /// Takes a dump, and listens to the engines that it names.
-struct Taking<'r> {
+struct DumpLoader<'r> {
     recovery: &'r mut Recovery,
     restore: Restore,
 }
 
-impl DumpSink for Taking<'_> {
+impl DumpSink for DumpLoader<'_> {
     fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
         if self.recovery.indexer.is_stopping() {
             return Err(Refused("the service is stopping".to_owned()));
@@ -215,21 +215,21 @@ impl DumpSink for Taking<'_> {
         // No dump is known to make the thread fail, so a name does.
         #[cfg(test)]
         assert!(record.model_name != "recovery-fault", "a test asked for a failure");
-        if let Some((registration, keeper)) = registration(&record)
-            && let Some(rank) = self.recovery.hold(registration, keeper)
+        if let Some((registration, owner)) = registration(&record)
+            && let Some(rank) = self.recovery.hold(registration, owner)
         {
             self.restore.hold(rank);
         }
         self.restore.rank(record)
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
+    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         self.restore.told(rank, told)
     }
 }
 
 /// What a dump's rank is registered with, if it is.
-fn registration(record: &RankRecord) -> Option<(Registration, Keeper)> {
+fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
     let engine = record.engine.as_ref()?;
     let registration = Registration {
         instance: record.instance_id.clone(),
@@ -243,12 +243,12 @@ fn registration(record: &RankRecord) -> Option<(Registration, Keeper)> {
         removed_copies: engine.removal.into(),
         extra_keys: engine.extra_keys,
     };
-    Some((registration, Keeper::taken_over(engine.source.as_deref())))
+    Some((registration, Owner::taken_over(engine.source.as_deref())))
 }
 
 /// What a peer's instance is registered with. Other indexers do not say enough of theirs: those are known from the
 /// command line, or are known by their blocks alone.
-fn registrations(worker: &PeerWorker) -> Vec<(Registration, Keeper)> {
+fn registrations(worker: &PeerWorker) -> Vec<(Registration, Owner)> {
     let (Some(model), Some(block_size)) = (&worker.model_name, worker.block_size.and_then(BlockSize::new)) else {
         return Vec::new();
     };
@@ -266,7 +266,7 @@ fn registrations(worker: &PeerWorker) -> Vec<(Registration, Keeper)> {
             removed_copies: listener.removal.into(),
             extra_keys: listener.extra_keys,
         };
-        Some((registration, Keeper::taken_over(listener.source.as_deref())))
+        Some((registration, Owner::taken_over(listener.source.as_deref())))
     });
     listeners.collect()
 }

@@ -6,7 +6,7 @@ use std::io::Read;
 use crate::support::{Engine, Service, store, stored};
 use flash_indexer_core::Tier;
 use flash_indexer_server::dump::{
-    DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, Told, read_dump,
+    DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent};
 use serde_json::json;
@@ -24,8 +24,10 @@ impl DumpSink for Taken {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: Told) -> Result<(), Refused> {
-        let Told::Blocks(StoredBlocks { tier, blocks, copies, .. }) = told else { panic!("no hybrid model: {told:?}") };
+    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+        let DumpEntry::Blocks(StoredBlocks { tier, blocks, copies, .. }) = told else {
+            panic!("no hybrid model: {told:?}")
+        };
         let name = (rank.key.to_string(), rank.instance.to_string(), rank.dp_rank.0, tier);
         let (blocks_taken, copies_taken) = self.blocks.entry(name).or_default();
         *blocks_taken += blocks.len();

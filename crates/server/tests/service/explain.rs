@@ -1,7 +1,7 @@
 //! Why matches end where they do, for every reason that there is.
 
 use crate::support::{BLOCK_TOKENS, Engine, Service, removed, store, stored, to_host, tokens};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_wire::{
@@ -28,7 +28,7 @@ fn ends(answer: &Value) -> Value {
 
 fn local(hash: u64) -> u64 {
     let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
-    local_hashes(HashSpace::default(), &tokens(&[hash]), block_size, TokenWindow::Block)[0].0
+    local_hashes(HashVariant::default(), &tokens(&[hash]), block_size, TokenWindow::Block)[0].0
 }
 
 #[test]

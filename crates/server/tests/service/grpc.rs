@@ -1,7 +1,7 @@
 //! gRPC answers as HTTP does.
 
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, stored, tokens};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_server::ServerOptions;
 use flash_indexer_test_support::wait_for;
 use futures_core::Stream;
@@ -120,7 +120,7 @@ fn queries_are_answered_as_over_http() {
     assert_eq!(http["scores"]["pod-a"]["3"], json!(ranks[0].gpu));
 
     let size = BlockSize::new(BLOCK_TOKENS).expect("not zero");
-    let locals = local_hashes(HashSpace::default(), &tokens(&[1, 2, 4]), size, TokenWindow::Block);
+    let locals = local_hashes(HashVariant::default(), &tokens(&[1, 2, 4]), size, TokenWindow::Block);
     let hashes = locals.iter().map(|local| local.0).collect();
     let hashed = QueryRequest { token_ids: Vec::new(), block_hashes: hashes, top_k: 1, ..query(&[]) };
     let ranks = ask(hashed.clone()).expect("an answer");

@@ -259,7 +259,7 @@ impl dump::DumpSink for Nothing {
         Ok(())
     }
 
-    fn told(&mut self, _: dump::RankName<'_>, _: dump::Told) -> Result<(), dump::Refused> {
+    fn told(&mut self, _: dump::RankName<'_>, _: dump::DumpEntry) -> Result<(), dump::Refused> {
         Ok(())
     }
 }

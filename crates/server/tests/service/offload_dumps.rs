@@ -2,7 +2,7 @@
 
 use crate::support::{Engine, Service, removed, store, stored, tokens};
 use flash_indexer_server::ServerOptions;
-use flash_indexer_server::dump::{DumpSink, RankName, RankRecord, Refused, Told, read_dump};
+use flash_indexer_server::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
@@ -149,14 +149,14 @@ impl DumpSink for Counts {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, told: Told) -> Result<(), Refused> {
+    fn told(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         match told {
-            Told::Blocks(stored) => {
+            DumpEntry::Blocks(stored) => {
                 self.held += stored.blocks.len();
                 self.marked += stored.blocks.len() * usize::from(stored.remembered.is_some());
             }
-            Told::Gone(gone) => self.gone += gone.blocks.len(),
-            Told::Names(_) => {}
+            DumpEntry::Gone(gone) => self.gone += gone.blocks.len(),
+            DumpEntry::Names(_) => {}
         }
         Ok(())
     }

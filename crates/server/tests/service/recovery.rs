@@ -3,7 +3,7 @@
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_server::{InstanceId, ModelKey, Position, Registration, Released, Trust};
+use flash_indexer_server::{InstanceId, ModelKey, Position, Registration, ReleaseOutcome, Trust};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use serde_json::{Value, json};
@@ -319,8 +319,8 @@ fn a_held_stream_goes_on_from_where_another_service_stood() {
     (6..9).for_each(say);
     assert_eq!(joiner.listener(&json!(1), 0)["last_seq"], Value::Null, "nothing is applied while it is held");
     let release = |position| joiner.indexer().release(&InstanceId::number(1), &key, DpRank(0), position);
-    assert_eq!(release(Some(position)), Released::Now);
-    assert_eq!(release(None), Released::NotHeld);
+    assert_eq!(release(Some(position)), ReleaseOutcome::Now);
+    assert_eq!(release(None), ReleaseOutcome::NotHeld);
     // What the rank held at the position was not taken over with it: the blocks after it follow a parent that is not known.
     engine.wait_for(&joiner, 8, "degraded");
     say(9);
@@ -340,7 +340,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     service.indexer().register_held(registration(&engine.publisher)).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let key = ModelKey::new("m".to_owned(), None);
-    assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), None), Released::Now);
+    assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), None), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
 
     // A position that is of another life is found out.
@@ -350,7 +350,7 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let cursor = flash_indexer_wire::Cursor { sequence: 1, payload_digest: 7 };
     let position = Position { cursor: Some(cursor), epoch: 3, trust: Trust::Exact };
-    assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), Some(position)), Released::Now);
+    assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), Some(position)), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
     assert_eq!(service.score(&chain_tokens(3), "1", 0), 12);
     assert_eq!(service.indexer().positions(&key)[0].2.epoch, 4);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
 use flash_indexer_core::designs::RadixTree;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow, local_hashes};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
@@ -36,7 +36,7 @@ fn an_answer_names_every_registered_rank_and_what_it_holds() {
 
     // The same question by hashes, in every form that a hash may have.
     let block_size = BlockSize::new(BLOCK_TOKENS).expect("four");
-    let locals = local_hashes(HashSpace::default(), &prompt, block_size, TokenWindow::Block);
+    let locals = local_hashes(HashVariant::default(), &prompt, block_size, TokenWindow::Block);
     let forms = [json!(locals[0].0), json!(locals[1].0.cast_signed()), json!(format!("{:#x}", locals[2].0))];
     let (_, by_hash) = service.post("/query_by_hash", &json!({ "block_hashes": forms, "model": "m" }));
     assert_eq!(by_hash, expected);
@@ -278,7 +278,7 @@ fn a_dump_makes_another_index_answer_the_same() {
     for hashes in [&[1, 2, 3][..], &[1, 4, 5], &[1, 2], &[2], &[78], &[1, 2, 3, 4]] {
         let prompt = tokens(hashes);
         let answer = service.query(&json!({ "token_ids": prompt, "model_name": "m" }));
-        let found = restored.find(&local_hashes(HashSpace::default(), &prompt, block_size, TokenWindow::Block));
+        let found = restored.find(&local_hashes(HashVariant::default(), &prompt, block_size, TokenWindow::Block));
         for (instance, worker, dp_rank) in [("1", 1, 0), ("b", 2, 2)] {
             let rank = WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank) };
             let blocks = found.get(rank).map(|found| found.blocks).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flash_indexer_core::LocalHash;
-use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, MultimodalItem};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::event::{BlockStored, ExtraKey, TokenIds};
@@ -68,7 +68,7 @@ impl<'a> Content<'a> {
         hasher: &mut LocalHasher,
         tokens: &TokenIds,
         block_size: BlockSize,
-        space: HashSpace,
+        space: HashVariant,
     ) -> Vec<LocalHash> {
         let mut items = Vec::new();
         let mut hash = |block: usize, tokens: &[u32]| {

@@ -1,6 +1,6 @@
 //! Which cache groups a rank has, and what each is to an index.
 
-use flash_indexer_core::groups::{FurtherGroup, GROUPS_MAX, GroupId, Reach};
+use flash_indexer_core::groups::{GROUPS_MAX, GroupId, Reach, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 
@@ -69,7 +69,7 @@ impl Groups {
         &mut self,
         event: &BlockStored<'_>,
         block_size: BlockSize,
-    ) -> Result<Option<FurtherGroup>, Unusable> {
+    ) -> Result<Option<SecondaryGroup>, Unusable> {
         let Some(idx) = event.group.idx else { return self.unnamed() };
         let known = self.roles.get(&idx).copied();
         let role = match event.group.kind {
@@ -89,7 +89,7 @@ impl Groups {
     }
 
     /// The group that a removal is about; none for the indexed one.
-    pub(super) fn of_removal(&self, idx: Option<u32>) -> Result<Option<FurtherGroup>, Unusable> {
+    pub(super) fn of_removal(&self, idx: Option<u32>) -> Result<Option<SecondaryGroup>, Unusable> {
         let Some(idx) = idx else { return self.unnamed() };
         match self.roles.get(&idx) {
             Some(GroupRole::Indexed) => Ok(None),
@@ -115,16 +115,16 @@ impl Groups {
     }
 
     /// An event without a group is about the only one there is.
-    fn unnamed(&self) -> Result<Option<FurtherGroup>, Unusable> {
+    fn unnamed(&self) -> Result<Option<SecondaryGroup>, Unusable> {
         match self.roles.values().all(|role| *role == GroupRole::Indexed) {
             true => Ok(None),
             false => Err(Unusable::UnnamedGroup),
         }
     }
 
-    fn further(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<FurtherGroup>, Unusable> {
+    fn further(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<SecondaryGroup>, Unusable> {
         match self.roles.get(&idx) {
-            Some(&GroupRole::Further(reach)) => Ok(Some(FurtherGroup { id: GroupId(idx), reach })),
+            Some(&GroupRole::Further(reach)) => Ok(Some(SecondaryGroup { id: GroupId(idx), reach })),
             _ => {
                 let kind = group.kind.unwrap_or("of unknown kind").chars().take(GROUP_KIND_CHARS_MAX).collect();
                 Err(Unusable::HybridGroup { group: idx, kind })

@@ -5,14 +5,14 @@ use flash_indexer_core::{LocalHash, SequenceHash};
 
 use super::groups::KnownGroup;
 use super::recent::{Age, Recent};
-use super::{TOLD_BLOCKS_MAX, Translator};
+use super::{KNOWN_BLOCKS_MAX, Translator};
 
 /// Contents that a translator remembers at most.
-pub const CONTENTS_MAX: usize = 2 * TOLD_BLOCKS_MAX;
+pub const CONTENTS_MAX: usize = 2 * KNOWN_BLOCKS_MAX;
 
 /// The content of a block that an engine may name again without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Remembered {
+pub struct RecentBlock {
     /// The engine's name of the block.
     pub sequence: SequenceHash,
     /// The block before it; none at the start of a sequence.
@@ -36,15 +36,15 @@ impl Translator {
 
     /// What the rank's blocks contain, held or not, in any order and at most [`CONTENTS_MAX`]; none of a rank that
     /// has not offloaded.
-    pub fn contents(&self) -> Option<impl Iterator<Item = Remembered>> {
+    pub fn contents(&self) -> Option<impl Iterator<Item = RecentBlock>> {
         let contents = self.told.as_ref()?.iter();
-        Some(contents.map(|(sequence, (parent, local), age)| Remembered { sequence, parent, local, age }))
+        Some(contents.map(|(sequence, (parent, local), age)| RecentBlock { sequence, parent, local, age }))
     }
 
     /// Takes over which contents another translator of the same rank had learned, which offloads.
-    pub fn learn_contents(&mut self, contents: impl IntoIterator<Item = Remembered>) {
-        let told = self.told.get_or_insert_with(|| Recent::new(TOLD_BLOCKS_MAX));
-        for Remembered { sequence, parent, local, age } in contents {
+    pub fn learn_contents(&mut self, contents: impl IntoIterator<Item = RecentBlock>) {
+        let told = self.told.get_or_insert_with(|| Recent::new(KNOWN_BLOCKS_MAX));
+        for RecentBlock { sequence, parent, local, age } in contents {
             told.learn(sequence, (parent, local), age);
         }
     }

@@ -5,18 +5,18 @@ mod groups;
 mod memory;
 mod recent;
 
-use flash_indexer_core::groups::{FurtherGroup, GroupChange, GroupEvent, RankEvent};
-use flash_indexer_core::hashing::{BlockSize, HashSpace, LocalHasher, Salt, TokenWindow};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, SecondaryGroup};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
 use self::content::Content;
 use self::groups::Groups;
 pub use self::groups::{GroupRole, KnownGroup};
-pub use self::memory::{CONTENTS_MAX, Remembered};
+pub use self::memory::{CONTENTS_MAX, RecentBlock};
 pub use self::recent::Age;
 use self::recent::Recent;
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
-use crate::space::{ADAPTER_NAME_BYTES_MAX, ContentSpace};
+use crate::space::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 
 /// What is known of a rank before its first event.
 #[derive(Debug, Clone)]
@@ -121,7 +121,7 @@ impl From<BlockEvent> for Translated {
 
 impl From<GroupChange> for Translated {
     fn from(change: GroupChange) -> Self {
-        Self { first: RankEvent::Further(change), rest: Vec::new() }
+        Self { first: RankEvent::Secondary(change), rest: Vec::new() }
     }
 }
 
@@ -135,12 +135,12 @@ impl IntoIterator for Translated {
 }
 
 /// What a block contains and what it follows.
-type Told = (Option<SequenceHash>, LocalHash);
+type KnownBlock = (Option<SequenceHash>, LocalHash);
 
 /// Salted blocks remembered in each of two generations.
 const SALTED_BLOCKS_MAX: usize = 1 << 19;
 /// Blocks of an engine with several tiers whose content is remembered, in each of two generations.
-const TOLD_BLOCKS_MAX: usize = 1 << 18;
+const KNOWN_BLOCKS_MAX: usize = 1 << 18;
 
 /// Translates the events of one rank, in order.
 ///
@@ -155,10 +155,10 @@ pub struct Translator {
     hasher: LocalHasher,
     salts: Recent<Salt>,
     /// None until the rank names another tier than the device.
-    told: Option<Recent<Told>>,
+    told: Option<Recent<KnownBlock>>,
     groups: Groups,
     window: TokenWindow,
-    space: ContentSpace,
+    space: AdapterSalt,
 }
 
 impl Translator {
@@ -172,7 +172,7 @@ impl Translator {
             told: None,
             groups: Groups::default(),
             window: TokenWindow::Block,
-            space: ContentSpace::default(),
+            space: AdapterSalt::default(),
         }
     }
 
@@ -184,7 +184,7 @@ impl Translator {
 
     /// Adapter and salt of the rank's latest blocks.
     #[must_use]
-    pub const fn space(&self) -> &ContentSpace {
+    pub const fn space(&self) -> &AdapterSalt {
         &self.space
     }
 
@@ -228,7 +228,7 @@ impl Translator {
     fn stored(&mut self, event: &BlockStored<'_>) -> Result<Translated, Unusable> {
         let tier = tier(event.medium, event.locality)?;
         if tier != Tier::Device {
-            self.told.get_or_insert_with(|| Recent::new(TOLD_BLOCKS_MAX));
+            self.told.get_or_insert_with(|| Recent::new(KNOWN_BLOCKS_MAX));
         }
         if let Some(group) = self.groups.of_store(event, self.options.block_size)? {
             return self.stored_in(group, tier, event);
@@ -245,7 +245,7 @@ impl Translator {
 
     /// A store of a group that names blocks whose content another one tells: it skips blocks that lie
     /// behind its window, and its tokens do not say which.
-    fn stored_in(&self, group: FurtherGroup, tier: Tier, event: &BlockStored<'_>) -> Result<Translated, Unusable> {
+    fn stored_in(&self, group: SecondaryGroup, tier: Tier, event: &BlockStored<'_>) -> Result<Translated, Unusable> {
         if !event.token_ids.is_empty() {
             self.check_block_size(event)?;
         }
@@ -293,7 +293,7 @@ impl Translator {
         let salt = salt.or_else(|| self.salts.get(*event.block_hashes.first().filter(|_| lacks_keys)?));
         self.salts.set(&event.block_hashes, salt);
         self.space.set(content.lora.as_deref(), salt);
-        let space = HashSpace::salted(content.lora.as_deref(), salt);
+        let space = HashVariant::salted(content.lora.as_deref(), salt);
         let locals = content.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, space);
         self.window = match event.token_ids {
             TokenIds::Plain(_) => TokenWindow::Block,

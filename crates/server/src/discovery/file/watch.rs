@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::parse;
-use crate::discovery::report::{Found, Reporter};
+use crate::discovery::report::{DiscoveredTargets, Reporter};
 use crate::discovery::template::EngineTemplate;
 
 /// How often a file is looked at. Elsewhere than on a local disk nobody tells of changes, and one `stat` a second
@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// Looks at a file until `stopped`.
 pub(crate) fn watch(path: PathBuf, template: EngineTemplate, reporter: &Reporter, stopped: &Receiver<()>) {
-    let mut looked = Looked::default();
+    let mut looked = FileState::default();
     loop {
         match looked.look(&path, &template) {
             Ok(found) => reporter.found(found),
@@ -36,14 +36,14 @@ pub(crate) fn watch(path: PathBuf, template: EngineTemplate, reporter: &Reporter
 
 /// What was seen last.
 #[derive(Default)]
-struct Looked {
+struct FileState {
     metadata: Option<(SystemTime, u64)>,
     digest: Option<u128>,
-    outcome: Option<Result<Found, String>>,
+    outcome: Option<Result<DiscoveredTargets, String>>,
 }
 
-impl Looked {
-    fn look(&mut self, path: &Path, template: &EngineTemplate) -> Result<Found, String> {
+impl FileState {
+    fn look(&mut self, path: &Path, template: &EngineTemplate) -> Result<DiscoveredTargets, String> {
         match self.read_if_changed(path) {
             Ok(None) => {}
             Ok(Some(text)) => {
@@ -51,7 +51,7 @@ impl Looked {
                 #[cfg(test)]
                 assert!(text != "source-fault", "a test asked for a failure");
                 let targets = parse(&text, template);
-                let found = targets.map(|targets| Found::new(targets, Vec::new()));
+                let found = targets.map(|targets| DiscoveredTargets::new(targets, Vec::new()));
                 self.outcome = Some(found.map_err(|error| {
                     format!("{} {error}; what it named before stands until this is fixed", path.display())
                 }));

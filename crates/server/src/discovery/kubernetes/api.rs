@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, http::Response};
 
-use super::pods::Pod;
+use super::pod_list::Pod;
 
 /// Pods that are asked for at a time.
 const PAGE_PODS: &str = "500";

@@ -33,13 +33,13 @@ fn targets(registrations: impl IntoIterator<Item = Registration>) -> Arc<Targets
 /// What is registered, and who may not be.
 #[derive(Default)]
 struct Registry {
-    kept: BTreeMap<RankId, Kept>,
+    kept: BTreeMap<RankId, OwnedRank>,
     refused: BTreeSet<RankId>,
 }
 
 impl Registry {
-    fn keep(&mut self, keeper: Keeper, registration: Registration) {
-        self.kept.insert(RankId::of(&registration), Kept { keeper, registration });
+    fn keep(&mut self, owner: Owner, registration: Registration) {
+        self.kept.insert(RankId::of(&registration), OwnedRank { owner, registration });
     }
 
     /// Carries everything out, and returns what it was.
@@ -49,7 +49,7 @@ impl Registry {
             match step {
                 Step::Unregister(rank) => {
                     let gone = self.kept.remove(rank).expect("only what is registered is unregistered");
-                    assert_ne!(gone.keeper, Keeper::Hand, "what people register stays");
+                    assert_ne!(gone.owner, Owner::Manual, "what people register stays");
                 }
                 Step::Register { registration, source } => {
                     let rank = RankId::of(registration);
@@ -61,7 +61,7 @@ impl Registry {
                     if result.is_ok() {
                         let known = self.kept.get(&rank);
                         assert!(known.is_none_or(|known| known.registration == *registration), "unregister it first");
-                        self.keep(Keeper::Source(Arc::clone(source)), registration.clone());
+                        self.keep(Owner::Source(Arc::clone(source)), registration.clone());
                     }
                     reconciler.tried(registration, result, now);
                 }
@@ -80,7 +80,7 @@ fn reconciler() -> Reconciler {
     Reconciler::new(GRACE, ["first".into(), "second".into()])
 }
 
-fn standing(reconciler: &Reconciler, source: usize, registry: &Registry, number: u64) -> Option<Standing> {
+fn standing(reconciler: &Reconciler, source: usize, registry: &Registry, number: u64) -> Option<TargetOutcome> {
     let mut standings = reconciler.standings(source, &registry.kept);
     standings.find(|(registration, _)| RankId::of(registration) == rank(number)).map(|(_, standing)| standing)
 }
@@ -105,14 +105,14 @@ fn the_first_source_goes_before_the_second_and_both_can_see_it() {
     reconciler.answers(0, targets([at(1, 1)]), start);
     registry.follow(&mut reconciler, start);
     assert_eq!(registry.endpoint(1), Some("tcp://host-1:5001"));
-    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(Standing::Registered));
-    let overruled = Standing::Overruled { by: "first".into(), endpoint: "tcp://host-1:5001".to_owned() };
+    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(TargetOutcome::Registered));
+    let overruled = TargetOutcome::Overruled { by: "first".into(), endpoint: "tcp://host-1:5001".to_owned() };
     assert_eq!(standing(&reconciler, 1, &registry, 1), Some(overruled));
     // What is about to go does not hold up what is there.
     reconciler.answers(0, targets([]), start);
     registry.follow(&mut reconciler, start);
     assert_eq!(registry.endpoint(1), Some("tcp://host-1:5002"));
-    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(Standing::Leaving));
+    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(TargetOutcome::Leaving));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn room_is_made_before_it_is_taken() {
 
 /// Something that happens.
 #[derive(Debug, Clone)]
-enum Happening {
+enum TestEvent {
     Answers(usize, BTreeMap<u64, u8>),
     Fails(usize),
     Passes(u64),
@@ -142,22 +142,22 @@ enum Happening {
     IsRefusedNoMore(u64),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn happening() -> impl Strategy<Value = TestEvent> {
     let set = proptest::collection::btree_map(RANKS, 0u8..3, 0..4);
     prop_oneof![
-        6 => (0usize..2, set).prop_map(|(source, set)| Happening::Answers(source, set)),
-        2 => (0usize..2).prop_map(Happening::Fails),
-        4 => (1u64..12).prop_map(Happening::Passes),
-        1 => (RANKS, 0u8..3).prop_map(|(number, address)| Happening::RegisteredByHand(number, address)),
-        2 => RANKS.prop_map(Happening::UnregisteredByHand),
-        1 => RANKS.prop_map(Happening::IsRefused),
-        2 => RANKS.prop_map(Happening::IsRefusedNoMore),
+        6 => (0usize..2, set).prop_map(|(source, set)| TestEvent::Answers(source, set)),
+        2 => (0usize..2).prop_map(TestEvent::Fails),
+        4 => (1u64..12).prop_map(TestEvent::Passes),
+        1 => (RANKS, 0u8..3).prop_map(|(number, address)| TestEvent::RegisteredByHand(number, address)),
+        2 => RANKS.prop_map(TestEvent::UnregisteredByHand),
+        1 => RANKS.prop_map(TestEvent::IsRefused),
+        2 => RANKS.prop_map(TestEvent::IsRefusedNoMore),
     ]
 }
 
 /// What has happened so far, and what should be registered after all of it: one rank at a time, from the start.
 #[derive(Default)]
-struct History(Vec<(Instant, Happening)>);
+struct History(Vec<(Instant, TestEvent)>);
 
 /// One rank as the rules have it.
 #[derive(Default)]
@@ -167,29 +167,29 @@ struct Rules {
     answers: [bool; 2],
     has_answered: [bool; 2],
     /// Address, and whether that is by hand.
-    registered: Option<(u8, Who)>,
-    tried: Option<(u8, Tried)>,
+    registered: Option<(u8, Registrar)>,
+    tried: Option<(u8, Attempt)>,
     unnamed_since: Option<Instant>,
     is_refused: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Who {
-    Hand,
+enum Registrar {
+    Manual,
     Source,
-    TakenOver,
+    Peer,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Tried {
+enum Attempt {
     Registered,
     Until(Instant),
     Dismissed,
 }
 
 impl History {
-    fn expected(&self, number: u64, taken_over: Option<u8>) -> Option<(u8, Who)> {
-        let mut rules = Rules { registered: taken_over.map(|address| (address, Who::TakenOver)), ..Rules::default() };
+    fn expected(&self, number: u64, taken_over: Option<u8>) -> Option<(u8, Registrar)> {
+        let mut rules = Rules { registered: taken_over.map(|address| (address, Registrar::Peer)), ..Rules::default() };
         for (now, happening) in &self.0 {
             rules.happens(number, happening, *now);
             rules.settle(*now);
@@ -199,9 +199,9 @@ impl History {
 }
 
 impl Rules {
-    fn happens(&mut self, number: u64, happening: &Happening, now: Instant) {
+    fn happens(&mut self, number: u64, happening: &TestEvent, now: Instant) {
         match happening {
-            Happening::Answers(source, set) => {
+            TestEvent::Answers(source, set) => {
                 (self.answers[*source], self.has_answered[*source]) = (true, true);
                 match (set.get(&number), &mut self.wishes[*source]) {
                     (Some(&address), wish) => *wish = Some((address, None)),
@@ -209,15 +209,15 @@ impl Rules {
                     (None, _) => {}
                 }
             }
-            Happening::Fails(source) => self.answers[*source] = false,
-            Happening::RegisteredByHand(of, address) if *of == number => match self.registered {
-                None => self.registered = Some((*address, Who::Hand)),
-                Some((known, _)) if known == *address => self.registered = Some((known, Who::Hand)),
+            TestEvent::Fails(source) => self.answers[*source] = false,
+            TestEvent::RegisteredByHand(of, address) if *of == number => match self.registered {
+                None => self.registered = Some((*address, Registrar::Manual)),
+                Some((known, _)) if known == *address => self.registered = Some((known, Registrar::Manual)),
                 Some(_) => {}
             },
-            Happening::UnregisteredByHand(of) if *of == number => self.registered = None,
-            Happening::IsRefused(of) if *of == number => self.is_refused = true,
-            Happening::IsRefusedNoMore(of) if *of == number => self.is_refused = false,
+            TestEvent::UnregisteredByHand(of) if *of == number => self.registered = None,
+            TestEvent::IsRefused(of) if *of == number => self.is_refused = true,
+            TestEvent::IsRefusedNoMore(of) if *of == number => self.is_refused = false,
             _ => {}
         }
     }
@@ -234,28 +234,28 @@ impl Rules {
         if self.wishes == [None, None] {
             self.tried = None;
         }
-        if let (None, Some((_, tried @ Tried::Registered))) = (self.registered, &mut self.tried) {
-            *tried = Tried::Dismissed;
+        if let (None, Some((_, tried @ Attempt::Registered))) = (self.registered, &mut self.tried) {
+            *tried = Attempt::Dismissed;
         }
         let named = self.wishes.iter().flatten().find(|(_, gone)| gone.is_none()).map(|&(address, _)| address);
         match (self.registered, named) {
-            (Some((_, Who::Hand)), _) => {}
+            (Some((_, Registrar::Manual)), _) => {}
             (registered, Some(address)) => {
                 let stands_back = self.tried.is_some_and(|(of, tried)| match tried {
-                    Tried::Dismissed => of == address,
-                    Tried::Until(then) => of == address && now < then,
-                    Tried::Registered => false,
+                    Attempt::Dismissed => of == address,
+                    Attempt::Until(then) => of == address && now < then,
+                    Attempt::Registered => false,
                 });
                 match registered {
-                    Some((known, Who::Source)) if known == address => {}
+                    Some((known, Registrar::Source)) if known == address => {}
                     None if stands_back => {}
                     _ if self.is_refused && registered.is_none_or(|(known, _)| known != address) => {
                         self.registered = None;
-                        self.tried = Some((address, Tried::Until(now + RETRY)));
+                        self.tried = Some((address, Attempt::Until(now + RETRY)));
                     }
                     _ => {
-                        self.registered = Some((address, Who::Source));
-                        self.tried = Some((address, Tried::Registered));
+                        self.registered = Some((address, Registrar::Source));
+                        self.tried = Some((address, Attempt::Registered));
                     }
                 }
             }
@@ -263,15 +263,15 @@ impl Rules {
                 let is_leaving = self.wishes.iter().flatten().any(|(of, _)| *of == address);
                 match who {
                     _ if is_leaving => {}
-                    Who::TakenOver if self.answers == [true, true] => {
+                    Registrar::Peer if self.answers == [true, true] => {
                         let since = *self.unnamed_since.get_or_insert(now);
                         if now - since >= GRACE {
                             self.registered = None;
                         }
                         return;
                     }
-                    Who::TakenOver => {}
-                    Who::Source | Who::Hand => self.registered = None,
+                    Registrar::Peer => {}
+                    Registrar::Source | Registrar::Manual => self.registered = None,
                 }
             }
             (None, None) => {}
@@ -292,26 +292,26 @@ proptest! {
     ) {
         let (mut reconciler, mut registry, mut history) = (reconciler(), Registry::default(), History::default());
         for (&number, &address) in &taken_over {
-            registry.keep(Keeper::TakenOver, at(number, address));
+            registry.keep(Owner::Peer, at(number, address));
         }
         let mut now = Instant::now();
         for happening in happenings {
             match &happening {
-                Happening::Answers(source, set) => {
+                TestEvent::Answers(source, set) => {
                     let named = targets(set.iter().map(|(&number, &address)| at(number, address)));
                     reconciler.answers(*source, named, now);
                 }
-                Happening::Fails(source) => reconciler.fails(*source),
-                Happening::Passes(seconds) => now += Duration::from_secs(*seconds),
-                Happening::RegisteredByHand(number, address) => {
+                TestEvent::Fails(source) => reconciler.fails(*source),
+                TestEvent::Passes(seconds) => now += Duration::from_secs(*seconds),
+                TestEvent::RegisteredByHand(number, address) => {
                     let known = registry.kept.get(&rank(*number)).map(|kept| &kept.registration);
                     if known.is_none_or(|known| *known == at(*number, *address)) {
-                        registry.keep(Keeper::Hand, at(*number, *address));
+                        registry.keep(Owner::Manual, at(*number, *address));
                     }
                 }
-                Happening::UnregisteredByHand(number) => drop(registry.kept.remove(&rank(*number))),
-                Happening::IsRefused(number) => drop(registry.refused.insert(rank(*number))),
-                Happening::IsRefusedNoMore(number) => drop(registry.refused.remove(&rank(*number))),
+                TestEvent::UnregisteredByHand(number) => drop(registry.kept.remove(&rank(*number))),
+                TestEvent::IsRefused(number) => drop(registry.refused.insert(rank(*number))),
+                TestEvent::IsRefusedNoMore(number) => drop(registry.refused.remove(&rank(*number))),
             }
             history.0.push((now, happening));
             registry.follow(&mut reconciler, now);
@@ -324,11 +324,11 @@ proptest! {
                     wanted.as_ref(),
                     "instance {} after {:?}", number, history.0
                 );
-                let who = kept.map(|kept| match kept.keeper {
-                    Keeper::Hand => Who::Hand,
-                    Keeper::Source(_) => Who::Source,
-                    Keeper::TakenOver => Who::TakenOver,
-                    Keeper::Pod => panic!("no pod connects here"),
+                let who = kept.map(|kept| match kept.owner {
+                    Owner::Manual => Registrar::Manual,
+                    Owner::Source(_) => Registrar::Source,
+                    Owner::Peer => Registrar::Peer,
+                    Owner::Pod => panic!("no pod connects here"),
                 });
                 prop_assert_eq!(who, expected.map(|(_, who)| who));
             }

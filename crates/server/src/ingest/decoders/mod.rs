@@ -1,6 +1,6 @@
 //! Decoders: threads that each follow some listeners' streams and make changes of their messages.
 
-mod pods;
+mod bound_pods;
 mod restarts;
 
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tracing::error;
 
-use super::intake::{Intake, READING_FAILED};
+use super::bound_pods::{ConnectionId, PendingRegistration, Pod, PodMessage, PodName, PodStreams, Refusal};
 use super::listener::Listener;
-use super::place::{Detail, Read, ReadAt, Unsaid};
-use super::pods::{Arrival, ConnectionId, Pod, PodMessage, PodName, PodStreams, Refusal};
+use super::listener_decoder::{ListenerDecoder, READING_FAILED};
 use super::queue::Queued;
+use super::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
 use super::writer::Writers;
 use crate::metrics::{Bound, Metrics, QueueState};
 use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch, guarded};
@@ -38,7 +38,7 @@ const LOT_BYTES: usize = 1 << 20;
 /// Decoders that are started where nobody says how many.
 const THREADS_BY_DEFAULT_MAX: usize = 8;
 /// Pods that may wait to be registered.
-const ARRIVALS_MAX: usize = 1 << 10;
+const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 
 /// A message as it came from a socket.
 pub(in crate::ingest) type Frames = Vec<Vec<u8>>;
@@ -73,9 +73,9 @@ pub(crate) enum Delivery {
     /// A rank is ignored no more.
     Unmute(DpRank),
     /// Reads what the index holds of a rank at a known place of the stream.
-    Read { dp_rank: DpRank, at: ReadAt, detail: Detail, read: Read },
+    Read { dp_rank: DpRank, at: ReadAt, detail: DecoderStateDetail, read: Read },
     /// What the stream has said of a rank before it is gone on with.
-    Learn(DpRank, Unsaid),
+    Learn(DpRank, DecoderState),
     /// What is known of the stream is lost: it starts over, with or without asking the engine for what it has published.
     Restart(Replay),
     /// The listener's sockets are closed: forget all that it told.
@@ -135,7 +135,7 @@ enum Work {
 pub(crate) struct Decoders {
     queues: Vec<Queue>,
     assigned: AtomicUsize,
-    arrivals: Receiver<Arrival>,
+    arrivals: Receiver<PendingRegistration>,
     threads: Mutex<Vec<SupervisedThread>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -156,7 +156,7 @@ impl Decoders {
         let metrics = supervisor.metrics();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
-        let (arrived, arrivals) = bounded(ARRIVALS_MAX);
+        let (arrived, arrivals) = bounded(PENDING_REGISTRATIONS_MAX);
         let mut queues = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
@@ -268,10 +268,10 @@ const QUEUE_FULL: &str = "queue_full";
 struct Decoder {
     work: Receiver<Work>,
     queued: Arc<Queued>,
-    intakes: FxHashMap<u64, Intake>,
+    intakes: FxHashMap<u64, ListenerDecoder>,
     pods: PodStreams,
     /// Where pods go that want to be registered.
-    arrived: Sender<Arrival>,
+    arrived: Sender<PendingRegistration>,
     /// When which listener's stream wants to know the time.
     wakes: BTreeSet<(Instant, u64)>,
     /// Bytes that wait in all streams.
@@ -313,7 +313,7 @@ impl Decoder {
                 at
             }
             Ok(Work::Pod { pod, messages, at }) => {
-                let (messages_count, bytes) = pods::size(&messages);
+                let (messages_count, bytes) = bound_pods::size(&messages);
                 self.queued.take(messages_count, bytes);
                 pod.queued.take(messages_count, bytes);
                 if !self.writers.are_stopping() {
@@ -385,7 +385,8 @@ impl Decoder {
             }
             Delivery::Unmute(dp_rank) => self.with_intake(listener, |intake, _| intake.unmute(dp_rank)),
             Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
-                let fresh = || Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank, detail);
+                let fresh =
+                    || ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank, detail);
                 let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank, detail));
                 self.when_written(listener, move || read(place()));
             }
@@ -394,8 +395,8 @@ impl Decoder {
                     self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, detail, read));
                 }
             }
-            Delivery::Learn(dp_rank, unsaid) => {
-                self.with_intake(listener, |intake, _| intake.learn(dp_rank, unsaid));
+            Delivery::Learn(dp_rank, decoder_state) => {
+                self.with_intake(listener, |intake, _| intake.learn(dp_rank, decoder_state));
             }
             Delivery::Retire(done) => {
                 let mut position = None;
@@ -409,7 +410,7 @@ impl Decoder {
     }
 
     /// Takes messages in, also those after one that a listener has failed on.
-    fn each<M>(&mut self, listener: &Arc<Listener>, messages: Vec<M>, take: impl Fn(&mut Intake, M)) {
+    fn each<M>(&mut self, listener: &Arc<Listener>, messages: Vec<M>, take: impl Fn(&mut ListenerDecoder, M)) {
         let mut messages = messages.into_iter();
         while messages.len() > 0 {
             self.with_intake(listener, |intake, out| {
@@ -434,13 +435,13 @@ impl Decoder {
 
     /// Does something with a listener's intake, hands on the changes, and keeps the books. A listener that
     /// fails is restarted by itself.
-    fn with_intake(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut Intake, &Out<'_>)) {
-        let out = Out { writers: &self.writers, listener };
+    fn with_intake(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut ListenerDecoder, &WriterSender<'_>)) {
+        let out = WriterSender { writers: &self.writers, listener };
         self.at_work = Some(Arc::clone(listener));
         let kept = self.intakes.remove(&listener.id);
         let (bytes_before, wake_before) =
             kept.as_ref().map_or((0, None), |kept| (kept.waiting_bytes(), kept.wakes_at()));
-        let mut intake = kept.unwrap_or_else(|| Intake::new(Arc::clone(listener), Arc::clone(&self.metrics)));
+        let mut intake = kept.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
         let name = std::thread::current();
         let name = name.name().unwrap_or_default();
         if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut intake, &out)).is_none() {
@@ -476,20 +477,20 @@ impl Decoder {
 const START: StreamPosition = StreamPosition { cursor: None, epoch: 1, trust: StreamTrust::Cold };
 
 /// The way to a listener's writer.
-struct Out<'a> {
+struct WriterSender<'a> {
     writers: &'a Writers,
     listener: &'a Arc<Listener>,
 }
 
-impl Out<'_> {
+impl WriterSender<'_> {
     /// Hands changes on once there is a lot of them.
-    fn write_lot(&self, intake: &mut Intake) {
+    fn write_lot(&self, intake: &mut ListenerDecoder) {
         if intake.changed_bytes() >= LOT_BYTES {
             self.write(intake);
         }
     }
 
-    fn write(&self, intake: &mut Intake) {
+    fn write(&self, intake: &mut ListenerDecoder) {
         let changes = intake.changes();
         if !changes.is_empty() {
             self.writers.write(self.listener, changes);

@@ -10,8 +10,8 @@ use super::Decoder;
 #[cfg(test)]
 use super::Delivery;
 use crate::ingest::change::Change;
-use crate::ingest::intake::{Intake, READING_FAILED};
 use crate::ingest::listener::Listener;
+use crate::ingest::listener_decoder::{ListenerDecoder, READING_FAILED};
 use crate::logs::log_listener;
 
 impl Decoder {
@@ -32,7 +32,7 @@ impl Decoder {
     /// known. That of the listener at work does so without a replay, which would bring the message again.
     pub(super) fn restart_all(&mut self) {
         let culprit = self.at_work.take();
-        let intakes: BTreeMap<u64, Intake> = std::mem::take(&mut self.intakes).into_iter().collect();
+        let intakes: BTreeMap<u64, ListenerDecoder> = std::mem::take(&mut self.intakes).into_iter().collect();
         let listeners: Vec<_> = intakes.values().map(|intake| Arc::clone(intake.listener())).collect();
         let listeners: Vec<_> = listeners.into_iter().chain(culprit.clone()).collect();
         // All of them at once, before the first one starts over.
@@ -40,7 +40,7 @@ impl Decoder {
             listener.await_restart(READING_FAILED);
         }
         self.wakes = intakes.iter().filter_map(|(&id, intake)| Some((intake.wakes_at()?, id))).collect();
-        self.waiting_bytes = intakes.values().map(Intake::waiting_bytes).sum();
+        self.waiting_bytes = intakes.values().map(ListenerDecoder::waiting_bytes).sum();
         self.intakes.extend(intakes);
         for listener in listeners {
             let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.id == listener.id);

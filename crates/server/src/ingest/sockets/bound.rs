@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
 
 use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use crate::ingest::bound_pods::{ConnectionId, PodMessage, Topics};
 use crate::ingest::decoders::Decoders;
-use crate::ingest::pods::{ConnectionId, PodMessage, Topics};
 use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
@@ -95,7 +95,7 @@ fn bind(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<String> {
 }
 
 /// A connection that stands.
-struct Standing {
+struct EngineConnection {
     id: ConnectionId,
     /// Whether the monitor has told of it; a message can be read before that.
     is_announced: bool,
@@ -108,7 +108,7 @@ struct BoundLoop {
     decoders: Arc<Decoders>,
     topics: Topics,
     /// Connections that stand, by file descriptor.
-    connections: FxHashMap<i32, Standing>,
+    connections: FxHashMap<i32, EngineConnection>,
     /// Connections that were ever made.
     connected: u64,
 }
@@ -160,7 +160,7 @@ impl BoundLoop {
                 Event::ACCEPTED => match self.connections.get_mut(&descriptor) {
                     Some(standing) if !standing.is_announced => standing.is_announced = true,
                     _ => {
-                        let standing = Standing { id: self.new_connection(), is_announced: true };
+                        let standing = EngineConnection { id: self.new_connection(), is_announced: true };
                         self.connections.insert(descriptor, standing);
                     }
                 },
@@ -221,7 +221,7 @@ impl BoundLoop {
             return standing.id;
         }
         let id = self.new_connection();
-        self.connections.insert(descriptor, Standing { id, is_announced: false });
+        self.connections.insert(descriptor, EngineConnection { id, is_announced: false });
         id
     }
 

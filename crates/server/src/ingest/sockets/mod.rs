@@ -38,7 +38,7 @@ const CONNECT_TIMEOUT_MS: i32 = 5_000;
 const OPEN_WAIT: Duration = Duration::from_secs(2);
 
 /// Whether a subscription was opened.
-type Opened = Receiver<Result<(), ConnectError>>;
+type OpenResult = Receiver<Result<(), ConnectError>>;
 
 /// A subscription could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -98,7 +98,7 @@ impl Sockets {
     }
 
     /// Has the thread of a listener subscribe. The lock is not held while it does.
-    fn begin_to_open(&self, listener: &Arc<Listener>) -> Result<Opened, ConnectError> {
+    fn begin_to_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
         let mut threads = self.threads.lock();
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());

@@ -150,7 +150,7 @@ struct SocketLoop {
     /// The latest request of each listener that is not answered completely.
     replays: BTreeMap<u64, ReplaySocket>,
     /// Requests whose host is being looked up.
-    unlocated: BTreeMap<u64, Unlocated>,
+    unlocated: BTreeMap<u64, PendingReplayRequest>,
     /// Listeners whose subscription could not be opened anew yet.
     unopened: Vec<Arc<Listener>>,
     /// Subscriptions ever opened: names their monitors.
@@ -209,7 +209,7 @@ impl SocketLoop {
         for replay in std::mem::take(&mut self.replays).into_values() {
             replay.fail(&self.decoders, "its thread panicked");
         }
-        for Unlocated { listener, attempt, .. } in std::mem::take(&mut self.unlocated).into_values() {
+        for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unlocated).into_values() {
             self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why: "its thread panicked".to_owned() });
         }
         for subscription in std::mem::take(&mut self.open).into_values() {
@@ -236,7 +236,7 @@ impl SocketLoop {
                 self.unopened.retain(|unopened| unopened.id != listener.id);
                 self.decoders.deliver(&listener, Delivery::Retire(done));
             }
-            Command::Ask { listener, attempt, from } => self.ask(Unlocated { listener, attempt, from }),
+            Command::Ask { listener, attempt, from } => self.ask(PendingReplayRequest { listener, attempt, from }),
             Command::HangUp(id) => self.hang_up(id),
             Command::Located(id, addresses) => {
                 if let Some(subscription) = self.open.get_mut(&id) {
@@ -303,7 +303,7 @@ impl SocketLoop {
         self.unlocated.remove(&id);
     }
 
-    fn ask(&mut self, request: Unlocated) {
+    fn ask(&mut self, request: PendingReplayRequest) {
         let id = request.listener.id;
         // A socket of an earlier request may still bring answers to that.
         self.hang_up(id);
@@ -317,8 +317,8 @@ impl SocketLoop {
         });
     }
 
-    fn ask_at(&mut self, request: Unlocated, endpoint: Result<String, String>) {
-        let Unlocated { listener, attempt, from } = request;
+    fn ask_at(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
+        let PendingReplayRequest { listener, attempt, from } = request;
         let asked = endpoint.and_then(|endpoint| {
             let asked = ReplaySocket::ask(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
             asked.map_err(|error| format!("missed messages cannot be asked for at {endpoint}: {error}"))
@@ -378,7 +378,7 @@ impl SocketLoop {
 const GIVEN_UP: &str = "connection_given_up";
 
 /// A request for missed messages that is not sent yet.
-struct Unlocated {
+struct PendingReplayRequest {
     listener: Arc<Listener>,
     attempt: u32,
     from: u64,

@@ -12,24 +12,24 @@ use crate::instance::ModelKey;
 
 /// Who keeps a rank registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Keeper {
+pub(crate) enum Owner {
     /// A request or the command line, of this service or of one that it took over from.
-    Hand,
+    Manual,
     /// A source of discovery, by name.
     Source(Arc<str>),
     /// A source of discovery of the service that it was taken over from.
-    TakenOver,
+    Peer,
     /// The pod itself, by connecting to this service or to one that it was taken over from.
     Pod,
 }
 
-impl Keeper {
+impl Owner {
     /// The owner of a registration, for logs.
     pub(crate) fn owner(&self) -> &str {
         match self {
-            Self::Hand => "manual",
+            Self::Manual => "manual",
             Self::Source(name) => name,
-            Self::TakenOver => "peer",
+            Self::Peer => "peer",
             Self::Pod => POD,
         }
     }
@@ -37,59 +37,59 @@ impl Keeper {
     /// Who keeps a rank here that has this source in the service that it is taken over from.
     pub(crate) fn taken_over(source: Option<&str>) -> Self {
         match source {
-            None => Self::Hand,
+            None => Self::Manual,
             Some(POD) => Self::Pod,
-            Some(_) => Self::TakenOver,
+            Some(_) => Self::Peer,
         }
     }
 }
 
 /// A registered rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct OwnedRank {
     /// Who wants it.
-    pub(crate) keeper: Keeper,
+    pub(crate) owner: Owner,
     /// What it is registered with.
     pub(crate) registration: Registration,
 }
 
-/// Keepers of all ranks that were registered; ranks that only batches name have none. Changes with the
+/// Owners of all ranks that were registered; ranks that only batches name have none. Changes with the
 /// registrations, under the same lock.
 #[derive(Debug, Default)]
-pub(super) struct Keepers {
-    kept: Mutex<KeptRanks>,
+pub(super) struct Owners {
+    kept: Mutex<OwnedRanks>,
     changes: AtomicU64,
 }
 
 /// The ranks, and by model how many of them pods registered themselves, so that a new pod costs no walk over all ranks.
 #[derive(Debug, Default)]
-struct KeptRanks {
-    ranks: BTreeMap<RankId, Kept>,
-    models: BTreeMap<ModelKey, KeptCounts>,
+struct OwnedRanks {
+    ranks: BTreeMap<RankId, OwnedRank>,
+    models: BTreeMap<ModelKey, OwnerCounts>,
     /// Ranks that pods registered themselves, of all models.
     pods: usize,
 }
 
 /// Ranks of one model.
 #[derive(Debug, Default)]
-struct KeptCounts {
+struct OwnerCounts {
     pods: usize,
     others: usize,
 }
 
-impl KeptRanks {
-    fn count(&mut self, model: &ModelKey, keeper: &Keeper) {
+impl OwnedRanks {
+    fn count(&mut self, model: &ModelKey, owner: &Owner) {
         let counts = self.models.entry(model.clone()).or_default();
-        match keeper {
-            Keeper::Pod => (counts.pods, self.pods) = (counts.pods + 1, self.pods + 1),
+        match owner {
+            Owner::Pod => (counts.pods, self.pods) = (counts.pods + 1, self.pods + 1),
             _ => counts.others += 1,
         }
     }
 
-    fn discount(&mut self, model: &ModelKey, keeper: &Keeper) {
+    fn discount(&mut self, model: &ModelKey, owner: &Owner) {
         let Some(counts) = self.models.get_mut(model) else { return };
-        match keeper {
-            Keeper::Pod => (counts.pods, self.pods) = (counts.pods - 1, self.pods - 1),
+        match owner {
+            Owner::Pod => (counts.pods, self.pods) = (counts.pods - 1, self.pods - 1),
             _ => counts.others -= 1,
         }
         if (counts.pods, counts.others) == (0, 0) {
@@ -98,19 +98,19 @@ impl KeptRanks {
     }
 }
 
-impl Keepers {
+impl Owners {
     /// Somebody has registered a rank. What is wanted by hand stays so, whoever else wants it.
-    pub(super) fn note(&self, keeper: Keeper, registration: Registration) {
+    pub(super) fn note(&self, owner: Owner, registration: Registration) {
         let (rank, model) = (RankId::of(&registration), registration.model.clone());
         let mut kept = self.kept.lock();
         match kept.ranks.entry(rank) {
             Entry::Vacant(entry) => {
-                entry.insert(Kept { keeper: keeper.clone(), registration });
-                kept.count(&model, &keeper);
+                entry.insert(OwnedRank { owner: owner.clone(), registration });
+                kept.count(&model, &owner);
             }
-            Entry::Occupied(mut entry) if entry.get().keeper != Keeper::Hand => {
-                let before = std::mem::replace(&mut entry.get_mut().keeper, keeper.clone());
-                kept.count(&model, &keeper);
+            Entry::Occupied(mut entry) if entry.get().owner != Owner::Manual => {
+                let before = std::mem::replace(&mut entry.get_mut().owner, owner.clone());
+                kept.count(&model, &owner);
                 kept.discount(&model, &before);
             }
             Entry::Occupied(_) => {}
@@ -122,14 +122,14 @@ impl Keepers {
     pub(super) fn forget(&self, rank: &RankId) {
         let mut kept = self.kept.lock();
         if let Some(removed) = kept.ranks.remove(rank) {
-            kept.discount(&rank.model, &removed.keeper);
+            kept.discount(&rank.model, &removed.owner);
         }
         drop(kept);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn keeper(&self, rank: &RankId) -> Option<Keeper> {
-        self.kept.lock().ranks.get(rank).map(|kept| kept.keeper.clone())
+    pub(super) fn owner(&self, rank: &RankId) -> Option<Owner> {
+        self.kept.lock().ranks.get(rank).map(|kept| kept.owner.clone())
     }
 
     /// How many ranks pods registered themselves.
@@ -147,16 +147,16 @@ impl Keepers {
     pub(super) fn pods_of(&self, model: &ModelKey) -> Vec<RankId> {
         let kept = self.kept.lock();
         let of_model = kept.ranks.iter().filter(|(rank, _)| rank.model == *model);
-        of_model.filter(|(_, kept)| kept.keeper == Keeper::Pod).map(|(rank, _)| rank.clone()).collect()
+        of_model.filter(|(_, kept)| kept.owner == Owner::Pod).map(|(rank, _)| rank.clone()).collect()
     }
 
     /// The source that keeps a rank, if one does.
     pub(super) fn source(&self, rank: &RankId) -> Option<String> {
-        match self.keeper(rank) {
-            Some(Keeper::Source(source)) => Some(source.to_string()),
-            Some(Keeper::TakenOver) => Some(TAKEN_OVER.to_owned()),
-            Some(Keeper::Pod) => Some(POD.to_owned()),
-            Some(Keeper::Hand) | None => None,
+        match self.owner(rank) {
+            Some(Owner::Source(source)) => Some(source.to_string()),
+            Some(Owner::Peer) => Some(TAKEN_OVER.to_owned()),
+            Some(Owner::Pod) => Some(POD.to_owned()),
+            Some(Owner::Manual) | None => None,
         }
     }
 }
@@ -168,12 +168,12 @@ const POD: &str = "pod";
 
 impl Indexer {
     /// Every rank that was registered, and who wants it.
-    pub(crate) fn kept(&self) -> BTreeMap<RankId, Kept> {
-        self.keepers.kept.lock().ranks.clone()
+    pub(crate) fn kept(&self) -> BTreeMap<RankId, OwnedRank> {
+        self.owners.kept.lock().ranks.clone()
     }
 
     /// Changes whenever [`Indexer::kept`] may have.
     pub(crate) fn registrations_changed(&self) -> u64 {
-        self.keepers.changes.load(Ordering::Relaxed)
+        self.owners.changes.load(Ordering::Relaxed)
     }
 }

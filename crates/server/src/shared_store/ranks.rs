@@ -9,12 +9,12 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 /// Each rank that was told something, or was looked at. Fed by the model's writer with what the index is fed with.
-pub(crate) struct SharedRanks {
+pub(crate) struct PublishedRanks {
     maker: RankMaker,
     ranks: RwLock<FxHashMap<WorkerRank, Arc<SharedRank>>>,
 }
 
-impl SharedRanks {
+impl PublishedRanks {
     pub(crate) fn new(maker: RankMaker) -> Self {
         Self { maker, ranks: RwLock::default() }
     }

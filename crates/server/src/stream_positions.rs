@@ -31,12 +31,12 @@ impl StreamName {
 
 /// Positions by stream; the longest remembered ones are forgotten when there are too many.
 #[derive(Debug, Default)]
-pub(crate) struct Remembered {
+pub(crate) struct StreamPositions {
     positions: KeyedMap<StreamName, StreamPosition>,
     in_order: VecDeque<StreamName>,
 }
 
-impl Remembered {
+impl StreamPositions {
     pub(crate) fn keep(&mut self, name: StreamName, position: StreamPosition) {
         if self.positions.insert(name.clone(), position).is_some() {
             return;

@@ -6,7 +6,7 @@ use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
 
 use super::PodName;
-use super::name::{Nameless, is_too_long, queue_of};
+use super::name::{TopicError, is_too_long, queue_of};
 use crate::ingest::decoders::Frames;
 use crate::ingest::listener::Listener;
 use crate::ingest::queue::Queued;
@@ -58,7 +58,7 @@ pub(crate) struct PodMessage {
 
 /// What one topic stands for, and its messages that were not handed on yet.
 struct Topic {
-    pod: Result<Arc<Pod>, Nameless>,
+    pod: Result<Arc<Pod>, TopicError>,
     lot: Vec<PodMessage>,
 }
 
@@ -81,7 +81,7 @@ impl Topics {
     /// # Errors
     ///
     /// When its topic names none.
-    pub(crate) fn sort(&mut self, message: PodMessage) -> Result<(), Nameless> {
+    pub(crate) fn sort(&mut self, message: PodMessage) -> Result<(), TopicError> {
         let topic: &[u8] = message.frames.first().map_or(&[], Vec::as_slice);
         if is_too_long(topic) {
             return PodName::of_topic(topic).map(drop);

@@ -9,8 +9,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use tracing::{info, warn};
 
-use super::{EmptiedModel, Indexer, Keeper, RankId, Registered, Registration, RegistrationError};
-use crate::ingest::{Arrival, BindError, BoundOptions, Connection, Listener, ListenerOptions, Refusal};
+use super::{EmptyModelPolicy, Indexer, Owner, RankId, Registered, Registration, RegistrationError};
+use crate::ingest::{BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal};
 use crate::ingest::{bound_endpoint, is_bound};
 use crate::instance::{InstanceId, ModelKey};
 use crate::logs::log_listener;
@@ -174,10 +174,10 @@ impl Indexer {
     }
 
     /// Registers a pod's rank that has come by itself.
-    fn admit(&self, arrival: &Arrival) -> Result<(), Refusal> {
+    fn admit(&self, arrival: &PendingRegistration) -> Result<(), Refusal> {
         let Some(pods) = self.pods.get() else { return Ok(()) };
         let Pods { options, endpoint, .. } = pods;
-        let Arrival { name, dp_rank, block_size, refused_before } = arrival;
+        let PendingRegistration { name, dp_rank, block_size, refused_before } = arrival;
         // No pod is known to make the thread fail, so a name does.
         #[cfg(test)]
         assert!(name.model_name != "registrar-fault", "a test asked for a failure");
@@ -206,7 +206,7 @@ impl Indexer {
             return Err(Refusal::BlockSizeUnknown);
         };
         self.dismiss_if_outgrown(&model, &name.instance, *dp_rank, block_size);
-        if self.keepers.pod_ranks() >= options.pods_max {
+        if self.owners.pod_ranks() >= options.pods_max {
             self.metrics.bound(Bound::Pods);
             return refuse("too_many_pods", format!("{} have registered themselves already", options.pods_max));
         }
@@ -223,7 +223,7 @@ impl Indexer {
             dp_rank: *dp_rank,
             ..Registration::new(name.instance.clone(), model.clone(), endpoint.as_str(), block_size)
         };
-        match self.register_for(Keeper::Pod, registration) {
+        match self.register_for(Owner::Pod, registration) {
             Ok(Registered::New) => {
                 self.metrics.pod_registered();
                 Ok(())
@@ -235,15 +235,15 @@ impl Indexer {
 
     /// Whether pods may add a model. If they have added as many as they may, one of which no pod is connected makes room.
     fn has_room_for_pod_model(&self, models_max: usize) -> bool {
-        let models = self.keepers.pod_models();
+        let models = self.owners.pod_models();
         if models.len() < models_max {
             return true;
         }
         let Some(model) = models.iter().find(|model| self.is_disconnected(model)) else { return false };
         info!(model_name = %model.model_name, "no pod of the model is connected: it makes room for another model");
-        for rank in self.keepers.pods_of(model) {
+        for rank in self.owners.pods_of(model) {
             self.metrics.pod_left();
-            self.unregister_kept(&rank, EmptiedModel::Goes);
+            self.unregister_owned(&rank, EmptyModelPolicy::Goes);
         }
         true
     }
@@ -301,11 +301,11 @@ impl Indexer {
     }
 
     fn forget_pod(&self, listener: &Listener) {
-        self.unregister_kept(&rank_of(listener), EmptiedModel::Goes);
+        self.unregister_owned(&rank_of(listener), EmptyModelPolicy::Goes);
     }
 
     fn is_automatic(&self, listener: &Listener) -> bool {
-        self.keepers.keeper(&rank_of(listener)) == Some(Keeper::Pod)
+        self.owners.owner(&rank_of(listener)) == Some(Owner::Pod)
     }
 
     fn pod_listener(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
@@ -317,7 +317,7 @@ impl Indexer {
     /// when.
     fn let_pods_go(&self, gone: &mut BTreeMap<u64, Instant>, now: Instant) {
         let Some(timeout) = self.pods.get().and_then(|pods| pods.options.timeout) else { return };
-        let kept = self.kept().into_iter().filter(|(_, kept)| kept.keeper == Keeper::Pod);
+        let kept = self.kept().into_iter().filter(|(_, kept)| kept.owner == Owner::Pod);
         let listeners = kept.filter_map(|(rank, _)| self.pod_listener(&rank.model, &rank.instance, rank.dp_rank));
         let unconnected: Vec<_> = listeners.filter(|it| it.connection() != Connection::Connected).collect();
         gone.retain(|id, _| unconnected.iter().any(|listener| listener.id == *id));

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
 
-use super::{Arrival, ConnectionId, PodName, Refusal};
+use super::{ConnectionId, PendingRegistration, PodName, Refusal};
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::message::Live;
 
 /// Ranks of pods that are remembered by one decoder without being followed.
-const STRANGERS_MAX: usize = 1 << 14;
+const UNREGISTERED_RANKS_MAX: usize = 1 << 14;
 /// Messages of one rank that wait for its registration.
-const ARRIVING_MESSAGES_MAX: usize = 1 << 12;
+const PENDING_MESSAGES_MAX: usize = 1 << 12;
 /// Bytes of messages that wait for registrations in one decoder.
-const ARRIVING_BYTES_MAX: usize = 64 << 20;
+const PENDING_BYTES_MAX: usize = 64 << 20;
 /// A pod that was refused is looked at again after so long.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
 
@@ -40,9 +40,9 @@ struct Stream {
 }
 
 enum State {
-    Followed(Arc<Listener>),
+    Registered(Arc<Listener>),
     /// Its registration is asked for, or wants to know how large its blocks are.
-    Arriving {
+    Pending {
         asked: bool,
         waiting: VecDeque<(ConnectionId, Live)>,
         /// Whether messages after the waiting ones were dropped.
@@ -58,29 +58,29 @@ enum State {
 
 /// What a message finds out about the connection that it came over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Seen {
     /// As the last one.
-    Again,
+    Same,
     /// Over another connection than the last one, or the first one.
-    Anew,
+    Reconnected,
     /// Over an older connection than the last one, which lasts: two engines go by one name.
-    Twice,
+    Duplicate,
 }
 
 /// A message that is somebody's.
-pub(crate) struct Followed {
+pub(crate) struct RoutedMessage {
     pub(crate) listener: Arc<Listener>,
     /// Whose it is as well.
     pub(crate) shadow: Option<Arc<Listener>>,
-    pub(crate) heard: Heard,
+    pub(crate) heard: Seen,
     pub(crate) live: Live,
 }
 
 /// What becomes of a message.
-pub(crate) enum Taken {
-    Followed(Followed),
+pub(crate) enum MessageOutcome {
+    RoutedMessage(RoutedMessage),
     /// It waits; if this is there, the registration is to be asked for.
-    Waits(Option<Arrival>),
+    Waits(Option<PendingRegistration>),
     /// It is dropped, for this reason.
     Dropped(&'static str),
     /// It is dropped, because there are too many pods or messages that wait for a registration.
@@ -90,7 +90,7 @@ pub(crate) enum Taken {
 /// What follows from a refusal.
 pub(crate) enum Refused {
     /// What has come meanwhile says more: the registration is to be asked for again.
-    Asks(Arrival),
+    Asks(PendingRegistration),
     /// So many messages are dropped.
     Dropped(usize),
 }
@@ -104,66 +104,75 @@ impl PodStreams {
         connection: ConnectionId,
         live: Live,
         now: Instant,
-    ) -> Taken {
+    ) -> MessageOutcome {
         let known = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
         let Some(stream) = known else { return self.arrive(name, dp_rank, connection, live, now) };
         match &mut stream.state {
-            State::Followed(listener) => {
+            State::Registered(listener) => {
                 let heard = match stream.connection {
-                    Some(last) if last == connection => Heard::Again,
-                    Some(last) if connection < last && listener.connection() == Connection::Connected => Heard::Twice,
-                    _ => Heard::Anew,
+                    Some(last) if last == connection => Seen::Same,
+                    Some(last) if connection < last && listener.connection() == Connection::Connected => {
+                        Seen::Duplicate
+                    }
+                    _ => Seen::Reconnected,
                 };
-                if heard != Heard::Twice {
+                if heard != Seen::Duplicate {
                     stream.connection = Some(connection);
                 }
                 let (listener, shadow) = (Arc::clone(listener), stream.shadow.clone());
-                Taken::Followed(Followed { listener, shadow, heard, live })
+                MessageOutcome::RoutedMessage(RoutedMessage { listener, shadow, heard, live })
             }
-            State::Arriving { asked, waiting, is_tail_lost } => {
+            State::Pending { asked, waiting, is_tail_lost } => {
                 let bytes = live.message.payload.len();
-                if waiting.len() >= ARRIVING_MESSAGES_MAX || self.arriving_bytes + bytes > ARRIVING_BYTES_MAX {
+                if waiting.len() >= PENDING_MESSAGES_MAX || self.arriving_bytes + bytes > PENDING_BYTES_MAX {
                     *is_tail_lost = true;
-                    return Taken::NoRoom;
+                    return MessageOutcome::NoRoom;
                 }
                 let block_size = live.block_size();
                 self.arriving_bytes += bytes;
                 waiting.push_back((connection, live));
                 let asks = !*asked && block_size.is_some();
                 *asked |= asks;
-                let arrival = || Arrival { name: name.clone(), dp_rank, block_size, refused_before: None };
-                Taken::Waits(asks.then(arrival))
+                let arrival = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
+                MessageOutcome::Waits(asks.then(arrival))
             }
-            State::Refused { until, reason } if now < *until => Taken::Dropped(reason),
+            State::Refused { until, reason } if now < *until => MessageOutcome::Dropped(reason),
             State::Dismissed if stream.connection.is_some_and(|last| connection <= last) => {
-                Taken::Dropped("unregistered")
+                MessageOutcome::Dropped("unregistered")
             }
             State::Refused { .. } | State::Dismissed => self.arrive(name, dp_rank, connection, live, now),
         }
     }
 
     /// A message of a rank that nobody knows, or that may be looked at again.
-    fn arrive(&mut self, name: &PodName, dp_rank: DpRank, connection: ConnectionId, live: Live, now: Instant) -> Taken {
+    fn arrive(
+        &mut self,
+        name: &PodName,
+        dp_rank: DpRank,
+        connection: ConnectionId,
+        live: Live,
+        now: Instant,
+    ) -> MessageOutcome {
         let known = self.streams.get(name).and_then(|ranks| ranks.get(&dp_rank));
         let refused_before = match known.map(|stream| &stream.state) {
             Some(State::Refused { reason, .. }) => Some(*reason),
             _ => None,
         };
         let is_new = known.is_none();
-        if is_new && self.strangers >= STRANGERS_MAX {
+        if is_new && self.strangers >= UNREGISTERED_RANKS_MAX {
             self.sweep(now);
         }
         let bytes = live.message.payload.len();
-        if (is_new && self.strangers >= STRANGERS_MAX) || self.arriving_bytes + bytes > ARRIVING_BYTES_MAX {
-            return Taken::NoRoom;
+        if (is_new && self.strangers >= UNREGISTERED_RANKS_MAX) || self.arriving_bytes + bytes > PENDING_BYTES_MAX {
+            return MessageOutcome::NoRoom;
         }
         let block_size = live.block_size();
         self.arriving_bytes += bytes;
         self.strangers += usize::from(is_new);
-        let state = State::Arriving { asked: true, waiting: VecDeque::from([(connection, live)]), is_tail_lost: false };
+        let state = State::Pending { asked: true, waiting: VecDeque::from([(connection, live)]), is_tail_lost: false };
         let ranks = self.streams.entry(name.clone()).or_default();
         ranks.insert(dp_rank, Stream { state, shadow: None, connection: None });
-        Taken::Waits(Some(Arrival { name: name.clone(), dp_rank, block_size, refused_before }))
+        MessageOutcome::Waits(Some(PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before }))
     }
 
     /// Forgets those that were refused or unregistered, at most once in a while.
@@ -176,28 +185,28 @@ impl PodStreams {
             ranks.retain(|_, stream| match stream.state {
                 State::Refused { until, .. } => now < until,
                 State::Dismissed => false,
-                State::Followed(_) | State::Arriving { .. } => true,
+                State::Registered(_) | State::Pending { .. } => true,
             });
         }
         self.streams.retain(|_, ranks| !ranks.is_empty());
         let states = self.streams.values().flat_map(BTreeMap::values);
-        self.strangers = states.filter(|stream| !matches!(stream.state, State::Followed(_))).count();
+        self.strangers = states.filter(|stream| !matches!(stream.state, State::Registered(_))).count();
     }
 
     /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out, and
     /// whether messages after them were dropped.
-    pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> (Vec<(Heard, Live)>, bool) {
-        let stream = Stream { state: State::Followed(Arc::clone(listener)), shadow: None, connection: None };
+    pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> (Vec<(Seen, Live)>, bool) {
+        let stream = Stream { state: State::Registered(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
         let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
-        if before.as_ref().is_some_and(|state| !matches!(state, State::Followed(_))) {
+        if before.as_ref().is_some_and(|state| !matches!(state, State::Registered(_))) {
             self.strangers -= 1;
         }
-        let Some(State::Arriving { waiting, is_tail_lost, .. }) = before else { return (Vec::new(), false) };
+        let Some(State::Pending { waiting, is_tail_lost, .. }) = before else { return (Vec::new(), false) };
         self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
         let mut last = None;
         let heard = waiting.into_iter().map(|(connection, live)| {
-            let heard = if last.replace(connection) == Some(connection) { Heard::Again } else { Heard::Anew };
+            let heard = if last.replace(connection) == Some(connection) { Seen::Same } else { Seen::Reconnected };
             (heard, live)
         });
         let heard = heard.collect();
@@ -212,10 +221,10 @@ impl PodStreams {
         let mut listeners = Vec::new();
         for stream in self.streams.get_mut(name).into_iter().flat_map(BTreeMap::values_mut) {
             match &mut stream.state {
-                State::Followed(listener) => {
+                State::Registered(listener) => {
                     listeners.extend([&*listener].into_iter().chain(&stream.shadow).map(Arc::clone));
                 }
-                State::Arriving { is_tail_lost, .. } => *is_tail_lost = true,
+                State::Pending { is_tail_lost, .. } => *is_tail_lost = true,
                 State::Refused { .. } | State::Dismissed => {}
             }
         }
@@ -226,7 +235,7 @@ impl PodStreams {
     /// if nobody follows the rank.
     pub(crate) fn follow_beside(&mut self, shadow: &Arc<Listener>) -> Option<Connection> {
         let stream = self.stream_of(shadow)?;
-        let State::Followed(listener) = &stream.state else { return None };
+        let State::Registered(listener) = &stream.state else { return None };
         let connection = listener.connection();
         stream.shadow = Some(Arc::clone(shadow));
         Some(connection)
@@ -236,7 +245,7 @@ impl PodStreams {
     pub(crate) fn take_place(&mut self, shadow: &Arc<Listener>) {
         let Some(stream) = self.stream_of(shadow) else { return };
         if stream.shadow.take_if(|it| Arc::ptr_eq(it, shadow)).is_some()
-            && let State::Followed(listener) = &mut stream.state
+            && let State::Registered(listener) = &mut stream.state
         {
             *listener = Arc::clone(shadow);
         }
@@ -252,17 +261,17 @@ impl PodStreams {
         let Some(state) = stream.map(|stream| &mut stream.state) else { return Refused::Dropped(0) };
         match (state, refusal) {
             // It was registered meanwhile.
-            (State::Followed(_), _) => Refused::Dropped(0),
-            (State::Arriving { asked, waiting, .. }, Refusal::BlockSizeUnknown) => {
+            (State::Registered(_), _) => Refused::Dropped(0),
+            (State::Pending { asked, waiting, .. }, Refusal::BlockSizeUnknown) => {
                 let block_size = waiting.iter().find_map(|(_, live)| live.block_size());
                 *asked = block_size.is_some();
-                let arrival = || Arrival { name: name.clone(), dp_rank, block_size, refused_before: None };
+                let arrival = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
                 asked.then(arrival).map_or(Refused::Dropped(0), Refused::Asks)
             }
             (State::Refused { .. } | State::Dismissed, Refusal::BlockSizeUnknown) => Refused::Dropped(0),
             (state, Refusal::Refused { reason, .. }) => {
                 let refused = State::Refused { until: now + REFUSED_FOR, reason };
-                let State::Arriving { waiting, .. } = std::mem::replace(state, refused) else {
+                let State::Pending { waiting, .. } = std::mem::replace(state, refused) else {
                     return Refused::Dropped(0);
                 };
                 self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
@@ -276,7 +285,7 @@ impl PodStreams {
         let Some(stream) = self.stream_of(listener) else { return };
         // One that was to take another's place only leaves it alone.
         stream.shadow.take_if(|shadow| Arc::ptr_eq(shadow, listener));
-        if matches!(&stream.state, State::Followed(followed) if Arc::ptr_eq(followed, listener)) {
+        if matches!(&stream.state, State::Registered(followed) if Arc::ptr_eq(followed, listener)) {
             stream.state = State::Dismissed;
             self.strangers += 1;
         }
@@ -286,7 +295,7 @@ impl PodStreams {
     pub(crate) fn lost(&self, connection: ConnectionId) -> Vec<Arc<Listener>> {
         let streams = self.streams.values().flat_map(BTreeMap::values);
         let heard = streams.filter_map(|stream| match &stream.state {
-            State::Followed(listener) if stream.connection == Some(connection) => Some((listener, &stream.shadow)),
+            State::Registered(listener) if stream.connection == Some(connection) => Some((listener, &stream.shadow)),
             _ => None,
         });
         heard.flat_map(|(listener, shadow)| [listener].into_iter().chain(shadow)).map(Arc::clone).collect()

@@ -1,23 +1,23 @@
 //! Adapters and salts that a model's engines have used.
 
-use flash_indexer_wire::ContentSpace;
+use flash_indexer_wire::AdapterSalt;
 use parking_lot::Mutex;
 
 /// Adapters with salts that are remembered for each model: the ones seen last.
-const SPACES_MAX: usize = 32;
+const VARIANTS_MAX: usize = 32;
 /// A longer name of an adapter is not remembered, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
 /// The spaces of content seen last.
 #[derive(Debug, Default)]
-pub(crate) struct SeenSpaces {
+pub(crate) struct SeenVariants {
     /// The latest one last.
-    seen: Mutex<Vec<ContentSpace>>,
+    seen: Mutex<Vec<AdapterSalt>>,
 }
 
-impl SeenSpaces {
+impl SeenVariants {
     /// An engine has stored blocks of this space. Cheap when it is the one of the call before.
-    pub(crate) fn note(&self, space: &ContentSpace) {
+    pub(crate) fn note(&self, space: &AdapterSalt) {
         let mut seen = self.seen.lock();
         if seen.last() == Some(space) || space.lora_name().is_some_and(|name| name.len() > NAME_BYTES_MAX) {
             return;
@@ -25,7 +25,7 @@ impl SeenSpaces {
         match seen.iter().position(|other| other == space) {
             Some(at) => seen[at..].rotate_left(1),
             None => {
-                if seen.len() >= SPACES_MAX {
+                if seen.len() >= VARIANTS_MAX {
                     seen.remove(0);
                 }
                 seen.push(space.clone());
@@ -34,7 +34,7 @@ impl SeenSpaces {
     }
 
     /// The spaces, the latest one last.
-    pub(crate) fn list(&self) -> Vec<ContentSpace> {
+    pub(crate) fn list(&self) -> Vec<AdapterSalt> {
         self.seen.lock().clone()
     }
 }
@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn the_spaces_seen_last_are_kept() {
-        let spaces = SeenSpaces::default();
-        let salted = |at: usize| ContentSpace::new(None, Salt::new(&at.to_string()));
-        (0..SPACES_MAX).for_each(|at| spaces.note(&salted(at)));
+        let spaces = SeenVariants::default();
+        let salted = |at: usize| AdapterSalt::new(None, Salt::new(&at.to_string()));
+        (0..VARIANTS_MAX).for_each(|at| spaces.note(&salted(at)));
         spaces.note(&salted(0));
         spaces.note(&salted(99));
-        spaces.note(&ContentSpace::new(Some(&"x".repeat(NAME_BYTES_MAX + 1)), None));
+        spaces.note(&AdapterSalt::new(Some(&"x".repeat(NAME_BYTES_MAX + 1)), None));
         let list = spaces.list();
-        assert_eq!(list.len(), SPACES_MAX);
-        assert_eq!((&list[0], &list[SPACES_MAX - 2], &list[SPACES_MAX - 1]), (&salted(2), &salted(0), &salted(99)));
+        assert_eq!(list.len(), VARIANTS_MAX);
+        assert_eq!((&list[0], &list[VARIANTS_MAX - 2], &list[VARIANTS_MAX - 1]), (&salted(2), &salted(0), &salted(99)));
     }
 }

@@ -1,22 +1,22 @@
 //! What a rank's match is once its further cache groups have had their say.
 
-use flash_indexer_core::groups::{Cut, FurtherGroup, MissingBlock, Shortfall};
+use flash_indexer_core::groups::{Cut, MissingBlock, SecondaryGroup, Shortfall};
 use flash_indexer_core::{LocalHash, PerTier, SequenceHash, Tier};
 
 use super::walk::Walk;
 
 /// A rank's part of a prompt: what its indexed group holds, and what others cut off of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Found {
+pub(super) struct ExplainedMatch {
     pub(super) walk: Walk,
     /// When a tier and the faster ones are used together; nothing where every group can use all that the indexed
     /// one holds.
-    pub(super) lacks: PerTier<Option<Lack>>,
+    pub(super) lacks: PerTier<Option<GroupShortfall>>,
 }
 
 /// Why the further groups of a rank cannot use all that its indexed group holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lack {
+pub(crate) struct GroupShortfall {
     /// Leading blocks that are usable.
     pub(crate) usable: usize,
     /// The engine's name of the first one that is not.
@@ -26,21 +26,21 @@ pub(crate) struct Lack {
     /// Leading blocks that an engine would look for first.
     pub(crate) wanted: usize,
     /// The groups that lack some of what they need of these.
-    pub(crate) groups: Vec<LackingGroup>,
+    pub(crate) groups: Vec<LimitingGroup>,
 }
 
 /// A group that cannot use a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LackingGroup {
-    pub(crate) group: FurtherGroup,
+pub(crate) struct LimitingGroup {
+    pub(crate) group: SecondaryGroup,
     pub(crate) missing_count: u32,
     /// The first ones.
-    pub(crate) missing: Vec<LackedBlock>,
+    pub(crate) missing: Vec<MissingGroupBlock>,
 }
 
 /// A block that a group needs and does not hold in the tiers that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LackedBlock {
+pub(crate) struct MissingGroupBlock {
     pub(crate) position: usize,
     pub(crate) local: Option<LocalHash>,
     pub(crate) sequence: Option<SequenceHash>,
@@ -48,7 +48,7 @@ pub(crate) struct LackedBlock {
     pub(crate) held_in: Option<Tier>,
 }
 
-impl Found {
+impl ExplainedMatch {
     /// `cut` says where so many leading blocks of the query are cut off in tiers up to one.
     pub(super) fn new(
         mut walk: Walk,
@@ -59,7 +59,7 @@ impl Found {
         let lacks = Tier::ALL.map(|tier| {
             let held = walk.blocks[tier];
             let cut = cut(query, u32::try_from(held).ok()?, tier)?;
-            Some(Lack::new(cut, held, query, &path))
+            Some(GroupShortfall::new(cut, held, query, &path))
         });
         Self { walk, lacks: PerTier(lacks) }
     }
@@ -76,17 +76,17 @@ impl Found {
     }
 }
 
-impl Lack {
+impl GroupShortfall {
     fn new(Cut { usable, wanted, shortfalls }: Cut, held: usize, query: &[LocalHash], path: &[SequenceHash]) -> Self {
         let usable = usable as usize;
         let block = |MissingBlock { position, held_in }| {
             let position = position as usize;
             let (local, sequence) = (query.get(position).copied(), path.get(position).copied());
-            LackedBlock { position, local, sequence, held_in }
+            MissingGroupBlock { position, local, sequence, held_in }
         };
         let group = |Shortfall { group, missing_count, missing }| {
             let missing = missing.into_iter().map(block).collect();
-            LackingGroup { group, missing_count, missing }
+            LimitingGroup { group, missing_count, missing }
         };
         let groups = shortfalls.into_iter().map(group);
         Self { usable, sequence: path.get(usable).copied(), held, wanted: wanted as usize, groups: groups.collect() }

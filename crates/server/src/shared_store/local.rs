@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use flash_indexer_core::{SharedIndex, WorkerRank};
-use flash_indexer_redis::{Holder, HolderId, OwnRank, Ranks, Scope};
+use flash_indexer_redis::{Holder, HolderId, LocalRank, Ranks, Scope};
 use rustc_hash::FxHashMap;
 
-use super::{Description, Fares, Models};
+use super::{Description, Models, RankStatus};
 use crate::ingest::Trust;
 use crate::instance::InstanceId;
 use crate::model::Model;
 
 /// Looks at all models whenever it is asked.
-pub(super) struct OwnRanks {
+pub(super) struct LocalRanks {
     pub(super) models: Arc<Models>,
 }
 
-impl Ranks for OwnRanks {
-    fn ranks(&self) -> Vec<OwnRank> {
+impl Ranks for LocalRanks {
+    fn ranks(&self) -> Vec<LocalRank> {
         let models: Vec<Arc<Model>> = self.models.read().values().cloned().collect();
         models.iter().flat_map(|model| of_model(model)).collect()
     }
@@ -28,7 +28,7 @@ pub(super) fn scope(model_name: &str, tenant_id: &str, block_size: u32) -> Scope
     Scope::of(&[model_name, tenant_id, &block_size.to_string()])
 }
 
-fn of_model(model: &Model) -> Vec<OwnRank> {
+fn of_model(model: &Model) -> Vec<LocalRank> {
     let Some(shared) = &model.shared else { return Vec::new() };
     let scope = scope(&model.key.model_name, &model.key.tenant_id, model.block_size.tokens());
     let lora_name = model.lora_name.read().clone();
@@ -39,7 +39,7 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
             Trust::Recovering => Trust::Degraded,
             trust => trust,
         };
-        let fares = Fares { trust, blocks: blocks.get(&rank).copied().unwrap_or_default() };
+        let status = RankStatus { trust, blocks: blocks.get(&rank).copied().unwrap_or_default() };
         let id = HolderId::of(scope, &[instance.as_key(), &rank.dp_rank.to_string()]);
         let description = Description {
             model_name: model.key.model_name.clone(),
@@ -51,7 +51,7 @@ fn of_model(model: &Model) -> Vec<OwnRank> {
             instance_id: instance.into(),
         };
         let holder = Holder { id, scope, description: json(&description) };
-        OwnRank { holder, state: json(&fares), rank: shared.of(rank) }
+        LocalRank { holder, state: json(&status), rank: shared.of(rank) }
     };
     model.ranks().into_iter().map(own).collect()
 }
@@ -78,11 +78,11 @@ mod tests {
     use parking_lot::RwLock;
 
     use super::*;
-    use crate::explain::{History, SeenSpaces};
+    use crate::explain::{History, SeenVariants};
     use crate::instance::ModelKey;
     use crate::metrics::{MetricNames, Metrics, ModelCounts};
     use crate::model::{Instance, ReplaceableIndex, Windows};
-    use crate::shared::SharedRanks;
+    use crate::shared_store::PublishedRanks;
     use crate::supervision::Supervisor;
 
     const RANKS: u32 = 500;
@@ -135,14 +135,14 @@ mod tests {
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(Design::DEFAULT, Box::new(counting)),
             supervisor: Supervisor::start(&metrics).expect("a thread"),
-            shared: Some(SharedRanks::new(RankMaker::default())),
+            shared: Some(PublishedRanks::new(RankMaker::default())),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),
             id: 1,
             uses: None,
             history: History::new(0),
-            spaces: SeenSpaces::default(),
+            spaces: SeenVariants::default(),
             metrics,
             writer: 0,
         };
@@ -156,7 +156,7 @@ mod tests {
             model.index().apply(WorkerRank { worker, dp_rank: DpRank(dp_rank) }, &event);
         }
         let own = of_model(&model);
-        let blocks = own.iter().map(|own| serde_json::from_slice::<Fares>(&own.state).expect("a state").blocks);
+        let blocks = own.iter().map(|own| serde_json::from_slice::<RankStatus>(&own.state).expect("a state").blocks);
         assert_eq!(blocks.collect::<Vec<_>>(), (0..RANKS as usize).map(|rank| rank % 3 + 1).collect::<Vec<_>>());
         assert_eq!((size_calls.load(Relaxed), sizes_calls.load(Relaxed)), (0, 1));
     }

@@ -20,14 +20,14 @@ pub(crate) struct PodName {
 
 /// A topic does not say whose messages are under it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Nameless {
+pub(crate) enum TopicError {
     #[error("the topic {topic:?} names no model: give the engine the topic kv@<pod>@<model>")]
     NoModel { topic: String },
     #[error("a topic of {bytes} bytes is no name or names too much: give the engine the topic kv@<pod>@<model>")]
     NoName { bytes: usize },
 }
 
-impl Nameless {
+impl TopicError {
     /// A short name for counting.
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
@@ -38,15 +38,15 @@ impl Nameless {
 }
 
 impl PodName {
-    pub(crate) fn of_topic(topic: &[u8]) -> Result<Self, Nameless> {
-        let no_name = || Nameless::NoName { bytes: topic.len() };
+    pub(crate) fn of_topic(topic: &[u8]) -> Result<Self, TopicError> {
+        let no_name = || TopicError::NoName { bytes: topic.len() };
         if is_too_long(topic) {
             return Err(no_name());
         }
         // Engines agree on topics, and whose it is is not known before.
         let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
         let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
-        let model_name = names.model.ok_or_else(|| Nameless::NoModel { topic: shown() })?;
+        let model_name = names.model.ok_or_else(|| TopicError::NoModel { topic: shown() })?;
         check_name(NameField::ModelName, model_name).map_err(|_| no_name())?;
         let instance = InstanceId::parse(names.pod).map_err(|_| no_name())?;
         Ok(Self { instance, model_name: model_name.to_owned() })

@@ -127,20 +127,20 @@ impl Bound {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BoundLabel {
+struct LimitLabel {
     bound: &'static str,
 }
 
 #[derive(Debug)]
-pub(super) struct BoundMetrics {
+pub(super) struct LimitMetrics {
     reached: [Counter; Bound::ALL.len()],
 }
 
-impl BoundMetrics {
+impl LimitMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let help = "Times that a bound was reached, by bound";
-        let family = registered(registry, "bounds_reached", help, Family::<BoundLabel, Counter>::default());
-        Self { reached: resolved(&family, Bound::ALL, |bound| BoundLabel { bound: bound.as_str() }) }
+        let family = registered(registry, "bounds_reached", help, Family::<LimitLabel, Counter>::default());
+        Self { reached: resolved(&family, Bound::ALL, |bound| LimitLabel { bound: bound.as_str() }) }
     }
 }
 

@@ -3,21 +3,21 @@
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{LocalHash, SequenceHash, WorkerRank};
 
-use super::history::{Ordinal, Remembered};
-use super::loss::{BlockChange, Clear, CompleteFrom, Loss, Removal, loss};
+use super::history::{HistorySnapshot, Ordinal};
+use super::loss::{BlockChange, Clear, HistoryStart, Loss, Removal, loss};
 use super::walk::{Names, add_names_at};
 
 /// What happened to each block and rank, in order.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct BlockTimeline {
     changes: KeyedMap<(WorkerRank, SequenceHash), Vec<(Ordinal, BlockChange)>>,
     clears: KeyedMap<WorkerRank, Vec<(Ordinal, Clear)>>,
-    complete_from: CompleteFrom,
+    complete_from: HistoryStart,
     followers: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
 }
 
-impl Past {
-    pub(super) fn new(remembered: &Remembered) -> Self {
+impl BlockTimeline {
+    pub(super) fn new(remembered: &HistorySnapshot) -> Self {
         let mut past = Self::default();
         let changes = &mut past.changes;
         let mut add = |rank, sequence, ordinal, change| {
@@ -42,7 +42,7 @@ impl Past {
             let clear = Clear { at: cleared.at, cause: cleared.cause };
             past.clears.entry(cleared.rank).or_default().push((ordinal, clear));
         }
-        past.complete_from = CompleteFrom {
+        past.complete_from = HistoryStart {
             added: remembered.stored.complete_from().max(remembered.copied.complete_from()),
             removed: remembered.removed.complete_from(),
             cleared: remembered.cleared.complete_from(),

@@ -10,13 +10,13 @@
 //! A pod's messages all go to the decoder that the FNV-1a hash of its name chooses, so they stay in order. Its ranks
 //! publish each for itself, so each has a stream and a listener of its own, as if it were dialled.
 
-mod arrival;
 mod name;
+mod pending_registration;
 mod streams;
 mod topics;
 
-pub(crate) use self::arrival::{Arrival, Refusal};
 pub(super) use self::name::queue_of;
 pub(crate) use self::name::{PodName, bound_endpoint, is_bound};
-pub(super) use self::streams::{Followed, Heard, PodStreams, Refused, Taken};
+pub(crate) use self::pending_registration::{PendingRegistration, Refusal};
+pub(super) use self::streams::{MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};
 pub(super) use self::topics::{ConnectionId, Pod, PodMessage, Topics};

@@ -13,12 +13,12 @@ use flash_indexer_wire::{
 };
 use rustc_hash::FxHashMap;
 
+use super::bound_pods::Seen;
 use super::change::Change;
-use super::hold::Position;
+use super::held_ranks::Position;
 use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
-use super::place::{Detail, Place, Read, Unsaid, UnsaidOfBlocks};
-use super::pods::Heard;
+use super::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, Read, ResumePoint};
 use super::trust::Trust;
 use crate::engine::EngineKind;
 use crate::explain::ClearCause;
@@ -30,10 +30,10 @@ pub(super) const READING_FAILED: &str =
     "reading a message failed by a fault of this program: what was known is forgotten";
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
-struct Awaited {
+struct PendingRead {
     sequence: u64,
     dp_rank: DpRank,
-    detail: Detail,
+    detail: DecoderStateDetail,
     read: Read,
 }
 
@@ -46,7 +46,7 @@ fn is_unplaced(position: Position) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SeenBlockSize {
     /// Nothing has happened that could change it.
-    Settled,
+    LastTrust,
     /// The engine has started again, and has stored nothing since.
     Open,
     /// The first store of this life has blocks of another size.
@@ -54,7 +54,7 @@ enum SeenBlockSize {
 }
 
 /// What decoding knows of one listener between its messages.
-pub(super) struct Intake {
+pub(super) struct ListenerDecoder {
     listener: Arc<Listener>,
     metrics: Arc<Metrics>,
     adapter: EngineAdapter,
@@ -73,7 +73,7 @@ pub(super) struct Intake {
     /// Ranks that are known to be degraded because none of their cache groups tells what blocks contain.
     contentless: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
-    awaited: Option<Awaited>,
+    awaited: Option<PendingRead>,
     /// What is to follow the next statement about the whole stream.
     after_trust: Vec<Change>,
     hybrid_reported: bool,
@@ -89,7 +89,7 @@ pub(super) struct Intake {
     changed_bytes: usize,
 }
 
-impl Intake {
+impl ListenerDecoder {
     pub(super) fn new(listener: Arc<Listener>, metrics: Arc<Metrics>) -> Self {
         let replay = match listener.options.replay_endpoint {
             Some(_) => Replay::Available,
@@ -123,7 +123,7 @@ impl Intake {
             repeated_rejections: Repeats::default(),
             repeated_replays: Repeats::default(),
             repeated_ends: Repeats::default(),
-            block_size: SeenBlockSize::Settled,
+            block_size: SeenBlockSize::LastTrust,
             has_started_over: false,
             changes: Vec::new(),
             changed_bytes: 0,
@@ -193,7 +193,7 @@ impl Intake {
     /// The size of the engine's blocks, once, if it came back with another one.
     pub(super) fn take_outgrown(&mut self) -> Option<u32> {
         let SeenBlockSize::Other(tokens) = self.block_size else { return None };
-        self.block_size = SeenBlockSize::Settled;
+        self.block_size = SeenBlockSize::LastTrust;
         Some(tokens)
     }
 
@@ -202,7 +202,11 @@ impl Intake {
     }
 
     /// A function that says where a rank stands, to be asked after the changes are made.
-    pub(super) fn place(&self, dp_rank: DpRank, detail: Detail) -> impl FnOnce() -> Place + Send + use<> {
+    pub(super) fn place(
+        &self,
+        dp_rank: DpRank,
+        detail: DecoderStateDetail,
+    ) -> impl FnOnce() -> ResumePoint + Send + use<> {
         let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
         let translator = self.translators.get(&dp_rank);
@@ -210,25 +214,25 @@ impl Intake {
             true => None,
             false => Some(translator.map(|translator| translator.groups().collect()).unwrap_or_default()),
         };
-        let of_blocks = translator.filter(|_| detail == Detail::Full).map(|translator| UnsaidOfBlocks {
+        let of_blocks = translator.filter(|_| detail == DecoderStateDetail::Full).map(|translator| BlockDecoderState {
             salts: translator.salts().collect(),
             contents: translator.contents().map(Iterator::collect),
         });
-        let unsaid = Unsaid { groups, of_blocks: of_blocks.unwrap_or_default() };
+        let decoder_state = DecoderState { groups, of_blocks: of_blocks.unwrap_or_default() };
         move || {
             // What is missing behind the position is not its concern.
             let trust = match listener.settled_trust(dp_rank) {
                 Trust::Exact if is_doubtful => Trust::Degraded,
                 trust => trust,
             };
-            Place { position: Position { cursor, epoch, trust }, unsaid }
+            ResumePoint { position: Position { cursor, epoch, trust }, decoder_state }
         }
     }
 
     /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
     /// that is over, or if the stream gets there by a leap.
-    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: Detail, read: Read) {
-        self.awaited = Some(Awaited { sequence, dp_rank, detail, read });
+    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: DecoderStateDetail, read: Read) {
+        self.awaited = Some(PendingRead { sequence, dp_rank, detail, read });
         if let Some(cursor) = self.stream.position().cursor {
             self.read_awaited(cursor.sequence);
         }
@@ -237,14 +241,15 @@ impl Intake {
     /// The message of this number is the last one that was applied.
     fn read_awaited(&mut self, sequence: u64) {
         let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
-        if let Some(Awaited { dp_rank, detail, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence) {
+        if let Some(PendingRead { dp_rank, detail, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence)
+        {
             let place = self.place(dp_rank, detail);
             self.changes.push(Change::Do(Box::new(move || read(place()))));
         }
     }
 
     /// What the stream has said of a rank is known from elsewhere.
-    pub(super) fn learn(&mut self, dp_rank: DpRank, Unsaid { groups, of_blocks }: Unsaid) {
+    pub(super) fn learn(&mut self, dp_rank: DpRank, DecoderState { groups, of_blocks }: DecoderState) {
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
         translator.learn_salts(of_blocks.salts);
         if let Some(contents) = of_blocks.contents {
@@ -304,17 +309,17 @@ impl Intake {
     }
 
     /// Takes in a live message from the bound socket, where only messages show whether a connection stands.
-    pub(super) fn hear(&mut self, heard: Heard, live: Live, now: Instant) {
+    pub(super) fn hear(&mut self, heard: Seen, live: Live, now: Instant) {
         match heard {
-            Heard::Again => {}
-            Heard::Anew => {
+            Seen::Same => {}
+            Seen::Reconnected => {
                 if self.listener.connection() == Connection::Connected {
                     self.disconnected();
                 }
                 self.listener.set_connection(Connection::Connected);
                 self.connected(now);
             }
-            Heard::Twice => {
+            Seen::Duplicate => {
                 let why = "two engines publish under the pod's name: only the one that connected last is followed";
                 self.reject("duplicate_pod", why.to_owned());
                 return self.changes.push(Change::Raise(Some(self.listener.dp_rank), why.to_owned()));

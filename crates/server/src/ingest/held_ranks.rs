@@ -30,7 +30,7 @@ impl Position {
 
 /// What a release did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// The rank's stream is applied from now on.
     Now,
     /// Other ranks of the same stream are still held.
@@ -41,12 +41,12 @@ pub enum Released {
 
 /// Held ranks of one stream, and what is known of those that are held no more.
 #[derive(Debug, Default)]
-pub(crate) struct Hold {
+pub(crate) struct HeldRanks {
     held: BTreeSet<DpRank>,
     released: Vec<(DpRank, Option<Position>)>,
 }
 
-impl Hold {
+impl HeldRanks {
     pub(crate) fn hold(&mut self, dp_rank: DpRank) {
         self.held.insert(dp_rank);
     }
@@ -61,12 +61,12 @@ impl Hold {
     }
 
     /// The rank needs to be held no more, because it is known or because it is gone.
-    pub(crate) fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> Released {
+    pub(crate) fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> ReleaseOutcome {
         if !self.held.remove(&dp_rank) {
-            return Released::NotHeld;
+            return ReleaseOutcome::NotHeld;
         }
         self.released.push((dp_rank, position));
-        if self.held.is_empty() { Released::Now } else { Released::WaitingForOthers }
+        if self.held.is_empty() { ReleaseOutcome::Now } else { ReleaseOutcome::WaitingForOthers }
     }
 
     /// What is known of the released ranks.

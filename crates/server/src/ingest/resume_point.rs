@@ -2,38 +2,38 @@
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::Salt;
-use flash_indexer_wire::{KnownGroup, Remembered};
+use flash_indexer_wire::{KnownGroup, RecentBlock};
 
-use super::hold::Position;
+use super::held_ranks::Position;
 
-/// Where a rank stands, and what its stream leaves unsaid from there on.
+/// Where a rank stands, and what its stream leaves decoder_state from there on.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ResumePoint {
     pub(crate) position: Position,
-    pub(crate) unsaid: Unsaid,
+    pub(crate) decoder_state: DecoderState,
 }
 
 /// What a stream has said once, and what comes later in it is to be understood with.
 #[derive(Debug, Default)]
-pub(crate) struct Unsaid {
+pub(crate) struct DecoderState {
     /// Cache groups that were named; none where it is not known whether there are any.
     pub(crate) groups: Option<Vec<KnownGroup>>,
     /// Of single blocks.
-    pub(crate) of_blocks: UnsaidOfBlocks,
+    pub(crate) of_blocks: BlockDecoderState,
 }
 
 /// The part of it that grows with what the rank holds.
 #[derive(Debug, Default)]
-pub(crate) struct UnsaidOfBlocks {
+pub(crate) struct BlockDecoderState {
     /// Blocks whose salt is inherited by those that follow them.
     pub(crate) salts: Vec<(SequenceHash, Salt)>,
     /// What blocks contain that may be named again without it; none of a rank that has not offloaded.
-    pub(crate) contents: Option<Vec<Remembered>>,
+    pub(crate) contents: Option<Vec<RecentBlock>>,
 }
 
-/// How much of what is unsaid is wanted with a place.
+/// How much of what is decoder_state is wanted with a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Detail {
+pub(crate) enum DecoderStateDetail {
     /// All but what is about single blocks.
     Brief,
     /// Everything: some bytes for each salted block and for each block of a rank that offloads are copied.
@@ -41,7 +41,7 @@ pub(crate) enum Detail {
 }
 
 /// Reads the index where a rank's writer is between two messages.
-pub(crate) type Read = Box<dyn FnOnce(Place) + Send>;
+pub(crate) type Read = Box<dyn FnOnce(ResumePoint) + Send>;
 
 /// When to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use crate::instance::{InstanceId, ModelKey};
 
 /// Ranks remembered after they were unregistered: the last ones.
-const DEPARTURES_MAX: usize = 1_024;
+const TOMBSTONES_MAX: usize = 1_024;
 
 /// A rank that was unregistered.
 #[derive(Debug, Clone)]
-pub(crate) struct Departure {
+pub(crate) struct Tombstone {
     pub(crate) at: Instant,
     pub(crate) instance: InstanceId,
     pub(crate) dp_rank: DpRank,
@@ -22,25 +22,25 @@ pub(crate) struct Departure {
 
 /// The ranks that were unregistered last.
 #[derive(Debug, Default)]
-pub(crate) struct Departures {
-    list: Mutex<VecDeque<Departure>>,
+pub(crate) struct Tombstones {
+    list: Mutex<VecDeque<Tombstone>>,
 }
 
-impl Departures {
-    pub(crate) fn note(&self, departure: Departure) {
+impl Tombstones {
+    pub(crate) fn note(&self, tombstone: Tombstone) {
         let mut list = self.list.lock();
-        let is_same = |other: &Departure| {
-            (&other.model, &other.instance, other.dp_rank) == (&departure.model, &departure.instance, departure.dp_rank)
+        let is_same = |other: &Tombstone| {
+            (&other.model, &other.instance, other.dp_rank) == (&tombstone.model, &tombstone.instance, tombstone.dp_rank)
         };
         list.retain(|other| !is_same(other));
-        if list.len() >= DEPARTURES_MAX {
+        if list.len() >= TOMBSTONES_MAX {
             list.pop_front();
         }
-        list.push_back(departure);
+        list.push_back(tombstone);
     }
 
     /// Those of one model, each rank once, the latest last.
-    pub(crate) fn of(&self, model: &ModelKey) -> Vec<Departure> {
-        self.list.lock().iter().filter(|departure| departure.model == *model).cloned().collect()
+    pub(crate) fn of(&self, model: &ModelKey) -> Vec<Tombstone> {
+        self.list.lock().iter().filter(|tombstone| tombstone.model == *model).cloned().collect()
     }
 }

@@ -8,11 +8,12 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::Start;
 
 use super::{Decoder, Decoders, QUEUE_FULL, Work, queued_bytes};
+use crate::ingest::bound_pods::{
+    ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
+    queue_of,
+};
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::message::Live;
-use crate::ingest::pods::{
-    Arrival, ConnectionId, Followed, Pod, PodMessage, PodName, Refusal, Refused, Taken, queue_of,
-};
 use crate::instance::InstanceId;
 use crate::metrics::Bound;
 
@@ -33,7 +34,7 @@ impl Decoders {
     }
 
     /// Pods that want to be registered.
-    pub(crate) fn arrivals(&self) -> Receiver<Arrival> {
+    pub(crate) fn arrivals(&self) -> Receiver<PendingRegistration> {
         self.arrivals.clone()
     }
 
@@ -66,7 +67,7 @@ impl Decoders {
     }
 
     /// A pod's rank is not followed.
-    pub(crate) fn refuse(&self, arrival: Arrival, refusal: Refusal) {
+    pub(crate) fn refuse(&self, arrival: PendingRegistration, refusal: Refusal) {
         let queue = &self.queues[self.of_pod(&arrival.name.instance)];
         // It fails only when the decoder has ended, and with it everything.
         let _ = queue.sender.send(Work::Refused(arrival.name, arrival.dp_rank, refusal));
@@ -83,7 +84,7 @@ impl Decoder {
     /// Takes messages of a pod in. Those of one rank that follow each other are taken in together.
     pub(super) fn take_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
         let now = Instant::now();
-        let mut together: Vec<Followed> = Vec::new();
+        let mut together: Vec<RoutedMessage> = Vec::new();
         for PodMessage { connection, frames } in messages {
             self.metrics.message();
             let live = match Live::of(frames) {
@@ -97,15 +98,15 @@ impl Decoder {
                 }
             };
             match self.pods.take(&pod.name, live.dp_rank(), connection, live, now) {
-                Taken::Followed(message) => {
+                MessageOutcome::RoutedMessage(message) => {
                     if together.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
                         self.take_together(std::mem::take(&mut together), pod, now);
                     }
                     together.push(message);
                 }
-                Taken::Waits(arrival) => self.announce(arrival),
-                Taken::Dropped(reason) => self.metrics.rejected(reason),
-                Taken::NoRoom => {
+                MessageOutcome::Waits(arrival) => self.announce(arrival),
+                MessageOutcome::Dropped(reason) => self.metrics.rejected(reason),
+                MessageOutcome::NoRoom => {
                     self.metrics.rejected(QUEUE_FULL);
                     self.metrics.bound(Bound::Arrivals);
                 }
@@ -131,7 +132,7 @@ impl Decoder {
     }
 
     /// Takes messages of one listener in.
-    fn take_together(&mut self, messages: Vec<Followed>, pod: &Pod, now: Instant) {
+    fn take_together(&mut self, messages: Vec<RoutedMessage>, pod: &Pod, now: Instant) {
         let Some(first) = messages.first() else { return };
         let (listener, shadow) = (Arc::clone(&first.listener), first.shadow.clone());
         pod.note_follower(&listener);
@@ -146,19 +147,24 @@ impl Decoder {
 
     /// A pod that came by itself, and comes back with blocks of another size, is registered anew.
     fn look_at_block_size(&mut self, listener: &Arc<Listener>) {
-        let outgrown = self.intakes.get_mut(&listener.id).and_then(super::Intake::take_outgrown);
+        let outgrown = self.intakes.get_mut(&listener.id).and_then(super::ListenerDecoder::take_outgrown);
         if let Some(block_size) = outgrown {
             let (name, dp_rank) = (listener.pod_name(), listener.dp_rank);
-            self.announce(Some(Arrival { name, dp_rank, block_size: Some(block_size), refused_before: None }));
+            self.announce(Some(PendingRegistration {
+                name,
+                dp_rank,
+                block_size: Some(block_size),
+                refused_before: None,
+            }));
         }
     }
 
     /// Has a pod registered.
-    fn announce(&mut self, arrival: Option<Arrival>) {
+    fn announce(&mut self, arrival: Option<PendingRegistration>) {
         let Some(arrival) = arrival else { return };
         if let Err(error) = self.arrived.try_send(arrival) {
             self.metrics.bound(Bound::Arrivals);
-            let Arrival { name, dp_rank, .. } = error.into_inner();
+            let PendingRegistration { name, dp_rank, .. } = error.into_inner();
             let why = "too many pods want to be registered at a time".to_owned();
             self.refuse(&name, dp_rank, &Refusal::Refused { reason: "too_many_arrivals", why });
         }

@@ -6,7 +6,7 @@ use super::PodName;
 
 /// A rank of a pod asks to be followed, or to be followed otherwise.
 #[derive(Debug, Clone)]
-pub(crate) struct Arrival {
+pub(crate) struct PendingRegistration {
     pub(crate) name: PodName,
     pub(crate) dp_rank: DpRank,
     /// Tokens in its blocks, if it has said so.

@@ -10,8 +10,8 @@ use serde::de::IntoDeserializer;
 
 use super::KubernetesNamespace;
 use crate::discovery::reconcile::Targets;
-use crate::discovery::report::Found;
-use crate::discovery::template::{EngineTemplate, Traits};
+use crate::discovery::report::DiscoveredTargets;
+use crate::discovery::template::{EngineTemplate, EngineTraits};
 use crate::engine::Removal;
 use crate::instance::InstanceId;
 use crate::names::shorten;
@@ -84,8 +84,8 @@ impl Pod {
         said.into_iter().find_map(|values| values.get(&name)).map(String::as_str)
     }
 
-    fn traits(&self) -> Result<Traits, String> {
-        Ok(Traits {
+    fn traits(&self) -> Result<EngineTraits, String> {
+        Ok(EngineTraits {
             model_name: self.said("model-name").map(str::to_owned),
             tenant_id: self.said("tenant-id").map(str::to_owned),
             block_size: match self.number("block-size")? {
@@ -138,7 +138,7 @@ pub(super) struct PodSet {
     namespace: KubernetesNamespace,
     pods: BTreeMap<(String, String), Known>,
     /// All of them together, until one changes.
-    found: Option<Found>,
+    found: Option<DiscoveredTargets>,
 }
 
 impl PodSet {
@@ -183,13 +183,13 @@ impl PodSet {
     }
 
     /// The engines among them. Cheap as long as nothing changes.
-    pub(super) fn found(&mut self) -> Found {
+    pub(super) fn found(&mut self) -> DiscoveredTargets {
         let pods = &self.pods;
         let found = self.found.get_or_insert_with(|| {
             let targets = pods.values().flat_map(|known| known.targets.clone()).collect();
-            Found::new(targets, pods.values().filter_map(|known| known.problem.clone()).collect())
+            DiscoveredTargets::new(targets, pods.values().filter_map(|known| known.problem.clone()).collect())
         });
-        Found { targets: Arc::clone(&found.targets), problems: Arc::clone(&found.problems) }
+        DiscoveredTargets { targets: Arc::clone(&found.targets), problems: Arc::clone(&found.problems) }
     }
 
     fn targets(&self, pod: &Pod, address: &str) -> Result<Targets, String> {

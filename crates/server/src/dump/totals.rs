@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use flash_indexer_core::groups::{FurtherGroup, GroupId};
+use flash_indexer_core::groups::{GroupId, SecondaryGroup};
 use flash_indexer_core::{SequenceHash, Tier};
 
-use super::event::{ReadGone, ReadGroup, ReadStored, ReadTier};
-use super::read::{DumpError, GoneBlocks, StoredBlocks, StoredNames, Told};
+use super::event::{ReadGroup, ReadRecent, ReadStored, ReadTier};
+use super::read::{DumpEntry, DumpError, RecentBlocks, StoredBlocks, StoredNames};
 use super::record::RankRecord;
 use super::tally::Tally;
 use crate::hashes::AnyHash;
 
 #[derive(Debug, Default)]
-pub(super) struct Came {
+pub(super) struct ReceivedTotals {
     /// Of the indexed cache group.
     pub(super) blocks: Tally,
     /// Of others, by number.
@@ -21,9 +21,9 @@ pub(super) struct Came {
     contents: Tally,
 }
 
-impl Came {
+impl ReceivedTotals {
     /// What an event that was read says, counted.
-    pub(super) fn take(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> Told {
+    pub(super) fn take(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> DumpEntry {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
         let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone } = stored;
         let copies = copies.unwrap_or(1);
@@ -31,13 +31,13 @@ impl Came {
         match (group, gone) {
             (Some(ReadGroup { group, needs, blocks: names }), _) => {
                 self.groups.entry(group).or_default().add_names(tier, copies, &names);
-                let group = FurtherGroup { id: GroupId(group), reach: needs.into() };
-                Told::Names(StoredNames { group, tier, copies, names })
+                let group = SecondaryGroup { id: GroupId(group), reach: needs.into() };
+                DumpEntry::Names(StoredNames { group, tier, copies, names })
             }
-            (None, Some(ReadGone { remembered, parent_hash, salt, blocks })) => {
+            (None, Some(ReadRecent { remembered, parent_hash, salt, blocks })) => {
                 let (parent, age) = (parent_hash.map(name), remembered.into());
                 self.contents.add_contents(age, parent, &blocks);
-                Told::Gone(GoneBlocks { parent, blocks, salt, age })
+                DumpEntry::Gone(RecentBlocks { parent, blocks, salt, age })
             }
             (None, None) => {
                 let (parent, remembered) = (parent_hash.map(name), remembered.map(Into::into));
@@ -45,7 +45,7 @@ impl Came {
                 if let Some(age) = remembered {
                     self.contents.add_contents(age, parent, &blocks);
                 }
-                Told::Blocks(StoredBlocks { tier, parent, copies, blocks, salt, remembered })
+                DumpEntry::Blocks(StoredBlocks { tier, parent, copies, blocks, salt, remembered })
             }
         }
     }

@@ -4,7 +4,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorOptions, Unusable};
 use rustc_hash::FxHashMap;
 
-use super::{Intake, Message, SeenBlockSize};
+use super::{ListenerDecoder, Message, SeenBlockSize};
 use crate::ingest::change::Change;
 use crate::ingest::listener::Listener;
 use crate::logs::log_listener;
@@ -13,7 +13,7 @@ use crate::metrics::Bound;
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
 
-impl Intake {
+impl ListenerDecoder {
     /// Applies a message that is the stream's next.
     pub(super) fn apply_message(&mut self, sequence: u64, message: &Message) {
         if sequence == 0 {
@@ -98,7 +98,7 @@ impl Intake {
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
         if matches!(event, EngineEvent::Stored(_)) {
-            self.block_size = SeenBlockSize::Settled;
+            self.block_size = SeenBlockSize::LastTrust;
         }
         listener.model.windows.note(translator.window());
         listener.model.spaces.note(translator.space());

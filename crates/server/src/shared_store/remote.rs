@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flash_indexer_core::hashing::{BlockSize, HashSpace, TokenWindow};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow};
 use flash_indexer_core::{DpRank, WorkerId};
-use flash_indexer_redis::{HolderId, Listed, PublisherId, Scope};
+use flash_indexer_redis::{HolderId, ListedRank, PublisherId, Scope};
 use tracing::warn;
 
-use super::own::scope;
-use super::{Description, Fares};
+use super::local::scope;
+use super::{Description, RankStatus};
 use crate::ingest::Trust;
 use crate::instance::{InstanceId, InstanceIdError, ModelKey};
 use crate::metrics::{Bound, Metrics};
@@ -31,12 +31,12 @@ pub(crate) struct FleetModel {
     pub(crate) windows: Vec<TokenWindow>,
     /// Adapter of queries that name none: the one that all of its ranks name.
     lora_name: Option<String>,
-    pub(crate) ranks: BTreeMap<HolderId, FleetRank>,
+    pub(crate) ranks: BTreeMap<HolderId, RemoteListedRank>,
 }
 
 /// One rank in the list.
 #[derive(Debug)]
-pub(crate) struct FleetRank {
+pub(crate) struct RemoteListedRank {
     pub(crate) instance: InstanceId,
     /// What predictions call the instance where it is not registered here.
     pub(crate) worker: WorkerId,
@@ -48,7 +48,7 @@ pub(crate) struct FleetRank {
     pub(crate) is_own: bool,
 }
 
-impl FleetRank {
+impl RemoteListedRank {
     /// How far it can be relied on: what its publisher says, and no more than degraded if that is too long ago.
     pub(crate) fn trust_as_listed(&self, is_list_current: bool) -> Trust {
         if is_list_current { self.trust } else { self.trust.max(Trust::Degraded) }
@@ -56,14 +56,14 @@ impl FleetRank {
 }
 
 impl Fleet {
-    pub(super) fn of<'l>(entries: impl Iterator<Item = (HolderId, &'l Listed)>, own: PublisherId) -> Self {
+    pub(super) fn of<'l>(entries: impl Iterator<Item = (HolderId, &'l ListedRank)>, own: PublisherId) -> Self {
         let (mut models, mut refused) = (BTreeMap::new(), BTreeMap::new());
         for (holder, listed) in entries {
             let publisher = listed.publisher;
             // An entry that is not understood is another version's.
-            let Some((description, fares)) = read(listed) else { continue };
+            let Some((description, status)) = read(listed) else { continue };
             match description.names() {
-                Ok(names) => add(&mut models, holder, (names, description, fares), (publisher, publisher == own)),
+                Ok(names) => add(&mut models, holder, (names, description, status), (publisher, publisher == own)),
                 Err(error) => drop(refused.insert(holder, (publisher, error))),
             }
         }
@@ -89,15 +89,15 @@ impl Fleet {
 
 impl FleetModel {
     /// Where content of this adapter and salt is hashed.
-    pub(crate) fn hash_space(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashSpace {
-        HashSpace::new(lora_name.or(self.lora_name.as_deref()), cache_salt)
+    pub(crate) fn hash_variant(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashVariant {
+        HashVariant::new(lora_name.or(self.lora_name.as_deref()), cache_salt)
     }
 }
 
 fn add(
     models: &mut BTreeMap<ModelKey, FleetModel>,
     holder: HolderId,
-    ((key, instance), told, fares): ((ModelKey, InstanceId), Description, Fares),
+    ((key, instance), told, status): ((ModelKey, InstanceId), Description, RankStatus),
     (publisher, is_own): (PublisherId, bool),
 ) {
     let Some(block_size) = BlockSize::new(told.block_size) else { return };
@@ -127,7 +127,8 @@ fn add(
     }
     let dp_rank = DpRank(told.dp_rank);
     let worker = worker(scope, &instance);
-    let rank = FleetRank { instance, worker, dp_rank, trust: fares.trust, blocks: fares.blocks, publisher, is_own };
+    let rank =
+        RemoteListedRank { instance, worker, dp_rank, trust: status.trust, blocks: status.blocks, publisher, is_own };
     model.ranks.insert(holder, rank);
 }
 
@@ -146,7 +147,7 @@ impl Description {
     }
 }
 
-fn read(listed: &Listed) -> Option<(Description, Fares)> {
+fn read(listed: &ListedRank) -> Option<(Description, RankStatus)> {
     Some((serde_json::from_slice(&listed.description).ok()?, serde_json::from_slice(&listed.state).ok()?))
 }
 
@@ -159,14 +160,14 @@ mod tests {
     use crate::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
 
     /// An entry of the list whose description has this field changed.
-    fn entry(number: u64, field: &str, value: Value) -> (HolderId, Listed) {
+    fn entry(number: u64, field: &str, value: Value) -> (HolderId, ListedRank) {
         let scope = scope("m", "default", 16);
         let mut description = json!({
             "model_name": "m", "tenant_id": "default", "block_size": 16, "instance_id": number, "dp_rank": 0,
             "lora_name": null, "windows": [],
         });
         description[field] = value;
-        let listed = Listed {
+        let listed = ListedRank {
             scope,
             description: description.to_string().into_bytes(),
             state: json!({ "trust": "exact", "blocks": 1 }).to_string().into_bytes(),

@@ -1,8 +1,8 @@
 //! One index shared by many replicas: what this one publishes of its ranks, and what it finds of others'.
 
-mod elsewhere;
-mod own;
+mod local;
 mod ranks;
+mod remote;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-pub(crate) use self::elsewhere::{Fleet, FleetModel, FleetRank};
-use self::own::OwnRanks;
-pub(crate) use self::ranks::SharedRanks;
-use crate::dump::Window;
+use self::local::LocalRanks;
+pub(crate) use self::ranks::PublishedRanks;
+pub(crate) use self::remote::{Fleet, FleetModel, RemoteListedRank};
+use crate::dump::TokenWindowRecord;
 use crate::ingest::Trust;
 use crate::instance::{GivenInstanceId, ModelKey};
 use crate::metrics::Metrics;
@@ -42,31 +42,31 @@ pub(super) struct Description {
     /// Adapter of queries that name none.
     pub(super) lora_name: Option<String>,
     /// Token windows that the model's engines use.
-    pub(super) windows: Vec<Window>,
+    pub(super) windows: Vec<TokenWindowRecord>,
 }
 
 /// What they tell about it again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Fares {
+pub(super) struct RankStatus {
     pub(super) trust: Trust,
     pub(super) blocks: usize,
 }
 
 /// A replica's part in the shared index.
-pub(crate) struct Sharing {
+pub(crate) struct SharedStore {
     store: Arc<Store>,
     fleet: Arc<ArcSwap<Fleet>>,
     /// Keeps `fleet` as the store lists it.
     listing: JoinHandle<()>,
 }
 
-impl Drop for Sharing {
+impl Drop for SharedStore {
     fn drop(&mut self) {
         self.listing.abort();
     }
 }
 
-impl Sharing {
+impl SharedStore {
     /// Connects in the background. Needs a runtime.
     pub(crate) fn start(
         options: StoreOptions,
@@ -75,7 +75,7 @@ impl Sharing {
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
-        let own = Arc::new(OwnRanks { models: Arc::clone(models) });
+        let own = Arc::new(LocalRanks { models: Arc::clone(models) });
         let store = Store::start(options, maker, own, &runtime).map_err(std::io::Error::other)?;
         let (store, fleet) = (Arc::new(store), Arc::<ArcSwap<Fleet>>::default());
         let listing = runtime.spawn(keep_listed(Arc::clone(&store), Arc::clone(&fleet), Arc::clone(metrics)));
