@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, PerTier, Tier};
 
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 
 /// Which ranks an answer has.
 #[derive(Debug, Clone, Copy, Default)]

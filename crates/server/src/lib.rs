@@ -12,20 +12,13 @@ mod answer;
 mod connections;
 mod discovery;
 pub mod dump;
-mod endpoints;
-mod engine;
 mod explain;
 mod grpc;
-mod hash_key;
-mod hashes;
 mod http;
 mod indexer;
 mod ingest;
-mod instance;
-mod logs;
 mod metrics;
 mod model;
-mod names;
 mod peers;
 mod predictions;
 mod recent_uses;
@@ -43,15 +36,16 @@ pub use discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
 };
-pub use hash_key::use_random_hash_key;
 pub use indexer::{
-    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump, Registered, Registration,
+    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump,
     RegistrationError, Unregistered,
 };
-pub use ingest::{Connection, ListenerReport, Position, ReleaseOutcome, ReplayProgress, Trust};
-pub use instance::{InstanceId, InstanceIdError, ModelKey};
+pub use flash_indexer_types::names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};
+pub use flash_indexer_types::{
+    InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
+};
+pub use ingest::{Connection, ListenerReport, ReleaseOutcome, ReplayProgress};
 pub use metrics::MetricNames;
-pub use names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{
     PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,

@@ -21,9 +21,11 @@ use tracing::error;
 pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
-use crate::explain::{ClearCause, Doubt, History, SeenVariants};
-use crate::ingest::{Listener, Maintain, Trust};
-use crate::instance::{InstanceId, ModelKey};
+use crate::explain::{Doubt, History, SeenVariants};
+use flash_indexer_types::ClearCause;
+use crate::ingest::{Listener, Maintain};
+use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;

@@ -16,8 +16,8 @@ pub use self::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
 pub use self::tier_weights::{TierWeights, TierWeightsError};
 
 use crate::answer::StoreAnswer;
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 use crate::model::Model;
 use crate::predictions::{PredictionView, Predictions};
 use crate::search::{RemoteRank, Search};

@@ -9,10 +9,10 @@ use flash_indexer_redis::HolderId;
 use tracing::debug;
 
 use crate::answer::{Answer, RankAnswer, StoreAnswer};
-use crate::ingest::Trust;
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::Model;
-use crate::names::{NameError, NameField, check_names};
+use flash_indexer_types::names::{NameError, NameField, check_names};
 use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
 
 /// Tokens of a prompt and what they were computed with.

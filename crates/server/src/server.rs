@@ -18,9 +18,8 @@ use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
 use crate::discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
-use crate::indexer::{
-    Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RankId, Registration, RegistrationError,
-};
+use crate::indexer::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
+use flash_indexer_types::Registration;
 use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
@@ -150,7 +149,7 @@ impl Server {
         let recovers = options.load.is_some() || !peers.urls().is_empty();
         let mut asked = BTreeSet::new();
         for registration in registrations {
-            let rank = RankId::of(&registration);
+            let rank = registration.rank_id();
             let registered = match recovers {
                 true => indexer.register_configured(registration, Start::Held),
                 false => indexer.register_configured(registration, Start::AtOnce),

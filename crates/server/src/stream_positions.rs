@@ -7,7 +7,7 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_wire::StreamPosition;
 
 use crate::ingest::ListenerOptions;
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Streams that are remembered after they are listened to no more.
 const STREAMS_MAX: usize = 1 << 16;

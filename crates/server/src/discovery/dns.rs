@@ -18,7 +18,7 @@ pub use self::name::{DnsName, DnsNameError};
 use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
 use super::template::{EngineTemplate, EngineTraits};
-use crate::instance::InstanceId;
+use flash_indexer_types::InstanceId;
 
 /// A name is not asked for more often than this, whatever its time to live.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);

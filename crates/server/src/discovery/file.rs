@@ -11,11 +11,12 @@ use serde_json::value::RawValue;
 
 use super::reconcile::Targets;
 use super::template::{EngineTemplate, EngineTraits, EngineTraitsError};
-use crate::endpoints::{EndpointError, check_endpoint};
-use crate::engine::{EngineKind, Removal};
-use crate::indexer::{RankId, Registration};
-use crate::instance::{InstanceId, ModelKey};
-use crate::names::shorten;
+use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
+use flash_indexer_types::{EngineKind, Removal};
+use flash_indexer_types::Registration;
+use flash_indexer_types::RankId;
+use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::names::shorten;
 
 pub(super) use self::watch::watch;
 
@@ -147,7 +148,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
         extra_keys: entry.extra_keys.unwrap_or_default(),
     };
     registration.check_names().map_err(EngineTraitsError::from)?;
-    targets.insert(RankId::of(&registration), registration);
+    targets.insert(registration.rank_id(), registration);
     Ok(targets)
 }
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::indexer::{OwnedRank, Owner, RankId, Registration};
+use flash_indexer_types::{OwnedRank, Owner, Registration};
+use flash_indexer_types::RankId;
 
 /// Everything that a source names at one moment.
 pub(crate) type Targets = BTreeMap<RankId, Registration>;
@@ -171,7 +172,7 @@ impl Reconciler {
             Ok(()) => Outcome::Registered,
             Err(why) => Outcome::Refused { why, retry_at: now + RETRY },
         };
-        self.tried.insert(RankId::of(registration), Attempt { registration: registration.clone(), outcome });
+        self.tried.insert(registration.rank_id(), Attempt { registration: registration.clone(), outcome });
     }
 
     /// Every wish of a source, and what becomes of it.
@@ -254,7 +255,7 @@ impl Reconciler {
         let present = self.sources.iter().flat_map(|source| source.wishes.values());
         let present = present.filter(|wish| wish.gone_since.is_none());
         let taken: BTreeMap<String, RankId> =
-            present.map(|wish| (wish.registration.endpoint.clone(), RankId::of(&wish.registration))).collect();
+            present.map(|wish| (wish.registration.endpoint.clone(), wish.registration.rank_id())).collect();
         for source in self.sources.iter_mut().filter(|source| source.state == SourceState::Answers) {
             source.wishes.retain(|rank, wish| {
                 let Some(since) = wish.gone_since else { return true };

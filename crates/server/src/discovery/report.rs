@@ -6,7 +6,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::reconcile::Targets;
-use crate::names::shorten;
+use flash_indexer_types::names::shorten;
 
 /// Ranks that one source may name. A source that names more is taken to fail.
 pub(super) const TARGETS_MAX: usize = 1 << 14;

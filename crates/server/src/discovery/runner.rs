@@ -10,8 +10,10 @@ use tracing::{error, info, warn};
 use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, PendingReports};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
-use crate::indexer::{EmptyModelPolicy, Indexer, Owner, RankId, Registered, Registration};
-use crate::logs::log_rank;
+use crate::indexer::{EmptyModelPolicy, Indexer};
+use flash_indexer_types::{Owner, Registered, Registration};
+use flash_indexer_types::RankId;
+use flash_indexer_types::log_rank;
 use crate::metrics::Bound;
 use crate::peers::{RecoveryState, RecoveryStatus};
 use crate::supervision::Watch;
@@ -189,7 +191,7 @@ impl Runner {
     }
 
     fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
-        let rank = RankId::of(&registration);
+        let rank = registration.rank_id();
         let endpoint = registration.endpoint.clone();
         // No registration is known to make the thread fail, so one does.
         #[cfg(test)]

@@ -6,10 +6,10 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 
 use super::reconcile::Targets;
-use crate::engine::{EngineKind, Removal};
-use crate::indexer::{RankId, Registration};
-use crate::instance::{InstanceId, ModelKey};
-use crate::names::{NameError, NameField, check_names};
+use flash_indexer_types::{EngineKind, Removal};
+use flash_indexer_types::Registration;
+use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::names::{NameError, NameField, check_names};
 
 /// What discovered engines are taken to be, as far as a source does not say.
 #[derive(Debug, Clone)]
@@ -113,7 +113,7 @@ impl EngineTemplate {
                 extra_keys: traits.extra_keys.unwrap_or_default(),
             };
             registration.check_names()?;
-            targets.insert(RankId::of(&registration), registration);
+            targets.insert(registration.rank_id(), registration);
         }
         Ok(())
     }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::READ_EVENT_BLOCKS_MAX;
 use super::contents::AgeRecord;
 use super::groups::ReachRecord;
-use crate::hashes::{AnyHash, HashForm, ShownHash};
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// An event that is written.
 #[derive(Serialize)]

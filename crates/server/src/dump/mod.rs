@@ -42,7 +42,7 @@ pub use self::read::{
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
 pub(crate) use self::write::{DumpForm, DumpWriter};
-pub use crate::engine::{EngineKind, Removal};
+pub use flash_indexer_types::{EngineKind, Removal};
 
 /// Blocks in one event at most, so that no line is long; a longer chain is several events.
 const EVENT_BLOCKS_MAX: usize = 512;

@@ -9,7 +9,7 @@ use super::event::{ReadGroup, ReadRecent, ReadStored, ReadTier};
 use super::read::{DumpEntry, DumpError, RecentBlocks, StoredBlocks, StoredNames};
 use super::record::RankRecord;
 use super::tally::Tally;
-use crate::hashes::AnyHash;
+use flash_indexer_types::hashes::AnyHash;
 
 #[derive(Debug, Default)]
 pub(super) struct ReceivedTotals {

@@ -10,9 +10,9 @@ use super::event::{BlockAnnotations, CacheEvent, Data, ModelFields, RouterEvent,
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
-use crate::hashes::HashForm;
+use flash_indexer_types::hashes::HashForm;
 use crate::indexer::RankDump;
-use crate::instance::ModelKey;
+use flash_indexer_types::ModelKey;
 
 /// How a dump is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

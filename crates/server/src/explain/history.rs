@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::Forgotten;
+use flash_indexer_types::ClearCause;
 use parking_lot::Mutex;
 
 /// Clears remembered for each model.
@@ -78,17 +78,6 @@ pub(super) struct ClearedRank {
     pub(super) at: Instant,
     pub(super) rank: WorkerRank,
     pub(super) cause: ClearCause,
-}
-
-/// Why a rank's blocks were all forgotten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ClearCause {
-    /// The engine dropped its cache.
-    Engine,
-    /// The service forgot the rank because of its stream.
-    Stream(Forgotten),
-    /// The service forgot the rank for another reason: it was unregistered, or its state could not be used.
-    Service,
 }
 
 impl History {

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
 
-use super::history::{ClearCause, Ordinal};
+use super::history::Ordinal;
+use flash_indexer_types::ClearCause;
 
 /// When a rank removed a block, and from where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use flash_indexer_core::groups::Cut;
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
 pub(crate) use self::doubt::Doubt;
-pub(crate) use self::history::{ClearCause, History, Ordinal};
+pub(crate) use self::history::{History, Ordinal};
 pub(crate) use self::loss::{Clear, Loss, Removal};
 pub(crate) use self::matched::{GroupShortfall, LimitingGroup, MissingGroupBlock};
 pub(crate) use self::reason::{End, HeldUnderOtherVariants, OtherVariant, Reason};
@@ -31,8 +31,8 @@ use self::matched::ExplainedMatch;
 use self::reason::{ExplainContext, ends};
 use self::timeline::BlockTimeline;
 use self::walk::{Names, Walk};
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 
 /// Where one rank's match ends.
 #[derive(Debug, Clone)]

@@ -5,13 +5,14 @@ use flash_indexer_wire::{AdapterSalt, Forgotten};
 
 use super::Subject;
 use super::doubt::Doubt;
-use super::history::{ClearCause, Ordinal};
+use super::history::Ordinal;
+use flash_indexer_types::ClearCause;
 use super::loss::{Clear, Loss, Removal};
 use super::matched::{ExplainedMatch, GroupShortfall};
 use super::timeline::BlockTimeline;
 use super::walk::{Names, Piece, Walk};
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 
 /// Where a match ends, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use flash_indexer_core::DpRank;
 use parking_lot::Mutex;
 
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Ranks remembered after they were unregistered: the last ones.
 const TOMBSTONES_MAX: usize = 1_024;

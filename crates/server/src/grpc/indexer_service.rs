@@ -7,10 +7,11 @@ use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use tonic::{Request, Response, Status};
 
 use super::Shared;
+use super::status::RpcError;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
-use crate::names::shorten;
+use flash_indexer_types::names::shorten;
 use crate::score::{PodFilter, ScoreOptions};
 use crate::search::TokenPrompt;
 
@@ -28,16 +29,16 @@ impl IndexerService for Scores {
 }
 
 impl Scores {
-    async fn scores(&self, request: GetPodScoresRequest) -> Result<GetPodScoresResponse, Status> {
+    async fn scores(&self, request: GetPodScoresRequest) -> Result<GetPodScoresResponse, RpcError> {
         let indexer = &self.0.indexer;
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let forms = [!request.token_ids.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {
             let message = "token_ids, prompt and chat_json are forms of one thing: give one of them";
-            return Err(Status::invalid_argument(message));
+            return Err(Status::invalid_argument(message).into());
         }
         let tokenize = async |prompt| {
-            indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await.map_err(Status::from)
+            indexer.tokens(&key.model_name, prompt, PromptOptions::default()).await.map_err(RpcError::from)
         };
         let tokens = match forms {
             [_, true, _] => tokenize(Prompt::Text(request.prompt)).await?,

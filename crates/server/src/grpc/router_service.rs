@@ -7,12 +7,13 @@ use flash_indexer_core::{LocalHash, Tier};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
+use super::status::RpcError;
 use super::answers::Answers;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use crate::answer::{Answer, QueryOptions, RankAnswer};
-use crate::instance::{InstanceId, ModelKey};
-use crate::names::{NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::names::{NameField, check_names};
 use crate::search::{Query, TokenPrompt};
 
 pub(super) struct Router(pub(super) Shared);
@@ -37,18 +38,18 @@ impl RouterService for Router {
 }
 
 impl Shared {
-    pub(super) async fn query(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
+    pub(super) async fn query(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
         let QueryInput { key, query, options } = QueryInput::of(request)?;
         Ok(response(self.indexer.query(&key, query, options).await?, request))
     }
 
     /// The same of this replica's ranks alone, without waiting.
-    pub(super) fn query_here(&self, request: &QueryRequest) -> Result<QueryResponse, Status> {
+    pub(super) fn query_here(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
         let QueryInput { key, query, options } = QueryInput::of(request)?;
         Ok(response(self.indexer.query_here(&key, query, options)?, request))
     }
 
-    fn predict(&self, request: &PredictRequest) -> Result<PredictResponse, Status> {
+    fn predict(&self, request: &PredictRequest) -> Result<PredictResponse, RpcError> {
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let pod = InstanceId::parse(&request.pod)?;
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
@@ -70,7 +71,7 @@ struct QueryInput<'r> {
 }
 
 impl<'r> QueryInput<'r> {
-    fn of(request: &'r QueryRequest) -> Result<Self, Status> {
+    fn of(request: &'r QueryRequest) -> Result<Self, RpcError> {
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let options = QueryOptions {
             top_k: NonZeroUsize::new(request.top_k as usize),
@@ -81,10 +82,10 @@ impl<'r> QueryInput<'r> {
             Query::Tokens(TokenPrompt { tokens: &request.token_ids, lora_name, cache_salt })
         } else if !request.token_ids.is_empty() {
             let message = "token_ids and block_hashes are forms of one prompt: give one of them";
-            return Err(Status::invalid_argument(message));
+            return Err(Status::invalid_argument(message).into());
         } else if lora_name.is_some() || cache_salt.is_some() {
             let message = "block_hashes have the adapter and the salt in them: leave out lora_name and cache_salt";
-            return Err(Status::invalid_argument(message));
+            return Err(Status::invalid_argument(message).into());
         } else {
             Query::Hashes(request.block_hashes.iter().copied().map(LocalHash).collect())
         };
@@ -114,9 +115,9 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
 }
 
 /// Which index a request is about.
-pub(super) fn model_key(model_name: &str, tenant_id: &str) -> Result<ModelKey, Status> {
+pub(super) fn model_key(model_name: &str, tenant_id: &str) -> Result<ModelKey, RpcError> {
     if model_name.is_empty() {
-        return Err(Status::invalid_argument("model_name is missing: name the model as it was registered"));
+        return Err(Status::invalid_argument("model_name is missing: name the model as it was registered").into());
     }
     // Before the names are copied.
     check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])?;

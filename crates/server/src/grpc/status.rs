@@ -9,49 +9,59 @@ use tonic::{Code, Response, Status};
 
 use super::Shared;
 use crate::indexer::{Indexer, PredictError, QueryError};
-use crate::instance::InstanceIdError;
+use flash_indexer_types::InstanceIdError;
 use crate::metrics::Bound;
-use crate::names::{NameError, shorten};
+use flash_indexer_types::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
 
-impl From<NameError> for Status {
-    fn from(error: NameError) -> Self {
-        let mut status = Self::invalid_argument(error.to_string());
-        status.set_source(Arc::new(error));
-        status
+/// A failed call: the status that the client receives.
+#[derive(Debug)]
+pub(super) struct RpcError(pub(super) Status);
+
+impl From<Status> for RpcError {
+    fn from(status: Status) -> Self {
+        Self(status)
     }
 }
 
-impl From<InstanceIdError> for Status {
+impl From<NameError> for RpcError {
+    fn from(error: NameError) -> Self {
+        let mut status = Status::invalid_argument(error.to_string());
+        status.set_source(Arc::new(error));
+        Self(status)
+    }
+}
+
+impl From<InstanceIdError> for RpcError {
     fn from(error: InstanceIdError) -> Self {
         match error {
-            InstanceIdError::Empty => Self::invalid_argument(error.to_string()),
+            InstanceIdError::Empty => Self(Status::invalid_argument(error.to_string())),
             InstanceIdError::Name(error) => error.into(),
         }
     }
 }
 
-impl From<QueryError> for Status {
+impl From<QueryError> for RpcError {
     fn from(error: QueryError) -> Self {
         match error {
-            QueryError::UnknownModel(_) => Self::not_found(error.to_string()),
+            QueryError::UnknownModel(_) => Self(Status::not_found(error.to_string())),
             QueryError::Name(error) => error.into(),
-            QueryError::StoreUnavailable(_) => Self::unavailable(error.to_string()),
+            QueryError::StoreUnavailable(_) => Self(Status::unavailable(error.to_string())),
         }
     }
 }
 
-impl From<PredictError> for Status {
+impl From<PredictError> for RpcError {
     fn from(error: PredictError) -> Self {
         match error {
             PredictError::Query(error) => error.into(),
-            PredictError::UnknownPod { .. } => Self::not_found(error.to_string()),
-            PredictError::TooLong { .. } => Self::invalid_argument(error.to_string()),
+            PredictError::UnknownPod { .. } => Self(Status::not_found(error.to_string())),
+            PredictError::TooLong { .. } => Self(Status::invalid_argument(error.to_string())),
         }
     }
 }
 
-impl From<TokenizationError> for Status {
+impl From<TokenizationError> for RpcError {
     fn from(error: TokenizationError) -> Self {
         let code = match &error {
             TokenizationError::NotConfigured => Code::Unimplemented,
@@ -67,7 +77,7 @@ impl From<TokenizationError> for Status {
                 FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,
             },
         };
-        Self::new(code, shorten(error.to_string()))
+        Self(Status::new(code, shorten(error.to_string())))
     }
 }
 
@@ -88,7 +98,8 @@ impl Shared {
 
 impl InFlightRequest {
     /// Hands the answer on.
-    pub(super) fn with<T>(mut self, answer: Result<T, Status>) -> Result<Response<T>, Status> {
+    pub(super) fn with<T>(mut self, answer: Result<T, RpcError>) -> Result<Response<T>, Status> {
+        let answer = answer.map_err(|RpcError(status)| status);
         self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         if answer.as_ref().is_err_and(|status| status.source().is_some_and(|source| source.is::<NameError>())) {
             self.indexer.metrics().bound(Bound::Names);

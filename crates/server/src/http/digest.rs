@@ -12,9 +12,9 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
 use crate::dump::RankRecord;
-use crate::indexer::RankId;
+use flash_indexer_types::RankId;
 use crate::ingest::ReadAt;
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 
 #[derive(Deserialize)]

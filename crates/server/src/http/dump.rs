@@ -25,9 +25,9 @@ use super::fields::ModelScope;
 use tracing::{debug, warn};
 
 use crate::dump::{DumpForm, DumpWriter};
-use crate::hashes::HashForm;
+use flash_indexer_types::hashes::HashForm;
 use crate::indexer::Indexer;
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 use crate::peers::RecoveryState;
 

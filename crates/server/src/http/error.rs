@@ -11,9 +11,9 @@ use serde_json::json;
 use flash_indexer_prompt::tokenize::FailureReason;
 
 use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
-use crate::instance::InstanceIdError;
+use flash_indexer_types::InstanceIdError;
 use crate::metrics::Bound;
-use crate::names::{NameError, shorten};
+use flash_indexer_types::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
 
 /// A failed request: a status and what the client can do about it.

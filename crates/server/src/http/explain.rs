@@ -12,9 +12,9 @@ use super::explanation::ExplainResponse;
 use super::extract::{Body, Parameters};
 use super::fields::ModelScope;
 use super::{Api, blocking};
-use crate::hashes::{HashForm, local_hashes};
+use flash_indexer_types::hashes::{HashForm, local_hashes};
 use crate::indexer::{ExplainQuestion, Prompt};
-use crate::instance::GivenInstanceId;
+use flash_indexer_types::GivenInstanceId;
 use crate::metrics::Bound;
 
 #[derive(Deserialize)]

@@ -8,14 +8,12 @@ use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
 use crate::dump::ReachRecord;
-use crate::explain::{
-    Clear, ClearCause, Doubt, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock,
-    OtherVariant, RankExplanation, Reason, Removal, Tombstone,
-};
-use crate::hashes::{HashForm, ShownHash};
+use crate::explain::{Clear, Doubt, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant, RankExplanation, Reason, Removal, Tombstone};
+use flash_indexer_types::ClearCause;
+use flash_indexer_types::hashes::{HashForm, ShownHash};
 use crate::indexer::{ExplainQuestion, Explanation};
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 
 #[derive(Serialize)]
 pub(super) struct ExplainResponse {

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::error::ApiError;
-use crate::instance::ModelKey;
-use crate::names::{NameField, check_names, shortened};
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::names::{NameField, check_names, shortened};
 
 /// The fields that say which index a request is about, by all of their names.
 #[derive(Debug, Default, Deserialize)]

@@ -33,7 +33,8 @@ use tracing::error;
 use self::error::ApiError;
 use crate::connections::ConnectionHandle;
 use crate::discovery::DiscoveryStatus;
-use crate::indexer::{Indexer, RankId};
+use crate::indexer::Indexer;
+use flash_indexer_types::RankId;
 use crate::metrics::{Bound, Endpoint};
 use crate::peers::{Peers, RecoveryStatus};
 

@@ -15,7 +15,7 @@ use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use super::shared_ranks;
-use crate::indexer::RankId;
+use flash_indexer_types::RankId;
 use crate::metrics::TextFormat;
 use crate::peers::RecoveryState;
 

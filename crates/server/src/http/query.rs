@@ -15,8 +15,8 @@ use super::extract::Body;
 use super::fields::ModelScope;
 use super::prompt::{PromptBody, PromptBodyFields};
 use crate::answer::{Answer, QueryOptions};
-use crate::hashes;
-use crate::ingest::Trust;
+use flash_indexer_types::hashes;
+use flash_indexer_types::Trust;
 use crate::search::{Query, TokenPrompt};
 
 #[derive(Deserialize)]

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::Api;
 use super::error::ApiError;
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 
 #[derive(Serialize)]
 pub(super) struct StoreState {

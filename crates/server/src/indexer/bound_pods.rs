@@ -9,11 +9,13 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use tracing::{info, warn};
 
-use super::{EmptyModelPolicy, Indexer, Owner, RankId, Registered, Registration, RegistrationError};
+use super::{EmptyModelPolicy, Indexer, RegistrationError};
+use flash_indexer_types::{Owner, Registered, Registration};
+use flash_indexer_types::RankId;
 use crate::ingest::{BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal};
 use crate::ingest::{bound_endpoint, is_bound};
-use crate::instance::{InstanceId, ModelKey};
-use crate::logs::log_listener;
+use flash_indexer_types::{InstanceId, ModelKey};
+use crate::ingest::log_listener;
 use crate::metrics::Bound;
 use crate::supervision::{ThreadKind, Watch};
 use parking_lot::Mutex;

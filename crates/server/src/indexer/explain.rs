@@ -8,9 +8,9 @@ use flash_indexer_wire::AdapterSalt;
 
 use super::{Indexer, QueryError};
 use crate::explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::{Model, StreamHistory};
-use crate::names::{NameError, NameField, check_names};
+use flash_indexer_types::names::{NameError, NameField, check_names};
 
 /// A prompt, and whose match of it is to be explained.
 #[derive(Debug, Clone)]

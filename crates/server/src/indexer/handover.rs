@@ -12,9 +12,11 @@ use flash_indexer_core::{BlockEvent, DpRank, SequenceHash, SharedIndex, WorkerRa
 use flash_indexer_wire::{KnownGroup, RecentBlock, Start};
 
 use super::cleanup::PendingWork;
-use super::{Indexer, Owner, Registered, Registration, RegistrationError};
-use crate::ingest::{DecoderStateDetail, Delivery, Listener, Position, ReadAt, ReleaseOutcome, ResumePoint};
-use crate::instance::{InstanceId, ModelKey};
+use super::{Indexer, RegistrationError};
+use flash_indexer_types::{Owner, Registered, Registration};
+use crate::ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
+use flash_indexer_types::Position;
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::Model;
 
 /// What one rank holds, and where its stream stood at that moment.

@@ -8,7 +8,7 @@ use flash_indexer_core::designs::BoundedError;
 
 use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
-use crate::instance::ModelKey;
+use flash_indexer_types::ModelKey;
 
 /// One of so many bytes stays free for indexes that make a smaller copy of themselves, one at a time.
 const COPY_SHARE: usize = 16;

@@ -35,10 +35,9 @@ use self::cleanup::Cleanup;
 pub(crate) use self::explain::{ExplainQuestion, Explanation, Prompt};
 pub use self::handover::RankDump;
 use self::owners::Owners;
-pub(crate) use self::owners::{OwnedRank, Owner};
 pub use self::query::QueryError;
-pub use self::registration::{Registered, Registration, RegistrationError};
-pub(crate) use self::restore::{RankId, Restore, RestoredRank};
+pub use self::registration::{RegistrationError};
+pub(crate) use self::restore::{Restore, RestoredRank};
 pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
@@ -46,7 +45,7 @@ pub(crate) use self::unregister::EmptyModelPolicy;
 pub use self::unregister::Unregistered;
 use crate::explain::Tombstones;
 use crate::ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey, RankId};
 use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
 use crate::model::Model;
 use crate::predictions::Predictions;
@@ -177,7 +176,7 @@ impl Indexer {
     /// When its threads cannot be started, or the address of the store cannot be used. With a store it must be called
     /// in a runtime.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
-        crate::use_random_hash_key();
+        flash_indexer_types::use_random_hash_key();
         let models: Arc<Models> = Arc::default();
         let metrics = Arc::new(Metrics::new(options.metric_names));
         let rank_maker = options.store.as_ref().map(|_| RankMaker::default());

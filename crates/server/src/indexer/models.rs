@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use super::{Indexer, RegistrationError};
 use crate::explain::{History, SeenVariants};
 use crate::ingest::Maintain;
-use crate::instance::ModelKey;
+use flash_indexer_types::ModelKey;
 use crate::metrics::{Bound, ModelCounts};
 use crate::model::{Model, ReplaceableIndex, Windows};
 use crate::shared_store::PublishedRanks;

@@ -2,56 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Indexer, RankId, Registration};
-use crate::instance::ModelKey;
-
-/// Who keeps a rank registered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// A request or the command line, of this service or of one that it took over from.
-    Manual,
-    /// A source of discovery, by name.
-    Source(Arc<str>),
-    /// A source of discovery of the service that it was taken over from.
-    Peer,
-    /// The pod itself, by connecting to this service or to one that it was taken over from.
-    Pod,
-}
-
-impl Owner {
-    /// The owner of a registration, for logs.
-    pub(crate) fn owner(&self) -> &str {
-        match self {
-            Self::Manual => "manual",
-            Self::Source(name) => name,
-            Self::Peer => "peer",
-            Self::Pod => POD,
-        }
-    }
-
-    /// Who keeps a rank here that has this source in the service that it is taken over from.
-    pub(crate) fn taken_over(source: Option<&str>) -> Self {
-        match source {
-            None => Self::Manual,
-            Some(POD) => Self::Pod,
-            Some(_) => Self::Peer,
-        }
-    }
-}
-
-/// A registered rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnedRank {
-    /// Who wants it.
-    pub(crate) owner: Owner,
-    /// What it is registered with.
-    pub(crate) registration: Registration,
-}
+use super::Indexer;
+use flash_indexer_types::{ModelKey, OwnedRank, Owner, RankId, Registration};
 
 /// Owners of all ranks that were registered; ranks that only batches name have none. Changes with the
 /// registrations, under the same lock.
@@ -101,7 +57,7 @@ impl OwnedRanks {
 impl Owners {
     /// Somebody has registered a rank. What is wanted by hand stays so, whoever else wants it.
     pub(super) fn note(&self, owner: Owner, registration: Registration) {
-        let (rank, model) = (RankId::of(&registration), registration.model.clone());
+        let (rank, model) = (registration.rank_id(), registration.model.clone());
         let mut kept = self.kept.lock();
         match kept.ranks.entry(rank) {
             Entry::Vacant(entry) => {
@@ -152,19 +108,9 @@ impl Owners {
 
     /// The source that keeps a rank, if one does.
     pub(super) fn source(&self, rank: &RankId) -> Option<String> {
-        match self.owner(rank) {
-            Some(Owner::Source(source)) => Some(source.to_string()),
-            Some(Owner::Peer) => Some(TAKEN_OVER.to_owned()),
-            Some(Owner::Pod) => Some(POD.to_owned()),
-            Some(Owner::Manual) | None => None,
-        }
+        Some(self.owner(rank)?.source()?.to_owned())
     }
 }
-
-/// Shown as the source of ranks that another service had discovered.
-const TAKEN_OVER: &str = "peer";
-/// Shown as the source of ranks of pods that have registered themselves.
-const POD: &str = "pod";
 
 impl Indexer {
     /// Every rank that was registered, and who wants it.

@@ -6,8 +6,8 @@ use flash_indexer_redis::StoreReport;
 
 use super::Indexer;
 use crate::answer::{Answer, QueryOptions};
-use crate::instance::ModelKey;
-use crate::names::NameError;
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::names::NameError;
 use crate::search::{Query, Search};
 use crate::shared_store::{Fleet, FleetModel, SharedStore};
 

@@ -9,11 +9,13 @@ use flash_indexer_wire::Start;
 use super::cleanup::PendingWork;
 use super::registration::refused;
 use super::unregister::unlist;
-use super::{Indexer, Owner, RankId, Registered, Registration, RegistrationError};
-use crate::endpoints::{EndpointError, check_endpoint, is_ipc};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, Position, is_bound};
-use crate::instance::InstanceId;
-use crate::logs::log_rank;
+use super::{Indexer, RegistrationError};
+use flash_indexer_types::{Owner, Registered, Registration};
+use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
+use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
+use flash_indexer_types::Position;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::log_rank;
 use crate::metrics::Bound;
 use crate::model::Instance;
 use crate::stream_positions::StreamName;
@@ -215,8 +217,8 @@ impl Indexer {
 
 /// Logs what became of a registration.
 fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<Registered, RegistrationError>) {
-    let rank = RankId::of(registration);
-    let (endpoint, owner) = (registration.endpoint.as_str(), owner.owner());
+    let rank = registration.rank_id();
+    let (endpoint, owner) = (registration.endpoint.as_str(), owner.as_str());
     match registered {
         Ok(Registered::New) => {
             let (replay_endpoint, block_size) =

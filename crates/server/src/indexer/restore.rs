@@ -1,7 +1,6 @@
 //! Taking over what a dump says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use flash_indexer_core::groups::GroupChange;
@@ -11,36 +10,16 @@ use flash_indexer_wire::{Age, CONTENTS_MAX};
 
 use super::cleanup::PendingWork;
 use super::handover::listener;
-use super::{Indexer, Registration, RegistrationError};
+use super::{Indexer, RegistrationError};
+use flash_indexer_types::RankId;
 use crate::dump::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
 };
-use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener, Position, Trust};
-use crate::instance::{InstanceId, ModelKey};
+use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener};
+use flash_indexer_types::{Position, Trust};
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 use crate::model::{Instance, Model};
-
-/// A rank by all of its names.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct RankId {
-    pub(crate) model: ModelKey,
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-}
-
-impl RankId {
-    /// The rank that a registration is about.
-    pub(crate) fn of(registration: &Registration) -> Self {
-        let Registration { model, instance, dp_rank, .. } = registration;
-        Self { model: model.clone(), instance: instance.clone(), dp_rank: *dp_rank }
-    }
-}
-
-impl fmt::Display for RankId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "instance {} rank {} of {}", self.instance, self.dp_rank, self.model)
-    }
-}
 
 /// Puts a dump's blocks into the index while it is read; dropped before [`Restore::commit`], it takes them out
 /// again.

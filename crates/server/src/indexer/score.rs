@@ -6,7 +6,7 @@ use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
 
 use super::{Indexer, QueryError};
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::metrics::Bound;
 use crate::score::{Predicted, ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};

@@ -11,8 +11,9 @@ use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
 use crate::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
-use crate::ingest::{Connection, Delivery, Listener, ListenerState, Trust};
-use crate::instance::{InstanceId, ModelKey};
+use crate::ingest::{Connection, Delivery, Listener, ListenerState};
+use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::{Instance, Model};
 
 /// A second life of a registered instance that nobody can see: other subscriptions, held, and another number in the

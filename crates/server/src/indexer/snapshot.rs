@@ -7,11 +7,13 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
 
 use super::handover::listener;
-use super::{Indexer, RankDump, RankId};
+use super::{Indexer, RankDump};
+use flash_indexer_types::RankId;
 use crate::dump::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
-use crate::engine::EngineKind;
-use crate::ingest::{DecoderStateDetail, Listener, Position, ReadAt, ResumePoint};
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::EngineKind;
+use crate::ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
+use flash_indexer_types::Position;
+use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::Model;
 
 /// What reading may take where the message has come already, and threads are busy.

@@ -9,11 +9,13 @@ use flash_indexer_wire::StreamPosition;
 
 use super::cleanup::PendingWork;
 use super::handover::listener;
-use super::{Indexer, Owner, RankId};
+use super::Indexer;
+use flash_indexer_types::Owner;
+use flash_indexer_types::RankId;
 use crate::explain::Tombstone;
 use crate::ingest::{Delivery, Listener};
-use crate::instance::InstanceId;
-use crate::logs::log_rank;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::log_rank;
 use crate::metrics::Bound;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
@@ -119,7 +121,7 @@ impl Indexer {
             self.stop_listening(model, *dp_rank, listener, pending);
             let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank };
             let owner = self.owners.owner(&rank);
-            let owner = owner.as_ref().map(Owner::owner);
+            let owner = owner.as_ref().map(Owner::as_str);
             log_rank!(info, rank, endpoint = listener.options.endpoint.as_str(), owner, "rank unregistered");
             self.owners.forget(&rank);
             let (instance, model) = (instance.clone(), model.key.clone());

@@ -4,7 +4,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_wire::{Pending, StreamTrust};
 
-use crate::explain::ClearCause;
+use flash_indexer_types::ClearCause;
 
 /// One step, to be taken in order with the others of its stream: trust changes with what it is about.
 pub(super) enum Change {

@@ -3,30 +3,7 @@
 use std::collections::BTreeSet;
 
 use flash_indexer_core::DpRank;
-use flash_indexer_wire::Cursor;
-
-use super::trust::Trust;
-
-/// What an index holds of a rank, as a place in the rank's stream: enough to go on from there elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
-    /// The last message that is in the index; none if there was none.
-    pub cursor: Option<Cursor>,
-    /// Lives of the engine that were seen, this one included; 1 for the first.
-    pub epoch: u64,
-    /// How far what the index holds can be believed.
-    pub trust: Trust,
-}
-
-impl Position {
-    /// Of a state that says neither how old it is nor how it came about.
-    pub(crate) const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded };
-
-    /// The same place, of a state that lacks something.
-    pub(crate) fn degraded(self) -> Self {
-        Self { trust: Trust::Degraded, ..self }
-    }
-}
+use flash_indexer_types::Position;
 
 /// What a release did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,13 +15,15 @@ use serde::Serialize;
 use super::held_ranks::HeldRanks;
 use super::queue::Queued;
 use super::sockets::Mailbox;
-use super::trust::{LossPosition, Trust, TrustLedger};
-use crate::engine::Removal;
+use flash_indexer_types::Trust;
+use super::trust::{LossPosition, TrustLedger};
+use flash_indexer_types::Removal;
 use crate::explain::{Doubt, Ordinal};
-use crate::instance::InstanceId;
-use crate::logs::{Repeats, log_listener};
+use flash_indexer_types::InstanceId;
+use crate::ingest::log_listener;
+use flash_indexer_types::logs::Repeats;
 use crate::model::Model;
-use crate::names::shorten;
+use flash_indexer_types::names::shorten;
 
 /// State of a subscription's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

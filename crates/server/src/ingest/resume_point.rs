@@ -4,7 +4,7 @@ use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_wire::{KnownGroup, RecentBlock};
 
-use super::held_ranks::Position;
+use flash_indexer_types::Position;
 
 /// Where a rank stands, and what its stream leaves decoder_state from there on.
 #[derive(Debug)]

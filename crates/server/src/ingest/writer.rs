@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::change::Change;
 use super::listener::Listener;
-use crate::explain::ClearCause;
+use flash_indexer_types::ClearCause;
 use crate::metrics::{Bound, Metrics};
 use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
 use super::histogram::Histogram;
-use crate::instance::ModelKey;
+use flash_indexer_types::ModelKey;
 
 /// Shares of a prompt's blocks.
 const HIT_RATIOS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99];

@@ -17,10 +17,12 @@ use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
 use crate::dump::{DumpError, RankRecord, StreamRecord, read_dump};
 use crate::http::DIGESTS_MAX;
-use crate::indexer::{Indexer, RankId, Shadow, ShadowError};
-use crate::ingest::{Connection, ListenerReport, ReadAt, Trust};
-use crate::instance::{InstanceId, ModelKey};
-use crate::logs::log_rank;
+use crate::indexer::{Indexer, Shadow, ShadowError};
+use flash_indexer_types::RankId;
+use crate::ingest::{Connection, ListenerReport, ReadAt};
+use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::log_rank;
 use crate::supervision::{ThreadKind, Watch};
 
 /// Apart so far, two looks tell how busy a stream is.

@@ -16,10 +16,10 @@ use ureq::{Agent, Body, RequestBuilder};
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
 use crate::dump::{EngineKind, RankRecord, Removal};
-use crate::indexer::RankId;
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
-use crate::names::{shorten, shortened};
+use flash_indexer_types::RankId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::names::{shorten, shortened};
 
 /// How long a peer may take.
 #[derive(Debug, Clone, Copy)]

@@ -16,9 +16,11 @@ use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
 use crate::dump::{DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump};
-use crate::indexer::{Indexer, Owner, RankId, Registered, Registration, Restore, RestoredRank};
-use crate::instance::ModelKey;
-use crate::logs::log_rank;
+use crate::indexer::{Indexer, Restore, RestoredRank};
+use flash_indexer_types::{Owner, Registered, Registration};
+use flash_indexer_types::RankId;
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::log_rank;
 use crate::supervision::{ThreadKind, Watch};
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
@@ -164,7 +166,7 @@ impl Recovery {
 
     /// Listens to a rank without applying anything yet; none if it is listened to already, or cannot be.
     fn hold(&mut self, registration: Registration, owner: Owner) -> Option<RankId> {
-        let rank = RankId::of(&registration);
+        let rank = registration.rank_id();
         match self.indexer.register_taken_over(registration, owner) {
             Ok(Registered::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
@@ -243,7 +245,7 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
         removed_copies: engine.removal.into(),
         extra_keys: engine.extra_keys,
     };
-    Some((registration, Owner::taken_over(engine.source.as_deref())))
+    Some((registration, Owner::recovered(engine.source.as_deref())))
 }
 
 /// What a peer's instance is registered with. Other indexers do not say enough of theirs: those are known from the
@@ -266,7 +268,7 @@ fn registrations(worker: &PeerWorker) -> Vec<(Registration, Owner)> {
             removed_copies: listener.removal.into(),
             extra_keys: listener.extra_keys,
         };
-        Some((registration, Owner::taken_over(listener.source.as_deref())))
+        Some((registration, Owner::recovered(listener.source.as_deref())))
     });
     listeners.collect()
 }

@@ -6,7 +6,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use crate::endpoints::check_address;
+use flash_indexer_types::endpoints::check_address;
 
 /// The system's resolver, without addresses that no peer may have.
 #[derive(Debug, Default)]

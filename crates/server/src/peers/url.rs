@@ -7,8 +7,8 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 use ureq::http::Uri;
 
-use crate::endpoints::{HostError, check_host};
-use crate::names::ENDPOINT_BYTES_MAX;
+use flash_indexer_types::endpoints::{HostError, check_host};
+use flash_indexer_types::names::ENDPOINT_BYTES_MAX;
 
 /// Base URL of another indexer, such as `http://replica-b:8090`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -7,8 +7,8 @@ use flash_indexer_redis::{Holder, HolderId, LocalRank, Ranks, Scope};
 use rustc_hash::FxHashMap;
 
 use super::{Description, Models, RankStatus};
-use crate::ingest::Trust;
-use crate::instance::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::InstanceId;
 use crate::model::Model;
 
 /// Looks at all models whenever it is asked.
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::explain::{History, SeenVariants};
-    use crate::instance::ModelKey;
+    use flash_indexer_types::ModelKey;
     use crate::metrics::{MetricNames, Metrics, ModelCounts};
     use crate::model::{Instance, ReplaceableIndex, Windows};
     use crate::shared_store::PublishedRanks;

@@ -20,8 +20,8 @@ use self::local::LocalRanks;
 pub(crate) use self::ranks::PublishedRanks;
 pub(crate) use self::remote::{Fleet, FleetModel, RemoteListedRank};
 use crate::dump::TokenWindowRecord;
-use crate::ingest::Trust;
-use crate::instance::{GivenInstanceId, ModelKey};
+use flash_indexer_types::Trust;
+use flash_indexer_types::{GivenInstanceId, ModelKey};
 use crate::metrics::Metrics;
 use crate::model::Model;
 

@@ -10,10 +10,10 @@ use tracing::warn;
 
 use super::local::scope;
 use super::{Description, RankStatus};
-use crate::ingest::Trust;
-use crate::instance::{InstanceId, InstanceIdError, ModelKey};
+use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
 use crate::metrics::{Bound, Metrics};
-use crate::names::{NameField, check_names};
+use flash_indexer_types::names::{NameField, check_names};
 
 /// Everybody who is listed, as this replica reads it.
 #[derive(Debug, Default)]
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::MetricNames;
-    use crate::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
+    use flash_indexer_types::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
 
     /// An entry of the list whose description has this field changed.
     fn entry(number: u64, field: &str, value: Value) -> (HolderId, ListedRank) {

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::instance::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 const GRACE: Duration = Duration::from_secs(10);
 const RANKS: Range<u64> = 0..4;
@@ -27,7 +27,7 @@ fn at_endpoint(number: u64, endpoint: String) -> Registration {
 }
 
 fn targets(registrations: impl IntoIterator<Item = Registration>) -> Arc<Targets> {
-    Arc::new(registrations.into_iter().map(|registration| (RankId::of(&registration), registration)).collect())
+    Arc::new(registrations.into_iter().map(|registration| (registration.rank_id(), registration)).collect())
 }
 
 /// What is registered, and who may not be.
@@ -39,7 +39,7 @@ struct Registry {
 
 impl Registry {
     fn keep(&mut self, owner: Owner, registration: Registration) {
-        self.kept.insert(RankId::of(&registration), OwnedRank { owner, registration });
+        self.kept.insert(registration.rank_id(), OwnedRank { owner, registration });
     }
 
     /// Carries everything out, and returns what it was.
@@ -52,7 +52,7 @@ impl Registry {
                     assert_ne!(gone.owner, Owner::Manual, "what people register stays");
                 }
                 Step::Register { registration, source } => {
-                    let rank = RankId::of(registration);
+                    let rank = registration.rank_id();
                     let is_there = self.kept.get(&rank).is_some_and(|kept| kept.registration == *registration);
                     let result = match self.refused.contains(&rank) && !is_there {
                         true => Err("refused".to_owned()),
@@ -82,7 +82,7 @@ fn reconciler() -> Reconciler {
 
 fn standing(reconciler: &Reconciler, source: usize, registry: &Registry, number: u64) -> Option<TargetOutcome> {
     let mut standings = reconciler.standings(source, &registry.kept);
-    standings.find(|(registration, _)| RankId::of(registration) == rank(number)).map(|(_, standing)| standing)
+    standings.find(|(registration, _)| registration.rank_id() == rank(number)).map(|(_, standing)| standing)
 }
 
 #[test]

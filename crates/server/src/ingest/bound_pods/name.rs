@@ -5,8 +5,8 @@ use std::fmt;
 use flash_indexer_wire::EngineAdapter;
 
 use crate::ingest::{Listener, ListenerOptions};
-use crate::instance::InstanceId;
-use crate::names::{NameField, check_name};
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::names::{NameField, check_name};
 
 /// Longest topic that is looked at, in bytes.
 const TOPIC_BYTES_MAX: usize = 1 << 10;
@@ -113,7 +113,7 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::NAME_BYTES_MAX;
+    use flash_indexer_types::names::NAME_BYTES_MAX;
 
     #[test]
     fn queues_are_chosen_by_fnv_1a() {

@@ -14,7 +14,7 @@ use crate::ingest::bound_pods::{
 };
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::message::Live;
-use crate::instance::InstanceId;
+use flash_indexer_types::InstanceId;
 use crate::metrics::Bound;
 
 /// Messages and their bytes.

@@ -534,7 +534,7 @@ pub(in crate::ingest) mod tests {
     use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 
     use super::*;
-    use crate::ingest::Trust;
+    use flash_indexer_types::Trust;
     use crate::{Indexer, IndexerOptions, InstanceId, ModelKey, Registration};
 
     const PATIENCE: Duration = Duration::from_secs(30);

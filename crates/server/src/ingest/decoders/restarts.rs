@@ -12,7 +12,7 @@ use super::Delivery;
 use crate::ingest::change::Change;
 use crate::ingest::listener::Listener;
 use crate::ingest::listener_decoder::{ListenerDecoder, READING_FAILED};
-use crate::logs::log_listener;
+use crate::ingest::log_listener;
 
 impl Decoder {
     /// Has a stream start over.

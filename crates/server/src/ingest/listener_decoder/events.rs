@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::{ListenerDecoder, Message, SeenBlockSize};
 use crate::ingest::change::Change;
 use crate::ingest::listener::Listener;
-use crate::logs::log_listener;
+use crate::ingest::log_listener;
 use crate::metrics::Bound;
 
 /// Ranks that the batches of one listener may name.

@@ -15,14 +15,15 @@ use rustc_hash::FxHashMap;
 
 use super::bound_pods::Seen;
 use super::change::Change;
-use super::held_ranks::Position;
+use flash_indexer_types::Position;
 use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
 use super::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, Read, ResumePoint};
-use super::trust::Trust;
-use crate::engine::EngineKind;
-use crate::explain::ClearCause;
-use crate::logs::{Repeats, log_listener};
+use flash_indexer_types::Trust;
+use flash_indexer_types::EngineKind;
+use flash_indexer_types::ClearCause;
+use crate::ingest::log_listener;
+use flash_indexer_types::logs::Repeats;
 use crate::metrics::{Bound, Metrics};
 
 /// Why a stream starts over on which its decoder panicked.

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use crate::endpoints::{RefusedAddress, check_address};
+use flash_indexer_types::endpoints::{RefusedAddress, check_address};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::supervision::{Supervisor, ThreadKind, Watch};

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::ingest::decoders::{Decoders, Delivery, Frames};
 use crate::ingest::listener::{Connection, Listener};
-use crate::logs::{Repeats, log_listener};
+use crate::ingest::log_listener;
+use flash_indexer_types::logs::Repeats;
 use crate::metrics::Bound;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
@@ -298,9 +299,9 @@ mod tests {
 
     use super::super::resolver;
     use super::*;
-    use crate::indexer::Registration;
+    use flash_indexer_types::Registration;
     use crate::ingest::decoders::tests::{World, listener_of_first_decoder, payload};
-    use crate::instance::{InstanceId, ModelKey};
+    use flash_indexer_types::{InstanceId, ModelKey};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 

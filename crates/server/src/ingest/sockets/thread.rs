@@ -15,7 +15,7 @@ use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::ingest::decoders::{Decoders, Delivery, Retired};
 use crate::ingest::listener::{Connection, Listener};
-use crate::logs::log_listener;
+use crate::ingest::log_listener;
 use crate::metrics::Bound;
 use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 

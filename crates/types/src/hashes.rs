@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize, Serializer};
 /// How 64-bit hashes are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum HashForm {
+pub enum HashForm {
+    /// As a number.
     #[default]
     Number,
     /// For readers whose numbers have 53 bits.
@@ -17,7 +18,7 @@ pub(crate) enum HashForm {
 }
 
 /// A hash in the form asked for.
-pub(crate) struct ShownHash(pub(crate) u64, pub(crate) HashForm);
+pub struct ShownHash(pub u64, pub HashForm);
 
 impl Serialize for ShownHash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -30,7 +31,7 @@ impl Serialize for ShownHash {
 
 /// A 64-bit hash: an integer of either sign (the same bits), or a decimal or `0x` text.
 #[derive(Clone, Copy)]
-pub(crate) struct AnyHash(pub(crate) u64);
+pub struct AnyHash(pub u64);
 
 impl<'de> Deserialize<'de> for AnyHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -63,7 +64,7 @@ impl<'de> Deserialize<'de> for AnyHash {
 }
 
 /// Reads a list of local hashes in any of their forms.
-pub(crate) fn local_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LocalHash>, D::Error> {
+pub fn local_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LocalHash>, D::Error> {
     struct Visitor;
     impl<'de> de::Visitor<'de> for Visitor {
         type Value = Vec<LocalHash>;

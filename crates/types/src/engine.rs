@@ -30,7 +30,7 @@ impl EngineKind {
     }
 
     /// How messages of this kind of engine are read; those of an engine of unknown kind show it themselves.
-    pub(crate) fn adapter(kind: Option<Self>) -> EngineAdapter {
+    pub fn adapter(kind: Option<Self>) -> EngineAdapter {
         match kind {
             None => EngineAdapter::Detect,
             Some(Self::Vllm) => EngineAdapter::Vllm,
@@ -40,7 +40,7 @@ impl EngineKind {
     }
 
     /// The kind of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }

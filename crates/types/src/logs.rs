@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Logs an event of a rank: level, [`RankId`](crate::indexer::RankId), further fields and the message.
+/// Logs an event of a rank: level, [`RankId`](crate::RankId), further fields and the message.
+#[macro_export]
 macro_rules! log_rank {
     ($level:ident, $rank:expr, $($rest:tt)+) => {{
-        let rank: &$crate::indexer::RankId = &$rank;
-        tracing::$level!(
+        let rank: &$crate::RankId = &$rank;
+        $crate::tracing::$level!(
             model = rank.model.model_name.as_str(),
             tenant = rank.model.tenant_id.as_str(),
             instance = rank.instance.to_string().as_str(),
@@ -16,37 +17,20 @@ macro_rules! log_rank {
     }};
 }
 
-/// Logs an event of a listener: level, [`Listener`](crate::ingest::Listener), further fields and the message.
-macro_rules! log_listener {
-    ($level:ident, $listener:expr, $($rest:tt)+) => {{
-        let listener: &$crate::ingest::Listener = &$listener;
-        tracing::$level!(
-            model = listener.model.key.model_name.as_str(),
-            tenant = listener.model.key.tenant_id.as_str(),
-            instance = listener.instance.to_string().as_str(),
-            dp_rank = listener.dp_rank.0,
-            endpoint = listener.options.endpoint.as_str(),
-            $($rest)+
-        );
-    }};
-}
-
-pub(crate) use {log_listener, log_rank};
-
 /// An event that has not repeated for so long counts from one again.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Limits how often a repeating event is logged: the first time, the second, the fourth, the eighth and so on, until it
 /// has not happened for [`QUIET`].
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub struct Repeats {
     times: u64,
     last: Option<Instant>,
 }
 
 impl Repeats {
     /// Counts one more event. How many there were since the last quiet time, if this one is to be logged.
-    pub(crate) fn count(&mut self, now: Instant) -> Option<u64> {
+    pub fn count(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET) {
             self.times = 0;
         }

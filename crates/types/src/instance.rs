@@ -61,7 +61,7 @@ impl InstanceId {
     }
 
     /// Order in which people expect ids: numbers by value, before texts.
-    pub(crate) fn sort_key(&self) -> (u64, &str) {
+    pub fn sort_key(&self) -> (u64, &str) {
         (self.text.parse().unwrap_or(u64::MAX), &self.text)
     }
 }
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for InstanceId {
 /// An instance id in a request or in the shared store. Unlike a field of type [`InstanceId`], one that cannot be used is
 /// an [`InstanceIdError`], which can be counted and answered, and no error of the parser.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GivenInstanceId(InstanceId);
+pub struct GivenInstanceId(InstanceId);
 
 impl GivenInstanceId {
     /// The id.
@@ -124,7 +124,7 @@ impl GivenInstanceId {
     /// # Errors
     ///
     /// When it is empty or too long, or has a control character.
-    pub(crate) fn checked(self) -> Result<InstanceId, InstanceIdError> {
+    pub fn checked(self) -> Result<InstanceId, InstanceIdError> {
         match self.0.is_number {
             true => Ok(self.0),
             false => InstanceId::text(self.0.text),
@@ -187,7 +187,7 @@ impl ModelKey {
     }
 
     /// Refuses names that are too long or have control characters.
-    pub(crate) fn check(&self) -> Result<(), NameError> {
+    pub fn check(&self) -> Result<(), NameError> {
         let Self { model_name, tenant_id } = self;
         check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])
     }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// An address that no engine and no peer may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {kind}, which no engine or peer may have: give an address that other machines reach it by")]
-pub(crate) struct RefusedAddress {
+pub struct RefusedAddress {
     address: IpAddr,
     kind: &'static str,
 }
@@ -19,7 +19,7 @@ const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
 /// Refuses link-local, unspecified, multicast and broadcast addresses, in any notation.
-pub(crate) fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
+pub fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
     match kind(address) {
         None => Ok(()),
         Some(kind) => Err(RefusedAddress { address, kind }),
@@ -51,11 +51,14 @@ fn kind(address: IpAddr) -> Option<&'static str> {
 
 /// A host that is not dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HostError {
+pub enum HostError {
+    /// Its address is refused.
     #[error(transparent)]
     Address(#[from] RefusedAddress),
+    /// It names a cloud's metadata service.
     #[error("the host is a cloud's metadata service, which is no engine and no peer: give the host of one")]
     MetadataService,
+    /// It is neither a name nor an address.
     #[error("{0}")]
     Malformed(&'static str),
 }
@@ -66,7 +69,7 @@ const METADATA_NAMES: [&str; 3] = ["metadata.google.internal", "metadata.goog", 
 /// Refuses a host, as URLs and endpoints write it, that is no name and no address, and one with an address that no
 /// engine and no peer may have. An IPv4 address has one spelling: four decimal numbers. The system's resolver reads others,
 /// such as `2852039166`, `0xa9fea9fe` and `169.254.43518`, each of which stands for 169.254.169.254.
-pub(crate) fn check_host(host: &str) -> Result<(), HostError> {
+pub fn check_host(host: &str) -> Result<(), HostError> {
     let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let (address, zone) = literal.split_once('%').map_or((literal, None), |(address, zone)| (address, Some(zone)));
     if let Ok(address) = address.parse() {
@@ -130,26 +133,42 @@ fn numbers_address(host: &str) -> Option<Ipv4Addr> {
 
 /// An endpoint that is not dialled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum EndpointError {
+pub enum EndpointError {
+    /// It is no address of a supported transport.
     #[error("bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or tcp://10.0.0.1:5557")]
-    Malformed { endpoint: String, why: &'static str },
+    Malformed {
+        /// The endpoint.
+        endpoint: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Its host is refused.
     #[error("bad endpoint {endpoint:?}: {refused}")]
-    Address { endpoint: String, refused: HostError },
+    Address {
+        /// The endpoint.
+        endpoint: String,
+        /// The host and why it is refused.
+        refused: HostError,
+    },
+    /// It is a path of this machine, which the service was not started to allow.
     #[error(
         "bad endpoint {endpoint:?}: ipc:// is a path of this machine; give an address such as tcp://host:5557, name the \
          engine with --workers, or start the service with --allow-ipc"
     )]
-    Ipc { endpoint: String },
+    Ipc {
+        /// The endpoint.
+        endpoint: String,
+    },
 }
 
 /// Whether an endpoint is a path of this machine.
-pub(crate) fn is_ipc(endpoint: &str) -> bool {
+pub fn is_ipc(endpoint: &str) -> bool {
     endpoint.starts_with("ipc://")
 }
 
 /// Refuses an endpoint that ZeroMQ would accept without complaint and never connect, and one with an address that no
 /// engine may have.
-pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
+pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
     let bad = |why| Err(EndpointError::Malformed { endpoint: endpoint.to_owned(), why });
     if let Some(path) = endpoint.strip_prefix("ipc://") {
         return if path.is_empty() { bad("the path is empty") } else { Ok(()) };

@@ -13,7 +13,7 @@ pub const ENDPOINT_BYTES_MAX: usize = 1_024;
 /// Longest cache salt of a request, in bytes. A salt is hashed and not retained.
 pub const SALT_BYTES_MAX: usize = 4_096;
 /// Longest error or log field that repeats a client's text, in bytes.
-pub(crate) const TEXT_BYTES_MAX: usize = 1_024;
+pub const TEXT_BYTES_MAX: usize = 1_024;
 
 /// A text that a client chooses, by the name of its field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ enum Flaw {
 /// # Errors
 ///
 /// When it is too long, or has a control character.
-pub(crate) fn check_name(field: NameField, text: &str) -> Result<(), NameError> {
+pub fn check_name(field: NameField, text: &str) -> Result<(), NameError> {
     let bad = |flaw| Err(NameError { field, flaw });
     if text.len() > field.bytes_max() {
         return bad(Flaw::TooLong { len: text.len(), max: field.bytes_max() });
@@ -91,12 +91,12 @@ pub(crate) fn check_name(field: NameField, text: &str) -> Result<(), NameError> 
 /// # Errors
 ///
 /// Of the first one that is refused.
-pub(crate) fn check_names<const N: usize>(texts: [(NameField, Option<&str>); N]) -> Result<(), NameError> {
+pub fn check_names<const N: usize>(texts: [(NameField, Option<&str>); N]) -> Result<(), NameError> {
     texts.into_iter().try_for_each(|(field, text)| text.map_or(Ok(()), |text| check_name(field, text)))
 }
 
 /// A text for errors and logs: of one that is longer than [`TEXT_BYTES_MAX`], the beginning and the end.
-pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+pub fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= TEXT_BYTES_MAX {
         return Cow::Borrowed(text);
     }
@@ -106,7 +106,7 @@ pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 /// The same of an owned text.
-pub(crate) fn shorten(text: String) -> String {
+pub fn shorten(text: String) -> String {
     match shortened(&text) {
         Cow::Borrowed(_) => text,
         Cow::Owned(short) => short,

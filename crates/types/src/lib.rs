@@ -1,0 +1,44 @@
+//! Vocabulary that the crates of the service share: identities, trust, positions in event streams, names and addresses.
+//!
+//! | file | role |
+//! |---|---|
+//! | `instance` | identity of an instance ([`InstanceId`]) and of a model of a tenant ([`ModelKey`]) |
+//! | `rank_id` | identity of a rank in a fleet ([`RankId`]) |
+//! | `registration`, `owner` | registrations of ranks ([`Registration`]) and their owners ([`Owner`]) |
+//! | `trust` | trust states ([`Trust`]) |
+//! | `position` | position in the event stream of a rank ([`Position`]) |
+//! | `clear_cause` | causes for which a rank holds nothing any more ([`ClearCause`]) |
+//! | `engine` | kinds of engines and how they count copies |
+//! | [`names`] | limits of names that clients, engines and peers choose |
+//! | [`endpoints`] | endpoints and addresses that may be dialled |
+//! | [`hashes`] | 64-bit hashes in JSON |
+//! | `hash_key` | random key of the process's hash tables |
+//! | [`logs`] | log events with the fields of a rank |
+//!
+//! The crate has no I/O, no threads and no clock.
+
+mod clear_cause;
+pub mod endpoints;
+mod engine;
+mod hash_key;
+pub mod hashes;
+mod instance;
+pub mod logs;
+pub mod names;
+mod owner;
+mod position;
+mod rank_id;
+mod registration;
+mod trust;
+
+pub use clear_cause::ClearCause;
+pub use engine::{EngineKind, Removal};
+pub use hash_key::use_random_hash_key;
+pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
+pub use owner::{OwnedRank, Owner};
+pub use position::Position;
+pub use rank_id::RankId;
+pub use registration::{Registered, Registration};
+#[doc(hidden)]
+pub use tracing;
+pub use trust::Trust;
