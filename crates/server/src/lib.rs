@@ -13,11 +13,12 @@ mod connections;
 mod discovery;
 pub mod dump;
 mod explain;
+#[cfg(test)]
+mod failure_tests;
 mod grpc;
 mod http;
 mod indexer;
 mod ingest;
-mod metrics;
 mod model;
 mod peers;
 mod predictions;
@@ -27,7 +28,7 @@ mod search;
 mod server;
 mod shared_store;
 mod stream_positions;
-mod supervision;
+mod telemetry;
 mod tier_lookups;
 mod tokenization;
 
@@ -45,7 +46,7 @@ pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
 pub use ingest::{Connection, ListenerReport, ReleaseOutcome, ReplayProgress};
-pub use metrics::MetricNames;
+pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{
     PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,

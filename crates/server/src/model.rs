@@ -3,7 +3,7 @@
 mod index;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -23,13 +23,13 @@ pub(crate) use self::index::ReplaceableIndex;
 use crate::answer::{Answer, RankAnswer};
 use crate::explain::{Doubt, History, SeenVariants};
 use flash_indexer_types::ClearCause;
-use crate::ingest::{Listener, Maintain};
+use crate::ingest::{Decoders, Listener, Maintain};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::metrics::{Bound, Metrics, ModelCounts, ModelState};
+use flash_indexer_telemetry::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;
-use crate::supervision::{Supervisor, ThreadKind, guarded};
+use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 
 /// An index and the instances registered for it.
 ///
@@ -42,8 +42,8 @@ pub(crate) struct Model {
     pub(crate) lora_name: RwLock<Option<String>>,
     /// To be read through [`Model::index`]; changed by the methods of the model.
     pub(crate) replaceable: ReplaceableIndex,
-    /// Which threads are supervised, and through which streams are restarted.
-    pub(crate) supervisor: Arc<Supervisor>,
+    /// Through which streams are restarted.
+    pub(crate) decoders: Weak<Decoders>,
     /// The same for the store, if there is one.
     pub(crate) shared: Option<PublishedRanks>,
     pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
@@ -173,7 +173,9 @@ impl Model {
             }
             listeners.append(&mut await_restarts());
         }
-        self.supervisor.restart_streams(listeners.into_values(), culprit);
+        if let Some(decoders) = self.decoders.upgrade() {
+            decoders.restart_streams(listeners.into_values(), culprit);
+        }
     }
 
     /// Streams that still have to start over.

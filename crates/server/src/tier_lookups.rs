@@ -6,10 +6,10 @@ use std::time::Duration;
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SharedIndex, Tier};
 use tokio::sync::Semaphore;
 
-use crate::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use crate::model::Model;
 use crate::score::slowest_tiers;
-use crate::supervision::{ThreadKind, guarded};
+use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 
 /// Lookups that may wait for writers at a time.
 const TIER_LOOKUPS_MAX: usize = 16;

@@ -13,7 +13,7 @@ use flash_indexer_prompt::tokenize::{
 };
 use tokio::sync::oneshot;
 
-use crate::metrics::Metrics;
+use flash_indexer_telemetry::metrics::{Metrics, TokenizedPrompt};
 
 /// Where tokenizers come from, asked in this order, and the pool that uses them.
 #[derive(Debug, Clone, Default)]
@@ -131,7 +131,12 @@ struct Waiting<'a> {
 impl Waiting<'_> {
     fn end(mut self, result: Result<&Tokenized, &TokenizeError>) {
         self.ticket = None;
-        self.metrics.tokenized(self.kind, result);
+        let figures = |tokenized: &Tokenized| TokenizedPrompt {
+            tokens: tokenized.ids.len(),
+            waited: tokenized.waited,
+            worked: tokenized.worked,
+        };
+        self.metrics.tokenized(self.kind, result.map(figures).map_err(|error| error.reason().as_str()));
     }
 }
 
@@ -139,7 +144,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             self.pool.withdraw(ticket);
-            self.metrics.tokenized(self.kind, Err(&TokenizeError::Withdrawn));
+            self.metrics.tokenized(self.kind, Err(TokenizeError::Withdrawn.reason().as_str()));
         }
     }
 }

@@ -21,7 +21,7 @@ use tonic::transport::server::Connected;
 use tracing::debug;
 
 use crate::indexer::Indexer;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 
 pub(crate) use self::open::ConnectionHandle;
 use self::open::{ConnectionState, OpenConnections};

@@ -33,9 +33,9 @@ use self::runner::{Runner, TrackedSource};
 pub(crate) use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use crate::indexer::Indexer;
-use crate::metrics::Metrics;
+use flash_indexer_telemetry::metrics::Metrics;
 use crate::peers::RecoveryStatus;
-use crate::supervision::{Supervisor, ThreadKind, Watch, note_panic};
+use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, note_panic};
 
 /// How engines are discovered.
 #[derive(Debug, Clone)]

@@ -14,9 +14,9 @@ use crate::indexer::{EmptyModelPolicy, Indexer};
 use flash_indexer_types::{Owner, Registered, Registration};
 use flash_indexer_types::RankId;
 use flash_indexer_types::log_rank;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::peers::{RecoveryState, RecoveryStatus};
-use crate::supervision::Watch;
+use flash_indexer_telemetry::supervision::Watch;
 
 /// Whatever is due without news is done so late at most.
 const TICK: Duration = Duration::from_millis(500);

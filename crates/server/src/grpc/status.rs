@@ -10,7 +10,7 @@ use tonic::{Code, Response, Status};
 use super::Shared;
 use crate::indexer::{Indexer, PredictError, QueryError};
 use flash_indexer_types::InstanceIdError;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
 

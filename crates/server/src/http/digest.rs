@@ -15,7 +15,7 @@ use crate::dump::RankRecord;
 use flash_indexer_types::RankId;
 use crate::ingest::ReadAt;
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 
 #[derive(Deserialize)]
 pub(super) struct DigestParameters {

@@ -28,7 +28,7 @@ use crate::dump::{DumpForm, DumpWriter};
 use flash_indexer_types::hashes::HashForm;
 use crate::indexer::Indexer;
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::peers::RecoveryState;
 
 /// Bytes gathered before they are sent.

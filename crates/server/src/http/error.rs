@@ -12,7 +12,7 @@ use flash_indexer_prompt::tokenize::FailureReason;
 
 use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
 use flash_indexer_types::InstanceIdError;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
 

@@ -15,7 +15,7 @@ use super::{Api, blocking};
 use flash_indexer_types::hashes::{HashForm, local_hashes};
 use crate::indexer::{ExplainQuestion, Prompt};
 use flash_indexer_types::GivenInstanceId;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
@@ -87,7 +87,7 @@ mod tests {
     use super::super::EXPLANATIONS_MAX;
     use super::*;
     use crate::indexer::{Indexer, IndexerOptions};
-    use crate::metrics::TextFormat;
+    use flash_indexer_telemetry::metrics::TextFormat;
     use crate::peers::RecoveryStatus;
 
     #[tokio::test]

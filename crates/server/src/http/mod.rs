@@ -35,7 +35,7 @@ use crate::connections::ConnectionHandle;
 use crate::discovery::DiscoveryStatus;
 use crate::indexer::Indexer;
 use flash_indexer_types::RankId;
-use crate::metrics::{Bound, Endpoint};
+use flash_indexer_telemetry::metrics::{Bound, Endpoint};
 use crate::peers::{Peers, RecoveryStatus};
 
 /// Dumps that may run at the same time.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::peers::{Added, PEERS_MAX, PeerUrl};
 
 #[derive(Deserialize)]

@@ -16,7 +16,7 @@ use super::blocking;
 use super::error::ApiError;
 use super::shared_ranks;
 use flash_indexer_types::RankId;
-use crate::metrics::TextFormat;
+use flash_indexer_telemetry::metrics::TextFormat;
 use crate::peers::RecoveryState;
 
 pub(super) async fn health() -> Json<Value> {

@@ -16,8 +16,8 @@ use crate::ingest::{BindError, BoundOptions, Connection, Listener, ListenerOptio
 use crate::ingest::{bound_endpoint, is_bound};
 use flash_indexer_types::{InstanceId, ModelKey};
 use crate::ingest::log_listener;
-use crate::metrics::Bound;
-use crate::supervision::{ThreadKind, Watch};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use parking_lot::Mutex;
 
 /// How often pods are looked for whose connection is gone.

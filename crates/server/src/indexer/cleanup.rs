@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
-use crate::supervision::{Supervisor, ThreadKind};
+use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind};
 
 /// Longest wait of a registration or its end for decoders, writers and sockets. What they have not done by then they do
 /// behind the answer.

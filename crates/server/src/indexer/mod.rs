@@ -46,14 +46,15 @@ pub use self::unregister::Unregistered;
 use crate::explain::Tombstones;
 use crate::ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
-use crate::metrics::{ListenerState, MetricNames, Metrics, State, TextFormat};
+use flash_indexer_telemetry::metrics::{ListenerState, MetricNames, Metrics, State, StateSection, TextFormat};
 use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::score::{PredictionLimits, TierWeights};
 use crate::shared_store::{Models, SharedStore};
 use crate::stream_positions::StreamPositions;
-use crate::supervision::Supervisor;
+use flash_indexer_telemetry::supervision::Supervisor;
+use crate::telemetry::{StoreState, TokenizationState};
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 
@@ -187,7 +188,6 @@ impl Indexer {
         let supervisor = Supervisor::start(&metrics)?;
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
         let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &supervisor)?);
-        supervisor.restart_through(&decoders);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
             lookups: TierLookups::new(&metrics),
@@ -363,6 +363,9 @@ impl Indexer {
             }
         }
         let models = models.iter().map(|model| model.state()).collect();
+        let mut sections: Vec<Box<dyn StateSection>> = Vec::new();
+        sections.extend(self.tokenization.statistics().map(|pool| Box::new(TokenizationState(pool)) as Box<_>));
+        sections.extend(self.store_report().map(|report| Box::new(StoreState(report)) as Box<_>));
         self.metrics.encode(
             State {
                 models,
@@ -370,8 +373,7 @@ impl Indexer {
                 decoders: self.decoders.queues(),
                 writers: self.writers.queues(),
                 predicted_blocks: self.predictions.count(),
-                tokenization: self.tokenization.statistics(),
-                store: self.store_report(),
+                sections,
                 threads_not_moving: self.supervisor.problems(Instant::now()).len(),
             },
             format,

@@ -10,7 +10,7 @@ use super::{Indexer, RegistrationError};
 use crate::explain::{History, SeenVariants};
 use crate::ingest::Maintain;
 use flash_indexer_types::ModelKey;
-use crate::metrics::{Bound, ModelCounts};
+use flash_indexer_telemetry::metrics::{Bound, ModelCounts};
 use crate::model::{Model, ReplaceableIndex, Windows};
 use crate::shared_store::PublishedRanks;
 
@@ -48,7 +48,7 @@ impl Indexer {
             block_size,
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(self.options.design, index),
-            supervisor: Arc::clone(&self.supervisor),
+            decoders: Arc::downgrade(&self.decoders),
             shared: self.rank_maker.clone().map(PublishedRanks::new),
             instances: RwLock::default(),
             windows: Windows::default(),

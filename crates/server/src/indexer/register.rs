@@ -16,7 +16,7 @@ use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerS
 use flash_indexer_types::Position;
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::log_rank;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::model::Instance;
 use crate::stream_positions::StreamName;
 

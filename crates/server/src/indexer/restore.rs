@@ -18,7 +18,7 @@ use crate::dump::{
 use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener};
 use flash_indexer_types::{Position, Trust};
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::model::{Instance, Model};
 
 /// Puts a dump's blocks into the index while it is read; dropped before [`Restore::commit`], it takes them out

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 
 use super::{Indexer, QueryError};
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::score::{Predicted, ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};
 

@@ -16,7 +16,7 @@ use crate::explain::Tombstone;
 use crate::ingest::{Delivery, Listener};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::log_rank;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
 

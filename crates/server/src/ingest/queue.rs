@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use crate::metrics::QueueState;
+use flash_indexer_telemetry::metrics::QueueState;
 
 /// What waits in a queue. Relaxed throughout: the figures bound memory, nothing is read through them.
 #[derive(Default)]

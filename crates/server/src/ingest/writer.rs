@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use super::change::Change;
 use super::listener::Listener;
 use flash_indexer_types::ClearCause;
-use crate::metrics::{Bound, Metrics};
-use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
 /// message brings, or several small ones.
@@ -353,7 +353,7 @@ mod tests {
     use flash_indexer_test_support::wait_for;
 
     use super::*;
-    use crate::metrics::MetricNames;
+    use flash_indexer_telemetry::metrics::MetricNames;
 
     /// What an index has left over, in turns.
     struct MaintenanceTurns(AtomicUsize);

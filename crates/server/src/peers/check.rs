@@ -23,7 +23,7 @@ use crate::ingest::{Connection, ListenerReport, ReadAt};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::log_rank;
-use crate::supervision::{ThreadKind, Watch};
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 
 /// Apart so far, two looks tell how busy a stream is.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);

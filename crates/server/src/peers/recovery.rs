@@ -21,7 +21,7 @@ use flash_indexer_types::{Owner, Registered, Registration};
 use flash_indexer_types::RankId;
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::log_rank;
-use crate::supervision::{ThreadKind, Watch};
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 

@@ -80,10 +80,10 @@ mod tests {
     use super::*;
     use crate::explain::{History, SeenVariants};
     use flash_indexer_types::ModelKey;
-    use crate::metrics::{MetricNames, Metrics, ModelCounts};
+    use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
     use crate::model::{Instance, ReplaceableIndex, Windows};
     use crate::shared_store::PublishedRanks;
-    use crate::supervision::Supervisor;
+    use flash_indexer_telemetry::supervision::Supervisor;
 
     const RANKS: u32 = 500;
 

@@ -22,7 +22,7 @@ pub(crate) use self::remote::{Fleet, FleetModel, RemoteListedRank};
 use crate::dump::TokenWindowRecord;
 use flash_indexer_types::Trust;
 use flash_indexer_types::{GivenInstanceId, ModelKey};
-use crate::metrics::Metrics;
+use flash_indexer_telemetry::metrics::Metrics;
 use crate::model::Model;
 
 /// Models with their indexes, by name.

@@ -12,7 +12,7 @@ use super::local::scope;
 use super::{Description, RankStatus};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
-use crate::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use flash_indexer_types::names::{NameField, check_names};
 
 /// Everybody who is listed, as this replica reads it.
@@ -156,7 +156,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::metrics::MetricNames;
+    use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_types::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
 
     /// An entry of the list whose description has this field changed.

@@ -15,7 +15,7 @@ use crate::ingest::bound_pods::{
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::message::Live;
 use flash_indexer_types::InstanceId;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 
 /// Messages and their bytes.
 pub(super) fn size(messages: &[PodMessage]) -> (usize, usize) {
@@ -223,8 +223,8 @@ mod tests {
     use crate::ingest::decoders::Queue;
     use crate::ingest::queue::Queued;
     use crate::ingest::writer::Writers;
-    use crate::metrics::{MetricNames, Metrics};
-    use crate::supervision::Supervisor;
+    use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
+    use flash_indexer_telemetry::supervision::Supervisor;
 
     fn pod(name: &str) -> Arc<Pod> {
         let name = PodName { instance: InstanceId::parse(name).expect("a name"), model_name: "m".to_owned() };

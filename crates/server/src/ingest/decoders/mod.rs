@@ -22,8 +22,8 @@ use super::listener_decoder::{ListenerDecoder, READING_FAILED};
 use super::queue::Queued;
 use super::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
 use super::writer::Writers;
-use crate::metrics::{Bound, Metrics, QueueState};
-use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch, guarded};
+use flash_indexer_telemetry::metrics::{Bound, Metrics, QueueState};
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch, guarded};
 
 /// Bytes of messages that may wait for one decoder, each message with [`MESSAGE_OVERHEAD_BYTES`].
 const QUEUED_BYTES_MAX: usize = 256 << 20;
@@ -248,6 +248,19 @@ impl Decoders {
         }
         own.end_dropping();
         None
+    }
+
+    /// Has streams start over whose state is lost. With `without_replay`, the stream of that listener asks its engine for
+    /// nothing: a replay would bring the message again that the failure came from. Never waits.
+    pub(crate) fn restart_streams(
+        &self,
+        listeners: impl IntoIterator<Item = Arc<Listener>>,
+        without_replay: Option<u64>,
+    ) {
+        for listener in listeners {
+            let replay = if without_replay == Some(listener.id) { Replay::Unavailable } else { Replay::Available };
+            self.deliver(&listener, Delivery::Restart(replay));
+        }
     }
 
     /// Ends every decoder; what is still queued is dropped, because nothing outlives the process. One that does not end by
@@ -502,7 +515,7 @@ impl WriterSender<'_> {
 impl Decoders {
     /// Decoders without a thread, and what is delivered to them from then on: a word for each delivery.
     pub(in crate::ingest) fn detached() -> (Self, impl Fn() -> Vec<&'static str>) {
-        let metrics = Arc::new(Metrics::new(crate::metrics::MetricNames::Own));
+        let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let (sender, work) = unbounded();
         let decoders = Self {
@@ -617,7 +630,7 @@ pub(in crate::ingest) mod tests {
     fn a_full_queue_degrades_the_engine_that_fills_it_and_leaves_room_for_others() {
         let world = World::start(false);
         let (flood, quiet) = (world.listener(0), world.listener(1));
-        let metrics = Arc::new(Metrics::new(crate::metrics::MetricNames::Own));
+        let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let (sender, work) = unbounded();
         // No thread takes what is queued.
         let decoders = Decoders {

@@ -8,7 +8,7 @@ use super::{ListenerDecoder, Message, SeenBlockSize};
 use crate::ingest::change::Change;
 use crate::ingest::listener::Listener;
 use crate::ingest::log_listener;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;

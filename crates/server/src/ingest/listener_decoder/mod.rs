@@ -24,7 +24,7 @@ use flash_indexer_types::EngineKind;
 use flash_indexer_types::ClearCause;
 use crate::ingest::log_listener;
 use flash_indexer_types::logs::Repeats;
-use crate::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Bound, Metrics};
 
 /// Why a stream starts over on which its decoder panicked.
 pub(super) const READING_FAILED: &str =

@@ -19,7 +19,7 @@ pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
 use super::decoders::{Decoders, Delivery, Retired};
 use super::listener::Listener;
-use crate::supervision::Supervisor;
+use flash_indexer_telemetry::supervision::Supervisor;
 
 /// Listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
 const LISTENERS_PER_THREAD_MAX: usize = 256;

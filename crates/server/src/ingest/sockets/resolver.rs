@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flash_indexer_types::endpoints::{RefusedAddress, check_address};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::supervision::{Supervisor, ThreadKind, Watch};
+use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
 
 /// Names that are looked up at a time; a name server that does not answer holds one of them up for seconds.
 const THREADS: usize = 4;

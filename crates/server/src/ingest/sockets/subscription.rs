@@ -13,7 +13,7 @@ use crate::ingest::decoders::{Decoders, Delivery, Frames};
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::log_listener;
 use flash_indexer_types::logs::Repeats;
-use crate::metrics::Bound;
+use flash_indexer_telemetry::metrics::Bound;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;

@@ -16,8 +16,8 @@ use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::ingest::decoders::{Decoders, Delivery, Retired};
 use crate::ingest::listener::{Connection, Listener};
 use crate::ingest::log_listener;
-use crate::metrics::Bound;
-use crate::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// How often subscriptions that ZeroMQ has given up are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

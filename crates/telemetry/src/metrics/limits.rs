@@ -9,7 +9,7 @@ use super::{Metrics, registered, resolved};
 
 /// Something that is bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub enum Bound {
     /// Messages or bytes that wait to be decoded.
     Queue,
     /// Messages or bytes of one pod that wait to be decoded.
@@ -146,18 +146,18 @@ impl LimitMetrics {
 
 impl Metrics {
     /// A bound was reached: something was refused, dropped or made to wait.
-    pub(crate) fn bound(&self, bound: Bound) {
+    pub fn bound(&self, bound: Bound) {
         self.bounded(bound, 1);
     }
 
     /// How often a bound was reached.
     #[cfg(test)]
-    pub(crate) fn bound_reached(&self, bound: Bound) -> u64 {
+    pub fn bound_reached(&self, bound: Bound) -> u64 {
         self.bounds.reached[bound as usize].get()
     }
 
     /// A bound was reached for so many things.
-    pub(crate) fn bounded(&self, bound: Bound, times: u64) {
+    pub fn bounded(&self, bound: Bound, times: u64) {
         self.bounds.reached[bound as usize].inc_by(times);
     }
 }

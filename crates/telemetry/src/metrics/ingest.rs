@@ -159,50 +159,54 @@ impl IngestMetrics {
 }
 
 impl Metrics {
-    pub(crate) fn message(&self) {
+    /// Counts a message that was received.
+    pub fn message(&self) {
         self.ingest.messages.inc();
     }
 
     /// So many messages of an engine did not arrive before one that did.
-    pub(crate) fn gap(&self, missed: u64) {
+    pub fn gap(&self, missed: u64) {
         self.ingest.gaps.inc();
         self.ingest.missed_messages.inc_by(missed);
     }
 
     /// An engine sent a missed message again.
-    pub(crate) fn replayed(&self) {
+    pub fn replayed(&self) {
         self.ingest.replayed_messages.inc();
     }
 
     /// So many missed messages cannot be had any more.
-    pub(crate) fn lost(&self, messages: u64) {
+    pub fn lost(&self, messages: u64) {
         self.ingest.lost_messages.inc_by(messages);
     }
 
     /// A listener failed and started anew.
-    pub(crate) fn listener_restart(&self) {
+    pub fn listener_restart(&self) {
         self.ingest.listener_restarts.inc();
     }
 
     /// A pod's rank was registered because it connected.
-    pub(crate) fn pod_registered(&self) {
+    pub fn pod_registered(&self) {
         self.ingest.pods_registered.inc();
     }
 
     /// Such a rank was taken out because it was gone.
-    pub(crate) fn pod_left(&self) {
+    pub fn pod_left(&self) {
         self.ingest.pods_left.inc();
     }
 
-    pub(crate) fn restart(&self) {
+    /// Counts a restart of an engine.
+    pub fn restart(&self) {
         self.ingest.restarts.inc();
     }
 
-    pub(crate) fn replay(&self, outcome: ReplayOutcome) {
+    /// Counts a replay that ended.
+    pub fn replay(&self, outcome: ReplayOutcome) {
         self.ingest.replays.get_or_create(&Outcome { outcome: outcome.as_str() }).inc();
     }
 
-    pub(crate) fn applied(&self, event: &RankEvent, applied: &Applied) {
+    /// Counts an event and what the index made of it.
+    pub fn applied(&self, event: &RankEvent, applied: &Applied) {
         let kind = match event {
             RankEvent::Indexed(BlockEvent::Stored { .. }) => 0,
             RankEvent::Indexed(BlockEvent::Copied { .. }) => 1,
@@ -222,14 +226,14 @@ impl Metrics {
     }
 
     /// A message or event could not be used.
-    pub(crate) fn rejected(&self, reason: &'static str) {
+    pub fn rejected(&self, reason: &'static str) {
         debug_assert!(REASONS.contains(&reason), "{reason} is not shown from the start");
         self.ingest.rejected.get_or_create(&Reason { reason }).inc();
     }
 
     /// A batch can be seen by queries at `now`. `stamped` is the engine's time in seconds since the
     /// Unix epoch; what is no time is left out.
-    pub(crate) fn lag(&self, stamped: f64, now: SystemTime) {
+    pub fn lag(&self, stamped: f64, now: SystemTime) {
         let Ok(now) = now.duration_since(SystemTime::UNIX_EPOCH).as_ref().map(Duration::as_secs_f64) else { return };
         if !stamped.is_finite() || stamped <= 0.0 {
             return;
@@ -244,7 +248,7 @@ impl Metrics {
     }
 
     /// Events applied since the start.
-    pub(crate) fn events_applied(&self) -> u64 {
+    pub fn events_applied(&self) -> u64 {
         self.ingest.events.iter().map(Counter::get).sum()
     }
 }

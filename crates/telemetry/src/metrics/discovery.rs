@@ -59,24 +59,24 @@ impl DiscoveryMetrics {
 
 impl Metrics {
     /// A source has told what it names, or could not.
-    pub(crate) fn discovery_look(&self, source: &str, outcome: &'static str) {
+    pub fn discovery_look(&self, source: &str, outcome: &'static str) {
         self.discovery.looks.get_or_create(&LookupLabels { source: source.to_owned(), outcome }).inc();
     }
 
     /// A source has told what it names, at this time.
-    pub(crate) fn discovery_answered(&self, source: &str, at: SystemTime) {
+    pub fn discovery_answered(&self, source: &str, at: SystemTime) {
         let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let gauge = self.discovery.last_success.get_or_create(&Source { source: source.to_owned() });
         gauge.set(since_1970.as_secs_f64());
     }
 
     /// Discovery has changed what is registered, or could not.
-    pub(crate) fn discovery_change(&self, change: &'static str) {
+    pub fn discovery_change(&self, change: &'static str) {
         self.discovery.changes.get_or_create(&Change { change }).inc();
     }
 
     /// What has become of the ranks that a source names.
-    pub(crate) fn discovery_targets(&self, source: &str, counts: &BTreeMap<&'static str, usize>) {
+    pub fn discovery_targets(&self, source: &str, counts: &BTreeMap<&'static str, usize>) {
         for (&state, &count) in counts {
             let gauge = self.discovery.targets.get_or_create(&Targets { source: source.to_owned(), state });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));

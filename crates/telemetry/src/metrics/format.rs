@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 /// How the metrics are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TextFormat {
+pub enum TextFormat {
     /// Prometheus' own text format, which everything reads.
     Classic,
     /// OpenMetrics 1.0, for whoever asks for it.
@@ -13,11 +13,12 @@ pub(crate) enum TextFormat {
 
 impl TextFormat {
     /// The format for a request with this `Accept` header.
-    pub(crate) fn accepted_by(accept: &str) -> Self {
+    pub fn accepted_by(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Classic }
     }
 
-    pub(crate) const fn content_type(self) -> &'static str {
+    /// The format's `Content-Type`.
+    pub const fn content_type(self) -> &'static str {
         match self {
             Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

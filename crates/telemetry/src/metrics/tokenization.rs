@@ -1,16 +1,13 @@
 //! Prompts that become tokens.
 
-use std::fmt;
+use std::time::Duration;
 
-use flash_indexer_prompt::tokenize::{PoolStatistics, TokenizeError, Tokenized};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::histogram::Histogram;
-use super::state::Families;
 use super::{Metrics, registered};
 
 /// From a short text to a long chat whose tokenizer is loaded first, in seconds.
@@ -48,47 +45,30 @@ impl TokenizationMetrics {
     }
 }
 
+/// Figures of a prompt that was tokenized.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenizedPrompt {
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// Time in the queue.
+    pub waited: Duration,
+    /// Time of rendering and tokenizing.
+    pub worked: Duration,
+}
+
 impl Metrics {
-    /// A text or a chat was tokenized, or was not.
-    pub(crate) fn tokenized(&self, kind: &'static str, result: Result<&Tokenized, &TokenizeError>) {
+    /// Counts a prompt of this kind that was tokenized, or the reason for which it was not.
+    pub fn tokenized(&self, kind: &'static str, result: Result<TokenizedPrompt, &'static str>) {
         let metrics = &self.tokenization;
         let outcome = match result {
             Ok(tokenized) => {
-                metrics.tokens.inc_by(tokenized.ids.len() as u64);
+                metrics.tokens.inc_by(tokenized.tokens as u64);
                 metrics.waited.observe(tokenized.waited.as_secs_f64());
                 metrics.worked.observe(tokenized.worked.as_secs_f64());
                 "done"
             }
-            Err(error) => error.reason().as_str(),
+            Err(reason) => reason,
         };
         metrics.prompts.get_or_create(&Outcome { kind, outcome }).inc();
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CacheResult {
-    result: &'static str,
-}
-
-/// What the pool counts itself.
-pub(super) fn encode(pool: &PoolStatistics, families: &mut Families<'_>) -> fmt::Result {
-    let gauge = |value: usize| ConstGauge::new(value as i64);
-    families.one("tokenization_queued_prompts", "Prompts that wait to be tokenized", &gauge(pool.queued))?;
-    families.one("loaded_tokenizers", "Tokenizers in memory", &gauge(pool.loaded))?;
-    let results = [
-        ("hit", pool.cache_hits),
-        ("miss", pool.cache_misses),
-        ("missing_model", pool.cache_negative_hits),
-        ("evicted", pool.cache_evictions),
-        ("outdated", pool.cache_outdated),
-        ("loaded", pool.loads),
-        ("load_failed", pool.loads_failed),
-    ];
-    let results = results.map(|(result, count)| (CacheResult { result }, ConstCounter::new(count)));
-    let help =
-        "What happened to loaded tokenizers: prompts that found theirs loaded or not, tokenizers that came and went";
-    families.add("tokenizer_cache", help, None, results)?;
-    let searches = ConstCounter::new(pool.limits_reached);
-    let help = "Searches of a tokenizer directory that ended at a bound on its size";
-    families.one("tokenizer_searches_cut", help, &searches)
 }

@@ -47,17 +47,17 @@ impl PeerMetrics {
 
 impl Metrics {
     /// An attempt to start from a peer has ended.
-    pub(crate) fn recovery(&self, outcome: &'static str) {
+    pub fn recovery(&self, outcome: &'static str) {
         self.peers.recoveries.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// A rank was compared with a peer's.
-    pub(crate) fn peer_check(&self, outcome: &'static str) {
+    pub fn peer_check(&self, outcome: &'static str) {
         self.peers.checks.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// A rank was taken over anew, or could not be.
-    pub(crate) fn peer_repair(&self, outcome: &'static str) {
+    pub fn peer_repair(&self, outcome: &'static str) {
         self.peers.repairs.get_or_create(&Outcome { outcome }).inc();
     }
 }

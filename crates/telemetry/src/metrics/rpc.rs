@@ -42,7 +42,7 @@ impl RpcMetrics {
 
 impl Metrics {
     /// A gRPC request was answered.
-    pub(crate) fn rpc_answered(&self, method: &'static str, code: &'static str, took: Duration) {
+    pub fn rpc_answered(&self, method: &'static str, code: &'static str, took: Duration) {
         self.rpc.calls.get_or_create(&MethodAndCode { method, code }).inc();
         self.rpc.durations.get_or_create(&Method { method }).observe(took.as_secs_f64());
     }

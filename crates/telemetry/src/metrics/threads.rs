@@ -33,28 +33,28 @@ impl ThreadMetrics {
 
 impl Metrics {
     /// A thread of this kind panicked.
-    pub(crate) fn thread_panicked(&self, kind: ThreadKind) {
+    pub fn thread_panicked(&self, kind: ThreadKind) {
         self.threads.panics[kind as usize].inc();
     }
 
     /// An index was replaced by an empty one.
-    pub(crate) fn index_replaced(&self) {
+    pub fn index_replaced(&self) {
         self.threads.index_replacements.inc();
     }
 
     /// Panics so far, by what the threads are for; of those kinds alone that have had one.
-    pub(crate) fn panics(&self) -> BTreeMap<&'static str, u64> {
+    pub fn panics(&self) -> BTreeMap<&'static str, u64> {
         let counts = ThreadKind::ALL.map(|kind| (kind.as_str(), self.threads.panics[kind as usize].get()));
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     #[cfg(test)]
-    pub(crate) fn thread_panics(&self, kind: ThreadKind) -> u64 {
+    pub fn thread_panics(&self, kind: ThreadKind) -> u64 {
         self.threads.panics[kind as usize].get()
     }
 
     #[cfg(test)]
-    pub(crate) fn index_replacements(&self) -> u64 {
+    pub fn index_replacements(&self) -> u64 {
         self.threads.index_replacements.get()
     }
 }

@@ -33,14 +33,14 @@ impl ScoreMetrics {
 
 impl Metrics {
     /// So many pods had a score, with so many predicted blocks in them.
-    pub(crate) fn scored(&self, pods: usize, predicted_blocks: u64) {
+    pub fn scored(&self, pods: usize, predicted_blocks: u64) {
         self.scores.scores.inc();
         self.scores.scored_pods.inc_by(pods as u64);
         self.scores.scored_predicted_blocks.inc_by(predicted_blocks);
     }
 
     /// A prediction was recorded.
-    pub(crate) fn predicted(&self) {
+    pub fn predicted(&self) {
         self.scores.predictions.inc();
     }
 }

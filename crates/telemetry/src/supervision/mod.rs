@@ -4,43 +4,37 @@
 //! on after a panic runs each of its steps in [`Watch::guarded`] and rebuilds what the step may have broken. A sampling
 //! thread looks at the progress of all threads; [`Supervisor::problems`] says what fails readiness.
 
-#[cfg(test)]
-mod failure_tests;
 mod liveness;
 mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
-pub(crate) use self::watch::{ThreadKind, Watch, guarded, note_panic};
-use crate::ingest::{Decoders, Delivery, Listener};
+pub use self::watch::{ThreadKind, Watch, guarded, note_panic};
 use crate::metrics::Metrics;
 
 /// A thread that has not moved for so long while work is queued fails readiness.
-pub(crate) const STANDSTILL_MAX: Duration = Duration::from_secs(5);
+pub const STANDSTILL_MAX: Duration = Duration::from_secs(5);
 /// How often the progress of threads is sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The long-lived threads of one service.
-pub(crate) struct Supervisor {
+pub struct Supervisor {
     metrics: Arc<Metrics>,
     threads: Mutex<Vec<Arc<Watch>>>,
-    /// Where streams are restarted; set once at the start.
-    decoders: OnceLock<Weak<Decoders>>,
     /// Ends the sampling thread when it is dropped.
     _sampling: Sender<()>,
 }
 
 /// A thread that was started by a [`Supervisor`].
 #[derive(Debug)]
-pub(crate) struct SupervisedThread {
+pub struct SupervisedThread {
     name: String,
     thread: JoinHandle<()>,
     /// Disconnected when the thread's work is done.
@@ -53,12 +47,11 @@ impl Supervisor {
     /// # Errors
     ///
     /// When the sampling thread cannot be started.
-    pub(crate) fn start(metrics: &Arc<Metrics>) -> std::io::Result<Arc<Self>> {
+    pub fn start(metrics: &Arc<Metrics>) -> std::io::Result<Arc<Self>> {
         let (sampling, stopped) = bounded(0);
         let supervisor = Arc::new(Self {
             metrics: Arc::clone(metrics),
             threads: Mutex::default(),
-            decoders: OnceLock::new(),
             _sampling: sampling,
         });
         let weak = Arc::downgrade(&supervisor);
@@ -71,18 +64,12 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Streams are restarted through these decoders from now on.
-    pub(crate) fn restart_through(&self, decoders: &Arc<Decoders>) {
-        // A service has its decoders once.
-        let _ = self.decoders.set(Arc::downgrade(decoders));
-    }
-
     /// Starts a thread that takes its work from no queue.
     ///
     /// # Errors
     ///
     /// When there is no thread.
-    pub(crate) fn spawn(
+    pub fn spawn(
         &self,
         kind: ThreadKind,
         number: Option<usize>,
@@ -96,7 +83,7 @@ impl Supervisor {
     /// # Errors
     ///
     /// When there is no thread.
-    pub(crate) fn spawn_with_queue(
+    pub fn spawn_with_queue(
         &self,
         kind: ThreadKind,
         number: Option<usize>,
@@ -131,32 +118,20 @@ impl Supervisor {
     }
 
     /// What keeps threads from their work: those that panicked for good, and those that stand still.
-    pub(crate) fn problems(&self, now: Instant) -> Vec<String> {
+    pub fn problems(&self, now: Instant) -> Vec<String> {
         self.threads.lock().iter().filter_map(|watch| watch.problem(now)).collect()
     }
 
-    /// Has streams start over whose state is lost. With `without_replay`, the stream of that listener asks its engine for
-    /// nothing: a replay would bring the message again that the failure came from. Never waits.
-    pub(crate) fn restart_streams(
-        &self,
-        listeners: impl IntoIterator<Item = Arc<Listener>>,
-        without_replay: Option<u64>,
-    ) {
-        let Some(decoders) = self.decoders.get().and_then(Weak::upgrade) else { return };
-        for listener in listeners {
-            let replay = if without_replay == Some(listener.id) { Replay::Unavailable } else { Replay::Available };
-            decoders.deliver(&listener, Delivery::Restart(replay));
-        }
-    }
-
-    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+    /// The metrics in which panics are counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 }
 
 impl SupervisedThread {
     /// Waits for the thread to end; one that does not by `deadline` is abandoned and logged. Whether it has ended.
-    pub(crate) fn join_by(self, deadline: Instant) -> bool {
+    pub fn join_by(self, deadline: Instant) -> bool {
         // The thread sends nothing: the end is a disconnection.
         if self.ended.recv_deadline(deadline) == Err(RecvTimeoutError::Timeout) {
             warn!(thread = self.name, "failed to end a thread within its deadline; it is abandoned");

@@ -11,7 +11,7 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
-use super::ThreadKind;
+use flash_indexer_telemetry::supervision::ThreadKind;
 use crate::model::failures;
 use crate::tier_lookups;
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};

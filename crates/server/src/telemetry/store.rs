@@ -1,14 +1,20 @@
-//! The index that is shared with other replicas.
+//! State of the shared store as metrics.
 
 use std::fmt;
 
 use flash_indexer_redis::{PublisherReport, StoreReport};
+use flash_indexer_telemetry::metrics::{Families, StateSection};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::state::Families;
 
-pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::Result {
+/// State of the shared store.
+#[derive(Debug)]
+pub(crate) struct StoreState(pub(crate) StoreReport);
+
+impl StateSection for StoreState {
+    fn encode(&self, families: &mut Families<'_>) -> fmt::Result {
+        let report = &self.0;
     let gauge = |value: usize| ConstGauge::new(value as i64);
     let PublisherReport {
         published_ranks,
@@ -43,4 +49,5 @@ pub(super) fn encode(report: &StoreReport, families: &mut Families<'_>) -> fmt::
     families.one("store_invalid_values_removed", help, &ConstCounter::new(invalid_values_removed))?;
     let help = "Panics of tasks of the shared index, which start again";
     families.one("store_task_panics", help, &ConstCounter::new(report.task_panics))
+}
 }

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 
 /// What a supervised thread is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ThreadKind {
+pub enum ThreadKind {
     /// Applies changes to indexes.
     Writer,
     /// Decodes messages.
@@ -44,7 +44,8 @@ pub(crate) enum ThreadKind {
 }
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 12] = [
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [Self; 12] = [
         Self::Writer,
         Self::Decoder,
         Self::EngineSockets,
@@ -60,7 +61,7 @@ impl ThreadKind {
     ];
 
     /// The name used in metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Writer => "writer",
             Self::Decoder => "decoder",
@@ -93,7 +94,7 @@ impl ThreadKind {
 type Task = Arc<dyn fmt::Display + Send + Sync>;
 
 /// One supervised thread.
-pub(crate) struct Watch {
+pub struct Watch {
     kind: ThreadKind,
     name: String,
     queued: Box<dyn Fn() -> usize + Send + Sync>,
@@ -138,37 +139,38 @@ impl Watch {
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Name of the thread.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The thread begins with an entry of its queue.
-    pub(crate) fn begin(&self, task: Option<Task>) {
+    pub fn begin(&self, task: Option<Task>) {
         *self.task.lock() = task;
         self.is_busy.store(true, Relaxed);
         self.step();
     }
 
     /// The thread has come a step further with the entry.
-    pub(crate) fn step(&self) {
+    pub fn step(&self) {
         // Only the thread itself counts.
         self.moves.store(self.moves.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// The thread is done with the entry.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.step();
         self.is_busy.store(false, Relaxed);
     }
 
     /// Runs one step of the thread's loop; none if the step panicked, which is counted and logged. What the step may have
     /// left broken is for the caller to rebuild.
-    pub(crate) fn guarded<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
+    pub fn guarded<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
         guarded(&self.metrics, self.kind, &self.name, step)
     }
 
     /// The same for a step that the loop repeats: a panic fails readiness until the step succeeds.
-    pub(crate) fn attempt<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
+    pub fn attempt<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
         let attempted = catch_unwind(AssertUnwindSafe(step));
         let failed = attempted.as_ref().err().map(|panic| Failure::Repeats(message(&**panic).to_owned()));
         *self.failure.lock() = failed;
@@ -222,7 +224,7 @@ impl Watch {
 }
 
 /// Runs something of a thread of this kind; none if it panicked, which is counted and logged.
-pub(crate) fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step: impl FnOnce() -> T) -> Option<T> {
+pub fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(done) => Some(done),
         Err(panic) => {
@@ -233,7 +235,7 @@ pub(crate) fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step
 }
 
 /// Counts and logs a panic of a thread, or task, of this kind.
-pub(crate) fn note_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
+pub fn note_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
     metrics.thread_panicked(kind);
     error!(thread, kind = kind.as_str(), panic = message(panic), "thread panicked; this is a fault of the program");
 }

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
-use flash_indexer_prompt::tokenize::PoolStatistics;
-use flash_indexer_redis::StoreReport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -20,58 +18,75 @@ const HIT_RATIOS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9,
 
 /// The state of the whole service.
 #[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) models: Vec<ModelState>,
+pub struct State {
+    /// By model.
+    pub models: Vec<ModelState>,
     /// How many registered ranks are in each state.
-    pub(crate) listeners: BTreeMap<ListenerState, usize>,
+    pub listeners: BTreeMap<ListenerState, usize>,
     /// By decoder.
-    pub(crate) decoders: Vec<QueueState>,
+    pub decoders: Vec<QueueState>,
     /// By writer, how many lots of changes wait for it.
-    pub(crate) writers: Vec<usize>,
-    pub(crate) predicted_blocks: usize,
-    /// Of the tokenization pool, if there is one.
-    pub(crate) tokenization: Option<PoolStatistics>,
-    /// The shared index, if there is one.
-    pub(crate) store: Option<StoreReport>,
+    pub writers: Vec<usize>,
+    /// Blocks that routers predicted and that no event has shown yet.
+    pub predicted_blocks: usize,
+    /// State of further parts of the service: the tokenization pool and the shared store.
+    pub sections: Vec<Box<dyn StateSection>>,
     /// Threads that panicked for good, or stand still.
-    pub(crate) threads_not_moving: usize,
+    pub threads_not_moving: usize,
+}
+
+/// State of one part of the service that encodes itself.
+pub trait StateSection: fmt::Debug + Send + Sync {
+    /// Writes the metric families of the part.
+    ///
+    /// # Errors
+    ///
+    /// When the writer fails.
+    fn encode(&self, families: &mut Families<'_>) -> fmt::Result;
 }
 
 /// What a registered rank is counted under.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub(crate) struct ListenerState {
-    pub(crate) status: &'static str,
-    pub(crate) trust: &'static str,
+pub struct ListenerState {
+    /// State of the connection.
+    pub status: &'static str,
+    /// Trust state.
+    pub trust: &'static str,
 }
 
 /// What waits for one decoder.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QueueState {
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
+pub struct QueueState {
+    /// Messages in the queue.
+    pub messages: usize,
+    /// Their bytes.
+    pub bytes: usize,
 }
 
 /// The state of one model.
 #[derive(Debug)]
-pub(crate) struct ModelState {
-    pub(crate) key: ModelKey,
-    pub(crate) instances: usize,
+pub struct ModelState {
+    /// Model and tenant.
+    pub key: ModelKey,
+    /// Registered instances.
+    pub instances: usize,
     /// Ranks that hold something.
-    pub(crate) ranks: usize,
+    pub ranks: usize,
     /// What they hold together.
-    pub(crate) size: RankSize,
+    pub size: RankSize,
     /// What the index takes, if it can tell.
-    pub(crate) bytes: Option<usize>,
+    pub bytes: Option<usize>,
     /// What bounds that, if anything does.
-    pub(crate) bound: Option<MemoryBound>,
+    pub bound: Option<MemoryBound>,
     /// Names of one prompt in one rank that queries did not follow.
-    pub(crate) twins_passed_over: u64,
-    pub(crate) counts: ModelCounts,
+    pub twins_passed_over: u64,
+    /// Counters that end with the model.
+    pub counts: ModelCounts,
 }
 
 /// What is counted for one model, and goes with it.
 #[derive(Debug, Clone)]
-pub(crate) struct ModelCounts {
+pub struct ModelCounts {
     queries: Counter,
     asked_blocks: Counter,
     found_blocks: Counter,
@@ -91,7 +106,7 @@ impl Default for ModelCounts {
 
 impl ModelCounts {
     /// A query of `asked` blocks, of which the rank that has most, in whatever tier, has `found`.
-    pub(crate) fn query(&self, asked: usize, found: usize) {
+    pub fn query(&self, asked: usize, found: usize) {
         self.queries.inc();
         self.asked_blocks.inc_by(asked as u64);
         self.found_blocks.inc_by(found as u64);
@@ -145,13 +160,7 @@ impl Collector for State {
         families.one("threads_not_moving", help, &gauge(self.threads_not_moving))?;
         let help = "Blocks that pods are predicted to hold and that the index does not have yet";
         families.one("predicted_blocks", help, &gauge(self.predicted_blocks))?;
-        if let Some(pool) = &self.tokenization {
-            super::tokenization::encode(pool, &mut families)?;
-        }
-
-        if let Some(report) = &self.store {
-            super::store::encode(report, &mut families)?;
-        }
+        self.sections.iter().try_for_each(|section| section.encode(&mut families))?;
         self.encode_sizes(&mut families)?;
         self.encode_queries(&mut families)
     }
@@ -221,14 +230,24 @@ impl State {
 }
 
 /// Writes metric families, each as a whole.
-pub(super) struct Families<'a>(DescriptorEncoder<'a>);
+pub struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
-    pub(super) fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
+    /// Writes a family of one metric without labels.
+    ///
+    /// # Errors
+    ///
+    /// When the writer fails.
+    pub fn one(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
     }
 
-    pub(super) fn add<L: EncodeLabelSet, M: EncodeMetric>(
+    /// Writes a family of metrics with labels; nothing if there are none.
+    ///
+    /// # Errors
+    ///
+    /// When the writer fails.
+    pub fn add<L: EncodeLabelSet, M: EncodeMetric>(
         &mut self,
         name: &str,
         help: &str,

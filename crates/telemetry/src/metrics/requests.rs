@@ -17,11 +17,11 @@ pub(super) const DURATIONS: [f64; 17] = [
 
 /// What a request was for, in names of which there are few.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     /// The path of a route.
-    pub(crate) path: &'static str,
+    pub path: &'static str,
     /// The HTTP method, or `other`.
-    pub(crate) method: &'static str,
+    pub method: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -79,7 +79,7 @@ impl RequestMetrics {
 
 impl Metrics {
     /// A request was answered.
-    pub(crate) fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
+    pub fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
         let Endpoint { path, method } = endpoint;
         self.requests.durations.get_or_create(&Path { endpoint: path }).observe(took.as_secs_f64());
         self.requests.requests.get_or_create(&AnsweredLabels { endpoint: path, method, status }).inc();

@@ -15,7 +15,6 @@ mod requests;
 mod rpc;
 mod scores;
 mod state;
-mod store;
 mod threads;
 mod tokenization;
 
@@ -26,10 +25,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-pub(crate) use self::format::TextFormat;
-pub(crate) use self::limits::Bound;
-pub(crate) use self::requests::Endpoint;
-pub(crate) use self::state::{ListenerState, ModelCounts, ModelState, QueueState, State};
+pub use self::format::TextFormat;
+pub use self::limits::Bound;
+pub use self::requests::Endpoint;
+pub use self::state::{Families, ListenerState, ModelCounts, ModelState, QueueState, State, StateSection};
+pub use self::tokenization::TokenizedPrompt;
 
 use self::discovery::DiscoveryMetrics;
 use self::ingest::IngestMetrics;
@@ -48,7 +48,7 @@ const COMPAT_PREFIX: &str = "dynamo_kvindexer";
 
 /// Everything that the service counts.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     /// Some of it again, by the names of [`COMPAT_PREFIX`].
     compat: Option<Registry>,
@@ -79,7 +79,8 @@ struct Build {
 }
 
 impl Metrics {
-    pub(crate) fn new(names: MetricNames) -> Self {
+    /// Metrics under these names, all zero.
+    pub fn new(names: MetricNames) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let mut compat = (names == MetricNames::OwnAndCompat).then(|| Registry::with_prefix(COMPAT_PREFIX));
         registry.register("build", "The program", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
@@ -109,7 +110,7 @@ impl Metrics {
     }
 
     /// The text of all metrics. Linear in the number of models.
-    pub(crate) fn encode(&self, state: State, format: TextFormat) -> String {
+    pub fn encode(&self, state: State, format: TextFormat) -> String {
         let mut text = String::new();
         let now = self.at_this_moment(state);
         let registries = [Some(&self.registry), self.compat.as_ref()].into_iter().flatten();
