@@ -21,11 +21,13 @@ use tracing::error;
 pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
-use crate::explain::{Doubt, History, SeenVariants};
+use crate::explain::{History, SeenVariants};
+use flash_indexer_types::Doubt;
+use flash_indexer_wire::AdapterSalt;
 use flash_indexer_types::ClearCause;
-use crate::ingest::{Decoders, Listener, Maintain};
+use crate::ingest::{Decoders, Listener, Maintain, ModelSink};
 use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::{InstanceId, ModelKey, Ordinal};
 use flash_indexer_telemetry::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;
@@ -107,6 +109,80 @@ impl Maintain for Model {
     }
 }
 
+impl ModelSink for Model {
+    fn key(&self) -> &ModelKey {
+        &self.key
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    fn writer(&self) -> usize {
+        self.writer
+    }
+
+    fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    fn index(&self) -> Arc<GroupedIndex> {
+        Guard::into_inner(self.replaceable.load())
+    }
+
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, happened: Instant) -> Applied {
+        let applied = self.apply_to(index, rank, event);
+        if let RankEvent::Indexed(event) = event {
+            self.history.note(rank, event, &applied, happened);
+        }
+        applied
+    }
+
+    fn forget(&self, index: &GroupedIndex, rank: WorkerRank, cause: ClearCause, now: Instant) {
+        self.clear_in(index, rank);
+        self.history.forgotten(rank, cause, now);
+    }
+
+    fn last_event(&self) -> Ordinal {
+        self.history.last()
+    }
+
+    fn give_up(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
+        Self::give_up(self, failed, culprit);
+    }
+
+    fn note_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt) {
+        self.windows.note(window);
+        self.spaces.note(adapter_salt);
+    }
+
+    fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
+        if let Some(instance) = self.instances.write().get_mut(&listener.instance)
+            && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
+        {
+            instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
+        }
+    }
+
+    fn ranks_of(&self, listener: &Listener) -> Vec<DpRank> {
+        let instances = self.instances.read();
+        let listed = instances.get(&listener.instance).into_iter().flat_map(|instance| &instance.listeners);
+        listed.filter(|(_, other)| other.id == listener.id).map(|(&dp_rank, _)| dp_rank).collect()
+    }
+
+    fn remove_worker(&self, worker: WorkerId) {
+        Self::remove_worker(self, worker);
+    }
+
+    fn generation(&self) -> u64 {
+        self.replaceable.generation()
+    }
+
+    fn is_partial(&self, rank: WorkerRank) -> bool {
+        Self::is_partial(self, rank)
+    }
+}
+
 impl Model {
     /// The index, to be read.
     pub(crate) fn index(&self) -> Guard<Arc<GroupedIndex>> {
@@ -182,13 +258,6 @@ impl Model {
     pub(crate) fn awaited_restarts(&self) -> usize {
         let instances = self.instances.read();
         instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.awaits_restart()).count()
-    }
-
-    /// Ranks that are listed for a stream.
-    pub(crate) fn ranks_of(&self, listener: &Listener) -> Vec<DpRank> {
-        let instances = self.instances.read();
-        let listed = instances.get(&listener.instance).into_iter().flat_map(|instance| &instance.listeners);
-        listed.filter(|(_, other)| other.id == listener.id).map(|(&dp_rank, _)| dp_rank).collect()
     }
 
     /// Applies one event of a rank's further groups.
@@ -282,16 +351,6 @@ impl Model {
         ranks.sort_unstable();
         ranks.dedup();
         ranks
-    }
-
-    /// Lists a rank that only the batches of a stream name beside those registered with it, unless the
-    /// stream is no longer listened to.
-    pub(crate) fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
-        if let Some(instance) = self.instances.write().get_mut(&listener.instance)
-            && instance.listeners.values().any(|listed| Arc::ptr_eq(listed, listener))
-        {
-            instance.listeners.entry(dp_rank).or_insert_with(|| Arc::clone(listener));
-        }
     }
 
     /// Looks anew which adapter every registration names. Called when registrations change.

@@ -7,6 +7,7 @@
 //! | `registration`, `owner` | registrations of ranks ([`Registration`]) and their owners ([`Owner`]) |
 //! | `trust` | trust states ([`Trust`]) |
 //! | `position` | position in the event stream of a rank ([`Position`]) |
+//! | `doubt` | losses in the event stream of a rank ([`Doubt`]) |
 //! | `clear_cause` | causes for which a rank holds nothing any more ([`ClearCause`]) |
 //! | `engine` | kinds of engines and how they count copies |
 //! | [`names`] | limits of names that clients, engines and peers choose |
@@ -18,6 +19,7 @@
 //! The crate has no I/O, no threads and no clock.
 
 mod clear_cause;
+mod doubt;
 pub mod endpoints;
 mod engine;
 mod hash_key;
@@ -32,6 +34,7 @@ mod registration;
 mod trust;
 
 pub use clear_cause::ClearCause;
+pub use doubt::{Doubt, Ordinal};
 pub use engine::{EngineKind, Removal};
 pub use hash_key::use_random_hash_key;
 pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};

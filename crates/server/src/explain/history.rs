@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
-use flash_indexer_types::ClearCause;
+use flash_indexer_types::{ClearCause, Ordinal};
 use parking_lot::Mutex;
 
 /// Clears remembered for each model.
@@ -33,7 +33,7 @@ pub(crate) struct HistorySnapshot {
 
 /// Position of an event among all events of a model. Times do not order events: an engine stamps batches by its own
 /// clock, and a replay brings old stamps again.
-pub(crate) type Ordinal = u64;
+
 
 /// The latest events of one kind.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
 
-use super::history::Ordinal;
+use flash_indexer_types::Ordinal;
 use flash_indexer_types::ClearCause;
 
 /// When a rank removed a block, and from where.

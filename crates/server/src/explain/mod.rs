@@ -4,7 +4,6 @@
 //! [`past`] orders what is remembered of the model ([`history`]), [`loss`] replays how a block went, [`doubt`] says what is missing after that, and [`reason`] draws the conclusion. None of it
 //! knows sockets, clocks or HTTP.
 
-mod doubt;
 mod history;
 mod loss;
 mod matched;
@@ -19,8 +18,8 @@ mod walk;
 use flash_indexer_core::groups::Cut;
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
-pub(crate) use self::doubt::Doubt;
-pub(crate) use self::history::{History, Ordinal};
+pub(crate) use flash_indexer_types::Doubt;
+pub(crate) use self::history::History;
 pub(crate) use self::loss::{Clear, Loss, Removal};
 pub(crate) use self::matched::{GroupShortfall, LimitingGroup, MissingGroupBlock};
 pub(crate) use self::reason::{End, HeldUnderOtherVariants, OtherVariant, Reason};

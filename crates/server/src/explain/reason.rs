@@ -4,8 +4,8 @@ use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
 use flash_indexer_wire::{AdapterSalt, Forgotten};
 
 use super::Subject;
-use super::doubt::Doubt;
-use super::history::Ordinal;
+use flash_indexer_types::Doubt;
+use flash_indexer_types::Ordinal;
 use flash_indexer_types::ClearCause;
 use super::loss::{Clear, Loss, Removal};
 use super::matched::{ExplainedMatch, GroupShortfall};

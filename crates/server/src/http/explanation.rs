@@ -8,7 +8,8 @@ use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
 use crate::dump::ReachRecord;
-use crate::explain::{Clear, Doubt, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant, RankExplanation, Reason, Removal, Tombstone};
+use crate::explain::{Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant, RankExplanation, Reason, Removal, Tombstone};
+use flash_indexer_types::Doubt;
 use flash_indexer_types::ClearCause;
 use flash_indexer_types::hashes::{HashForm, ShownHash};
 use crate::indexer::{ExplainQuestion, Explanation};

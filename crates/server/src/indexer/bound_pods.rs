@@ -261,7 +261,7 @@ impl Indexer {
     /// Takes a rank out that has registered itself and has blocks of another size now.
     fn dismiss_if_outgrown(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank, block_size: BlockSize) {
         let listener = self.pod_listener(key, instance, dp_rank);
-        let outgrown = listener.filter(|it| self.is_automatic(it) && it.model.block_size != block_size);
+        let outgrown = listener.filter(|it| self.is_automatic(it) && it.model.block_size() != block_size);
         if let Some(listener) = outgrown {
             let block_size = block_size.tokens();
             log_listener!(info, listener, block_size, "the pod connected again with another block size; unregistering");
@@ -290,8 +290,8 @@ impl Indexer {
         dp_rank: DpRank,
     ) -> Result<(), RegistrationError> {
         let listeners = self.listeners_of_pod(key, instance, dp_rank);
-        let Some(other) = listeners.iter().find(|listener| listener.model.key != *key) else { return Ok(()) };
-        let existing = format!("{} for tenant {:?}", other.options.endpoint, other.model.key.tenant_id);
+        let Some(other) = listeners.iter().find(|listener| listener.model.key() != key) else { return Ok(()) };
+        let existing = format!("{} for tenant {:?}", other.options.endpoint, other.model.key().tenant_id);
         Err(RegistrationError::Rank { instance: instance.clone(), dp_rank, existing })
     }
 
@@ -335,7 +335,7 @@ impl Indexer {
 }
 
 fn rank_of(listener: &Listener) -> RankId {
-    let (model, instance) = (listener.model.key.clone(), listener.instance.clone());
+    let (model, instance) = (listener.model.key().clone(), listener.instance.clone());
     RankId { model, instance, dp_rank: listener.dp_rank }
 }
 
@@ -347,8 +347,8 @@ const BEGIN_CHECK: Duration = Duration::from_millis(10);
 /// Whether a pod's registration of itself says all that another one does.
 fn says_the_same(listener: &Listener, registration: &Registration) -> bool {
     let ListenerOptions { replay_endpoint, lora_name, engine, removed_copies, extra_keys, .. } = &listener.options;
-    listener.model.key == registration.model
-        && listener.model.block_size == registration.block_size
+    *listener.model.key() == registration.model
+        && listener.model.block_size() == registration.block_size
         && *replay_endpoint == registration.replay_endpoint
         && *lora_name == registration.lora_name
         && *engine == registration.engine

@@ -170,7 +170,7 @@ impl Indexer {
             let state = ListenerState::new(&options);
             Arc::new(Listener {
                 id: self.new_id(),
-                model: Arc::clone(&model),
+                model: Arc::<crate::model::Model>::clone(&model),
                 instance: instance.clone(),
                 worker,
                 dp_rank,

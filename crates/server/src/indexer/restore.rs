@@ -15,7 +15,7 @@ use flash_indexer_types::RankId;
 use crate::dump::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
 };
-use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener};
+use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener, ModelSink};
 use flash_indexer_types::{Position, Trust};
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_telemetry::metrics::Bound;
@@ -112,8 +112,8 @@ impl Restored {
     }
 
     /// Whether the index that the blocks were put into was given up since.
-    pub(super) fn is_lost(&self, model: &Model) -> bool {
-        self.generation.is_some_and(|generation| generation != model.replaceable.generation())
+    pub(super) fn is_lost(&self, model: &dyn ModelSink) -> bool {
+        self.generation.is_some_and(|generation| generation != model.generation())
     }
 
     /// The place in the rank's stream that its blocks are of.
@@ -298,7 +298,7 @@ impl Indexer {
         restored: Restored,
         pending: &mut PendingWork,
     ) {
-        if restored.is_lost(&listener.model) {
+        if restored.is_lost(&*listener.model) {
             self.release_held(listener, dp_rank, None, pending);
             return;
         }

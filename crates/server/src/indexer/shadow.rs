@@ -79,7 +79,7 @@ impl Shadow {
         let is_bound = original.options.is_bound();
         let listener = Arc::new(Listener {
             id: self.indexer.new_id(),
-            model: Arc::clone(&self.model),
+            model: Arc::<Model>::clone(&self.model),
             instance: self.instance.clone(),
             worker: self.worker,
             dp_rank,

@@ -13,7 +13,7 @@ use super::Indexer;
 use flash_indexer_types::Owner;
 use flash_indexer_types::RankId;
 use crate::explain::Tombstone;
-use crate::ingest::{Delivery, Listener};
+use crate::ingest::{Delivery, Listener, ModelSink};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::log_rank;
 use flash_indexer_telemetry::metrics::Bound;
@@ -156,16 +156,16 @@ impl Indexer {
         pending: &mut PendingWork,
     ) {
         let (model, done) = (Arc::clone(&listener.model), pending.add());
-        let forget = move |model: &Model| worker.into_iter().for_each(|worker| model.remove_worker(worker));
+        let forget = move |model: &dyn ModelSink| worker.into_iter().for_each(|worker| model.remove_worker(worker));
         let retired = move |position| {
             remember(position);
-            forget(&model);
+            forget(&*model);
             // The one who asked may have stopped waiting.
             let _ = done.send(());
         };
         if !self.sockets.close(listener, Box::new(retired)) {
             let model = Arc::clone(&listener.model);
-            self.cleanup.run(pending, move || forget(&model));
+            self.cleanup.run(pending, move || forget(&*model));
         }
     }
 

@@ -16,13 +16,13 @@ use super::held_ranks::HeldRanks;
 use super::queue::Queued;
 use super::sockets::Mailbox;
 use flash_indexer_types::Trust;
+use super::sink::ModelSink;
 use super::trust::{LossPosition, TrustLedger};
 use flash_indexer_types::Removal;
-use crate::explain::{Doubt, Ordinal};
+use flash_indexer_types::{Doubt, Ordinal};
 use flash_indexer_types::InstanceId;
 use crate::ingest::log_listener;
 use flash_indexer_types::logs::Repeats;
-use crate::model::Model;
 use flash_indexer_types::names::shorten;
 
 /// State of a subscription's connection.
@@ -65,7 +65,7 @@ pub(crate) struct ListenerOptions {
 pub(crate) struct Listener {
     /// Unique in the process.
     pub(crate) id: u64,
-    pub(crate) model: Arc<Model>,
+    pub(crate) model: Arc<dyn ModelSink>,
     pub(crate) instance: InstanceId,
     pub(crate) worker: WorkerId,
     /// The rank it was registered for; a batch may name another.
@@ -328,7 +328,7 @@ impl Listener {
 
     /// Takes in what the stream says of all its ranks.
     pub(super) fn trust_all(&self, trust: StreamTrust) {
-        let last_event = self.model.history.last();
+        let last_event = self.model.last_event();
         let mut status = self.state.status.lock();
         let position = status.position(last_event);
         status.trust.set_all(trust, position);
@@ -356,7 +356,7 @@ impl Listener {
         if blocks == 0 && !self.state.has_waiting.load(Relaxed) {
             return;
         }
-        let last_event = self.model.history.last();
+        let last_event = self.model.last_event();
         let mut status = self.state.status.lock();
         let position = status.position(last_event);
         let has_waiting = status.trust.set_waiting(dp_rank, blocks, position);
@@ -370,7 +370,7 @@ impl Listener {
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
     pub(crate) fn raise(&self, dp_rank: Option<DpRank>, why: String) {
-        let last_event = self.model.history.last();
+        let last_event = self.model.last_event();
         let mut status = self.state.status.lock();
         let position = status.position(last_event);
         status.trust.raise(dp_rank, shorten(why), position);

@@ -26,6 +26,6 @@ impl Listener {
 
 impl std::fmt::Display for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "instance {} rank {} of {}", self.instance, self.dp_rank, self.model.key)
+        write!(f, "instance {} rank {} of {}", self.instance, self.dp_rank, self.model.key())
     }
 }

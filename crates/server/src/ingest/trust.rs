@@ -7,7 +7,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_types::Trust;
 use flash_indexer_wire::{Pending, StreamTrust};
 
-use crate::explain::{Doubt, Ordinal};
+use flash_indexer_types::{Doubt, Ordinal};
 
 /// Trust in a rank as of the last applied message.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -113,7 +113,7 @@ impl Writers {
     }
 
     fn send(&self, listener: &Listener, work: Work) {
-        let queue = &self.queues[listener.model.writer];
+        let queue = &self.queues[listener.model.writer()];
         let Err(TrySendError::Full(mut work)) = queue.try_send(work) else { return };
         self.metrics.bound(Bound::WriterQueue);
         while let Err(SendTimeoutError::Timeout(unsent)) = queue.send_timeout(work, STOP_CHECK) {
@@ -265,8 +265,7 @@ impl Writer {
             Change::DropsNoted(run) => listener.drops_noted(run),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
-                listener.model.clear_in(index, rank);
-                listener.model.history.forgotten(rank, context.cause, now);
+                listener.model.forget(index, rank, context.cause, now);
                 listener.set_waiting(dp_rank, 0);
             }
             Change::ForgetCause(cause) => context.cause = cause,
@@ -288,16 +287,13 @@ impl Writer {
     /// Applies an event that the engine made at `happened`, and raises what it shows to be missing.
     fn apply(&self, index: &GroupedIndex, listener: &Listener, dp_rank: DpRank, event: &RankEvent, happened: Instant) {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
-        let applied = listener.model.apply_to(index, rank, event);
+        let applied = listener.model.write(index, rank, event, happened);
         self.metrics.applied(event, &applied);
         let (bound, why) = match event {
-            RankEvent::Indexed(event) => {
-                listener.model.history.note(rank, event, &applied, happened);
-                match applied.twins_refused {
-                    0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-                    _ => (Bound::Twins, "the engine has too many names for one prefix"),
-                }
-            }
+            RankEvent::Indexed(_) => match applied.twins_refused {
+                0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
+                _ => (Bound::Twins, "the engine has too many names for one prefix"),
+            },
             RankEvent::Secondary(_) => {
                 (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }

@@ -86,7 +86,7 @@ impl ListenerOptions {
 impl Listener {
     /// The pod whose messages it follows, if they come over the bound socket.
     pub(crate) fn pod_name(&self) -> PodName {
-        PodName { instance: self.instance.clone(), model_name: self.model.key.model_name.clone() }
+        PodName { instance: self.instance.clone(), model_name: self.model.key().model_name.clone() }
     }
 }
 

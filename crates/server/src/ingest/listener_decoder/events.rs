@@ -74,7 +74,7 @@ impl ListenerDecoder {
     ) -> &'t mut Translator {
         translators.entry(dp_rank).or_insert_with(|| {
             Translator::new(TranslatorOptions {
-                block_size: listener.model.block_size,
+                block_size: listener.model.block_size(),
                 lora_name: listener.options.lora_name.clone(),
                 removed_copies: listener.options.removed_copies,
             })
@@ -100,8 +100,7 @@ impl ListenerDecoder {
         if matches!(event, EngineEvent::Stored(_)) {
             self.block_size = SeenBlockSize::LastTrust;
         }
-        listener.model.windows.note(translator.window());
-        listener.model.spaces.note(translator.space());
+        listener.model.note_variant(translator.window(), translator.space());
         let understands_all = !translator.ignores_groups() && !translator.lacks_content();
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
         if is_clear && understands_all {

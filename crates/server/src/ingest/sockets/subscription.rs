@@ -114,7 +114,7 @@ impl Subscription {
                     log_listener!(warn, self.listener, error = why.as_str(), times, "{}", error.event());
                 }
                 if let LookupError::Refused { .. } = error {
-                    self.listener.model.metrics.bound(Bound::Addresses);
+                    self.listener.model.metrics().bound(Bound::Addresses);
                 }
                 return self.listener.reject(error.reason(), why);
             }
@@ -309,11 +309,11 @@ mod tests {
     fn a_host_that_stands_for_a_refused_address_is_counted_and_shown_as_refused() {
         let world = World::start(false);
         let (instance, model) = (InstanceId::number(9), ModelKey::new("m", None));
-        let block_size = world.listener(0).model.block_size;
+        let block_size = world.listener(0).model.block_size();
         let registration = Registration::new(instance.clone(), model.clone(), "tcp://localhost:9", block_size);
         world.indexer.register(registration).expect("registered");
         let listener = world.indexer.listener_for_test(&model, &instance, DpRank(0));
-        let metrics = Arc::clone(&listener.model.metrics);
+        let metrics = Arc::clone(listener.model.metrics());
         let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
         // An older notation of an address, which the system resolves as any name.
         let name = HostName::of("tcp://2852039166:80").expect("a name");

@@ -248,7 +248,7 @@ impl SocketLoop {
                     && let Some(request) = self.unlocated.remove(&id)
                 {
                     if let Err(LookupError::Refused { .. }) = addresses {
-                        request.listener.model.metrics.bound(Bound::Addresses);
+                        request.listener.model.metrics().bound(Bound::Addresses);
                     }
                     let first = addresses.map(|addresses| addresses[0].clone());
                     self.ask_at(request, first.map_err(|error| error.to_string()));
