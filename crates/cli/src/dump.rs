@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use flash_indexer_server::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{DumpBytes, IndexerClient};

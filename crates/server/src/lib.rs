@@ -11,7 +11,6 @@
 mod answer;
 mod connections;
 mod discovery;
-pub mod dump;
 mod explain;
 #[cfg(test)]
 mod failure_tests;
@@ -38,7 +37,7 @@ pub use discovery::{
     KubernetesOptions, NamespaceError,
 };
 pub use indexer::{
-    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RankDump,
+    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError,
     RegistrationError, Unregistered,
 };
 pub use flash_indexer_types::names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{SequenceHash, Tier};
-use flash_indexer_server::dump::{
+use flash_indexer_snapshot::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally,
 };
 use flash_indexer_server::{InstanceId, ModelKey};

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use flash_indexer_server::dump::{RankRecord, read_dump};
+use flash_indexer_snapshot::{RankRecord, read_dump};
 
 use self::collected::{BlockDifference, Collected, Difference, HeldRank, RankKey};
 use crate::client::{DumpBytes, IndexerClient};

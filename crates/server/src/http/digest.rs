@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
-use crate::dump::RankRecord;
+use flash_indexer_snapshot::RankRecord;
 use flash_indexer_types::RankId;
 use crate::ingest::ReadAt;
 use flash_indexer_types::{InstanceId, ModelKey};

@@ -24,7 +24,7 @@ use super::extract::Parameters;
 use super::fields::ModelScope;
 use tracing::{debug, warn};
 
-use crate::dump::{DumpForm, DumpWriter};
+use flash_indexer_snapshot::{DumpForm, DumpWriter};
 use flash_indexer_types::hashes::HashForm;
 use crate::indexer::Indexer;
 use flash_indexer_types::{InstanceId, ModelKey};

@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
-use crate::dump::ReachRecord;
+use flash_indexer_snapshot::ReachRecord;
 use crate::explain::{Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant, RankExplanation, Reason, Removal, Tombstone};
 use flash_indexer_types::Doubt;
 use flash_indexer_types::ClearCause;

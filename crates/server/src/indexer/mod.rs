@@ -33,7 +33,6 @@ pub(crate) use self::bound_pods::PodsGuard;
 pub use self::bound_pods::{ListenError, PodOptions};
 use self::cleanup::Cleanup;
 pub(crate) use self::explain::{ExplainQuestion, Explanation, Prompt};
-pub use self::handover::RankDump;
 use self::owners::Owners;
 pub use self::query::QueryError;
 pub use self::registration::{RegistrationError};

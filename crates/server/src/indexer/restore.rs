@@ -12,7 +12,7 @@ use super::cleanup::PendingWork;
 use super::handover::listener;
 use super::{Indexer, RegistrationError};
 use flash_indexer_types::RankId;
-use crate::dump::{
+use flash_indexer_snapshot::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
 };
 use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener, ModelSink};

@@ -10,7 +10,7 @@ use super::cleanup::PendingWork;
 use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
-use crate::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
 use crate::ingest::{Connection, Delivery, Listener, ListenerState};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{InstanceId, ModelKey};

@@ -7,9 +7,10 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
 
 use super::handover::listener;
-use super::{Indexer, RankDump};
+use super::Indexer;
+use flash_indexer_snapshot::RankDump;
 use flash_indexer_types::RankId;
-use crate::dump::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
+use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
 use flash_indexer_types::EngineKind;
 use crate::ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_types::Position;

@@ -15,7 +15,7 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
 use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
-use crate::dump::{DumpError, RankRecord, StreamRecord, read_dump};
+use flash_indexer_snapshot::{DumpError, RankRecord, StreamRecord, read_dump};
 use crate::http::DIGESTS_MAX;
 use crate::indexer::{Indexer, Shadow, ShadowError};
 use flash_indexer_types::RankId;

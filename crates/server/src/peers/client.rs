@@ -15,7 +15,7 @@ use ureq::{Agent, Body, RequestBuilder};
 
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
-use crate::dump::{EngineKind, RankRecord, Removal};
+use flash_indexer_snapshot::{EngineKind, RankRecord, Removal};
 use flash_indexer_types::RankId;
 use flash_indexer_types::Trust;
 use flash_indexer_types::InstanceId;

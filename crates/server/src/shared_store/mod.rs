@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use self::local::LocalRanks;
 pub(crate) use self::ranks::PublishedRanks;
 pub(crate) use self::remote::{Fleet, FleetModel, RemoteListedRank};
-use crate::dump::TokenWindowRecord;
+use flash_indexer_snapshot::TokenWindowRecord;
 use flash_indexer_types::Trust;
 use flash_indexer_types::{GivenInstanceId, ModelKey};
 use flash_indexer_telemetry::metrics::Metrics;

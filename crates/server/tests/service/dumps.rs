@@ -5,7 +5,7 @@ use std::io::Read;
 
 use crate::support::{Engine, Service, store, stored};
 use flash_indexer_core::Tier;
-use flash_indexer_server::dump::{
+use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RankRecord, Refused, StoredBlocks, read_dump,
 };
 use flash_indexer_wire::{BlockStored, EngineEvent};

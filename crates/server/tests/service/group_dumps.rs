@@ -4,7 +4,7 @@ use crate::support::fake_peer::{FakeDump, FakePeer};
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, tokens};
 use flash_indexer_core::SequenceHash;
 use flash_indexer_server::ServerOptions;
-use flash_indexer_server::dump::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, TokenIds};

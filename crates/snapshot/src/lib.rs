@@ -28,20 +28,22 @@ mod contents;
 mod event;
 mod groups;
 mod object;
+mod rank_dump;
 mod read;
 mod record;
 mod tally;
 mod totals;
 mod write;
 
-pub(crate) use self::contents::remembered;
+pub use self::contents::remembered;
 pub use self::groups::{GroupRecord, ReachRecord, RoleRecord};
+pub use self::rank_dump::RankDump;
 pub use self::read::{
     DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RecentBlocks, Refused, StoredBlocks, StoredNames, read_dump,
 };
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
-pub(crate) use self::write::{DumpForm, DumpWriter};
+pub use self::write::{DumpForm, DumpWriter};
 pub use flash_indexer_types::{EngineKind, Removal};
 
 /// Blocks in one event at most, so that no line is long; a longer chain is several events.

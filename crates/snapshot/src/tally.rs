@@ -82,11 +82,11 @@ fn name_digest(tier: Tier, copies: u32, name: SequenceHash) -> u64 {
 pub(super) mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(in crate::dump) fn serialize<S: Serializer>(digest: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(digest: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{digest:016x}"))
     }
 
-    pub(in crate::dump) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         let digits = String::deserialize(deserializer)?;
         u64::from_str_radix(&digits, 16).map_err(|_| de::Error::custom(format!("{digits:?} is not a digest")))
     }

@@ -38,7 +38,7 @@ impl From<AgeRecord> for Age {
 }
 
 /// Contents of blocks of which each follows the one before it.
-pub(crate) fn remembered(
+pub fn remembered(
     mut parent: Option<SequenceHash>,
     blocks: &[Block],
     age: Age,

@@ -57,7 +57,7 @@ pub enum ReachRecord {
 
 impl GroupRecord {
     /// The group as an index keeps it, if it does.
-    pub(crate) fn kept(&self) -> Option<SecondaryGroup> {
+    pub fn kept(&self) -> Option<SecondaryGroup> {
         match (self.role, self.holds) {
             (RoleRecord::Further(needs), Some(_)) => {
                 Some(SecondaryGroup { id: GroupId(self.group), reach: needs.into() })
@@ -67,7 +67,7 @@ impl GroupRecord {
     }
 
     /// Every group of a rank, by number: those that its stream has named, and those that the index keeps.
-    pub(crate) fn all(named: &[KnownGroup], stores: &[GroupChange]) -> Vec<Self> {
+    pub fn all(named: &[KnownGroup], stores: &[GroupChange]) -> Vec<Self> {
         let mut records: BTreeMap<u32, Self> = BTreeMap::new();
         for &KnownGroup { id: GroupId(group), role } in named {
             records.insert(group, Self { group, role: role.into(), holds: None });

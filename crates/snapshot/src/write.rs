@@ -11,12 +11,12 @@ use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
 use flash_indexer_types::hashes::HashForm;
-use crate::indexer::RankDump;
+use super::RankDump;
 use flash_indexer_types::ModelKey;
 
 /// How a dump is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DumpForm {
+pub enum DumpForm {
     /// One JSON object.
     Object,
     /// A JSON value a line.
@@ -24,7 +24,7 @@ pub(crate) enum DumpForm {
 }
 
 /// Writes one dump: models in turn, and of each its ranks in turn.
-pub(crate) struct DumpWriter<W> {
+pub struct DumpWriter<W> {
     out: W,
     form: DumpForm,
     hashes: HashForm,
@@ -38,7 +38,8 @@ pub(crate) struct DumpWriter<W> {
 }
 
 impl<W: Write> DumpWriter<W> {
-    pub(crate) fn start(mut out: W, form: DumpForm, hashes: HashForm) -> io::Result<Self> {
+    /// Begins a dump of this form, whose hashes are written in the form `hashes`. Fails when `out` does, as every method.
+    pub fn start(mut out: W, form: DumpForm, hashes: HashForm) -> io::Result<Self> {
         match form {
             DumpForm::Object => out.write_all(b"{")?,
             DumpForm::Lines => {
@@ -52,7 +53,7 @@ impl<W: Write> DumpWriter<W> {
     }
 
     /// Goes on with another model.
-    pub(crate) fn model(&mut self, key: &ModelKey, block_size: u32) -> io::Result<()> {
+    pub fn model(&mut self, key: &ModelKey, block_size: u32) -> io::Result<()> {
         let is_first = self.model.is_none();
         self.end_model()?;
         self.model = Some(key.clone());
@@ -70,7 +71,7 @@ impl<W: Write> DumpWriter<W> {
 
     /// Writes a rank of the model: the record, in which it counts blocks of the indexed group and remembered contents,
     /// and what it holds.
-    pub(crate) fn rank(&mut self, mut record: RankRecord, dump: &RankDump) -> io::Result<()> {
+    pub fn rank(&mut self, mut record: RankRecord, dump: &RankDump) -> io::Result<()> {
         record.holds = Tally::default();
         for event in &dump.events {
             let (tier, parent, blocks, copies) = stored(event);
@@ -146,7 +147,7 @@ impl<W: Write> DumpWriter<W> {
     }
 
     /// Ends the dump: only now is it whole.
-    pub(crate) fn finish(mut self) -> io::Result<W> {
+    pub fn finish(mut self) -> io::Result<W> {
         self.end_model()?;
         match self.form {
             DumpForm::Object => self.out.write_all(b"}")?,
