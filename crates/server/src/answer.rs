@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::{DpRank, PerTier, Tier};
 
-use flash_indexer_types::Trust;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
 
 /// Which ranks an answer has.
 #[derive(Debug, Clone, Copy, Default)]

@@ -17,7 +17,6 @@ mod failure_tests;
 mod grpc;
 mod http;
 mod indexer;
-mod ingest;
 mod model;
 mod peers;
 mod predictions;
@@ -36,16 +35,17 @@ pub use discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
 };
-pub use indexer::{
-    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError,
-    RegistrationError, Unregistered,
+pub use flash_indexer_ingest::{Connection, ListenerReport, ReleaseOutcome, ReplayProgress};
+pub use flash_indexer_telemetry::metrics::MetricNames;
+pub use flash_indexer_types::names::{
+    ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX,
 };
-pub use flash_indexer_types::names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX};
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
-pub use ingest::{Connection, ListenerReport, ReleaseOutcome, ReplayProgress};
-pub use flash_indexer_telemetry::metrics::MetricNames;
+pub use indexer::{
+    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RegistrationError, Unregistered,
+};
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
 pub use score::{
     PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,

@@ -3,8 +3,8 @@
 mod index;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use arc_swap::Guard;
@@ -22,16 +22,16 @@ pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
 use crate::explain::{History, SeenVariants};
-use flash_indexer_types::Doubt;
-use flash_indexer_wire::AdapterSalt;
-use flash_indexer_types::ClearCause;
-use crate::ingest::{Decoders, Listener, Maintain, ModelSink};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey, Ordinal};
-use flash_indexer_telemetry::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;
+use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink};
+use flash_indexer_telemetry::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
+use flash_indexer_types::ClearCause;
+use flash_indexer_types::Doubt;
+use flash_indexer_types::Trust;
+use flash_indexer_types::{InstanceId, ModelKey, Ordinal};
+use flash_indexer_wire::AdapterSalt;
 
 /// An index and the instances registered for it.
 ///

@@ -16,13 +16,13 @@ pub use self::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
 pub use self::tier_weights::{TierWeights, TierWeightsError};
 
 use crate::answer::StoreAnswer;
-use flash_indexer_types::Trust;
-use flash_indexer_types::InstanceId;
 use crate::model::Model;
 use crate::predictions::{PredictionView, Predictions};
 use crate::search::{RemoteRank, Search};
 use crate::shared_store::RemoteListedRank;
 use crate::tier_lookups::TierLookups;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
 
 /// Which pods a score is wanted of.
 #[derive(Debug, Clone, Default)]

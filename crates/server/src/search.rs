@@ -9,11 +9,11 @@ use flash_indexer_redis::HolderId;
 use tracing::debug;
 
 use crate::answer::{Answer, RankAnswer, StoreAnswer};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::Model;
-use flash_indexer_types::names::{NameError, NameField, check_names};
 use crate::shared_store::{Depths, FleetModel, RemoteListedRank, SharedStore};
+use flash_indexer_types::Trust;
+use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Tokens of a prompt and what they were computed with.
 #[derive(Debug, Clone, Copy)]

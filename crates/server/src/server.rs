@@ -19,10 +19,10 @@ use crate::discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
 use crate::indexer::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
-use flash_indexer_types::Registration;
 use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
+use flash_indexer_types::Registration;
 
 /// What a server is made with.
 #[derive(Debug, Clone)]

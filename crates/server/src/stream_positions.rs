@@ -6,7 +6,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_wire::StreamPosition;
 
-use crate::ingest::ListenerOptions;
+use flash_indexer_ingest::ListenerOptions;
 use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Streams that are remembered after they are listened to no more.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use flash_indexer_core::{LocalHash, PerTier, RankMatch, SharedIndex, Tier};
 use tokio::sync::Semaphore;
 
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use crate::model::Model;
 use crate::score::slowest_tiers;
+use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 
 /// Lookups that may wait for writers at a time.

@@ -38,11 +38,7 @@ impl From<AgeRecord> for Age {
 }
 
 /// Contents of blocks of which each follows the one before it.
-pub fn remembered(
-    mut parent: Option<SequenceHash>,
-    blocks: &[Block],
-    age: Age,
-) -> impl Iterator<Item = RecentBlock> {
+pub fn remembered(mut parent: Option<SequenceHash>, blocks: &[Block], age: Age) -> impl Iterator<Item = RecentBlock> {
     blocks.iter().map(move |&Block { sequence, local }| RecentBlock {
         sequence,
         parent: parent.replace(sequence),

@@ -13,8 +13,8 @@ use super::event::{ReadEvent, ReadTier};
 use super::read::{DumpError, DumpSink, DumpSummary, RankName, read_error};
 use super::record::RankRecord;
 use super::totals::ReceivedTotals;
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::names::shorten;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Reads `{"model:tenant": {"block_size", "events"}, …}`.
 pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {

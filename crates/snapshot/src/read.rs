@@ -13,8 +13,8 @@ use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::totals::ReceivedTotals;
 use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::names::shorten;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A dump cannot be used. What was told of it before need not be the whole of anything.
 #[derive(Debug, thiserror::Error)]

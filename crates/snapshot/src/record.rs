@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::groups::GroupRecord;
 use super::tally::{Tally, hex};
-use flash_indexer_types::{EngineKind, Removal};
 use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{EngineKind, Removal};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A rank: whose it is, how its engine is reached, where its stream stood, and how much it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

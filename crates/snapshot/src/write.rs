@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
 
+use super::RankDump;
 use super::contents::{self, Unwritten};
 use super::event::{BlockAnnotations, CacheEvent, Data, ModelFields, RouterEvent, Run, Stored};
 use super::record::{End, RankRecord, Start};
 use super::tally::Tally;
 use super::{EVENT_BLOCKS_MAX, VERSION};
-use flash_indexer_types::hashes::HashForm;
-use super::RankDump;
 use flash_indexer_types::ModelKey;
+use flash_indexer_types::hashes::HashForm;
 
 /// How a dump is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

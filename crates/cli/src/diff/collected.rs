@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flash_indexer_core::{SequenceHash, Tier};
+use flash_indexer_server::{InstanceId, ModelKey};
 use flash_indexer_snapshot::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally,
 };
-use flash_indexer_server::{InstanceId, ModelKey};
 
 use crate::dump::Progress;
 

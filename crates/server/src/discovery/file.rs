@@ -11,12 +11,12 @@ use serde_json::value::RawValue;
 
 use super::reconcile::Targets;
 use super::template::{EngineTemplate, EngineTraits, EngineTraitsError};
-use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
-use flash_indexer_types::{EngineKind, Removal};
-use flash_indexer_types::Registration;
 use flash_indexer_types::RankId;
-use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::Registration;
+use flash_indexer_types::endpoints::{EndpointError, check_endpoint};
 use flash_indexer_types::names::shorten;
+use flash_indexer_types::{EngineKind, Removal};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 pub(super) use self::watch::watch;
 

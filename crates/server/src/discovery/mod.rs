@@ -33,8 +33,8 @@ use self::runner::{Runner, TrackedSource};
 pub(crate) use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use crate::indexer::Indexer;
-use flash_indexer_telemetry::metrics::Metrics;
 use crate::peers::RecoveryStatus;
+use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, note_panic};
 
 /// How engines are discovered.

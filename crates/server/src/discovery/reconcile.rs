@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_types::{OwnedRank, Owner, Registration};
 use flash_indexer_types::RankId;
+use flash_indexer_types::{OwnedRank, Owner, Registration};
 
 /// Everything that a source names at one moment.
 pub(crate) type Targets = BTreeMap<RankId, Registration>;

@@ -11,12 +11,12 @@ use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, PendingReports};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 use crate::indexer::{EmptyModelPolicy, Indexer};
-use flash_indexer_types::{Owner, Registered, Registration};
+use crate::peers::{RecoveryState, RecoveryStatus};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::RankId;
 use flash_indexer_types::log_rank;
-use flash_indexer_telemetry::metrics::Bound;
-use crate::peers::{RecoveryState, RecoveryStatus};
-use flash_indexer_telemetry::supervision::Watch;
+use flash_indexer_types::{Owner, Registered, Registration};
 
 /// Whatever is due without news is done so late at most.
 const TICK: Duration = Duration::from_millis(500);

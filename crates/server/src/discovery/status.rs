@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::reconcile::TargetOutcome;
-use flash_indexer_types::Registration;
 use flash_indexer_types::RankId;
+use flash_indexer_types::Registration;
 use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Engines that sources named first are waited for so long before the service is ready without them.

@@ -6,10 +6,10 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 
 use super::reconcile::Targets;
-use flash_indexer_types::{EngineKind, Removal};
 use flash_indexer_types::Registration;
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{EngineKind, Removal};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// What discovered engines are taken to be, as far as a source does not say.
 #[derive(Debug, Clone)]

@@ -34,7 +34,6 @@ pub(crate) struct HistorySnapshot {
 /// Position of an event among all events of a model. Times do not order events: an engine stamps batches by its own
 /// clock, and a replay brings old stamps again.
 
-
 /// The latest events of one kind.
 #[derive(Debug, Clone)]
 pub(super) struct Log<T> {

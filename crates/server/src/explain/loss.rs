@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
 
-use flash_indexer_types::Ordinal;
 use flash_indexer_types::ClearCause;
+use flash_indexer_types::Ordinal;
 
 /// When a rank removed a block, and from where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

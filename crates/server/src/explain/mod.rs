@@ -18,20 +18,20 @@ mod walk;
 use flash_indexer_core::groups::Cut;
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
-pub(crate) use flash_indexer_types::Doubt;
 pub(crate) use self::history::History;
 pub(crate) use self::loss::{Clear, Loss, Removal};
 pub(crate) use self::matched::{GroupShortfall, LimitingGroup, MissingGroupBlock};
 pub(crate) use self::reason::{End, HeldUnderOtherVariants, OtherVariant, Reason};
 pub(crate) use self::tombstones::{Tombstone, Tombstones};
 pub(crate) use self::variants::SeenVariants;
+pub(crate) use flash_indexer_types::Doubt;
 
 use self::matched::ExplainedMatch;
 use self::reason::{ExplainContext, ends};
 use self::timeline::BlockTimeline;
 use self::walk::{Names, Walk};
-use flash_indexer_types::Trust;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
 
 /// Where one rank's match ends.
 #[derive(Debug, Clone)]

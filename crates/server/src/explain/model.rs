@@ -11,12 +11,12 @@ use flash_indexer_wire::Forgotten;
 use proptest::prelude::*;
 
 use super::history::History;
-use flash_indexer_types::ClearCause;
 use super::loss::{Clear, Loss, Removal};
 use super::reason::{HeldUnderOtherVariants, Reason};
 use super::{Explainer, Subject};
-use flash_indexer_types::Trust;
+use flash_indexer_types::ClearCause;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
 
 const RANKS: [WorkerRank; 2] =
     [WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) }, WorkerRank { worker: WorkerId(1), dp_rank: DpRank(1) }];

@@ -4,15 +4,15 @@ use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
 use flash_indexer_wire::{AdapterSalt, Forgotten};
 
 use super::Subject;
-use flash_indexer_types::Doubt;
-use flash_indexer_types::Ordinal;
-use flash_indexer_types::ClearCause;
 use super::loss::{Clear, Loss, Removal};
 use super::matched::{ExplainedMatch, GroupShortfall};
 use super::timeline::BlockTimeline;
 use super::walk::{Names, Piece, Walk};
-use flash_indexer_types::Trust;
+use flash_indexer_types::ClearCause;
+use flash_indexer_types::Doubt;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Ordinal;
+use flash_indexer_types::Trust;
 
 /// Where a match ends, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]

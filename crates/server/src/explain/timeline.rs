@@ -4,9 +4,9 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{LocalHash, SequenceHash, WorkerRank};
 
 use super::history::HistorySnapshot;
-use flash_indexer_types::Ordinal;
 use super::loss::{BlockChange, Clear, HistoryStart, Loss, Removal, loss};
 use super::walk::{Names, add_names_at};
+use flash_indexer_types::Ordinal;
 
 /// What happened to each block and rank, in order.
 #[derive(Debug, Default)]

@@ -7,13 +7,13 @@ use flash_indexer_prompt::tokenize::{Prompt, PromptOptions};
 use tonic::{Request, Response, Status};
 
 use super::Shared;
-use super::status::RpcError;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
-use flash_indexer_types::names::shorten;
+use super::status::RpcError;
 use crate::score::{PodFilter, ScoreOptions};
 use crate::search::TokenPrompt;
+use flash_indexer_types::names::shorten;
 
 pub(super) struct Scores(pub(super) Shared);
 

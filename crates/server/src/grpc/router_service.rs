@@ -7,14 +7,14 @@ use flash_indexer_core::{LocalHash, Tier};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
-use super::status::RpcError;
 use super::answers::Answers;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
+use super::status::RpcError;
 use crate::answer::{Answer, QueryOptions, RankAnswer};
-use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_types::names::{NameField, check_names};
 use crate::search::{Query, TokenPrompt};
+use flash_indexer_types::names::{NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 pub(super) struct Router(pub(super) Shared);
 

@@ -9,10 +9,10 @@ use tonic::{Code, Response, Status};
 
 use super::Shared;
 use crate::indexer::{Indexer, PredictError, QueryError};
-use flash_indexer_types::InstanceIdError;
-use flash_indexer_telemetry::metrics::Bound;
-use flash_indexer_types::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::InstanceIdError;
+use flash_indexer_types::names::{NameError, shorten};
 
 /// A failed call: the status that the client receives.
 #[derive(Debug)]

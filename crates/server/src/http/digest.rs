@@ -11,11 +11,11 @@ use serde::Deserialize;
 use super::Api;
 use super::error::ApiError;
 use super::extract::Parameters;
+use flash_indexer_ingest::ReadAt;
 use flash_indexer_snapshot::RankRecord;
-use flash_indexer_types::RankId;
-use crate::ingest::ReadAt;
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::RankId;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 #[derive(Deserialize)]
 pub(super) struct DigestParameters {

@@ -24,12 +24,12 @@ use super::extract::Parameters;
 use super::fields::ModelScope;
 use tracing::{debug, warn};
 
-use flash_indexer_snapshot::{DumpForm, DumpWriter};
-use flash_indexer_types::hashes::HashForm;
 use crate::indexer::Indexer;
-use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_telemetry::metrics::Bound;
 use crate::peers::RecoveryState;
+use flash_indexer_snapshot::{DumpForm, DumpWriter};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::hashes::HashForm;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Bytes gathered before they are sent.
 const CHUNK_BYTES: usize = 64 << 10;

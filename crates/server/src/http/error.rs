@@ -11,10 +11,10 @@ use serde_json::json;
 use flash_indexer_prompt::tokenize::FailureReason;
 
 use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
-use flash_indexer_types::InstanceIdError;
-use flash_indexer_telemetry::metrics::Bound;
-use flash_indexer_types::names::{NameError, shorten};
 use crate::tokenization::TokenizationError;
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::InstanceIdError;
+use flash_indexer_types::names::{NameError, shorten};
 
 /// A failed request: a status and what the client can do about it.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use super::explanation::ExplainResponse;
 use super::extract::{Body, Parameters};
 use super::fields::ModelScope;
 use super::{Api, blocking};
-use flash_indexer_types::hashes::{HashForm, local_hashes};
 use crate::indexer::{ExplainQuestion, Prompt};
-use flash_indexer_types::GivenInstanceId;
 use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::GivenInstanceId;
+use flash_indexer_types::hashes::{HashForm, local_hashes};
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
@@ -87,8 +87,8 @@ mod tests {
     use super::super::EXPLANATIONS_MAX;
     use super::*;
     use crate::indexer::{Indexer, IndexerOptions};
-    use flash_indexer_telemetry::metrics::TextFormat;
     use crate::peers::RecoveryStatus;
+    use flash_indexer_telemetry::metrics::TextFormat;
 
     #[tokio::test]
     async fn explanations_beyond_the_bound_are_refused_and_counted() {

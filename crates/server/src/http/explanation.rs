@@ -7,14 +7,17 @@ use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
-use flash_indexer_snapshot::ReachRecord;
-use crate::explain::{Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant, RankExplanation, Reason, Removal, Tombstone};
-use flash_indexer_types::Doubt;
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::hashes::{HashForm, ShownHash};
+use crate::explain::{
+    Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant,
+    RankExplanation, Reason, Removal, Tombstone,
+};
 use crate::indexer::{ExplainQuestion, Explanation};
-use flash_indexer_types::Trust;
+use flash_indexer_snapshot::ReachRecord;
+use flash_indexer_types::ClearCause;
+use flash_indexer_types::Doubt;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::hashes::{HashForm, ShownHash};
 
 #[derive(Serialize)]
 pub(super) struct ExplainResponse {

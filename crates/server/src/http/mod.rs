@@ -34,9 +34,9 @@ use self::error::ApiError;
 use crate::connections::ConnectionHandle;
 use crate::discovery::DiscoveryStatus;
 use crate::indexer::Indexer;
-use flash_indexer_types::RankId;
-use flash_indexer_telemetry::metrics::{Bound, Endpoint};
 use crate::peers::{Peers, RecoveryStatus};
+use flash_indexer_telemetry::metrics::{Bound, Endpoint};
+use flash_indexer_types::RankId;
 
 /// Dumps that may run at the same time.
 const DUMPS_MAX: usize = 4;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
-use flash_indexer_telemetry::metrics::Bound;
 use crate::peers::{Added, PEERS_MAX, PeerUrl};
+use flash_indexer_telemetry::metrics::Bound;
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]

@@ -15,9 +15,9 @@ use super::Api;
 use super::blocking;
 use super::error::ApiError;
 use super::shared_ranks;
-use flash_indexer_types::RankId;
-use flash_indexer_telemetry::metrics::TextFormat;
 use crate::peers::RecoveryState;
+use flash_indexer_telemetry::metrics::TextFormat;
+use flash_indexer_types::RankId;
 
 pub(super) async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))

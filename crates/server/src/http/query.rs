@@ -15,9 +15,9 @@ use super::extract::Body;
 use super::fields::ModelScope;
 use super::prompt::{PromptBody, PromptBodyFields};
 use crate::answer::{Answer, QueryOptions};
-use flash_indexer_types::hashes;
-use flash_indexer_types::Trust;
 use crate::search::{Query, TokenPrompt};
+use flash_indexer_types::Trust;
+use flash_indexer_types::hashes;
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]

@@ -20,10 +20,10 @@ use super::error::ApiError;
 use super::extract::{self, parse};
 use super::fields::ModelScope;
 use super::prompt::{self, PromptBodyFields};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{GivenInstanceId, ModelKey};
 use crate::score::{PodFilter, PodScore, ScoreOptions};
 use crate::search::TokenPrompt;
+use flash_indexer_types::Trust;
+use flash_indexer_types::{GivenInstanceId, ModelKey};
 
 /// A prompt in any form.
 #[derive(Deserialize)]

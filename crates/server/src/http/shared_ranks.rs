@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::Api;
 use super::error::ApiError;
-use flash_indexer_types::Trust;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
 
 #[derive(Serialize)]
 pub(super) struct StoreState {

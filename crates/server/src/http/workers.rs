@@ -15,10 +15,10 @@ use super::error::ApiError;
 use super::extract::{Body, Parameters};
 use super::fields::ModelScope;
 use super::{Api, blocking};
+use flash_indexer_ingest::{Connection, ListenerReport};
 use flash_indexer_types::{EngineKind, Removal};
-use flash_indexer_types::{Registered, Registration};
-use crate::ingest::{Connection, ListenerReport};
 use flash_indexer_types::{GivenInstanceId, InstanceId};
+use flash_indexer_types::{Registered, Registration};
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]

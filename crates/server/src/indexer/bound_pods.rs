@@ -10,14 +10,16 @@ use flash_indexer_core::hashing::BlockSize;
 use tracing::{info, warn};
 
 use super::{EmptyModelPolicy, Indexer, RegistrationError};
-use flash_indexer_types::{Owner, Registered, Registration};
-use flash_indexer_types::RankId;
-use crate::ingest::{BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal};
-use crate::ingest::{bound_endpoint, is_bound};
-use flash_indexer_types::{InstanceId, ModelKey};
-use crate::ingest::log_listener;
+use flash_indexer_ingest::log_listener;
+use flash_indexer_ingest::{
+    BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal,
+};
+use flash_indexer_ingest::{bound_endpoint, is_bound};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::RankId;
+use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::{Owner, Registered, Registration};
 use parking_lot::Mutex;
 
 /// How often pods are looked for whose connection is gone.

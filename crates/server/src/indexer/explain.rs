@@ -8,9 +8,9 @@ use flash_indexer_wire::AdapterSalt;
 
 use super::{Indexer, QueryError};
 use crate::explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
-use flash_indexer_types::{InstanceId, ModelKey};
 use crate::model::{Model, StreamHistory};
 use flash_indexer_types::names::{NameError, NameField, check_names};
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prompt, and whose match of it is to be explained.
 #[derive(Debug, Clone)]

@@ -11,12 +11,12 @@ use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
-use flash_indexer_types::{Owner, Registered, Registration};
-use crate::ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
+use crate::model::Model;
+use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
 use flash_indexer_snapshot::RankDump;
 use flash_indexer_types::Position;
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::model::Model;
+use flash_indexer_types::{Owner, Registered, Registration};
 
 impl Indexer {
     /// Connects to a rank, but applies nothing of it before [`Indexer::release`]: its messages wait, within

@@ -35,7 +35,7 @@ use self::cleanup::Cleanup;
 pub(crate) use self::explain::{ExplainQuestion, Explanation, Prompt};
 use self::owners::Owners;
 pub use self::query::QueryError;
-pub use self::registration::{RegistrationError};
+pub use self::registration::RegistrationError;
 pub(crate) use self::restore::{Restore, RestoredRank};
 pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
@@ -43,19 +43,19 @@ pub(crate) use self::snapshot::DigestError;
 pub(crate) use self::unregister::EmptyModelPolicy;
 pub use self::unregister::Unregistered;
 use crate::explain::Tombstones;
-use crate::ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
-use flash_indexer_types::{InstanceId, ModelKey, RankId};
-use flash_indexer_telemetry::metrics::{ListenerState, MetricNames, Metrics, State, StateSection, TextFormat};
 use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
 use crate::score::{PredictionLimits, TierWeights};
 use crate::shared_store::{Models, SharedStore};
 use crate::stream_positions::StreamPositions;
-use flash_indexer_telemetry::supervision::Supervisor;
 use crate::telemetry::{StoreState, TokenizationState};
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
+use flash_indexer_ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
+use flash_indexer_telemetry::metrics::{ListenerState, MetricNames, Metrics, State, StateSection, TextFormat};
+use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
 /// What an indexer is made with.
 #[derive(Debug, Clone)]

@@ -8,11 +8,11 @@ use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
 use crate::explain::{History, SeenVariants};
-use crate::ingest::Maintain;
-use flash_indexer_types::ModelKey;
-use flash_indexer_telemetry::metrics::{Bound, ModelCounts};
 use crate::model::{Model, ReplaceableIndex, Windows};
 use crate::shared_store::PublishedRanks;
+use flash_indexer_ingest::Maintain;
+use flash_indexer_telemetry::metrics::{Bound, ModelCounts};
+use flash_indexer_types::ModelKey;
 
 impl Indexer {
     /// The model of that name, or a new one that is not registered yet. One that nobody is registered for gives way to one

@@ -6,10 +6,10 @@ use flash_indexer_redis::StoreReport;
 
 use super::Indexer;
 use crate::answer::{Answer, QueryOptions};
-use flash_indexer_types::ModelKey;
-use flash_indexer_types::names::NameError;
 use crate::search::{Query, Search};
 use crate::shared_store::{Fleet, FleetModel, SharedStore};
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::names::NameError;
 
 /// A query cannot be answered.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -10,15 +10,15 @@ use super::cleanup::PendingWork;
 use super::registration::refused;
 use super::unregister::unlist;
 use super::{Indexer, RegistrationError};
-use flash_indexer_types::{Owner, Registered, Registration};
-use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
-use crate::ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
-use flash_indexer_types::Position;
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::log_rank;
-use flash_indexer_telemetry::metrics::Bound;
 use crate::model::Instance;
 use crate::stream_positions::StreamName;
+use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::Position;
+use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
+use flash_indexer_types::log_rank;
+use flash_indexer_types::{Owner, Registered, Registration};
 
 /// Whether a registration may name a path of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

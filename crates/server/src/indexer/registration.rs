@@ -1,12 +1,12 @@
 //! A rank that is to be listened to, and the errors of registering it.
 
-use flash_indexer_core::designs::BoundedError;
 use flash_indexer_core::DpRank;
+use flash_indexer_core::designs::BoundedError;
 
+use flash_indexer_ingest::ConnectError;
 use flash_indexer_types::endpoints::EndpointError;
-use crate::ingest::ConnectError;
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::names::NameError;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A registration was refused.
 #[derive(Debug, Clone, thiserror::Error)]

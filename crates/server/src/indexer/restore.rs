@@ -11,15 +11,15 @@ use flash_indexer_wire::{Age, CONTENTS_MAX};
 use super::cleanup::PendingWork;
 use super::handover::listener;
 use super::{Indexer, RegistrationError};
-use flash_indexer_types::RankId;
+use crate::model::{Instance, Model};
+use flash_indexer_ingest::{BlockDecoderState, DecoderState, Delivery, Listener, ModelSink};
 use flash_indexer_snapshot::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
 };
-use crate::ingest::{BlockDecoderState, DecoderState, Delivery, Listener, ModelSink};
-use flash_indexer_types::{Position, Trust};
-use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_telemetry::metrics::Bound;
-use crate::model::{Instance, Model};
+use flash_indexer_types::RankId;
+use flash_indexer_types::{InstanceId, ModelKey};
+use flash_indexer_types::{Position, Trust};
 
 /// Puts a dump's blocks into the index while it is read; dropped before [`Restore::commit`], it takes them out
 /// again.

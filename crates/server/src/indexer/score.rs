@@ -6,10 +6,10 @@ use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::sequence_hashes;
 
 use super::{Indexer, QueryError};
-use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_telemetry::metrics::Bound;
 use crate::score::{Predicted, ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prediction cannot be recorded.
 #[derive(Debug, Clone, thiserror::Error)]

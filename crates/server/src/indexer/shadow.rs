@@ -10,11 +10,11 @@ use super::cleanup::PendingWork;
 use super::registration::refused;
 use super::restore::Restored;
 use super::{Indexer, RegistrationError};
+use crate::model::{Instance, Model};
+use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused};
-use crate::ingest::{Connection, Delivery, Listener, ListenerState};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::model::{Instance, Model};
 
 /// A second life of a registered instance that nobody can see: other subscriptions, held, and another number in the
 /// index. Takes a dump of the instance; everything else in it is skipped. Dropped before [`Shadow::exchange`], it leaves nothing behind.

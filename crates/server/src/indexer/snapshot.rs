@@ -6,16 +6,16 @@ use std::time::Duration;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, SharedIndex, WorkerRank};
 
-use super::handover::listener;
 use super::Indexer;
+use super::handover::listener;
+use crate::model::Model;
+use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_snapshot::RankDump;
-use flash_indexer_types::RankId;
 use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankRecord, StreamRecord, Tally};
 use flash_indexer_types::EngineKind;
-use crate::ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
 use flash_indexer_types::Position;
+use flash_indexer_types::RankId;
 use flash_indexer_types::{InstanceId, ModelKey};
-use crate::model::Model;
 
 /// What reading may take where the message has come already, and threads are busy.
 const READING: Duration = Duration::from_secs(1);

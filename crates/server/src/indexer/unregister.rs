@@ -7,18 +7,18 @@ use std::time::Instant;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerId};
 use flash_indexer_wire::StreamPosition;
 
+use super::Indexer;
 use super::cleanup::PendingWork;
 use super::handover::listener;
-use super::Indexer;
-use flash_indexer_types::Owner;
-use flash_indexer_types::RankId;
 use crate::explain::Tombstone;
-use crate::ingest::{Delivery, Listener, ModelSink};
-use flash_indexer_types::InstanceId;
-use flash_indexer_types::log_rank;
-use flash_indexer_telemetry::metrics::Bound;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
+use flash_indexer_ingest::{Delivery, Listener, ModelSink};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::Owner;
+use flash_indexer_types::RankId;
+use flash_indexer_types::log_rank;
 
 /// What becomes of a model when its last instance leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

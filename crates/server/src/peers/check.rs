@@ -15,15 +15,15 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, Selection};
 use super::status::{RecoveryState, RecoveryStatus};
 use super::url::PeerUrl;
-use flash_indexer_snapshot::{DumpError, RankRecord, StreamRecord, read_dump};
 use crate::http::DIGESTS_MAX;
 use crate::indexer::{Indexer, Shadow, ShadowError};
-use flash_indexer_types::RankId;
-use crate::ingest::{Connection, ListenerReport, ReadAt};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, ModelKey};
-use flash_indexer_types::log_rank;
+use flash_indexer_ingest::{Connection, ListenerReport, ReadAt};
+use flash_indexer_snapshot::{DumpError, RankRecord, StreamRecord, read_dump};
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::RankId;
+use flash_indexer_types::Trust;
+use flash_indexer_types::log_rank;
+use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Apart so far, two looks tell how busy a stream is.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);

@@ -16,9 +16,9 @@ use ureq::{Agent, Body, RequestBuilder};
 use super::resolver::PeerResolver;
 use super::url::PeerUrl;
 use flash_indexer_snapshot::{EngineKind, RankRecord, Removal};
+use flash_indexer_types::InstanceId;
 use flash_indexer_types::RankId;
 use flash_indexer_types::Trust;
-use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::{shorten, shortened};
 
 /// How long a peer may take.

@@ -15,13 +15,15 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
-use flash_indexer_snapshot::{DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump};
 use crate::indexer::{Indexer, Restore, RestoredRank};
-use flash_indexer_types::{Owner, Registered, Registration};
-use flash_indexer_types::RankId;
-use flash_indexer_types::ModelKey;
-use flash_indexer_types::log_rank;
+use flash_indexer_snapshot::{
+    DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
+};
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::ModelKey;
+use flash_indexer_types::RankId;
+use flash_indexer_types::log_rank;
+use flash_indexer_types::{Owner, Registered, Registration};
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 

@@ -7,9 +7,9 @@ use flash_indexer_redis::{Holder, HolderId, LocalRank, Ranks, Scope};
 use rustc_hash::FxHashMap;
 
 use super::{Description, Models, RankStatus};
-use flash_indexer_types::Trust;
-use flash_indexer_types::InstanceId;
 use crate::model::Model;
+use flash_indexer_types::InstanceId;
+use flash_indexer_types::Trust;
 
 /// Looks at all models whenever it is asked.
 pub(super) struct LocalRanks {
@@ -79,11 +79,11 @@ mod tests {
 
     use super::*;
     use crate::explain::{History, SeenVariants};
-    use flash_indexer_types::ModelKey;
-    use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
     use crate::model::{Instance, ReplaceableIndex, Windows};
     use crate::shared_store::PublishedRanks;
+    use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
     use flash_indexer_telemetry::supervision::Supervisor;
+    use flash_indexer_types::ModelKey;
 
     const RANKS: u32 = 500;
 

@@ -19,11 +19,11 @@ use tokio::task::JoinHandle;
 use self::local::LocalRanks;
 pub(crate) use self::ranks::PublishedRanks;
 pub(crate) use self::remote::{Fleet, FleetModel, RemoteListedRank};
+use crate::model::Model;
 use flash_indexer_snapshot::TokenWindowRecord;
+use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_types::Trust;
 use flash_indexer_types::{GivenInstanceId, ModelKey};
-use flash_indexer_telemetry::metrics::Metrics;
-use crate::model::Model;
 
 /// Models with their indexes, by name.
 pub(crate) type Models = RwLock<BTreeMap<ModelKey, Arc<Model>>>;

@@ -10,10 +10,10 @@ use tracing::warn;
 
 use super::local::scope;
 use super::{Description, RankStatus};
-use flash_indexer_types::Trust;
-use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
 use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_types::Trust;
 use flash_indexer_types::names::{NameField, check_names};
+use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
 
 /// Everybody who is listed, as this replica reads it.
 #[derive(Debug, Default)]

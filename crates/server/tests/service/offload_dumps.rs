@@ -2,8 +2,8 @@
 
 use crate::support::{Engine, Service, removed, store, stored, tokens};
 use flash_indexer_server::ServerOptions;
-use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use flash_indexer_wire::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 use serde_json::{Value, json};
 

@@ -49,11 +49,8 @@ impl Supervisor {
     /// When the sampling thread cannot be started.
     pub fn start(metrics: &Arc<Metrics>) -> std::io::Result<Arc<Self>> {
         let (sampling, stopped) = bounded(0);
-        let supervisor = Arc::new(Self {
-            metrics: Arc::clone(metrics),
-            threads: Mutex::default(),
-            _sampling: sampling,
-        });
+        let supervisor =
+            Arc::new(Self { metrics: Arc::clone(metrics), threads: Mutex::default(), _sampling: sampling });
         let weak = Arc::downgrade(&supervisor);
         supervisor.spawn(ThreadKind::Supervisor, None, move |watch| {
             while stopped.recv_timeout(SAMPLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {

@@ -12,8 +12,8 @@ use super::KubernetesNamespace;
 use crate::discovery::reconcile::Targets;
 use crate::discovery::report::DiscoveredTargets;
 use crate::discovery::template::{EngineTemplate, EngineTraits};
-use flash_indexer_types::Removal;
 use flash_indexer_types::InstanceId;
+use flash_indexer_types::Removal;
 use flash_indexer_types::names::shorten;
 
 /// Annotations and labels of pods that say what their engine is begin so.

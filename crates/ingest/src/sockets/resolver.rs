@@ -4,8 +4,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use flash_indexer_types::endpoints::{RefusedAddress, check_address};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use flash_indexer_types::endpoints::{RefusedAddress, check_address};
 
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
 

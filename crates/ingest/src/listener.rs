@@ -14,16 +14,16 @@ use serde::Serialize;
 
 use super::held_ranks::HeldRanks;
 use super::queue::Queued;
-use super::sockets::Mailbox;
-use flash_indexer_types::Trust;
 use super::sink::ModelSink;
+use super::sockets::Mailbox;
 use super::trust::{LossPosition, TrustLedger};
-use flash_indexer_types::Removal;
-use flash_indexer_types::{Doubt, Ordinal};
+use crate::log_listener;
 use flash_indexer_types::InstanceId;
-use crate::ingest::log_listener;
+use flash_indexer_types::Removal;
+use flash_indexer_types::Trust;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_types::names::shorten;
+use flash_indexer_types::{Doubt, Ordinal};
 
 /// State of a subscription's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -39,7 +39,7 @@ pub enum Connection {
 
 impl Connection {
     /// The name used in answers and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
             Self::Connected => "connected",
@@ -50,38 +50,48 @@ impl Connection {
 
 /// What a listener was registered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ListenerOptions {
-    pub(crate) endpoint: String,
-    pub(crate) replay_endpoint: Option<String>,
-    pub(crate) lora_name: Option<String>,
-    pub(crate) engine: Option<&'static str>,
-    pub(crate) removed_copies: RemovedCopies,
+pub struct ListenerOptions {
+    /// Endpoint of the event stream.
+    pub endpoint: String,
+    /// Endpoint that replays missed messages.
+    pub replay_endpoint: Option<String>,
+    /// Adapter of blocks that name none.
+    pub lora_name: Option<String>,
+    /// Kind of the engine, if it was declared.
+    pub engine: Option<&'static str>,
+    /// Copies that one removal takes.
+    pub removed_copies: RemovedCopies,
     /// Whether requests carry keys beside their tokens that the engine's events do not.
-    pub(crate) extra_keys: bool,
+    pub extra_keys: bool,
 }
 
 /// A subscription: shared by the threads that own its sockets, that decode it and that write what it
 /// tells, and whoever asks.
-pub(crate) struct Listener {
+pub struct Listener {
     /// Unique in the process.
-    pub(crate) id: u64,
-    pub(crate) model: Arc<dyn ModelSink>,
-    pub(crate) instance: InstanceId,
-    pub(crate) worker: WorkerId,
+    pub id: u64,
+    /// The model that its events are written into.
+    pub model: Arc<dyn ModelSink>,
+    /// The instance.
+    pub instance: InstanceId,
+    /// Number of the instance in the model's index.
+    pub worker: WorkerId,
     /// The rank it was registered for; a batch may name another.
-    pub(crate) dp_rank: DpRank,
-    pub(crate) options: ListenerOptions,
-    pub(crate) start: Start,
+    pub dp_rank: DpRank,
+    /// What it was registered with.
+    pub options: ListenerOptions,
+    /// Whether its messages are applied at once.
+    pub start: Start,
     /// Which decoder follows its stream.
-    pub(crate) decoder: usize,
+    pub decoder: usize,
     /// Where an earlier listener of this stream had stopped.
-    pub(crate) remembered: Option<StreamPosition>,
+    pub remembered: Option<StreamPosition>,
     /// What becomes of it.
-    pub(crate) state: ListenerState,
+    pub state: ListenerState,
 }
 
 /// What a listener has been through.
-pub(crate) struct ListenerState {
+pub struct ListenerState {
     /// Ranks that wait for their state, while it is held.
     hold: Mutex<HeldRanks>,
     /// The thread that owns its sockets.
@@ -97,7 +107,7 @@ pub(crate) struct ListenerState {
 
 impl ListenerState {
     /// Of a listener that has received nothing yet, with these options.
-    pub(crate) fn new(options: &ListenerOptions) -> Self {
+    pub fn new(options: &ListenerOptions) -> Self {
         let ceiling = options.extra_keys.then_some(EXTRA_KEYS);
         Self {
             hold: Mutex::default(),
@@ -190,9 +200,9 @@ impl fmt::Display for ReplayProgress {
 }
 
 /// A listener whose first contact with its engine is not over.
-pub(crate) struct CatchingUp {
+pub struct CatchingUp {
     /// How far the replay is, if it has begun.
-    pub(crate) replay: Option<ReplayProgress>,
+    pub replay: Option<ReplayProgress>,
 }
 
 /// A listener's state at one moment.
@@ -238,12 +248,12 @@ pub struct ListenerReport {
 
 impl Listener {
     /// Ranks that wait for their state.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, HeldRanks> {
+    pub fn hold(&self) -> MutexGuard<'_, HeldRanks> {
         self.state.hold.lock()
     }
 
     /// The listener's state as far as `dp_rank` is concerned.
-    pub(crate) fn report(&self, dp_rank: DpRank) -> ListenerReport {
+    pub fn report(&self, dp_rank: DpRank) -> ListenerReport {
         let trust = self.trust(dp_rank);
         let status = self.state.status.lock();
         let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
@@ -267,7 +277,8 @@ impl Listener {
         }
     }
 
-    pub(crate) fn trust(&self, dp_rank: DpRank) -> Trust {
+    /// Trust in a rank of the stream.
+    pub fn trust(&self, dp_rank: DpRank) -> Trust {
         match self.state.status.lock().trust.of(dp_rank).0 {
             Trust::Exact if self.awaits_restart() => Trust::Degraded,
             trust => trust,
@@ -275,7 +286,7 @@ impl Listener {
     }
 
     /// What is missing of a rank that is not exact, and from where on.
-    pub(crate) fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+    pub fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
         let status = self.state.status.lock();
         status.trust.doubt(dp_rank, status.last_sequence)
     }
@@ -291,7 +302,7 @@ impl Listener {
     }
 
     /// What the first contact with the engine has left to do: nothing once it is over.
-    pub(crate) fn catching_up(&self) -> Option<CatchingUp> {
+    pub fn catching_up(&self) -> Option<CatchingUp> {
         let status = self.state.status.lock();
         match status.trust.pending() {
             Some(Pending::FirstContact) => Some(CatchingUp { replay: None }),
@@ -301,15 +312,17 @@ impl Listener {
     }
 
     /// Number of the last message that was taken in.
-    pub(crate) fn last_sequence(&self) -> Option<u64> {
+    pub fn last_sequence(&self) -> Option<u64> {
         self.state.status.lock().last_sequence
     }
 
-    pub(crate) fn connection(&self) -> Connection {
+    /// State of the connection.
+    pub fn connection(&self) -> Connection {
         self.state.status.lock().connection
     }
 
-    pub(crate) fn set_connection(&self, connection: Connection) {
+    /// Records a change of the connection.
+    pub fn set_connection(&self, connection: Connection) {
         let repeated = {
             let mut status = self.state.status.lock();
             status.connection = connection;
@@ -369,7 +382,7 @@ impl Listener {
     }
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
-    pub(crate) fn raise(&self, dp_rank: Option<DpRank>, why: String) {
+    pub fn raise(&self, dp_rank: Option<DpRank>, why: String) {
         let last_event = self.model.last_event();
         let mut status = self.state.status.lock();
         let position = status.position(last_event);
@@ -398,7 +411,7 @@ impl Listener {
     }
 
     /// A message or event could not be used.
-    pub(crate) fn reject(&self, reason: &'static str, why: String) {
+    pub fn reject(&self, reason: &'static str, why: String) {
         let mut status = self.state.status.lock();
         *status.rejected.entry(reason).or_default() += 1;
         status.last_error = Some(shorten(why));

@@ -19,7 +19,7 @@ use super::writer::Maintain;
 ///
 /// The methods that change the index are called by the writer of the model only, one at a time and in the order of each
 /// stream. The others may be called by any thread at any time.
-pub(crate) trait ModelSink: Maintain {
+pub trait ModelSink: Maintain {
     /// Model and tenant.
     fn key(&self) -> &ModelKey;
 

@@ -1,10 +1,11 @@
 //! Log events of listeners.
 
-/// Logs an event of a listener: level, [`Listener`](crate::ingest::Listener), further fields and the message.
+/// Logs an event of a listener: level, [`Listener`](crate::Listener), further fields and the message.
+#[macro_export]
 macro_rules! log_listener {
     ($level:ident, $listener:expr, $($rest:tt)+) => {{
-        let listener: &$crate::ingest::Listener = &$listener;
-        tracing::$level!(
+        let listener: &$crate::Listener = &$listener;
+        $crate::tracing::$level!(
             model = listener.model.key().model_name.as_str(),
             tenant = listener.model.key().tenant_id.as_str(),
             instance = listener.instance.to_string().as_str(),
@@ -14,5 +15,3 @@ macro_rules! log_listener {
         );
     }};
 }
-
-pub(crate) use log_listener;

@@ -7,24 +7,24 @@ use parking_lot::Mutex;
 
 use super::PodName;
 use super::name::{TopicError, is_too_long, queue_of};
-use crate::ingest::decoders::Frames;
-use crate::ingest::listener::Listener;
-use crate::ingest::queue::Queued;
+use crate::decoders::Frames;
+use crate::listener::Listener;
+use crate::queue::Queued;
 
 /// Topics that are remembered. When there are more all are forgotten, and found again as messages come.
 const TOPICS_MAX: usize = 1 << 15;
 
 /// A connection that an engine has made, numbered in the order in which they were made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ConnectionId(pub(crate) u64);
+pub(crate) struct ConnectionId(pub u64);
 
 /// A pod as the bound socket knows it.
 pub(crate) struct Pod {
-    pub(crate) name: PodName,
+    pub name: PodName,
     /// Which decoder its messages go to.
-    pub(crate) decoder: usize,
+    pub decoder: usize,
     /// What of its messages waits there.
-    pub(crate) queued: Queued,
+    pub queued: Queued,
     /// Listeners that its messages were applied to: they lose trust at once when a message is dropped.
     followers: Mutex<Vec<Weak<Listener>>>,
 }
@@ -52,8 +52,8 @@ impl Pod {
 /// A message of a pod.
 #[derive(Debug)]
 pub(crate) struct PodMessage {
-    pub(crate) connection: ConnectionId,
-    pub(crate) frames: Frames,
+    pub connection: ConnectionId,
+    pub frames: Frames,
 }
 
 /// What one topic stands for, and its messages that were not handed on yet.

@@ -16,7 +16,7 @@ mod streams;
 mod topics;
 
 pub(super) use self::name::queue_of;
-pub(crate) use self::name::{PodName, bound_endpoint, is_bound};
-pub(crate) use self::pending_registration::{PendingRegistration, Refusal};
+pub use self::name::{PodName, bound_endpoint, is_bound};
+pub use self::pending_registration::{PendingRegistration, Refusal};
 pub(super) use self::streams::{MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};
 pub(super) use self::topics::{ConnectionId, Pod, PodMessage, Topics};

@@ -18,17 +18,17 @@ pub enum ReleaseOutcome {
 
 /// Held ranks of one stream, and what is known of those that are held no more.
 #[derive(Debug, Default)]
-pub(crate) struct HeldRanks {
+pub struct HeldRanks {
     held: BTreeSet<DpRank>,
     released: Vec<(DpRank, Option<Position>)>,
 }
 
 impl HeldRanks {
-    pub(crate) fn hold(&mut self, dp_rank: DpRank) {
+    pub fn hold(&mut self, dp_rank: DpRank) {
         self.held.insert(dp_rank);
     }
 
-    pub(crate) fn holds(&self, dp_rank: DpRank) -> bool {
+    pub fn holds(&self, dp_rank: DpRank) -> bool {
         self.held.contains(&dp_rank)
     }
 
@@ -38,7 +38,7 @@ impl HeldRanks {
     }
 
     /// The rank needs to be held no more, because it is known or because it is gone.
-    pub(crate) fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> ReleaseOutcome {
+    pub fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> ReleaseOutcome {
         if !self.held.remove(&dp_rank) {
             return ReleaseOutcome::NotHeld;
         }

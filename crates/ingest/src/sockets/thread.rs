@@ -13,9 +13,9 @@ use super::replay::ReplaySocket;
 use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
-use crate::ingest::decoders::{Decoders, Delivery, Retired};
-use crate::ingest::listener::{Connection, Listener};
-use crate::ingest::log_listener;
+use crate::decoders::{Decoders, Delivery, Retired};
+use crate::listener::{Connection, Listener};
+use crate::log_listener;
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
@@ -54,7 +54,7 @@ pub(super) struct SocketThread {
 /// The way to a thread that owns sockets. What is sent is bounded by what is asked for: a stream asks
 /// once at a time.
 #[derive(Clone)]
-pub(in crate::ingest) struct Mailbox {
+pub(crate) struct Mailbox {
     commands: Sender<Command>,
     /// Wakes the thread from its wait for messages.
     bell: Arc<Mutex<zmq::Socket>>,
@@ -71,7 +71,7 @@ impl Mailbox {
 
 impl Listener {
     /// Asks for missed messages, on a fresh socket.
-    pub(in crate::ingest) fn ask(self: &Arc<Self>, attempt: u32, from: u64) {
+    pub(crate) fn ask(self: &Arc<Self>, attempt: u32, from: u64) {
         if let Some(mailbox) = self.state.mailbox.get() {
             // It fails only when the service stops.
             let _ = mailbox.tell(Command::Ask { listener: Arc::clone(self), attempt, from });
@@ -80,13 +80,13 @@ impl Listener {
 
     /// Has the thread of the listener's sockets panic.
     #[cfg(test)]
-    pub(crate) fn fail_sockets(&self) {
+    pub fn fail_sockets(&self) {
         let mailbox = self.state.mailbox.get().expect("it was opened");
         mailbox.tell(Command::Fail).expect("the thread runs");
     }
 
     /// No answer is wanted any more.
-    pub(in crate::ingest) fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         if let Some(mailbox) = self.state.mailbox.get() {
             // It fails only when the service stops.
             let _ = mailbox.tell(Command::HangUp(self.id));

@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 
 use super::change::Change;
 use super::listener::Listener;
-use flash_indexer_types::ClearCause;
 use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
+use flash_indexer_types::ClearCause;
 
 /// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
 /// message brings, or several small ones.
@@ -30,7 +30,7 @@ const LEFTOVER_INTERVAL: Duration = Duration::from_secs(1);
 const WORK_BETWEEN_LEFTOVERS: usize = 64;
 
 /// An index that leaves work for later: [`SharedIndex::maintain`].
-pub(crate) trait Maintain: Send + Sync {
+pub trait Maintain: Send + Sync {
     /// Does a bounded part of it, and says whether anything is left.
     fn maintain(&self) -> bool;
 }
@@ -51,7 +51,7 @@ enum Work {
 const STOP_CHECK: Duration = Duration::from_millis(100);
 
 /// A fixed number of writers; each model belongs to one.
-pub(crate) struct Writers {
+pub struct Writers {
     queues: Vec<Sender<Work>>,
     /// By writer.
     served: Vec<MaintainedIndexes>,
@@ -61,7 +61,8 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    pub(crate) fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
+    /// Starts `count` writers. Fails when the system has no thread.
+    pub fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let metrics = supervisor.metrics();
         let mut queues = Vec::new();
@@ -80,24 +81,25 @@ impl Writers {
         Ok(Self { queues, served, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// Number of writers.
+    pub fn count(&self) -> usize {
         self.queues.len()
     }
 
     /// When it is idle, a writer does what this index has left over, until the index is gone.
-    pub(crate) fn serve(&self, writer: usize, index: Weak<dyn Maintain>) {
+    pub fn serve(&self, writer: usize, index: Weak<dyn Maintain>) {
         let mut served = self.served[writer].lock();
         served.retain(|index| index.strong_count() > 0);
         served.push(index);
     }
 
     /// How many lots of changes wait for each writer.
-    pub(crate) fn queues(&self) -> Vec<usize> {
+    pub fn queues(&self) -> Vec<usize> {
         self.queues.iter().map(Sender::len).collect()
     }
 
     /// Whether nothing is taken in any more.
-    pub(crate) fn are_stopping(&self) -> bool {
+    pub fn are_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
@@ -108,7 +110,7 @@ impl Writers {
     }
 
     /// Has something done between two changes, after everything that was asked for before.
-    pub(crate) fn run(&self, listener: &Listener, job: Job) {
+    pub fn run(&self, listener: &Listener, job: Job) {
         self.send(listener, Work::Job(job));
     }
 
@@ -125,12 +127,12 @@ impl Writers {
     }
 
     /// Nothing is applied any more.
-    pub(crate) fn stop_applying(&self) {
+    pub fn stop_applying(&self) {
         self.stopping.store(true, Relaxed);
     }
 
     /// Ends every writer; one that does not end by `deadline` is abandoned. To be called after those that write.
-    pub(crate) fn stop(&self, deadline: Instant) {
+    pub fn stop(&self, deadline: Instant) {
         self.stop_applying();
         let threads = std::mem::take(&mut *self.threads.lock());
         for (queue, thread) in self.queues.iter().zip(threads) {

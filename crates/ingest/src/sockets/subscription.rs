@@ -9,11 +9,11 @@ use super::resolver::{Addresses, HostName, LookupError};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
 };
-use crate::ingest::decoders::{Decoders, Delivery, Frames};
-use crate::ingest::listener::{Connection, Listener};
-use crate::ingest::log_listener;
-use flash_indexer_types::logs::Repeats;
+use crate::decoders::{Decoders, Delivery, Frames};
+use crate::listener::{Connection, Listener};
+use crate::log_listener;
 use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::logs::Repeats;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
@@ -299,8 +299,8 @@ mod tests {
 
     use super::super::resolver;
     use super::*;
+    use crate::decoders::tests::{World, listener_of_first_decoder, payload};
     use flash_indexer_types::Registration;
-    use crate::ingest::decoders::tests::{World, listener_of_first_decoder, payload};
     use flash_indexer_types::{InstanceId, ModelKey};
 
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use parking_lot::Mutex;
 
 use self::bound::BoundThread;
-pub(crate) use self::bound::{BindError, BoundOptions};
+pub use self::bound::{BindError, BoundOptions};
 use self::resolver::Resolver;
 pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
@@ -42,21 +42,31 @@ type OpenResult = Receiver<Result<(), ConnectError>>;
 
 /// A subscription could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum ConnectError {
+pub enum ConnectError {
+    /// The endpoint cannot be dialled.
     #[error("cannot listen to {endpoint}: {source}; give an address such as tcp://host:5557")]
-    Endpoint { endpoint: String, source: zmq::Error },
+    Endpoint {
+        /// The endpoint.
+        endpoint: String,
+        /// Cause of the failure.
+        source: zmq::Error,
+    },
+    /// ZeroMQ has no further socket.
     #[error("cannot listen to more engines: {0}; raise the limit of open files (ulimit -n), about 6 for each engine")]
     Exhausted(zmq::Error),
+    /// The system has no thread.
     #[error("failed to start a thread for sockets: {0}")]
     Thread(String),
+    /// The thread of the sockets does not respond in time.
     #[error("the thread of the sockets is busy, or panicked: try again")]
     Busy,
+    /// The service is stopping.
     #[error("the service is stopping")]
     Stopping,
 }
 
 /// All subscriptions.
-pub(crate) struct Sockets {
+pub struct Sockets {
     threads: Mutex<Vec<SocketThread>>,
     bound: Mutex<Option<BoundThread>>,
     resolver: Resolver,
@@ -65,14 +75,15 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn start(decoders: Arc<Decoders>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
+    /// Starts without a thread; threads are started as engines are dialled. Fails when ZeroMQ or the system refuses.
+    pub fn start(decoders: Arc<Decoders>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let (threads, bound) = (Mutex::default(), Mutex::default());
         let resolver = Resolver::start(supervisor)?;
         Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
     }
 
     /// Binds a socket that engines connect to; the addresses that they can use, with their real ports.
-    pub(crate) fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
+    pub fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
         let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
         let endpoints = thread.endpoints.clone();
         *self.bound.lock() = Some(thread);
@@ -81,7 +92,7 @@ impl Sockets {
 
     /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever. For a pod whose messages
     /// come over the bound socket, missed ones can be asked for from then on.
-    pub(crate) fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
+    pub fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         if listener.options.needs_no_socket() {
             return Ok(());
         }
@@ -117,7 +128,7 @@ impl Sockets {
 
     /// Ends a subscription. What it had received is applied first, then everything from it is forgotten, then `retired` is
     /// called by the writer. Does not wait for that. False where there is nothing to end.
-    pub(crate) fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
+    pub fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
         if listener.options.needs_no_socket() {
             self.decoders.deliver(listener, Delivery::Retire(retired));
             return true;
@@ -131,7 +142,7 @@ impl Sockets {
     }
 
     /// Closes every socket and ends the threads; one that does not end by `deadline` is abandoned.
-    pub(crate) fn stop(&self, deadline: Instant) {
+    pub fn stop(&self, deadline: Instant) {
         if let Some(bound) = self.bound.lock().take() {
             bound.thread.join_by(deadline);
         }

@@ -8,8 +8,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::keyed::KeyedMap;
 
 use super::{ConnectionId, PendingRegistration, PodName, Refusal};
-use crate::ingest::listener::{Connection, Listener};
-use crate::ingest::message::Live;
+use crate::listener::{Connection, Listener};
+use crate::message::Live;
 
 /// Ranks of pods that are remembered by one decoder without being followed.
 const UNREGISTERED_RANKS_MAX: usize = 1 << 14;
@@ -69,11 +69,11 @@ pub(crate) enum Seen {
 
 /// A message that is somebody's.
 pub(crate) struct RoutedMessage {
-    pub(crate) listener: Arc<Listener>,
+    pub listener: Arc<Listener>,
     /// Whose it is as well.
-    pub(crate) shadow: Option<Arc<Listener>>,
-    pub(crate) heard: Seen,
-    pub(crate) live: Live,
+    pub shadow: Option<Arc<Listener>>,
+    pub heard: Seen,
+    pub live: Live,
 }
 
 /// What becomes of a message.

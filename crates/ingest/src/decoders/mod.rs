@@ -41,21 +41,31 @@ const THREADS_BY_DEFAULT_MAX: usize = 8;
 const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 
 /// A message as it came from a socket.
-pub(in crate::ingest) type Frames = Vec<Vec<u8>>;
+pub(crate) type Frames = Vec<Vec<u8>>;
 
 /// Called by the writer once everything from a listener is forgotten, with where its stream stood.
 pub(crate) type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
 
 /// What a decoder is told of a listener, in order.
-pub(crate) enum Delivery {
+pub enum Delivery {
     /// Live messages.
     Live(Vec<Frames>),
     /// Live messages were dropped after the last one that was delivered, in this run of drops.
     Dropped(u64),
     /// Messages of the answer to a request for missed ones.
-    Replayed { attempt: u32, messages: Vec<Frames> },
+    Replayed {
+        /// Number of the request.
+        attempt: u32,
+        /// The messages, in order.
+        messages: Vec<Frames>,
+    },
     /// The request for missed messages could not be made.
-    ReplayFailed { attempt: u32, why: String },
+    ReplayFailed {
+        /// Number of the request.
+        attempt: u32,
+        /// Cause of the failure.
+        why: String,
+    },
     /// The messages of its pod, which come over the bound socket, are its own from now on.
     Follow,
     /// They are its own as well as another listener's, whose place it is to take.
@@ -73,7 +83,16 @@ pub(crate) enum Delivery {
     /// A rank is ignored no more.
     Unmute(DpRank),
     /// Reads what the index holds of a rank at a known place of the stream.
-    Read { dp_rank: DpRank, at: ReadAt, detail: DecoderStateDetail, read: Read },
+    Read {
+        /// The rank.
+        dp_rank: DpRank,
+        /// Position at which the index is read.
+        at: ReadAt,
+        /// Parts of the decoder state that are copied.
+        detail: DecoderStateDetail,
+        /// Called by the writer at that position.
+        read: Read,
+    },
     /// What the stream has said of a rank before it is gone on with.
     Learn(DpRank, DecoderState),
     /// What is known of the stream is lost: it starts over, with or without asking the engine for what it has published.
@@ -132,7 +151,7 @@ enum Work {
 /// Delivering never waits: a socket that is not read for long is not read by ZeroMQ either, which
 /// then takes a silent heartbeat for a dead engine. What finds its queue full is dropped and
 /// counted, and the message after it shows the gap.
-pub(crate) struct Decoders {
+pub struct Decoders {
     queues: Vec<Queue>,
     assigned: AtomicUsize,
     arrivals: Receiver<PendingRegistration>,
@@ -148,11 +167,7 @@ struct Queue {
 
 impl Decoders {
     /// Starts so many, or as many as there are processors, up to a bound.
-    pub(crate) fn start(
-        count: Option<usize>,
-        writers: &Arc<Writers>,
-        supervisor: &Arc<Supervisor>,
-    ) -> std::io::Result<Self> {
+    pub fn start(count: Option<usize>, writers: &Arc<Writers>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let metrics = supervisor.metrics();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
@@ -185,12 +200,12 @@ impl Decoders {
     }
 
     /// The decoder of the next listener: each in turn.
-    pub(crate) fn assign(&self) -> usize {
+    pub fn assign(&self) -> usize {
         self.assigned.fetch_add(1, Ordering::Relaxed) % self.queues.len()
     }
 
     /// What waits for each decoder.
-    pub(crate) fn queues(&self) -> Vec<QueueState> {
+    pub fn queues(&self) -> Vec<QueueState> {
         self.queues.iter().map(|queue| queue.queued.state()).collect()
     }
 
@@ -200,7 +215,7 @@ impl Decoders {
     }
 
     /// Hands a delivery to the decoder of its listener.
-    pub(crate) fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
+    pub fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
         let queue = &self.queues[listener.decoder];
         let (messages, bytes) = delivery.size();
         let reached = (messages > 0).then(|| self.reserve(queue, &listener.state.queued, messages, bytes)).flatten();
@@ -223,13 +238,7 @@ impl Decoders {
     }
 
     /// Live messages of a listener are dropped before they reach its decoder, for this reason.
-    pub(in crate::ingest) fn drop_live(
-        &self,
-        listener: &Arc<Listener>,
-        messages: usize,
-        reason: &'static str,
-        why: &str,
-    ) {
+    pub(crate) fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
         if listener.state.queued.begins_dropping() {
@@ -252,11 +261,7 @@ impl Decoders {
 
     /// Has streams start over whose state is lost. With `without_replay`, the stream of that listener asks its engine for
     /// nothing: a replay would bring the message again that the failure came from. Never waits.
-    pub(crate) fn restart_streams(
-        &self,
-        listeners: impl IntoIterator<Item = Arc<Listener>>,
-        without_replay: Option<u64>,
-    ) {
+    pub fn restart_streams(&self, listeners: impl IntoIterator<Item = Arc<Listener>>, without_replay: Option<u64>) {
         for listener in listeners {
             let replay = if without_replay == Some(listener.id) { Replay::Unavailable } else { Replay::Available };
             self.deliver(&listener, Delivery::Restart(replay));
@@ -265,7 +270,7 @@ impl Decoders {
 
     /// Ends every decoder; what is still queued is dropped, because nothing outlives the process. One that does not end by
     /// `deadline` is abandoned.
-    pub(crate) fn stop(&self, deadline: Instant) {
+    pub fn stop(&self, deadline: Instant) {
         for queue in &self.queues {
             // A decoder that has ended already needs no telling.
             let _ = queue.sender.send(Work::Stop);
@@ -514,7 +519,7 @@ impl WriterSender<'_> {
 #[cfg(test)]
 impl Decoders {
     /// Decoders without a thread, and what is delivered to them from then on: a word for each delivery.
-    pub(in crate::ingest) fn detached() -> (Self, impl Fn() -> Vec<&'static str>) {
+    pub(crate) fn detached() -> (Self, impl Fn() -> Vec<&'static str>) {
         let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
         let (sender, work) = unbounded();
@@ -538,7 +543,7 @@ impl Decoders {
 }
 
 #[cfg(test)]
-pub(in crate::ingest) mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use flash_indexer_core::hashing::BlockSize;
@@ -547,20 +552,20 @@ pub(in crate::ingest) mod tests {
     use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 
     use super::*;
-    use flash_indexer_types::Trust;
     use crate::{Indexer, IndexerOptions, InstanceId, ModelKey, Registration};
+    use flash_indexer_types::Trust;
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const RANK: DpRank = DpRank(0);
 
-    pub(in crate::ingest) struct World {
-        pub(in crate::ingest) indexer: Arc<Indexer>,
-        pub(in crate::ingest) engines: Vec<Publisher>,
+    pub(crate) struct World {
+        pub(crate) indexer: Arc<Indexer>,
+        pub(crate) engines: Vec<Publisher>,
     }
 
     impl World {
         /// Two engines that are exact after their first message.
-        pub(in crate::ingest) fn start(has_replay: bool) -> Self {
+        pub(crate) fn start(has_replay: bool) -> Self {
             let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
             let engine = |number| {
                 let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
@@ -582,7 +587,7 @@ pub(in crate::ingest) mod tests {
             world
         }
 
-        pub(in crate::ingest) fn listener(&self, at: usize) -> Arc<Listener> {
+        pub(crate) fn listener(&self, at: usize) -> Arc<Listener> {
             let name = InstanceId::number(at as u64 + 1);
             self.indexer.listener_for_test(&ModelKey::new("m".to_owned(), None), &name, RANK)
         }
@@ -596,7 +601,7 @@ pub(in crate::ingest) mod tests {
         }
     }
 
-    pub(in crate::ingest) fn payload(hash: u64) -> Vec<u8> {
+    pub(crate) fn payload(hash: u64) -> Vec<u8> {
         let stored = BlockStored {
             block_hashes: vec![flash_indexer_core::SequenceHash(hash)],
             token_ids: TokenIds::Plain(vec![hash as u32]),
@@ -666,8 +671,8 @@ pub(in crate::ingest) mod tests {
     }
 
     /// The same listener, of a decoder that stands alone.
-    pub(in crate::ingest) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
-        use crate::ingest::listener::ListenerState;
+    pub(crate) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
+        use crate::listener::ListenerState;
         Arc::new(Listener {
             id: listener.id,
             model: Arc::clone(&listener.model),

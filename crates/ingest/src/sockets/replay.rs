@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::subscription::{connect, take_messages};
 use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
-use crate::ingest::decoders::{Decoders, Delivery};
-use crate::ingest::listener::Listener;
+use crate::decoders::{Decoders, Delivery};
+use crate::listener::Listener;
 
 /// A socket that has asked once: a fresh one for each request, so that what comes answers it.
 pub(super) struct ReplaySocket {

@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
 
 use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
-use crate::ingest::bound_pods::{ConnectionId, PodMessage, Topics};
-use crate::ingest::decoders::Decoders;
+use crate::bound_pods::{ConnectionId, PodMessage, Topics};
+use crate::decoders::Decoders;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
@@ -25,22 +25,30 @@ const CONNECTION_PROPERTY: &str = "__fd";
 
 /// Where engines connect to, and what of their messages is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BoundOptions {
+pub struct BoundOptions {
     /// Addresses to bind, such as `tcp://0.0.0.0:5557`; port `*` takes a free one.
-    pub(crate) endpoints: Vec<String>,
+    pub endpoints: Vec<String>,
     /// Messages whose topic begins otherwise are not received.
-    pub(crate) topic_prefix: String,
+    pub topic_prefix: String,
 }
 
 /// The socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BindError {
+pub enum BindError {
+    /// The address cannot be bound.
     #[error(
         "cannot listen for engines on {endpoint}: {source}; give an address of this machine, such as tcp://0.0.0.0:5557"
     )]
-    Endpoint { endpoint: String, source: zmq::Error },
+    Endpoint {
+        /// The address.
+        endpoint: String,
+        /// Cause of the failure.
+        source: zmq::Error,
+    },
+    /// ZeroMQ has no socket.
     #[error("failed to listen for engines: {0}")]
     Socket(#[from] zmq::Error),
+    /// The system has no thread.
     #[error("failed to start a thread for the bound socket: {0}")]
     Thread(#[from] std::io::Error),
 }

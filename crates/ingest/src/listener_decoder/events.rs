@@ -5,9 +5,9 @@ use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorO
 use rustc_hash::FxHashMap;
 
 use super::{ListenerDecoder, Message, SeenBlockSize};
-use crate::ingest::change::Change;
-use crate::ingest::listener::Listener;
-use crate::ingest::log_listener;
+use crate::change::Change;
+use crate::listener::Listener;
+use crate::log_listener;
 use flash_indexer_telemetry::metrics::Bound;
 
 /// Ranks that the batches of one listener may name.

@@ -6,18 +6,20 @@ use super::PodName;
 
 /// A rank of a pod asks to be followed, or to be followed otherwise.
 #[derive(Debug, Clone)]
-pub(crate) struct PendingRegistration {
-    pub(crate) name: PodName,
-    pub(crate) dp_rank: DpRank,
+pub struct PendingRegistration {
+    /// The pod and its model.
+    pub name: PodName,
+    /// Its rank.
+    pub dp_rank: DpRank,
     /// Tokens in its blocks, if it has said so.
-    pub(crate) block_size: Option<u32>,
+    pub block_size: Option<u32>,
     /// Why it was refused the last time, if it was.
-    pub(crate) refused_before: Option<&'static str>,
+    pub refused_before: Option<&'static str>,
 }
 
 /// Why a pod is not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// It has not said how large its blocks are: what it says next may tell.
     BlockSizeUnknown,
     /// It may not be, or cannot be now.

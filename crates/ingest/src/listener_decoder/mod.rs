@@ -15,16 +15,16 @@ use rustc_hash::FxHashMap;
 
 use super::bound_pods::Seen;
 use super::change::Change;
-use flash_indexer_types::Position;
 use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
 use super::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, Read, ResumePoint};
-use flash_indexer_types::Trust;
-use flash_indexer_types::EngineKind;
-use flash_indexer_types::ClearCause;
-use crate::ingest::log_listener;
-use flash_indexer_types::logs::Repeats;
+use crate::log_listener;
 use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_types::ClearCause;
+use flash_indexer_types::EngineKind;
+use flash_indexer_types::Position;
+use flash_indexer_types::Trust;
+use flash_indexer_types::logs::Repeats;
 
 /// Why a stream starts over on which its decoder panicked.
 pub(super) const READING_FAILED: &str =

@@ -8,14 +8,14 @@ use flash_indexer_core::DpRank;
 use flash_indexer_wire::Start;
 
 use super::{Decoder, Decoders, QUEUE_FULL, Work, queued_bytes};
-use crate::ingest::bound_pods::{
+use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
     queue_of,
 };
-use crate::ingest::listener::{Connection, Listener};
-use crate::ingest::message::Live;
-use flash_indexer_types::InstanceId;
+use crate::listener::{Connection, Listener};
+use crate::message::Live;
 use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::InstanceId;
 
 /// Messages and their bytes.
 pub(super) fn size(messages: &[PodMessage]) -> (usize, usize) {
@@ -24,22 +24,22 @@ pub(super) fn size(messages: &[PodMessage]) -> (usize, usize) {
 
 impl Decoders {
     /// The decoder of a pod: every service with as many decoders chooses the same.
-    pub(crate) fn of_pod(&self, instance: &InstanceId) -> usize {
+    pub fn of_pod(&self, instance: &InstanceId) -> usize {
         queue_of(instance, self.queues.len())
     }
 
     /// How many there are.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.queues.len()
     }
 
     /// Pods that want to be registered.
-    pub(crate) fn arrivals(&self) -> Receiver<PendingRegistration> {
+    pub fn arrivals(&self) -> Receiver<PendingRegistration> {
         self.arrivals.clone()
     }
 
     /// Hands messages of a pod to its decoder.
-    pub(in crate::ingest) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
+    pub(crate) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
         let queue = &self.queues[pod.decoder];
         let (count, bytes) = size(&messages);
         if let Some(bound) = self.reserve(queue, &pod.queued, count, bytes) {
@@ -59,7 +59,7 @@ impl Decoders {
 
     /// A connection to the bound socket is lost: whoever was heard over it need not be the same when it is heard
     /// again.
-    pub(in crate::ingest) fn lose(&self, connection: ConnectionId) {
+    pub(crate) fn lose(&self, connection: ConnectionId) {
         for queue in &self.queues {
             // It fails only when the decoder has ended, and with it everything.
             let _ = queue.sender.send(Work::Lost(connection));
@@ -67,14 +67,14 @@ impl Decoders {
     }
 
     /// A pod's rank is not followed.
-    pub(crate) fn refuse(&self, arrival: PendingRegistration, refusal: Refusal) {
+    pub fn refuse(&self, arrival: PendingRegistration, refusal: Refusal) {
         let queue = &self.queues[self.of_pod(&arrival.name.instance)];
         // It fails only when the decoder has ended, and with it everything.
         let _ = queue.sender.send(Work::Refused(arrival.name, arrival.dp_rank, refusal));
     }
 
     /// A message from the bound socket is nobody's.
-    pub(in crate::ingest) fn reject(&self, reason: &'static str) {
+    pub(crate) fn reject(&self, reason: &'static str) {
         self.metrics.message();
         self.metrics.rejected(reason);
     }
@@ -220,9 +220,9 @@ mod tests {
 
     use super::super::{QUEUED_BYTES_MAX, SHARE};
     use super::*;
-    use crate::ingest::decoders::Queue;
-    use crate::ingest::queue::Queued;
-    use crate::ingest::writer::Writers;
+    use crate::decoders::Queue;
+    use crate::queue::Queued;
+    use crate::writer::Writers;
     use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
     use flash_indexer_telemetry::supervision::Supervisor;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use flash_indexer_wire::EngineAdapter;
 
-use crate::ingest::{Listener, ListenerOptions};
+use crate::{Listener, ListenerOptions};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::{NameField, check_name};
 
@@ -13,14 +13,14 @@ const TOPIC_BYTES_MAX: usize = 1 << 10;
 
 /// A pod and the model that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct PodName {
-    pub(crate) instance: InstanceId,
-    pub(crate) model_name: String,
+pub struct PodName {
+    pub instance: InstanceId,
+    pub model_name: String,
 }
 
 /// A topic does not say whose messages are under it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TopicError {
+pub enum TopicError {
     #[error("the topic {topic:?} names no model: give the engine the topic kv@<pod>@<model>")]
     NoModel { topic: String },
     #[error("a topic of {bytes} bytes is no name or names too much: give the engine the topic kv@<pod>@<model>")]
@@ -29,7 +29,7 @@ pub(crate) enum TopicError {
 
 impl TopicError {
     /// A short name for counting.
-    pub(crate) const fn reason(&self) -> &'static str {
+    pub const fn reason(&self) -> &'static str {
         match self {
             Self::NoModel { .. } => "topic_without_model",
             Self::NoName { .. } => "bad_topic",
@@ -38,7 +38,7 @@ impl TopicError {
 }
 
 impl PodName {
-    pub(crate) fn of_topic(topic: &[u8]) -> Result<Self, TopicError> {
+    pub fn of_topic(topic: &[u8]) -> Result<Self, TopicError> {
         let no_name = || TopicError::NoName { bytes: topic.len() };
         if is_too_long(topic) {
             return Err(no_name());
@@ -62,30 +62,30 @@ pub(crate) const fn is_too_long(topic: &[u8]) -> bool {
 const BOUND: &str = "bound";
 
 /// Whether an endpoint says that messages come over the bound socket.
-pub(crate) fn is_bound(endpoint: &str) -> bool {
+pub fn is_bound(endpoint: &str) -> bool {
     endpoint.strip_prefix(BOUND).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 /// What is shown as the endpoint of a pod whose messages come over these addresses.
-pub(crate) fn bound_endpoint(addresses: &[String]) -> String {
+pub fn bound_endpoint(addresses: &[String]) -> String {
     format!("{BOUND}:{}", addresses.join(","))
 }
 
 impl ListenerOptions {
     /// Whether the messages come over the bound socket.
-    pub(crate) fn is_bound(&self) -> bool {
+    pub fn is_bound(&self) -> bool {
         is_bound(&self.endpoint)
     }
 
     /// Whether there is nothing that a socket of its own would be for.
-    pub(crate) fn needs_no_socket(&self) -> bool {
+    pub fn needs_no_socket(&self) -> bool {
         self.is_bound() && self.replay_endpoint.is_none()
     }
 }
 
 impl Listener {
     /// The pod whose messages it follows, if they come over the bound socket.
-    pub(crate) fn pod_name(&self) -> PodName {
+    pub fn pod_name(&self) -> PodName {
         PodName { instance: self.instance.clone(), model_name: self.model.key().model_name.clone() }
     }
 }

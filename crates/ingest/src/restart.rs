@@ -7,7 +7,7 @@ use super::listener::Listener;
 impl Listener {
     /// What is known of the stream is lost. Until its decoder has it start over, no rank of it is exact and its queued
     /// changes are discarded. False if that was so already.
-    pub(crate) fn await_restart(&self, why: &str) -> bool {
+    pub fn await_restart(&self, why: &str) -> bool {
         let is_new = !self.state.awaits_restart.swap(true, Release);
         self.raise(None, why.to_owned());
         is_new
@@ -19,7 +19,7 @@ impl Listener {
     }
 
     /// Whether it still has to start over.
-    pub(crate) fn awaits_restart(&self) -> bool {
+    pub fn awaits_restart(&self) -> bool {
         self.state.awaits_restart.load(Acquire)
     }
 }

@@ -9,10 +9,10 @@ use flash_indexer_wire::Replay;
 use super::Decoder;
 #[cfg(test)]
 use super::Delivery;
-use crate::ingest::change::Change;
-use crate::ingest::listener::Listener;
-use crate::ingest::listener_decoder::{ListenerDecoder, READING_FAILED};
-use crate::ingest::log_listener;
+use crate::change::Change;
+use crate::listener::Listener;
+use crate::listener_decoder::{ListenerDecoder, READING_FAILED};
+use crate::log_listener;
 
 impl Decoder {
     /// Has a stream start over.
