@@ -12,6 +12,8 @@
 mod bound_pods;
 mod change;
 mod decoders;
+#[cfg(test)]
+mod fixture;
 mod held_ranks;
 mod listener;
 mod listener_decoder;

@@ -14,7 +14,9 @@ const TOPIC_BYTES_MAX: usize = 1 << 10;
 /// A pod and the model that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodName {
+    /// The instance.
     pub instance: InstanceId,
+    /// The model.
     pub model_name: String,
 }
 
@@ -38,6 +40,11 @@ impl TopicError {
 }
 
 impl PodName {
+    /// Pod and model that a topic names.
+    ///
+    /// # Errors
+    ///
+    /// When it names none, or too long ones.
     pub fn of_topic(topic: &[u8]) -> Result<Self, TopicError> {
         let no_name = || TopicError::NoName { bytes: topic.len() };
         if is_too_long(topic) {

@@ -373,7 +373,7 @@ impl Decoder {
 
     fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
         let now = Instant::now();
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fault-injection"))]
         restarts::fail_on_purpose(&delivery);
         match delivery {
             Delivery::Restart(replay) => self.restart(listener, replay, now),
@@ -543,98 +543,36 @@ impl Decoders {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::time::Duration;
-
-    use flash_indexer_core::hashing::BlockSize;
-    use flash_indexer_sim::{Publisher, PublisherOptions};
-    use flash_indexer_test_support::wait_for;
-    use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
-
-    use super::*;
-    use crate::{Indexer, IndexerOptions, InstanceId, ModelKey, Registration};
+mod tests {
     use flash_indexer_types::Trust;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
-    const RANK: DpRank = DpRank(0);
-
-    pub(crate) struct World {
-        pub(crate) indexer: Arc<Indexer>,
-        pub(crate) engines: Vec<Publisher>,
-    }
-
-    impl World {
-        /// Two engines that are exact after their first message.
-        pub(crate) fn start(has_replay: bool) -> Self {
-            let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
-            let engine = |number| {
-                let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
-                let (instance, model) = (InstanceId::number(number), ModelKey::new("m", None));
-                let block_size = BlockSize::new(1).expect("one");
-                let registration = Registration {
-                    dp_rank: RANK,
-                    replay_endpoint: has_replay.then(|| publisher.replay_endpoint().to_owned()),
-                    ..Registration::new(instance, model, publisher.endpoint(), block_size)
-                };
-                indexer.register(registration).expect("registered");
-                assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
-                publisher.publish(0, &payload(1)).expect("published");
-                publisher
-            };
-            let engines = (1..=2).map(engine).collect();
-            let world = Self { indexer, engines };
-            (0..2).for_each(|at| world.wait(at, 0, Trust::Exact));
-            world
-        }
-
-        pub(crate) fn listener(&self, at: usize) -> Arc<Listener> {
-            let name = InstanceId::number(at as u64 + 1);
-            self.indexer.listener_for_test(&ModelKey::new("m".to_owned(), None), &name, RANK)
-        }
-
-        fn wait(&self, at: usize, last_seq: u64, trust: Trust) {
-            let listener = self.listener(at);
-            wait_for("a message", PATIENCE, || {
-                let report = listener.report(RANK);
-                (report.last_seq == Some(last_seq) && report.trust == trust).then_some(())
-            });
-        }
-    }
-
-    pub(crate) fn payload(hash: u64) -> Vec<u8> {
-        let stored = BlockStored {
-            block_hashes: vec![flash_indexer_core::SequenceHash(hash)],
-            token_ids: TokenIds::Plain(vec![hash as u32]),
-            block_size: 1,
-            ..BlockStored::default()
-        };
-        encode_batch(hash as f64, &[EngineEvent::Stored(stored)], None, Encoding::Map)
-    }
+    use super::*;
+    use crate::fixture::{Fixture, RANK, listener_of_first_decoder, payload};
 
     #[test]
     fn dropped_last_messages_are_replayed_without_a_further_one() {
-        let world = World::start(true);
-        world.engines[0].keep(1, &payload(2));
-        world.indexer.decoders_for_test().drop_live(&world.listener(0), 1, QUEUE_FULL, "for a test");
-        world.wait(0, 1, Trust::Exact);
-        assert_eq!(world.indexer.held_blocks(), 3);
+        let fixture = Fixture::start(2, true);
+        fixture.engines[0].keep(1, &payload(2));
+        fixture.decoders.drop_live(&fixture.listener(0), 1, QUEUE_FULL, "for a test");
+        fixture.wait(0, 1, Trust::Exact);
+        assert_eq!(fixture.held_blocks(), 3);
     }
 
     #[test]
     fn dropped_last_messages_without_replay_leave_a_doubt() {
-        let world = World::start(false);
-        let listener = world.listener(0);
-        world.indexer.decoders_for_test().drop_live(&listener, 1, QUEUE_FULL, "for a test");
+        let fixture = Fixture::start(2, false);
+        let listener = fixture.listener(0);
+        fixture.decoders.drop_live(&listener, 1, QUEUE_FULL, "for a test");
         assert_eq!(listener.trust(RANK), Trust::Degraded, "at once");
-        world.engines[0].publish(2, &payload(2)).expect("published");
-        world.wait(0, 2, Trust::Degraded);
-        assert_eq!(world.listener(1).trust(RANK), Trust::Exact);
+        fixture.engines[0].publish(2, &payload(2)).expect("published");
+        fixture.wait(0, 2, Trust::Degraded);
+        assert_eq!(fixture.listener(1).trust(RANK), Trust::Exact);
     }
 
     #[test]
     fn a_full_queue_degrades_the_engine_that_fills_it_and_leaves_room_for_others() {
-        let world = World::start(false);
-        let (flood, quiet) = (world.listener(0), world.listener(1));
+        let fixture = Fixture::start(2, false);
+        let (flood, quiet) = (fixture.listener(0), fixture.listener(1));
         let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let (sender, work) = unbounded();
         // No thread takes what is queued.
@@ -668,22 +606,5 @@ pub(crate) mod tests {
         assert!(before.len() <= (QUEUED_BYTES_MAX / SHARE) >> 20 && before.len() > 32, "{}", before.len());
         assert_eq!(notice, (true, false), "one notice for the whole run of drops");
         assert_eq!(deliveries.last(), Some(&(false, true)), "the other engine has room");
-    }
-
-    /// The same listener, of a decoder that stands alone.
-    pub(crate) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
-        use crate::listener::ListenerState;
-        Arc::new(Listener {
-            id: listener.id,
-            model: Arc::clone(&listener.model),
-            instance: listener.instance.clone(),
-            worker: listener.worker,
-            dp_rank: listener.dp_rank,
-            options: listener.options.clone(),
-            start: listener.start,
-            decoder: 0,
-            remembered: None,
-            state: ListenerState::new(&listener.options),
-        })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use flash_indexer_wire::Replay;
 
 use super::Decoder;
-#[cfg(test)]
+#[cfg(any(test, feature = "fault-injection"))]
 use super::Delivery;
 use crate::change::Change;
 use crate::listener::Listener;
@@ -51,7 +51,7 @@ impl Decoder {
 }
 
 /// No message is known to make a decoder fail, so a topic does.
-#[cfg(test)]
+#[cfg(any(test, feature = "fault-injection"))]
 pub(super) fn fail_on_purpose(delivery: &Delivery) {
     let is_fault = |frames: &Vec<Vec<u8>>| frames[0] == b"decoder fault";
     assert!(!delivery.messages().iter().any(is_fault), "a test asked for a failure");

@@ -284,8 +284,8 @@ impl ListenerDecoder {
 
     /// Takes in a live message.
     pub(super) fn live(&mut self, frames: Vec<Vec<u8>>, now: Instant) {
-        #[cfg(test)]
-        tests::fail_on_purpose(&frames);
+        #[cfg(any(test, feature = "fault-injection"))]
+        assert!(frames[0] != FAULT, "a test asked for a failure");
         self.metrics.message();
         match Live::of(frames) {
             Ok(live) => self.take_in(live, now),
@@ -527,71 +527,27 @@ impl ListenerDecoder {
     }
 }
 
+/// Topic of a message in whose decoding a test asks for a panic: no message is known to cause one.
+#[cfg(any(test, feature = "fault-injection"))]
+const FAULT: &[u8] = b"fault";
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use flash_indexer_core::SequenceHash;
-    use flash_indexer_core::hashing::BlockSize;
-    use flash_indexer_sim::{Publisher, PublisherOptions};
-    use flash_indexer_test_support::wait_for;
-    use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
-
     use super::*;
-    use crate::{Indexer, IndexerOptions, InstanceId, ModelKey, Registration};
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-    const FAULT: &[u8] = b"fault";
-
-    /// No message is known to make the program fail, so a topic does.
-    pub(super) fn fail_on_purpose(frames: &[Vec<u8>]) {
-        assert!(frames[0] != FAULT, "a test asked for a failure");
-    }
-
-    fn payload(hash: u64) -> Vec<u8> {
-        let stored = BlockStored {
-            block_hashes: vec![SequenceHash(hash)],
-            token_ids: TokenIds::Plain(vec![hash as u32]),
-            block_size: 1,
-            ..BlockStored::default()
-        };
-        encode_batch(1.0, &[EngineEvent::Stored(stored)], None, Encoding::Map)
-    }
+    use crate::fixture::{Fixture, RANK, payload};
 
     #[test]
-    fn a_listener_that_fails_starts_anew_and_the_others_do_not_notice() {
-        let indexer = Indexer::start(IndexerOptions::default()).expect("threads");
-        let engines: Vec<_> = (1..=3)
-            .map(|number| {
-                let publisher = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
-                let (instance, model) = (InstanceId::number(number), ModelKey::new("m", None));
-                let block_size = BlockSize::new(1).expect("one");
-                let registration = Registration {
-                    replay_endpoint: Some(publisher.replay_endpoint().to_owned()),
-                    ..Registration::new(instance, model, publisher.endpoint(), block_size)
-                };
-                indexer.register(registration).expect("registered");
-                assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
-                publisher
-            })
-            .collect();
-        let report = |at: usize| indexer.instances(None, None)[at].listeners[&DpRank(0)].clone();
-        let wait = |at: usize, sequence: u64, trust: Trust| {
-            wait_for("a message", PATIENCE, || {
-                let report = report(at);
-                (report.last_seq == Some(sequence) && report.trust == trust).then_some(())
-            });
-        };
-        engines.iter().for_each(|engine| engine.publish(0, &payload(1)).expect("published"));
-        (0..3).for_each(|at| wait(at, 0, Trust::Exact));
+    fn a_listener_whose_decoding_panics_starts_over_and_does_not_affect_others() {
+        let fixture = Fixture::start(3, true);
+        let engines = &fixture.engines;
         engines[1].publish_frames(&[FAULT, &1_u64.to_be_bytes(), &payload(2)]).expect("published");
         engines[1].publish(2, &payload(3)).expect("published");
-        wait(1, 2, Trust::Degraded);
+        fixture.wait(1, 2, Trust::Degraded);
         for at in [0, 2] {
             engines[at].publish(1, &payload(2)).expect("published");
-            wait(at, 1, Trust::Exact);
+            fixture.wait(at, 1, Trust::Exact);
         }
-        assert_eq!(report(1).rejected.get("panicked"), Some(&1));
-        assert_eq!(indexer.held_blocks(), 2 + 1 + 2, "what it knew is forgotten");
+        assert_eq!(fixture.listener(1).report(RANK).rejected.get("panicked"), Some(&1));
+        assert_eq!(fixture.held_blocks(), 2 + 1 + 2, "the blocks of the failed listener are forgotten");
     }
 }

@@ -293,33 +293,24 @@ pub(super) fn take_messages(
 
 #[cfg(test)]
 mod tests {
-    use flash_indexer_core::DpRank;
     use flash_indexer_sim::{Publisher, PublisherOptions};
     use flash_indexer_test_support::wait_for;
 
     use super::super::resolver;
     use super::*;
-    use crate::decoders::tests::{World, listener_of_first_decoder, payload};
-    use flash_indexer_types::Registration;
-    use flash_indexer_types::{InstanceId, ModelKey};
-
-    const PATIENCE: Duration = Duration::from_secs(30);
+    use crate::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
 
     #[test]
     fn a_host_that_stands_for_a_refused_address_is_counted_and_shown_as_refused() {
-        let world = World::start(false);
-        let (instance, model) = (InstanceId::number(9), ModelKey::new("m", None));
-        let block_size = world.listener(0).model.block_size();
-        let registration = Registration::new(instance.clone(), model.clone(), "tcp://localhost:9", block_size);
-        world.indexer.register(registration).expect("registered");
-        let listener = world.indexer.listener_for_test(&model, &instance, DpRank(0));
+        let fixture = Fixture::start(1, false);
+        let listener = fixture.listen("tcp://localhost:9", None);
         let metrics = Arc::clone(listener.model.metrics());
         let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
         // An older notation of an address, which the system resolves as any name.
         let name = HostName::of("tcp://2852039166:80").expect("a name");
         subscription.looked_up(resolver::look_up(&name));
         assert_eq!(metrics.bound_reached(Bound::Addresses), 1);
-        let report = &world.indexer.instances(None, None)[2].listeners[&DpRank(0)];
+        let report = listener.report(RANK);
         assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");
         let why = report.last_error.as_deref().expect("an error");
         assert!(why.contains("is refused: 169.254.169.254 is a link-local address"), "{why}");
@@ -327,9 +318,9 @@ mod tests {
 
     #[test]
     fn messages_of_two_connections_that_are_read_together_are_dropped() {
-        let mut world = World::start(false);
+        let mut fixture = Fixture::start(1, false);
         let (decoders, delivered) = Decoders::detached();
-        let listener = listener_of_first_decoder(&world.listener(0));
+        let listener = listener_of_first_decoder(&fixture.listener(0));
         let context = zmq::Context::new();
         let mut subscription = Subscription::open(&context, 1, listener).expect("a socket");
         let mut words = Vec::new();
@@ -338,21 +329,21 @@ mod tests {
             words.extend(delivered());
             words.contains(&"connected").then_some(())
         });
-        assert!(world.engines[0].wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
-        world.engines[0].publish(1, &payload(2)).expect("published");
+        assert!(fixture.engines[0].wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
+        fixture.engines[0].publish(1, &payload(2)).expect("published");
         wait_for("a message", PATIENCE, || {
             subscription.receive(&decoders);
             words.extend(delivered());
             words.contains(&"live").then_some(())
         });
         // From here on nothing is read until the engine has started again and published the next number.
-        world.engines[0].publish(2, &payload(3)).expect("published");
+        fixture.engines[0].publish(2, &payload(3)).expect("published");
         let options = PublisherOptions {
-            endpoint: world.engines[0].endpoint().to_owned(),
+            endpoint: fixture.engines[0].endpoint().to_owned(),
             replay_endpoint: "tcp://127.0.0.1:*".to_owned(),
             ..PublisherOptions::on_loopback()
         };
-        drop(world.engines.remove(0));
+        drop(fixture.engines.remove(0));
         let restarted = wait_for("the port", PATIENCE, || Publisher::bind(options.clone()).ok());
         // ZeroMQ subscribes on a new connection when the socket is used next: without reading, as in the middle of a turn.
         let mut subscribers = 0;

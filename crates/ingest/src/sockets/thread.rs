@@ -39,7 +39,7 @@ pub(super) enum Command {
         attempt: u32,
         addresses: Addresses,
     },
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fault-injection"))]
     Fail,
     Stop,
 }
@@ -79,7 +79,7 @@ impl Listener {
     }
 
     /// Has the thread of the listener's sockets panic.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fault-injection"))]
     pub fn fail_sockets(&self) {
         let mailbox = self.state.mailbox.get().expect("it was opened");
         mailbox.tell(Command::Fail).expect("the thread runs");
@@ -254,7 +254,7 @@ impl SocketLoop {
                     self.ask_at(request, first.map_err(|error| error.to_string()));
                 }
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "fault-injection"))]
             Command::Fail => panic!("a test asked for a failure"),
             Command::Stop => {}
         }

@@ -151,7 +151,8 @@ impl Metrics {
     }
 
     /// How often a bound was reached.
-    #[cfg(test)]
+    /// Value of the counter, for tests.
+    #[must_use]
     pub fn bound_reached(&self, bound: Bound) -> u64 {
         self.bounds.reached[bound as usize].get()
     }

@@ -48,12 +48,14 @@ impl Metrics {
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    #[cfg(test)]
+    /// Value of the counter, for tests.
+    #[must_use]
     pub fn thread_panics(&self, kind: ThreadKind) -> u64 {
         self.threads.panics[kind as usize].get()
     }
 
-    #[cfg(test)]
+    /// Value of the counter, for tests.
+    #[must_use]
     pub fn index_replacements(&self) -> u64 {
         self.threads.index_replacements.get()
     }

@@ -1,0 +1,217 @@
+//! Listeners of engines whose events are written into one index, for tests.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flash_indexer_core::designs::Design;
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
+use flash_indexer_core::hashing::{BlockSize, TokenWindow};
+use flash_indexer_core::{
+    Applied, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank,
+};
+use flash_indexer_sim::{Publisher, PublisherOptions};
+use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
+use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_test_support::wait_for;
+use flash_indexer_types::{ClearCause, InstanceId, ModelKey, Ordinal, Trust};
+use flash_indexer_wire::{AdapterSalt, BlockStored, Encoding, EngineEvent, Start, TokenIds, encode_batch};
+use parking_lot::Mutex;
+
+use crate::{Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelSink, Sockets, Writers};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const RANK: DpRank = DpRank(0);
+
+/// A model without a registry: every listener of the test is one of its ranks.
+struct TestModel {
+    key: ModelKey,
+    index: Arc<GroupedIndex>,
+    metrics: Arc<Metrics>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
+}
+
+impl Maintain for TestModel {
+    fn maintain(&self) -> bool {
+        self.index.maintain()
+    }
+}
+
+impl ModelSink for TestModel {
+    fn key(&self) -> &ModelKey {
+        &self.key
+    }
+
+    fn block_size(&self) -> BlockSize {
+        BlockSize::new(1).expect("one")
+    }
+
+    fn writer(&self) -> usize {
+        0
+    }
+
+    fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    fn index(&self) -> Arc<GroupedIndex> {
+        Arc::clone(&self.index)
+    }
+
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, _happened: Instant) -> Applied {
+        index.apply_event(rank, event)
+    }
+
+    fn forget(&self, index: &GroupedIndex, rank: WorkerRank, _cause: ClearCause, _now: Instant) {
+        index.clear_rank(rank);
+    }
+
+    fn last_event(&self) -> Ordinal {
+        0
+    }
+
+    fn give_up(&self, _failed: &Arc<GroupedIndex>, _culprit: Option<u64>) {
+        panic!("no change of these tests panics");
+    }
+
+    fn note_variant(&self, _window: TokenWindow, _adapter_salt: &AdapterSalt) {}
+
+    fn list_rank(&self, _listener: &Arc<Listener>, _dp_rank: DpRank) {}
+
+    fn ranks_of(&self, listener: &Listener) -> Vec<DpRank> {
+        let listeners = self.listeners.lock();
+        listeners.iter().filter(|listed| listed.id == listener.id).map(|listed| listed.dp_rank).collect()
+    }
+
+    fn remove_worker(&self, worker: WorkerId) {
+        self.index.remove_worker(worker);
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn is_partial(&self, _rank: WorkerRank) -> bool {
+        false
+    }
+}
+
+/// Engines and the threads that follow them.
+pub(crate) struct Fixture {
+    pub(crate) engines: Vec<Publisher>,
+    pub(crate) decoders: Arc<Decoders>,
+    sockets: Sockets,
+    writers: Arc<Writers>,
+    model: Arc<TestModel>,
+}
+
+impl Fixture {
+    /// Engines that are exact after their first message, which stores one block.
+    pub(crate) fn start(engines: usize, has_replay: bool) -> Self {
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
+        let decoders = Arc::new(Decoders::start(Some(1), &writers, &supervisor).expect("a thread"));
+        let sockets = Sockets::start(Arc::clone(&decoders), &supervisor).expect("sockets");
+        let model = Arc::new(TestModel {
+            key: ModelKey::new("m", None),
+            index: Arc::new(GroupedIndex::new(Design::DEFAULT.build())),
+            metrics,
+            listeners: Mutex::default(),
+        });
+        let mut fixture = Self { engines: Vec::new(), decoders, sockets, writers, model };
+        for _ in 0..engines {
+            let engine = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
+            let replay_endpoint = has_replay.then(|| engine.replay_endpoint().to_owned());
+            fixture.listen(engine.endpoint(), replay_endpoint);
+            assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
+            engine.publish(0, &payload(1)).expect("published");
+            fixture.engines.push(engine);
+        }
+        (0..engines).for_each(|at| fixture.wait(at, 0, Trust::Exact));
+        fixture
+    }
+
+    /// Listens to a further engine.
+    pub(crate) fn listen(&self, endpoint: &str, replay_endpoint: Option<String>) -> Arc<Listener> {
+        let number = self.model.listeners.lock().len() as u64 + 1;
+        let options = ListenerOptions {
+            endpoint: endpoint.to_owned(),
+            replay_endpoint,
+            lora_name: None,
+            engine: None,
+            removed_copies: RemovedCopies::One,
+            extra_keys: false,
+        };
+        let state = ListenerState::new(&options);
+        let listener = Arc::new(Listener {
+            id: number,
+            model: Arc::<TestModel>::clone(&self.model),
+            instance: InstanceId::number(number),
+            worker: WorkerId(number),
+            dp_rank: RANK,
+            options,
+            start: Start::AtOnce,
+            decoder: self.decoders.assign(),
+            remembered: None,
+            state,
+        });
+        self.model.listeners.lock().push(Arc::clone(&listener));
+        self.sockets.open(Arc::clone(&listener)).expect("a subscription");
+        listener
+    }
+
+    pub(crate) fn listener(&self, at: usize) -> Arc<Listener> {
+        Arc::clone(&self.model.listeners.lock()[at])
+    }
+
+    /// Waits until a rank has this trust as of this message.
+    pub(crate) fn wait(&self, at: usize, last_seq: u64, trust: Trust) {
+        let listener = self.listener(at);
+        wait_for("a message", PATIENCE, || {
+            let report = listener.report(RANK);
+            (report.last_seq == Some(last_seq) && report.trust == trust).then_some(())
+        });
+    }
+
+    /// Blocks that all ranks hold.
+    pub(crate) fn held_blocks(&self) -> usize {
+        self.model.index.sizes().into_iter().map(|(_, size)| size.blocks).sum()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        self.writers.stop_applying();
+        self.sockets.stop(deadline);
+        self.decoders.stop(deadline);
+        self.writers.stop(deadline);
+    }
+}
+
+/// A message that stores one block.
+pub(crate) fn payload(hash: u64) -> Vec<u8> {
+    let stored = BlockStored {
+        block_hashes: vec![SequenceHash(hash)],
+        token_ids: TokenIds::Plain(vec![hash as u32]),
+        block_size: 1,
+        ..BlockStored::default()
+    };
+    encode_batch(hash as f64, &[EngineEvent::Stored(stored)], None, Encoding::Map)
+}
+
+/// The same listener, of a decoder that stands alone.
+pub(crate) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
+    Arc::new(Listener {
+        id: listener.id,
+        model: Arc::clone(&listener.model),
+        instance: listener.instance.clone(),
+        worker: listener.worker,
+        dp_rank: listener.dp_rank,
+        options: listener.options.clone(),
+        start: listener.start,
+        decoder: 0,
+        remembered: None,
+        state: ListenerState::new(&listener.options),
+    })
+}
