@@ -10,7 +10,6 @@
 
 mod answer;
 mod connections;
-mod discovery;
 mod explain;
 #[cfg(test)]
 mod failure_tests;
@@ -21,6 +20,7 @@ mod model;
 mod peers;
 mod predictions;
 mod recent_uses;
+mod registrar;
 mod score;
 mod search;
 mod server;
@@ -31,7 +31,7 @@ mod tier_lookups;
 mod tokenization;
 
 pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};
-pub use discovery::{
+pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
 };

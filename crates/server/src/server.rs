@@ -15,10 +15,11 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
-use crate::discovery::{Discovery, DiscoveryOptions};
+use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
 use crate::indexer::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
+use crate::registrar::DiscoveryRegistrar;
 use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
@@ -178,7 +179,11 @@ impl Server {
         let check = check.transpose().map_err(StartError::Thread)?;
         let discovery = match options.discovery.sources.is_empty() {
             true => None,
-            false => Some(Discovery::start(options.discovery, &indexer, &recovery).map_err(StartError::Thread)?),
+            false => {
+                let (indexer, recovery) = (Arc::clone(&indexer), Arc::clone(&recovery));
+                let registrar = Arc::new(DiscoveryRegistrar { indexer, recovery });
+                Some(Discovery::start(options.discovery, registrar).map_err(StartError::Thread)?)
+            }
         };
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
         let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery), status);

@@ -41,7 +41,7 @@ pub use instance::{GivenInstanceId, InstanceId, InstanceIdError, ModelKey};
 pub use owner::{OwnedRank, Owner};
 pub use position::Position;
 pub use rank_id::RankId;
-pub use registration::{Registered, Registration};
+pub use registration::{EmptyModelPolicy, Registered, Registration};
 #[doc(hidden)]
 pub use tracing;
 pub use trust::Trust;

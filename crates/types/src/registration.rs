@@ -75,3 +75,12 @@ pub enum Registered {
     /// It already was, in the same way.
     Already,
 }
+
+/// What happens to a model when its last instance is unregistered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmptyModelPolicy {
+    /// The model is removed.
+    Remove,
+    /// The model stays until the next registration for it, and is removed if that is refused.
+    KeepForNext,
+}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::discovery::{DiscoveryOptions, DiscoverySource, DnsOptions};
+use flash_indexer_discovery::{DiscoveryOptions, DiscoverySource, DnsOptions};
 use crate::peers::PeerUrl;
 
 use super::*;

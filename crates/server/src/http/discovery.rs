@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 
 use super::Api;
-use crate::discovery::{SourceState, SourceStatus, TargetStatus};
+use flash_indexer_discovery::{SourceState, SourceStatus, TargetStatus};
 
 #[derive(Serialize)]
 pub(super) struct Source {

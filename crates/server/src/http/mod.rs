@@ -32,7 +32,7 @@ use tracing::error;
 
 use self::error::ApiError;
 use crate::connections::ConnectionHandle;
-use crate::discovery::DiscoveryStatus;
+use flash_indexer_discovery::DiscoveryStatus;
 use crate::indexer::Indexer;
 use crate::peers::{Peers, RecoveryStatus};
 use flash_indexer_telemetry::metrics::{Bound, Endpoint};

@@ -9,7 +9,8 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use tracing::{info, warn};
 
-use super::{EmptyModelPolicy, Indexer, RegistrationError};
+use super::{Indexer, RegistrationError};
+use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_ingest::log_listener;
 use flash_indexer_ingest::{
     BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal,
@@ -247,7 +248,7 @@ impl Indexer {
         info!(model_name = %model.model_name, "no pod of the model is connected: it makes room for another model");
         for rank in self.owners.pods_of(model) {
             self.metrics.pod_left();
-            self.unregister_owned(&rank, EmptyModelPolicy::Goes);
+            self.unregister_owned(&rank, EmptyModelPolicy::Remove);
         }
         true
     }
@@ -305,7 +306,7 @@ impl Indexer {
     }
 
     fn forget_pod(&self, listener: &Listener) {
-        self.unregister_owned(&rank_of(listener), EmptyModelPolicy::Goes);
+        self.unregister_owned(&rank_of(listener), EmptyModelPolicy::Remove);
     }
 
     fn is_automatic(&self, listener: &Listener) -> bool {

@@ -40,7 +40,6 @@ pub(crate) use self::restore::{Restore, RestoredRank};
 pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
-pub(crate) use self::unregister::EmptyModelPolicy;
 pub use self::unregister::Unregistered;
 use crate::explain::Tombstones;
 use crate::model::Model;
@@ -391,7 +390,7 @@ impl Indexer {
         self.metrics.events_applied()
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 }

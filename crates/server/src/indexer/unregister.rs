@@ -15,19 +15,11 @@ use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
 use flash_indexer_ingest::{Delivery, Listener, ModelSink};
 use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Owner;
 use flash_indexer_types::RankId;
 use flash_indexer_types::log_rank;
-
-/// What becomes of a model when its last instance leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EmptyModelPolicy {
-    /// It goes too.
-    Goes,
-    /// It stays known for a registration that comes next, and goes if that is refused.
-    AwaitsTheNext,
-}
 
 /// What was taken out of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +92,7 @@ impl Indexer {
             let leave = |other: &RankId| self.leave(&model, &rank.instance, Some(other.dp_rank), pending);
             left += of_stream.iter().map(leave).sum::<usize>();
         }
-        if emptied == EmptyModelPolicy::Goes {
+        if emptied == EmptyModelPolicy::Remove {
             self.forget_if_empty(&model);
         }
         left

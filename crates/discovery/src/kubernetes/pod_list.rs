@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
 use super::KubernetesNamespace;
-use crate::discovery::reconcile::Targets;
-use crate::discovery::report::DiscoveredTargets;
-use crate::discovery::template::{EngineTemplate, EngineTraits};
+use crate::reconcile::Targets;
+use crate::report::DiscoveredTargets;
+use crate::template::{EngineTemplate, EngineTraits};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Removal;
 use flash_indexer_types::names::shorten;

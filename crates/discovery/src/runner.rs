@@ -10,8 +10,8 @@ use tracing::{error, info, warn};
 use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, PendingReports};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
-use crate::indexer::{EmptyModelPolicy, Indexer};
-use crate::peers::{RecoveryState, RecoveryStatus};
+use crate::registrar::Registrar;
+use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::RankId;
@@ -50,10 +50,9 @@ enum Registrations {
 pub(super) struct Runner {
     sources: Vec<TrackedSource>,
     reconciler: Reconciler,
-    indexer: Arc<Indexer>,
-    recovery: Arc<RecoveryStatus>,
+    registrar: Arc<dyn Registrar>,
     status: Arc<DiscoveryStatus>,
-    /// What [`Indexer::registrations_changed`] said when everything was in order.
+    /// What [`Registrar::registrations_changed`] said when everything was in order.
     in_order_at: Option<u64>,
 }
 
@@ -61,19 +60,17 @@ impl Runner {
     pub(super) fn new(
         sources: Vec<TrackedSource>,
         grace: Duration,
-        indexer: &Arc<Indexer>,
-        recovery: &Arc<RecoveryStatus>,
+        registrar: Arc<dyn Registrar>,
         status: &Arc<DiscoveryStatus>,
     ) -> Self {
         let reconciler = Reconciler::new(grace, sources.iter().map(|source| Arc::clone(&source.name)));
-        let (indexer, recovery, status) = (Arc::clone(indexer), Arc::clone(recovery), Arc::clone(status));
-        let runner = Self { sources, reconciler, indexer, recovery, status, in_order_at: None };
+        let runner = Self { sources, reconciler, registrar, status: Arc::clone(status), in_order_at: None };
         runner.publish();
         runner
     }
 
     pub(super) fn run(mut self, watch: &Watch, heard: &Receiver<()>, stopped: &Receiver<()>) {
-        while !self.indexer.is_stopping() {
+        while !self.registrar.is_stopping() {
             watch.begin(None);
             // What it had not done is done with the next look.
             watch.attempt(|| self.look());
@@ -96,8 +93,8 @@ impl Runner {
         if self.listen() {
             self.in_order_at = None;
         }
-        let is_recovering = matches!(self.recovery.state(), RecoveryState::Running(_));
-        let registrations = self.indexer.registrations_changed();
+        let is_recovering = self.registrar.is_recovering();
+        let registrations = self.registrar.registrations_changed();
         match self.in_order_at == Some(registrations) {
             true => self.status.answered(self.sources.iter().map(|source| source.answered_at)),
             false if is_recovering => self.publish(),
@@ -116,8 +113,8 @@ impl Runner {
         for (number, source) in self.sources.iter_mut().enumerate() {
             let PendingReports { found, failure } = source.inbox.take();
             if let Some(found) = found {
-                self.indexer.metrics().discovery_look(&source.name, "ok");
-                self.indexer.metrics().discovery_answered(&source.name, SystemTime::now());
+                self.registrar.metrics().discovery_look(&source.name, "ok");
+                self.registrar.metrics().discovery_answered(&source.name, SystemTime::now());
                 if let Some(error) = source.error.take() {
                     is_news = true;
                     info!(source = &*source.name, error = error.as_str(), "discovery source responds again");
@@ -138,9 +135,9 @@ impl Runner {
                 is_news |= self.reconciler.answers(number, found.targets, now);
             }
             if let Some(failure) = failure {
-                self.indexer.metrics().discovery_look(&source.name, "failed");
+                self.registrar.metrics().discovery_look(&source.name, "failed");
                 if let Failure::TooMany(_) = failure {
-                    self.indexer.metrics().bound(Bound::DiscoveryTargets);
+                    self.registrar.metrics().bound(Bound::DiscoveryTargets);
                 }
                 if source.error.as_deref() != Some(failure.text()) {
                     is_news = true;
@@ -157,7 +154,7 @@ impl Runner {
     /// Changes what must be changed.
     fn follow(&mut self) -> Registrations {
         let now = Instant::now();
-        let steps = self.reconciler.steps(&self.indexer.kept(), now);
+        let steps = self.reconciler.steps(&self.registrar.registrations(), now);
         let registrations = if steps.is_empty() { Registrations::AsTheyWere } else { Registrations::Changed };
         let registered = |step: &Step| match step {
             Step::Register { registration, .. } => Some(registration.model.clone()),
@@ -166,17 +163,17 @@ impl Runner {
         // A router that asks while its only engine moves is answered with nothing, and not refused.
         let come_back: BTreeSet<_> = steps.iter().filter_map(registered).collect();
         for step in steps {
-            if self.indexer.is_stopping() {
+            if self.registrar.is_stopping() {
                 break;
             }
             match step {
                 Step::Unregister(rank) => {
                     let emptied = match come_back.contains(&rank.model) {
-                        true => EmptyModelPolicy::AwaitsTheNext,
-                        false => EmptyModelPolicy::Goes,
+                        true => EmptyModelPolicy::KeepForNext,
+                        false => EmptyModelPolicy::Remove,
                     };
-                    self.indexer.unregister_owned(&rank, emptied);
-                    self.indexer.metrics().discovery_change("unregistered");
+                    self.registrar.unregister(&rank, emptied);
+                    self.registrar.metrics().discovery_change("unregistered");
                     log_rank!(debug, rank, "discovery unregistered a rank that its source no longer names");
                 }
                 Step::Register { registration, source } => self.register(registration, &source, now),
@@ -194,27 +191,27 @@ impl Runner {
         let rank = registration.rank_id();
         let endpoint = registration.endpoint.clone();
         // No registration is known to make the thread fail, so one does.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fault-injection"))]
         assert!(rank.model.model_name != "runner-fault", "a test asked for a failure");
-        let result = self.indexer.register_for(Owner::Source(Arc::clone(source)), registration.clone());
+        let result = self.registrar.register(Owner::Source(Arc::clone(source)), registration.clone());
         match &result {
             Ok(Registered::New) => {
-                self.indexer.metrics().discovery_change("registered");
+                self.registrar.metrics().discovery_change("registered");
                 log_rank!(debug, rank, endpoint = endpoint.as_str(), source = &**source, "discovery registered a rank");
             }
             Ok(Registered::Already) => {}
-            Err(_) => self.indexer.metrics().discovery_change("refused"),
+            Err(_) => self.registrar.metrics().discovery_change("refused"),
         }
-        self.reconciler.tried(&registration, result.map(drop).map_err(|error| error.to_string()), now);
+        self.reconciler.tried(&registration, result.map(drop), now);
     }
 
     fn registered(&self) -> Vec<RankId> {
-        let kept = self.indexer.kept().into_iter();
+        let kept = self.registrar.registrations().into_iter();
         kept.filter(|(_, kept)| matches!(kept.owner, Owner::Source(_))).map(|(rank, _)| rank).collect()
     }
 
     fn publish(&self) {
-        let kept = self.indexer.kept();
+        let kept = self.registrar.registrations();
         let sources = self.sources.iter().enumerate().map(|(number, source)| {
             let standings = self.reconciler.standings(number, &kept);
             let status = SourceStatus {
@@ -229,7 +226,7 @@ impl Runner {
                 problems: source.problems.to_vec(),
                 targets: standings.map(|(target, standing)| TargetStatus::new(target, &standing)).collect(),
             };
-            self.indexer.metrics().discovery_targets(&source.name, &status.counts());
+            self.registrar.metrics().discovery_targets(&source.name, &status.counts());
             status
         });
         self.status.publish(sources.collect());

@@ -9,8 +9,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::parse;
-use crate::discovery::report::{DiscoveredTargets, Reporter};
-use crate::discovery::template::EngineTemplate;
+use crate::report::{DiscoveredTargets, Reporter};
+use crate::template::EngineTemplate;
 
 /// How often a file is looked at. Elsewhere than on a local disk nobody tells of changes, and one `stat` a second
 /// costs nothing.
@@ -48,7 +48,7 @@ impl FileState {
             Ok(None) => {}
             Ok(Some(text)) => {
                 // No text is known to make the thread fail, so one does.
-                #[cfg(test)]
+                #[cfg(any(test, feature = "fault-injection"))]
                 assert!(text != "source-fault", "a test asked for a failure");
                 let targets = parse(&text, template);
                 let found = targets.map(|targets| DiscoveredTargets::new(targets, Vec::new()));

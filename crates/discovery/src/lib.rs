@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  file ─┐
-//!  DNS  ─┼─▶ Reporter ──▶ Reconciler ──▶ Indexer::register_for, Indexer::unregister_owned
+//!  DNS  ─┼─▶ Reporter ──▶ Reconciler ──▶ Registrar::register, Registrar::unregister
 //!  pods ─┘   (latest)     (no I/O)
 //! ```
 //!
@@ -13,6 +13,7 @@ mod dns;
 mod file;
 mod kubernetes;
 mod reconcile;
+mod registrar;
 mod report;
 mod runner;
 mod status;
@@ -30,10 +31,9 @@ pub use self::dns::{DnsName, DnsNameError, DnsOptions};
 pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceError};
 use self::report::{Reporter, bell};
 use self::runner::{Runner, TrackedSource};
-pub(crate) use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
+pub use self::registrar::Registrar;
+pub use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
-use crate::indexer::Indexer;
-use crate::peers::RecoveryStatus;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, note_panic};
 
@@ -144,7 +144,7 @@ async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Repo
 
 /// Engines are discovered until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Discovery {
+pub struct Discovery {
     status: Arc<DiscoveryStatus>,
     /// Nothing is sent: everybody notices when it goes.
     _stop: Sender<()>,
@@ -153,16 +153,15 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    /// Begins to look and to follow; nothing is registered before `recovery` has ended, which must not meet streams
-    /// that it has not begun itself. Needs a runtime around it.
+    /// Starts the sources and the thread that follows them. Nothing is registered while the registrar recovers. Must be
+    /// called in a Tokio runtime.
     ///
     /// # Errors
     ///
     /// When there are no threads.
-    pub(crate) fn start(
+    pub fn start(
         options: DiscoveryOptions,
-        indexer: &Arc<Indexer>,
-        recovery: &Arc<RecoveryStatus>,
+        registrar: Arc<dyn Registrar>,
     ) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
         let (rung, heard) = bell();
@@ -171,15 +170,16 @@ impl Discovery {
         for source in options.sources {
             let (reporter, inbox) = Reporter::new(&rung);
             followed.push(TrackedSource::new(source.name().into(), inbox));
-            source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, indexer.supervisor())?;
+            source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, registrar.supervisor())?;
         }
-        let runner = Runner::new(followed, options.grace, indexer, recovery, &status);
+        let runner = Runner::new(followed, options.grace, Arc::clone(&registrar), &status);
         let run = move |watch: &Arc<Watch>| runner.run(watch, &heard, &stopped);
-        indexer.supervisor().spawn(ThreadKind::Discovery, None, run)?;
+        registrar.supervisor().spawn(ThreadKind::Discovery, None, run)?;
         Ok(Self { status, _stop: stop, _tasks: tasks })
     }
 
-    pub(crate) fn status(&self) -> &Arc<DiscoveryStatus> {
+    /// State of the sources and their targets.
+    pub fn status(&self) -> &Arc<DiscoveryStatus> {
         &self.status
     }
 }

@@ -17,7 +17,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What sources told last and what became of it.
 #[derive(Debug, Default)]
-pub(crate) struct DiscoveryStatus(Mutex<Inner>);
+pub struct DiscoveryStatus(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -28,19 +28,25 @@ struct Inner {
 
 /// One source at one moment.
 #[derive(Debug, Clone)]
-pub(crate) struct SourceStatus {
-    pub(crate) name: String,
-    pub(crate) state: SourceState,
-    pub(crate) answered_at: Option<Instant>,
-    pub(crate) error: Option<String>,
-    pub(crate) problems: Vec<String>,
-    pub(crate) targets: Vec<TargetStatus>,
+pub struct SourceStatus {
+    /// Name of the source.
+    pub name: String,
+    /// Whether it responds.
+    pub state: SourceState,
+    /// Time of its last response.
+    pub answered_at: Option<Instant>,
+    /// Its current failure.
+    pub error: Option<String>,
+    /// Parts of its last response that cannot be used.
+    pub problems: Vec<String>,
+    /// The ranks that it names.
+    pub targets: Vec<TargetStatus>,
 }
 
 /// Whether a source tells what it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum SourceState {
+pub enum SourceState {
     /// It has not told anything yet.
     Waiting,
     /// It has told when it was last asked.
@@ -51,15 +57,18 @@ pub(crate) enum SourceState {
 
 /// One rank that a source names.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct TargetStatus {
+pub struct TargetStatus {
     instance_id: InstanceId,
     dp_rank: u32,
     model_name: String,
     tenant_id: String,
-    pub(crate) endpoint: String,
-    pub(crate) state: &'static str,
+    /// Endpoint of the rank.
+    pub endpoint: String,
+    /// State of the target, as answers name it.
+    pub state: &'static str,
+    /// Why the rank is not followed as the source names it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// States of targets, as they are shown and counted.
@@ -121,7 +130,7 @@ impl TargetStatus {
 
 impl SourceStatus {
     /// How many targets are in each state.
-    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
+    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts: BTreeMap<_, _> = TARGET_STATES.map(|state| (state, 0)).into();
         for target in &self.targets {
             *counts.entry(target.state).or_default() += 1;
@@ -147,17 +156,18 @@ impl DiscoveryStatus {
         self.0.lock().first.get_or_insert((Instant::now(), ranks));
     }
 
-    pub(crate) fn sources(&self) -> Vec<SourceStatus> {
+    /// Every source in order of precedence. Linear in the targets.
+    pub fn sources(&self) -> Vec<SourceStatus> {
         self.0.lock().sources.clone()
     }
 
     /// The ranks that the first reports of all sources named.
-    pub(crate) fn first_ranks(&self) -> Vec<RankId> {
+    pub fn first_ranks(&self) -> Vec<RankId> {
         self.0.lock().first.as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
     }
 
     /// Why the service is not ready yet, if that is so; `unconnected` picks those ranks that are not connected.
-    pub(crate) fn missing(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
+    pub fn missing(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
         let inner = self.0.lock();
         let Some((since, ranks)) = &inner.first else {
             let silent = inner.sources.iter().filter(|source| source.answered_at.is_none());

@@ -1,0 +1,52 @@
+//! The registry as discovery sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flash_indexer_discovery::Registrar;
+use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_telemetry::supervision::Supervisor;
+use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
+
+use crate::indexer::Indexer;
+use crate::peers::{RecoveryState, RecoveryStatus};
+
+/// Registry and recovery of one replica.
+pub(crate) struct DiscoveryRegistrar {
+    pub(crate) indexer: Arc<Indexer>,
+    pub(crate) recovery: Arc<RecoveryStatus>,
+}
+
+impl Registrar for DiscoveryRegistrar {
+    fn is_stopping(&self) -> bool {
+        self.indexer.is_stopping()
+    }
+
+    fn is_recovering(&self) -> bool {
+        matches!(self.recovery.state(), RecoveryState::Running(_))
+    }
+
+    fn registrations(&self) -> BTreeMap<RankId, OwnedRank> {
+        self.indexer.kept()
+    }
+
+    fn registrations_changed(&self) -> u64 {
+        self.indexer.registrations_changed()
+    }
+
+    fn register(&self, owner: Owner, registration: Registration) -> Result<Registered, String> {
+        self.indexer.register_for(owner, registration).map_err(|error| error.to_string())
+    }
+
+    fn unregister(&self, rank: &RankId, policy: EmptyModelPolicy) {
+        self.indexer.unregister_owned(rank, policy);
+    }
+
+    fn metrics(&self) -> &Arc<Metrics> {
+        self.indexer.metrics()
+    }
+
+    fn supervisor(&self) -> &Arc<Supervisor> {
+        self.indexer.supervisor()
+    }
+}
