@@ -10,7 +10,6 @@
 
 mod answer;
 mod connections;
-mod explain;
 #[cfg(test)]
 mod failure_tests;
 mod grpc;

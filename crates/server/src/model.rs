@@ -21,7 +21,7 @@ use tracing::error;
 pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
-use crate::explain::{History, SeenVariants};
+use flash_indexer_explain::{History, SeenVariants};
 use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;
 use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink};

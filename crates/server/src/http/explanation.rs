@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_wire::Forgotten;
 use serde::Serialize;
 
-use crate::explain::{
+use flash_indexer_explain::{
     Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant,
     RankExplanation, Reason, Removal, Tombstone,
 };

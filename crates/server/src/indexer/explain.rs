@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
 use flash_indexer_wire::AdapterSalt;
 
 use super::{Indexer, QueryError};
-use crate::explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
+use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
 use crate::model::{Model, StreamHistory};
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};

@@ -41,7 +41,7 @@ pub use self::score::PredictError;
 pub(crate) use self::shadow::{Shadow, ShadowError};
 pub(crate) use self::snapshot::DigestError;
 pub use self::unregister::Unregistered;
-use crate::explain::Tombstones;
+use flash_indexer_explain::Tombstones;
 use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;

@@ -7,7 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
-use crate::explain::{History, SeenVariants};
+use flash_indexer_explain::{History, SeenVariants};
 use crate::model::{Model, ReplaceableIndex, Windows};
 use crate::shared_store::PublishedRanks;
 use flash_indexer_ingest::Maintain;

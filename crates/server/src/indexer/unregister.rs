@@ -10,7 +10,7 @@ use flash_indexer_wire::StreamPosition;
 use super::Indexer;
 use super::cleanup::PendingWork;
 use super::handover::listener;
-use crate::explain::Tombstone;
+use flash_indexer_explain::Tombstone;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
 use flash_indexer_ingest::{Delivery, Listener, ModelSink};

@@ -78,7 +78,7 @@ mod tests {
     use parking_lot::RwLock;
 
     use super::*;
-    use crate::explain::{History, SeenVariants};
+    use flash_indexer_explain::{History, SeenVariants};
     use crate::model::{Instance, ReplaceableIndex, Windows};
     use crate::shared_store::PublishedRanks;
     use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};

@@ -10,14 +10,14 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// The spaces of content seen last.
 #[derive(Debug, Default)]
-pub(crate) struct SeenVariants {
+pub struct SeenVariants {
     /// The latest one last.
     seen: Mutex<Vec<AdapterSalt>>,
 }
 
 impl SeenVariants {
     /// An engine has stored blocks of this space. Cheap when it is the one of the call before.
-    pub(crate) fn note(&self, space: &AdapterSalt) {
+    pub fn note(&self, space: &AdapterSalt) {
         let mut seen = self.seen.lock();
         if seen.last() == Some(space) || space.lora_name().is_some_and(|name| name.len() > NAME_BYTES_MAX) {
             return;
@@ -34,7 +34,7 @@ impl SeenVariants {
     }
 
     /// The spaces, the latest one last.
-    pub(crate) fn list(&self) -> Vec<AdapterSalt> {
+    pub fn list(&self) -> Vec<AdapterSalt> {
         self.seen.lock().clone()
     }
 }

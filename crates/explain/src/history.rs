@@ -15,14 +15,14 @@ const CLEARS_MAX: usize = 1_024;
 /// OwnedRank by the model's writer, off the way of queries: one lock for an event that nobody else wants, and
 /// a few words for each block. What is older than the bound is forgotten.
 #[derive(Debug)]
-pub(crate) struct History {
+pub struct History {
     blocks_max: usize,
     remembered: Mutex<HistorySnapshot>,
 }
 
 /// A history at one moment: one log for each kind of event, each oldest first. Ordinals order events across logs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HistorySnapshot {
+pub struct HistorySnapshot {
     /// Ordinal of the last event.
     last: Ordinal,
     pub(super) stored: Log<StoredBlock>,
@@ -81,12 +81,12 @@ pub(super) struct ClearedRank {
 
 impl History {
     /// Remembers up to `blocks_max` stored, copied and removed blocks each. Zero disables the history.
-    pub(crate) fn new(blocks_max: usize) -> Self {
+    pub fn new(blocks_max: usize) -> Self {
         Self { blocks_max, remembered: Mutex::default() }
     }
 
     /// Records an event of a rank, with what the index made of it. `at` is the time of the event, not of its arrival.
-    pub(crate) fn note(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, at: Instant) {
+    pub fn note(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, at: Instant) {
         if self.blocks_max == 0 {
             return;
         }
@@ -123,7 +123,7 @@ impl History {
     }
 
     /// Records that the service itself forgot everything that a rank held.
-    pub(crate) fn forgotten(&self, rank: WorkerRank, cause: ClearCause, at: Instant) {
+    pub fn forgotten(&self, rank: WorkerRank, cause: ClearCause, at: Instant) {
         if self.blocks_max > 0 {
             let mut remembered = self.remembered.lock();
             let ordinal = remembered.next_ordinal();
@@ -132,12 +132,12 @@ impl History {
     }
 
     /// The ordinal of the last recorded event; zero before the first one.
-    pub(crate) fn last(&self) -> Ordinal {
+    pub fn last(&self) -> Ordinal {
         self.remembered.lock().last
     }
 
     /// A copy of what is remembered: the writer waits for the copy, not for its reader.
-    pub(crate) fn remembered(&self) -> HistorySnapshot {
+    pub fn remembered(&self) -> HistorySnapshot {
         self.remembered.lock().clone()
     }
 }

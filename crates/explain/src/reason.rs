@@ -16,25 +16,26 @@ use flash_indexer_types::Trust;
 
 /// Where a match ends, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct End {
+pub struct End {
     /// Position of the first block that does not match, counted from zero; behind the last block where
     /// all of them match.
-    pub(crate) position: usize,
+    pub position: usize,
     /// That block's content.
-    pub(crate) local: Option<LocalHash>,
+    pub local: Option<LocalHash>,
     /// Its name, if any rank knows it or has lately known it.
-    pub(crate) sequence: Option<SequenceHash>,
-    pub(crate) reason: Reason,
+    pub sequence: Option<SequenceHash>,
+    /// Why the match ends there.
+    pub reason: Reason,
     /// What of the rank is missing after the last thing that is known of the block. None for a block that the rank holds.
-    pub(crate) doubt: Option<Doubt>,
+    pub doubt: Option<Doubt>,
     /// Where more of the same tokens is held under another adapter or salt, whatever the reason. None for a block that
     /// the rank holds.
-    pub(crate) elsewhere: HeldUnderOtherVariants,
+    pub elsewhere: HeldUnderOtherVariants,
 }
 
 /// Why a block does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// There is no such block: the whole prompt is held.
     WholePrompt,
     /// It is held, but in this tier only.
@@ -42,7 +43,12 @@ pub(crate) enum Reason {
     /// It is held in the indexed cache group of a hybrid model, and others cannot use that.
     CacheGroups(GroupShortfall),
     /// It is not held, and blocks behind it are.
-    Hole { behind: HeldBehindGap, removed: Option<Removal> },
+    Hole {
+        /// Blocks that are held behind the missing one.
+        behind: HeldBehindGap,
+        /// When the missing block was removed, if that is remembered.
+        removed: Option<Removal>,
+    },
     /// The rank held it, and it went as is known.
     Lost(Loss),
     /// The rank holds more of the same tokens under another adapter or salt: [`End::elsewhere`].
@@ -68,28 +74,29 @@ impl Loss {
 
 /// Blocks of the prompt that are held behind one that is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeldBehindGap {
+pub struct HeldBehindGap {
     /// Position of the first one.
-    pub(crate) position: usize,
+    pub position: usize,
     /// How many follow each other from there.
-    pub(crate) blocks: usize,
+    pub blocks: usize,
 }
 
 /// Where the same tokens are held under another adapter or salt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct HeldUnderOtherVariants {
+pub struct HeldUnderOtherVariants {
     /// By the rank itself.
-    pub(crate) own: Option<OtherVariant>,
+    pub own: Option<OtherVariant>,
     /// By the rank of the fleet that holds most of them.
-    pub(crate) fleet: Option<(InstanceId, DpRank, OtherVariant)>,
+    pub fleet: Option<(InstanceId, DpRank, OtherVariant)>,
 }
 
 /// The same tokens under another adapter or salt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OtherVariant {
-    pub(crate) space: AdapterSalt,
+pub struct OtherVariant {
+    /// The adapter and the salt.
+    pub space: AdapterSalt,
     /// Leading blocks that are held of it.
-    pub(crate) blocks: usize,
+    pub blocks: usize,
 }
 
 impl HeldUnderOtherVariants {

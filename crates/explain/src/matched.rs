@@ -16,36 +16,41 @@ pub(super) struct ExplainedMatch {
 
 /// Why the further groups of a rank cannot use all that its indexed group holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GroupShortfall {
+pub struct GroupShortfall {
     /// Leading blocks that are usable.
-    pub(crate) usable: usize,
+    pub usable: usize,
     /// The engine's name of the first one that is not.
-    pub(crate) sequence: Option<SequenceHash>,
+    pub sequence: Option<SequenceHash>,
     /// Leading blocks that the indexed group holds.
-    pub(crate) held: usize,
+    pub held: usize,
     /// Leading blocks that an engine would look for first.
-    pub(crate) wanted: usize,
+    pub wanted: usize,
     /// The groups that lack some of what they need of these.
-    pub(crate) groups: Vec<LimitingGroup>,
+    pub groups: Vec<LimitingGroup>,
 }
 
 /// A group that cannot use a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LimitingGroup {
-    pub(crate) group: SecondaryGroup,
-    pub(crate) missing_count: u32,
+pub struct LimitingGroup {
+    /// The group.
+    pub group: SecondaryGroup,
+    /// Missing blocks, also those that are not listed.
+    pub missing_count: u32,
     /// The first ones.
-    pub(crate) missing: Vec<MissingGroupBlock>,
+    pub missing: Vec<MissingGroupBlock>,
 }
 
 /// A block that a group needs and does not hold in the tiers that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MissingGroupBlock {
-    pub(crate) position: usize,
-    pub(crate) local: Option<LocalHash>,
-    pub(crate) sequence: Option<SequenceHash>,
+pub struct MissingGroupBlock {
+    /// Position in the prompt, in blocks.
+    pub position: usize,
+    /// Local hash of the block.
+    pub local: Option<LocalHash>,
+    /// Sequence hash of the block, where the rank has named it.
+    pub sequence: Option<SequenceHash>,
     /// The slower tier in which the group holds it, if it does.
-    pub(crate) held_in: Option<Tier>,
+    pub held_in: Option<Tier>,
 }
 
 impl ExplainedMatch {

@@ -18,13 +18,13 @@ mod walk;
 use flash_indexer_core::groups::Cut;
 use flash_indexer_core::{BlockEvent, DpRank, LocalHash, PerTier, Tier, WorkerRank};
 
-pub(crate) use self::history::History;
-pub(crate) use self::loss::{Clear, Loss, Removal};
-pub(crate) use self::matched::{GroupShortfall, LimitingGroup, MissingGroupBlock};
-pub(crate) use self::reason::{End, HeldUnderOtherVariants, OtherVariant, Reason};
-pub(crate) use self::tombstones::{Tombstone, Tombstones};
-pub(crate) use self::variants::SeenVariants;
-pub(crate) use flash_indexer_types::Doubt;
+pub use self::history::History;
+pub use self::loss::{Clear, Loss, Removal};
+pub use self::matched::{GroupShortfall, LimitingGroup, MissingGroupBlock};
+pub use self::reason::{End, HeldUnderOtherVariants, OtherVariant, Reason};
+pub use self::tombstones::{Tombstone, Tombstones};
+pub use self::variants::SeenVariants;
+pub use flash_indexer_types::Doubt;
 
 use self::matched::ExplainedMatch;
 use self::reason::{ExplainContext, ends};
@@ -35,36 +35,43 @@ use flash_indexer_types::Trust;
 
 /// Where one rank's match ends.
 #[derive(Debug, Clone)]
-pub(crate) struct RankExplanation {
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) trust: Trust,
+pub struct RankExplanation {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its rank.
+    pub dp_rank: DpRank,
+    /// Trust in the rank.
+    pub trust: Trust,
     /// The last thing that went wrong with what feeds the rank.
-    pub(crate) last_error: Option<String>,
+    pub last_error: Option<String>,
     /// Distinct blocks that the rank holds of anything.
-    pub(crate) blocks_held: usize,
+    pub blocks_held: usize,
     /// Leading blocks that can be used when a tier and the faster ones are used together.
-    pub(crate) blocks: PerTier<usize>,
+    pub blocks: PerTier<usize>,
     /// In device memory and then, if that is further on, altogether.
-    pub(crate) ends: Vec<End>,
+    pub ends: Vec<End>,
 }
 
 /// A rank, and what is known of it besides what it holds.
-pub(crate) struct Subject {
-    pub(crate) instance: InstanceId,
-    pub(crate) rank: WorkerRank,
-    pub(crate) trust: Trust,
-    pub(crate) last_error: Option<String>,
+pub struct Subject {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The rank as the index numbers it.
+    pub rank: WorkerRank,
+    /// Trust in the rank.
+    pub trust: Trust,
+    /// Last error of the stream of the rank.
+    pub last_error: Option<String>,
     /// What is missing of the rank, and from where on.
-    pub(crate) doubt: Option<Doubt>,
+    pub doubt: Option<Doubt>,
     /// Whether the rank holds more than its index has room for.
-    pub(crate) is_partial: bool,
+    pub is_partial: bool,
     /// Where most of the same tokens is held under another adapter or salt.
-    pub(crate) elsewhere: HeldUnderOtherVariants,
+    pub elsewhere: HeldUnderOtherVariants,
 }
 
 /// Takes in the dumps of ranks one after the other, and then explains.
-pub(crate) struct Explainer {
+pub struct Explainer {
     /// The prompt as the model's engines may have hashed it.
     forms: Vec<VariantQuery>,
     found: Vec<(Subject, Vec<ExplainedMatch>)>,
@@ -77,7 +84,8 @@ struct VariantQuery {
 }
 
 impl Explainer {
-    pub(crate) fn new(forms: Vec<Vec<LocalHash>>, history: &History) -> Self {
+    /// An explainer of a prompt, given as the hash variants that engines use.
+    pub fn new(forms: Vec<Vec<LocalHash>>, history: &History) -> Self {
         let past = BlockTimeline::new(&history.remembered());
         let form = |query: Vec<LocalHash>| {
             let mut names = Names::new();
@@ -89,7 +97,7 @@ impl Explainer {
 
     /// A rank that is asked about, and all that its indexed group holds. Linear in that; keeps next to nothing of it.
     /// `cut` says where the further groups cut off so many leading blocks of a query in tiers up to one.
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         subject: Subject,
         dump: &[BlockEvent],
@@ -102,7 +110,7 @@ impl Explainer {
     }
 
     /// A rank that is not asked about: it may know the names of blocks that others lack.
-    pub(crate) fn learn_names(&mut self, dump: &[BlockEvent]) {
+    pub fn learn_names(&mut self, dump: &[BlockEvent]) {
         self.walk(dump);
     }
 
@@ -111,7 +119,7 @@ impl Explainer {
     }
 
     /// Whether some rank's match ends at one of the first `blocks` blocks, and nobody knows its name yet.
-    pub(crate) fn lacks_names(&self, blocks: usize) -> bool {
+    pub fn lacks_names(&self, blocks: usize) -> bool {
         self.found.iter().any(|(_, found)| {
             let mut ends = self.forms.iter().zip(found).map(|(form, found)| (form, found.walk.longest()));
             ends.any(|(form, end)| end < blocks.min(form.query.len()) && form.names.get(end).is_none_or(Vec::is_empty))
@@ -119,7 +127,7 @@ impl Explainer {
     }
 
     /// The explanations, in the order in which ranks were taken.
-    pub(crate) fn explain(mut self) -> Vec<RankExplanation> {
+    pub fn explain(mut self) -> Vec<RankExplanation> {
         // A block may follow one whose name only the dumps told.
         for form in &mut self.forms {
             self.past.add_names(&form.query, &mut form.names);

@@ -13,21 +13,26 @@ const TOMBSTONES_MAX: usize = 1_024;
 
 /// A rank that was unregistered.
 #[derive(Debug, Clone)]
-pub(crate) struct Tombstone {
-    pub(crate) at: Instant,
-    pub(crate) instance: InstanceId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) model: ModelKey,
+pub struct Tombstone {
+    /// Time of the unregistration.
+    pub at: Instant,
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its rank.
+    pub dp_rank: DpRank,
+    /// Model and tenant.
+    pub model: ModelKey,
 }
 
 /// The ranks that were unregistered last.
 #[derive(Debug, Default)]
-pub(crate) struct Tombstones {
+pub struct Tombstones {
     list: Mutex<VecDeque<Tombstone>>,
 }
 
 impl Tombstones {
-    pub(crate) fn note(&self, tombstone: Tombstone) {
+    /// Adds a tombstone; the oldest one is dropped when there are too many.
+    pub fn note(&self, tombstone: Tombstone) {
         let mut list = self.list.lock();
         let is_same = |other: &Tombstone| {
             (&other.model, &other.instance, other.dp_rank) == (&tombstone.model, &tombstone.instance, tombstone.dp_rank)
@@ -40,7 +45,7 @@ impl Tombstones {
     }
 
     /// Those of one model, each rank once, the latest last.
-    pub(crate) fn of(&self, model: &ModelKey) -> Vec<Tombstone> {
+    pub fn of(&self, model: &ModelKey) -> Vec<Tombstone> {
         self.list.lock().iter().filter(|tombstone| tombstone.model == *model).cloned().collect()
     }
 }

@@ -9,22 +9,28 @@ use flash_indexer_types::Ordinal;
 
 /// When a rank removed a block, and from where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Removal {
-    pub(crate) at: Instant,
-    pub(crate) tier: Tier,
+pub struct Removal {
+    /// Time of the loss.
+    pub at: Instant,
+    /// Tier of the last copy.
+    pub tier: Tier,
 }
 
 /// When everything that a rank held was forgotten, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Clear {
-    pub(crate) at: Instant,
-    pub(crate) cause: ClearCause,
+pub struct Clear {
+    /// Time of the loss.
+    pub at: Instant,
+    /// Cause of the clear.
+    pub cause: ClearCause,
 }
 
 /// How the last copy of a block went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub enum Loss {
+    /// The engine removed it.
     Removed(Removal),
+    /// Every block of the rank was forgotten.
     Cleared(Clear),
     /// The block was removed, and later the rank was cleared. The stores of the block are no longer remembered, so a copy may
     /// have been left for the clear.
