@@ -29,9 +29,9 @@ use tokio::task::JoinSet;
 
 pub use self::dns::{DnsName, DnsNameError, DnsOptions};
 pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceError};
+pub use self::registrar::Registrar;
 use self::report::{Reporter, bell};
 use self::runner::{Runner, TrackedSource};
-pub use self::registrar::Registrar;
 pub use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
 use flash_indexer_telemetry::metrics::Metrics;
@@ -159,10 +159,7 @@ impl Discovery {
     /// # Errors
     ///
     /// When there are no threads.
-    pub fn start(
-        options: DiscoveryOptions,
-        registrar: Arc<dyn Registrar>,
-    ) -> io::Result<Self> {
+    pub fn start(options: DiscoveryOptions, registrar: Arc<dyn Registrar>) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
         let (rung, heard) = bell();
         let status = Arc::new(DiscoveryStatus::default());

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
-use flash_indexer_core::{
-    Applied, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank,
-};
+use flash_indexer_core::{Applied, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
 use flash_indexer_telemetry::supervision::Supervisor;

@@ -8,33 +8,30 @@
 //!
 //! [`Indexer`] is the whole service without HTTP; [`Server`] puts HTTP in front of it.
 
-mod answer;
 mod connections;
 #[cfg(test)]
 mod failure_tests;
 mod grpc;
 mod http;
-mod indexer;
-mod model;
 mod peers;
-mod predictions;
-mod recent_uses;
 mod registrar;
-mod score;
-mod search;
 mod server;
-mod shared_store;
-mod stream_positions;
-mod telemetry;
-mod tier_lookups;
-mod tokenization;
 
-pub use answer::{Answer, QueryOptions, RankAnswer, StoreAnswer};
 pub use flash_indexer_discovery::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
     KubernetesOptions, NamespaceError,
 };
 pub use flash_indexer_ingest::{Connection, ListenerReport, ReleaseOutcome, ReplayProgress};
+pub use flash_indexer_registry::{Answer, QueryOptions, RankAnswer, StoreAnswer};
+pub use flash_indexer_registry::{
+    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RegistrationError, Unregistered,
+};
+pub use flash_indexer_registry::{
+    PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,
+    TierWeightsError,
+};
+pub use flash_indexer_registry::{Query, TokenPrompt};
+pub use flash_indexer_registry::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};
 pub use flash_indexer_telemetry::metrics::MetricNames;
 pub use flash_indexer_types::names::{
     ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX,
@@ -42,14 +39,5 @@ pub use flash_indexer_types::names::{
 pub use flash_indexer_types::{
     InstanceId, InstanceIdError, ModelKey, Position, RankId, Registered, Registration, Trust, use_random_hash_key,
 };
-pub use indexer::{
-    Indexer, IndexerOptions, ListenError, PodOptions, PredictError, QueryError, RegistrationError, Unregistered,
-};
 pub use peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError};
-pub use score::{
-    PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,
-    TierWeightsError,
-};
-pub use search::{Query, TokenPrompt};
 pub use server::{Server, ServerOptions, StartError};
-pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

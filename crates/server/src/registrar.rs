@@ -8,8 +8,8 @@ use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered, Registration};
 
-use crate::indexer::Indexer;
 use crate::peers::{RecoveryState, RecoveryStatus};
+use flash_indexer_registry::Indexer;
 
 /// Registry and recovery of one replica.
 pub(crate) struct DiscoveryRegistrar {

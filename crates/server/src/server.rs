@@ -15,14 +15,14 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::connections::{BoundedListener, ConnectionHandle, Protocol};
-use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use crate::grpc::GrpcServer;
 use crate::http::{self, Api};
-use crate::indexer::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
-use crate::registrar::DiscoveryRegistrar;
 use crate::peers::{
     Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryState, RecoveryStatus,
 };
+use crate::registrar::DiscoveryRegistrar;
+use flash_indexer_discovery::{Discovery, DiscoveryOptions};
+use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_types::Registration;
 
 /// What a server is made with.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tracing::debug;
 
-use crate::indexer::Indexer;
+use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Bound;
 
 pub(crate) use self::open::ConnectionHandle;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use flash_indexer_discovery::{DiscoveryOptions, DiscoverySource, DnsOptions};
 use crate::peers::PeerUrl;
+use flash_indexer_discovery::{DiscoveryOptions, DiscoverySource, DnsOptions};
 
 use super::*;
 

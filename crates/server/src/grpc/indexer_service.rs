@@ -11,8 +11,8 @@ use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PodScore};
 use super::router_service::{given, model_key};
 use super::status::RpcError;
-use crate::score::{PodFilter, ScoreOptions};
-use crate::search::TokenPrompt;
+use flash_indexer_registry::TokenPrompt;
+use flash_indexer_registry::{PodFilter, ScoreOptions};
 use flash_indexer_types::names::shorten;
 
 pub(super) struct Scores(pub(super) Shared);

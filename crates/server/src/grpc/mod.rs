@@ -22,8 +22,8 @@ use self::proto::indexer_service_server::IndexerServiceServer;
 use self::proto::router_service_server::RouterServiceServer;
 use self::router_service::Router;
 use crate::connections::{BoundedListener, Incoming};
-use crate::indexer::Indexer;
 use crate::peers::RecoveryStatus;
+use flash_indexer_registry::Indexer;
 
 /// Streams, that is requests, that one connection may have open; clients wait with further ones.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;

@@ -11,8 +11,8 @@ use super::answers::Answers;
 use super::proto::router_service_server::RouterService;
 use super::proto::{PredictRequest, PredictResponse, QueryRequest, QueryResponse, RankMatch};
 use super::status::RpcError;
-use crate::answer::{Answer, QueryOptions, RankAnswer};
-use crate::search::{Query, TokenPrompt};
+use flash_indexer_registry::{Answer, QueryOptions, RankAnswer};
+use flash_indexer_registry::{Query, TokenPrompt};
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 

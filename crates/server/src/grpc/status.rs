@@ -8,8 +8,8 @@ use flash_indexer_prompt::tokenize::FailureReason;
 use tonic::{Code, Response, Status};
 
 use super::Shared;
-use crate::indexer::{Indexer, PredictError, QueryError};
-use crate::tokenization::TokenizationError;
+use flash_indexer_registry::TokenizationError;
+use flash_indexer_registry::{Indexer, PredictError, QueryError};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten};

@@ -24,8 +24,8 @@ use super::extract::Parameters;
 use super::fields::ModelScope;
 use tracing::{debug, warn};
 
-use crate::indexer::Indexer;
 use crate::peers::RecoveryState;
+use flash_indexer_registry::Indexer;
 use flash_indexer_snapshot::{DumpForm, DumpWriter};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::hashes::HashForm;

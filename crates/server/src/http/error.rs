@@ -10,8 +10,8 @@ use serde_json::json;
 
 use flash_indexer_prompt::tokenize::FailureReason;
 
-use crate::indexer::{DigestError, PredictError, QueryError, RegistrationError};
-use crate::tokenization::TokenizationError;
+use flash_indexer_registry::TokenizationError;
+use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten};

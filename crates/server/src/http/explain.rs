@@ -12,7 +12,7 @@ use super::explanation::ExplainResponse;
 use super::extract::{Body, Parameters};
 use super::fields::ModelScope;
 use super::{Api, blocking};
-use crate::indexer::{ExplainQuestion, Prompt};
+use flash_indexer_registry::{ExplainQuestion, Prompt};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::GivenInstanceId;
 use flash_indexer_types::hashes::{HashForm, local_hashes};
@@ -86,8 +86,8 @@ impl ExplainRequest {
 mod tests {
     use super::super::EXPLANATIONS_MAX;
     use super::*;
-    use crate::indexer::{Indexer, IndexerOptions};
     use crate::peers::RecoveryStatus;
+    use flash_indexer_registry::{Indexer, IndexerOptions};
     use flash_indexer_telemetry::metrics::TextFormat;
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use flash_indexer_explain::{
     Clear, End, GroupShortfall, HeldUnderOtherVariants, LimitingGroup, Loss, MissingGroupBlock, OtherVariant,
     RankExplanation, Reason, Removal, Tombstone,
 };
-use crate::indexer::{ExplainQuestion, Explanation};
+use flash_indexer_registry::{ExplainQuestion, Explanation};
 use flash_indexer_snapshot::ReachRecord;
 use flash_indexer_types::ClearCause;
 use flash_indexer_types::Doubt;

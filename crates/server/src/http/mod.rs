@@ -32,9 +32,9 @@ use tracing::error;
 
 use self::error::ApiError;
 use crate::connections::ConnectionHandle;
-use flash_indexer_discovery::DiscoveryStatus;
-use crate::indexer::Indexer;
 use crate::peers::{Peers, RecoveryStatus};
+use flash_indexer_discovery::DiscoveryStatus;
+use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Bound, Endpoint};
 use flash_indexer_types::RankId;
 

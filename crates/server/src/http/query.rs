@@ -14,8 +14,8 @@ use super::error::ApiError;
 use super::extract::Body;
 use super::fields::ModelScope;
 use super::prompt::{PromptBody, PromptBodyFields};
-use crate::answer::{Answer, QueryOptions};
-use crate::search::{Query, TokenPrompt};
+use flash_indexer_registry::{Answer, QueryOptions};
+use flash_indexer_registry::{Query, TokenPrompt};
 use flash_indexer_types::Trust;
 use flash_indexer_types::hashes;
 

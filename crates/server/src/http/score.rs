@@ -20,8 +20,8 @@ use super::error::ApiError;
 use super::extract::{self, parse};
 use super::fields::ModelScope;
 use super::prompt::{self, PromptBodyFields};
-use crate::score::{PodFilter, PodScore, ScoreOptions};
-use crate::search::TokenPrompt;
+use flash_indexer_registry::TokenPrompt;
+use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{GivenInstanceId, ModelKey};
 

@@ -15,7 +15,7 @@ use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorker};
 use super::status::{RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
-use crate::indexer::{Indexer, Restore, RestoredRank};
+use flash_indexer_registry::{Indexer, Restore, RestoredRank};
 use flash_indexer_snapshot::{
     DumpEntry, DumpError, DumpSink, DumpSummary, EngineKind, RankName, RankRecord, Refused, read_dump,
 };

@@ -18,7 +18,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A second life of a registered instance that nobody can see: other subscriptions, held, and another number in the
 /// index. Takes a dump of the instance; everything else in it is skipped. Dropped before [`Shadow::exchange`], it leaves nothing behind.
-pub(crate) struct Shadow {
+pub struct Shadow {
     indexer: Arc<Indexer>,
     model: Arc<Model>,
     instance: InstanceId,
@@ -33,7 +33,7 @@ pub(crate) struct Shadow {
 
 /// An instance cannot be built up anew.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ShadowError {
+pub enum ShadowError {
     /// It is not registered, or not in this way any more.
     #[error("instance {0} has been registered otherwise meanwhile")]
     Changed(InstanceId),
@@ -44,7 +44,7 @@ pub(crate) enum ShadowError {
 
 impl Shadow {
     /// Listens to every stream of an instance once more.
-    pub(crate) fn of(indexer: &Arc<Indexer>, key: &ModelKey, instance: &InstanceId) -> Result<Self, ShadowError> {
+    pub fn of(indexer: &Arc<Indexer>, key: &ModelKey, instance: &InstanceId) -> Result<Self, ShadowError> {
         let _registering = indexer.registering.lock();
         let model = indexer.models.read().get(key).cloned();
         let model = model.ok_or_else(|| ShadowError::Changed(instance.clone()))?;
@@ -97,22 +97,22 @@ impl Shadow {
     }
 
     /// Whether all of its streams are connected.
-    pub(crate) fn is_connected(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.listeners.values().all(|listener| listener.connection() == Connection::Connected)
     }
 
     /// Whether everything that its engine changed is known of every rank.
-    pub(crate) fn is_exact(&self) -> bool {
+    pub fn is_exact(&self) -> bool {
         self.listeners.iter().all(|(&dp_rank, listener)| listener.trust(dp_rank) == Trust::Exact)
     }
 
     /// Whether its engine can be asked for what it has published.
-    pub(crate) fn can_replay(&self) -> bool {
+    pub fn can_replay(&self) -> bool {
         self.listeners.values().all(|listener| listener.options.replay_endpoint.is_some())
     }
 
     /// Lets the streams go on from what was taken, or from their start.
-    pub(crate) fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         let mut pending = PendingWork::default();
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
@@ -124,7 +124,7 @@ impl Shadow {
     }
 
     /// Puts this in the place of the original.
-    pub(crate) fn exchange(mut self) -> Result<(), ShadowError> {
+    pub fn exchange(mut self) -> Result<(), ShadowError> {
         let indexer = Arc::clone(&self.indexer);
         let _registering = indexer.registering.lock();
         {

@@ -10,9 +10,9 @@ use flash_indexer_wire::StreamPosition;
 use super::Indexer;
 use super::cleanup::PendingWork;
 use super::handover::listener;
-use flash_indexer_explain::Tombstone;
 use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
+use flash_indexer_explain::Tombstone;
 use flash_indexer_ingest::{Delivery, Listener, ModelSink};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::EmptyModelPolicy;
@@ -59,7 +59,7 @@ impl Indexer {
 
     /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
     /// names.
-    pub(crate) fn unregister_owned(&self, rank: &RankId, emptied: EmptyModelPolicy) -> Unregistered {
+    pub fn unregister_owned(&self, rank: &RankId, emptied: EmptyModelPolicy) -> Unregistered {
         let mut pending = PendingWork::default();
         let ranks = self.release_owned(rank, emptied, &mut pending);
         Unregistered { ranks, is_forgotten: self.wait(pending) }

@@ -7,9 +7,9 @@ use flash_indexer_core::hashing::BlockSize;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
-use flash_indexer_explain::{History, SeenVariants};
 use crate::model::{Model, ReplaceableIndex, Windows};
 use crate::shared_store::PublishedRanks;
+use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::Maintain;
 use flash_indexer_telemetry::metrics::{Bound, ModelCounts};
 use flash_indexer_types::ModelKey;

@@ -26,7 +26,7 @@ use flash_indexer_types::{Position, Trust};
 ///
 /// Blocks go to ranks whose streams are held, and to instances that nobody is registered for, which then hold
 /// what they held for good. What other ranks hold is left out, because their own streams tell it.
-pub(crate) struct Restore {
+pub struct Restore {
     indexer: Arc<Indexer>,
     held: BTreeSet<RankId>,
     places: BTreeMap<ModelKey, BTreeMap<InstanceId, BTreeMap<DpRank, RestoreTarget>>>,
@@ -42,7 +42,7 @@ enum RestoreTarget {
 }
 
 /// A rank that was restored.
-pub(crate) struct RestoredRank {
+pub struct RestoredRank {
     model: Arc<Model>,
     rank: WorkerRank,
     restored: Restored,
@@ -130,17 +130,17 @@ impl Restored {
 
 impl Restore {
     /// `held`: ranks whose streams wait for the end of this.
-    pub(crate) fn new(indexer: Arc<Indexer>, held: BTreeSet<RankId>) -> Self {
+    pub fn new(indexer: Arc<Indexer>, held: BTreeSet<RankId>) -> Self {
         Self { indexer, held, places: BTreeMap::new(), added: Vec::new() }
     }
 
     /// The stream of another rank is held as well.
-    pub(crate) fn hold(&mut self, rank: RankId) {
+    pub fn hold(&mut self, rank: RankId) {
         self.held.insert(rank);
     }
 
     /// Keeps what was taken, and tells where each stream goes on.
-    pub(crate) fn commit(mut self) -> BTreeMap<RankId, RestoredRank> {
+    pub fn commit(mut self) -> BTreeMap<RankId, RestoredRank> {
         self.added.clear();
         let mut all = BTreeMap::new();
         for (model, instances) in std::mem::take(&mut self.places) {
@@ -248,19 +248,19 @@ struct TargetInstance {
 
 impl Indexer {
     /// Whether a rank's stream waits to be released.
-    pub(crate) fn is_held(&self, rank: &RankId) -> bool {
+    pub fn is_held(&self, rank: &RankId) -> bool {
         self.listener_of(rank).is_some_and(|listener| listener.hold().holds(rank.dp_rank))
     }
 
     /// A rank need not be what the index says, for a reason that its stream does not know of.
-    pub(crate) fn distrust(&self, rank: &RankId, why: String) {
+    pub fn distrust(&self, rank: &RankId, why: String) {
         if let Some(listener) = self.listener_of(rank) {
             listener.raise(Some(rank.dp_rank), why);
         }
     }
 
     /// The last message that was taken in of a rank's stream.
-    pub(crate) fn last_sequence(&self, rank: &RankId) -> Option<u64> {
+    pub fn last_sequence(&self, rank: &RankId) -> Option<u64> {
         self.listener_of(rank)?.last_sequence()
     }
 
@@ -269,7 +269,7 @@ impl Indexer {
     }
 
     /// Lets a held rank's stream go on from what was taken, or from its start.
-    pub(crate) fn release_restored(&self, rank: &RankId, taken: Option<RestoredRank>) {
+    pub fn release_restored(&self, rank: &RankId, taken: Option<RestoredRank>) {
         let mut pending = PendingWork::default();
         {
             let _registering = self.registering.lock();

@@ -114,12 +114,12 @@ impl Owners {
 
 impl Indexer {
     /// Every rank that was registered, and who wants it.
-    pub(crate) fn kept(&self) -> BTreeMap<RankId, OwnedRank> {
+    pub fn kept(&self) -> BTreeMap<RankId, OwnedRank> {
         self.owners.kept.lock().ranks.clone()
     }
 
     /// Changes whenever [`Indexer::kept`] may have.
-    pub(crate) fn registrations_changed(&self) -> u64 {
+    pub fn registrations_changed(&self) -> u64 {
         self.owners.changes.load(Ordering::Relaxed)
     }
 }

@@ -79,7 +79,7 @@ impl StoreAnswer {
 
 impl Answer {
     /// Takes in ranks that count as others have published them, in place of what it says of the same ranks.
-    pub(crate) fn merge(&mut self, others: impl IntoIterator<Item = RankAnswer>) {
+    pub fn merge(&mut self, others: impl IntoIterator<Item = RankAnswer>) {
         let mut others = others.into_iter().peekable();
         if others.peek().is_none() {
             return;
@@ -97,7 +97,7 @@ impl Answer {
     }
 
     /// What these options leave of it, in order.
-    pub(crate) fn select(mut self, options: QueryOptions) -> Self {
+    pub fn select(mut self, options: QueryOptions) -> Self {
         let ranks = &mut self.ranks;
         if let Some(min_score) = options.min_score {
             ranks.retain(|rank| rank.tokens[Tier::Device] >= min_score);

@@ -22,26 +22,30 @@ const READING: Duration = Duration::from_secs(1);
 
 /// A rank cannot be digested as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DigestError {
+pub enum DigestError {
+    /// The rank is not registered.
     #[error("{0} is not listened to: see GET /workers")]
     Unknown(RankId),
+    /// The stream of the rank has passed the message, or does not reach it in time.
     #[error("{0} is past message {1}, or does not reach it in time: ask for a later one, or wait longer")]
     NotThen(RankId, u64),
+    /// The index knows only a part of what the rank holds.
     #[error("{0} holds more than --memory-max leaves room for: a digest of the rest says nothing")]
     Partial(RankId),
+    /// The service is stopping.
     #[error("the service is stopping")]
     Stopping,
 }
 
 impl Indexer {
     /// Models that fit, with their block sizes.
-    pub(crate) fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
+    pub fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
         let models = self.models_of(model_name, tenant_id).into_iter();
         models.map(|model| (model.key.clone(), model.block_size)).collect()
     }
 
     /// The ranks of a model, one at a time, as they are written.
-    pub(crate) fn records<'i>(
+    pub fn records<'i>(
         &'i self,
         key: &ModelKey,
         instance: Option<&InstanceId>,
@@ -62,7 +66,7 @@ impl Indexer {
 
     /// What a rank holds, counted and digested: now, or after the message `at`, which is waited for. Its
     /// writer waits meanwhile: about a millisecond for every 10,000 blocks.
-    pub(crate) fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
+    pub fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;

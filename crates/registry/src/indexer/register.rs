@@ -46,7 +46,7 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub(crate) fn register_configured(
+    pub fn register_configured(
         &self,
         registration: Registration,
         start: Start,
@@ -60,11 +60,7 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub(crate) fn register_for(
-        &self,
-        owner: Owner,
-        registration: Registration,
-    ) -> Result<Registered, RegistrationError> {
+    pub fn register_for(&self, owner: Owner, registration: Registration) -> Result<Registered, RegistrationError> {
         self.register_from(registration, Start::AtOnce, owner)
     }
 

@@ -78,9 +78,9 @@ mod tests {
     use parking_lot::RwLock;
 
     use super::*;
-    use flash_indexer_explain::{History, SeenVariants};
     use crate::model::{Instance, ReplaceableIndex, Windows};
     use crate::shared_store::PublishedRanks;
+    use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
     use flash_indexer_telemetry::supervision::Supervisor;
     use flash_indexer_types::ModelKey;

@@ -21,9 +21,9 @@ use tracing::error;
 pub(crate) use self::index::ReplaceableIndex;
 
 use crate::answer::{Answer, RankAnswer};
-use flash_indexer_explain::{History, SeenVariants};
 use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;
+use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink};
 use flash_indexer_telemetry::metrics::{Bound, Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
@@ -38,45 +38,45 @@ use flash_indexer_wire::AdapterSalt;
 /// The writer of the model is the only one that changes `index`, and `shared` with it; what a query may see of an
 /// event that is being applied is up to its design.
 pub(crate) struct Model {
-    pub(crate) key: ModelKey,
-    pub(crate) block_size: BlockSize,
+    pub key: ModelKey,
+    pub block_size: BlockSize,
     /// Adapter of queries that name none: the one that every registration names.
-    pub(crate) lora_name: RwLock<Option<String>>,
+    pub lora_name: RwLock<Option<String>>,
     /// To be read through [`Model::index`]; changed by the methods of the model.
-    pub(crate) replaceable: ReplaceableIndex,
+    pub replaceable: ReplaceableIndex,
     /// Through which streams are restarted.
-    pub(crate) decoders: Weak<Decoders>,
+    pub decoders: Weak<Decoders>,
     /// The same for the store, if there is one.
-    pub(crate) shared: Option<PublishedRanks>,
-    pub(crate) instances: RwLock<BTreeMap<InstanceId, Instance>>,
-    pub(crate) windows: Windows,
-    pub(crate) counts: ModelCounts,
+    pub shared: Option<PublishedRanks>,
+    pub instances: RwLock<BTreeMap<InstanceId, Instance>>,
+    pub windows: Windows,
+    pub counts: ModelCounts,
     /// Unique in the process.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Where uses of blocks are counted, if they are.
-    pub(crate) uses: Option<Arc<RecentUses>>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub uses: Option<Arc<RecentUses>>,
+    pub metrics: Arc<Metrics>,
     /// What happened lately.
-    pub(crate) history: History,
-    pub(crate) spaces: SeenVariants,
+    pub history: History,
+    pub spaces: SeenVariants,
     /// Which writer applies the model's events.
-    pub(crate) writer: usize,
+    pub writer: usize,
 }
 
 /// A registered engine instance.
 pub(crate) struct Instance {
-    pub(crate) worker: WorkerId,
+    pub worker: WorkerId,
     /// Listeners by rank, registered or named by a batch; none if it is known from a dump alone.
-    pub(crate) listeners: BTreeMap<DpRank, Arc<Listener>>,
+    pub listeners: BTreeMap<DpRank, Arc<Listener>>,
 }
 
 /// What the streams of a rank have been through.
 pub(crate) struct StreamHistory {
-    pub(crate) trust: Trust,
+    pub trust: Trust,
     /// The last thing that went wrong.
-    pub(crate) last_error: Option<String>,
+    pub last_error: Option<String>,
     /// What is missing, and from where on.
-    pub(crate) doubt: Option<Doubt>,
+    pub doubt: Option<Doubt>,
 }
 
 impl Instance {
@@ -508,13 +508,13 @@ impl Windows {
 
 /// Failures of the index that tests ask for; no event is known to make the program fail.
 #[cfg(test)]
-pub(crate) mod failures {
+pub mod failures {
     use super::*;
 
     /// An event that stores this block panics in the index.
-    pub(crate) const PANICS: u64 = 0xDEAD_0001;
+    pub const PANICS: u64 = 0xDEAD_0001;
     /// An event that stores this block stops its writer while [`block`] is kept.
-    pub(crate) const BLOCKS: u64 = 0xDEAD_0002;
+    pub const BLOCKS: u64 = 0xDEAD_0002;
 
     static BLOCKED: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
@@ -529,7 +529,7 @@ pub(crate) mod failures {
     }
 
     /// Writers that come to [`BLOCKS`] wait while this is kept.
-    pub(crate) fn block() -> parking_lot::MutexGuard<'static, ()> {
+    pub fn block() -> parking_lot::MutexGuard<'static, ()> {
         BLOCKED.lock()
     }
 }

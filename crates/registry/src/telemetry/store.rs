@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 /// State of the shared store.
 #[derive(Debug)]
-pub(crate) struct StoreState(pub(crate) StoreReport);
+pub(crate) struct StoreState(pub StoreReport);
 
 impl StateSection for StoreState {
     fn encode(&self, families: &mut Families<'_>) -> fmt::Result {

@@ -63,9 +63,9 @@ pub struct Scores {
 
 /// What scores are made with.
 pub(crate) struct Scoring<'a> {
-    pub(crate) weights: TierWeights,
-    pub(crate) predictions: &'a Predictions,
-    pub(crate) lookups: &'a TierLookups,
+    pub weights: TierWeights,
+    pub predictions: &'a Predictions,
+    pub lookups: &'a TierLookups,
 }
 
 /// A pod that is asked about.

@@ -67,7 +67,7 @@ impl TierLookups {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     /// OwnedRank, it stands for a writer that keeps its index's lock.
-    pub(crate) static BUSY: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    pub static BUSY: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 }

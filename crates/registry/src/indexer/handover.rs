@@ -36,7 +36,7 @@ impl Indexer {
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub(crate) fn register_taken_over(
+    pub fn register_taken_over(
         &self,
         registration: Registration,
         owner: Owner,

@@ -7,24 +7,35 @@ use flash_indexer_core::{DpRank, LocalHash, SharedIndex, WorkerRank};
 use flash_indexer_wire::AdapterSalt;
 
 use super::{Indexer, QueryError};
-use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
 use crate::model::{Model, StreamHistory};
+use flash_indexer_explain::{Explainer, HeldUnderOtherVariants, OtherVariant, RankExplanation, Subject, Tombstone};
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prompt, and whose match of it is to be explained.
 #[derive(Debug, Clone)]
-pub(crate) struct ExplainQuestion {
-    pub(crate) key: ModelKey,
-    pub(crate) prompt: Prompt,
+pub struct ExplainQuestion {
+    /// Model and tenant.
+    pub key: ModelKey,
+    /// The prompt.
+    pub prompt: Prompt,
     /// Only this instance.
-    pub(crate) instance: Option<InstanceId>,
+    pub instance: Option<InstanceId>,
 }
 
 /// A prompt in either of the forms of a query.
 #[derive(Debug, Clone)]
-pub(crate) enum Prompt {
-    Tokens { tokens: Vec<u32>, lora_name: Option<String>, cache_salt: Option<String> },
+pub enum Prompt {
+    /// As tokens.
+    Tokens {
+        /// The tokens.
+        tokens: Vec<u32>,
+        /// The adapter; without one, that of all of the model's registrations.
+        lora_name: Option<String>,
+        /// The cache salt.
+        cache_salt: Option<String>,
+    },
+    /// As local hashes of its blocks.
     Hashes(Vec<LocalHash>),
 }
 
@@ -44,19 +55,19 @@ impl ExplainQuestion {
 
 /// What can be said about a question.
 #[derive(Debug, Clone)]
-pub(crate) struct Explanation {
+pub struct Explanation {
     /// Tokens in a block; none if nobody is registered.
-    pub(crate) block_tokens: Option<u32>,
+    pub block_tokens: Option<u32>,
     /// Complete blocks of the prompt.
-    pub(crate) blocks: usize,
+    pub blocks: usize,
     /// Every registered rank that was asked about.
-    pub(crate) ranks: Vec<RankExplanation>,
+    pub ranks: Vec<RankExplanation>,
     /// Ranks that were unregistered.
-    pub(crate) buried: Vec<Tombstone>,
+    pub buried: Vec<Tombstone>,
     /// An instance that was asked about and is not known at all.
-    pub(crate) unknown: Option<InstanceId>,
+    pub unknown: Option<InstanceId>,
     /// The moment that times are to be told from.
-    pub(crate) now: Instant,
+    pub now: Instant,
 }
 
 impl Indexer {
@@ -67,7 +78,7 @@ impl Indexer {
     /// # Errors
     ///
     /// When nobody is registered for the model and tenant, and nobody was lately.
-    pub(crate) fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, QueryError> {
+    pub fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, QueryError> {
         question.check()?;
         let is_asked = |instance: &InstanceId| question.instance.as_ref().is_none_or(|asked| asked == instance);
         let model = self.model(&question.key);

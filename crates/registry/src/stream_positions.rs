@@ -15,11 +15,11 @@ const STREAMS_MAX: usize = 1 << 16;
 /// A publisher, as far as registrations can tell.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StreamName {
-    pub(crate) model: ModelKey,
-    pub(crate) instance: InstanceId,
-    pub(crate) endpoint: String,
+    pub model: ModelKey,
+    pub instance: InstanceId,
+    pub endpoint: String,
     /// Its rank, where all ranks of a pod have one endpoint and each a stream of its own.
-    pub(crate) dp_rank: Option<DpRank>,
+    pub dp_rank: Option<DpRank>,
 }
 
 impl StreamName {

@@ -89,12 +89,12 @@ impl Indexer {
     }
 
     /// Everybody in the shared index, if there is one.
-    pub(crate) fn fleet(&self) -> Option<Arc<Fleet>> {
+    pub fn fleet(&self) -> Option<Arc<Fleet>> {
         self.shared_store.as_ref().map(SharedStore::fleet)
     }
 
     /// Publishes nothing more, and lets others do so at once.
-    pub(crate) async fn stop_shared_store(&self) {
+    pub async fn stop_shared_store(&self) {
         if let Some(shared_store) = &self.shared_store {
             shared_store.stop().await;
         }

@@ -17,7 +17,7 @@ use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
 
 /// Everybody who is listed, as this replica reads it.
 #[derive(Debug, Default)]
-pub(crate) struct Fleet {
+pub struct Fleet {
     models: BTreeMap<ModelKey, Arc<FleetModel>>,
     /// Entries that are left out because of a name.
     refused: BTreeMap<HolderId, (PublisherId, InstanceIdError)>,
@@ -25,32 +25,32 @@ pub(crate) struct Fleet {
 
 /// A model as others describe it.
 #[derive(Debug)]
-pub(crate) struct FleetModel {
-    pub(crate) scope: Scope,
-    pub(crate) block_size: BlockSize,
-    pub(crate) windows: Vec<TokenWindow>,
+pub struct FleetModel {
+    pub scope: Scope,
+    pub block_size: BlockSize,
+    pub windows: Vec<TokenWindow>,
     /// Adapter of queries that name none: the one that all of its ranks name.
     lora_name: Option<String>,
-    pub(crate) ranks: BTreeMap<HolderId, RemoteListedRank>,
+    pub ranks: BTreeMap<HolderId, RemoteListedRank>,
 }
 
 /// One rank in the list.
 #[derive(Debug)]
-pub(crate) struct RemoteListedRank {
-    pub(crate) instance: InstanceId,
+pub struct RemoteListedRank {
+    pub instance: InstanceId,
     /// What predictions call the instance where it is not registered here.
-    pub(crate) worker: WorkerId,
-    pub(crate) dp_rank: DpRank,
-    pub(crate) trust: Trust,
-    pub(crate) blocks: usize,
-    pub(crate) publisher: PublisherId,
+    pub worker: WorkerId,
+    pub dp_rank: DpRank,
+    pub trust: Trust,
+    pub blocks: usize,
+    pub publisher: PublisherId,
     /// Whether this replica publishes it.
-    pub(crate) is_own: bool,
+    pub is_own: bool,
 }
 
 impl RemoteListedRank {
     /// How far it can be relied on: what its publisher says, and no more than degraded if that is too long ago.
-    pub(crate) fn trust_as_listed(&self, is_list_current: bool) -> Trust {
+    pub fn trust_as_listed(&self, is_list_current: bool) -> Trust {
         if is_list_current { self.trust } else { self.trust.max(Trust::Degraded) }
     }
 }
@@ -78,18 +78,18 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn model(&self, key: &ModelKey) -> Option<Arc<FleetModel>> {
+    pub fn model(&self, key: &ModelKey) -> Option<Arc<FleetModel>> {
         self.models.get(key).cloned()
     }
 
-    pub(crate) fn models(&self) -> impl Iterator<Item = (&ModelKey, &FleetModel)> {
+    pub fn models(&self) -> impl Iterator<Item = (&ModelKey, &FleetModel)> {
         self.models.iter().map(|(key, model)| (key, &**model))
     }
 }
 
 impl FleetModel {
     /// Where content of this adapter and salt is hashed.
-    pub(crate) fn hash_variant(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashVariant {
+    pub fn hash_variant(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashVariant {
         HashVariant::new(lora_name.or(self.lora_name.as_deref()), cache_salt)
     }
 }

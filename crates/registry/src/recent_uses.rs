@@ -34,9 +34,9 @@ pub(crate) struct RecentUses {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
     /// Recent uses of each block before this one.
-    pub(crate) before: Vec<u32>,
+    pub before: Vec<u32>,
     /// Blocks with recent uses that were forgotten to make room.
-    pub(crate) forgotten: u64,
+    pub forgotten: u64,
 }
 
 impl RecentUses {

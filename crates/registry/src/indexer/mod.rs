@@ -29,19 +29,18 @@ use flash_indexer_redis::{RankMaker, StoreOptions};
 use parking_lot::Mutex;
 
 use self::bound_pods::Pods;
-pub(crate) use self::bound_pods::PodsGuard;
+pub use self::bound_pods::PodsGuard;
 pub use self::bound_pods::{ListenError, PodOptions};
 use self::cleanup::Cleanup;
-pub(crate) use self::explain::{ExplainQuestion, Explanation, Prompt};
+pub use self::explain::{ExplainQuestion, Explanation, Prompt};
 use self::owners::Owners;
 pub use self::query::QueryError;
 pub use self::registration::RegistrationError;
-pub(crate) use self::restore::{Restore, RestoredRank};
+pub use self::restore::{Restore, RestoredRank};
 pub use self::score::PredictError;
-pub(crate) use self::shadow::{Shadow, ShadowError};
-pub(crate) use self::snapshot::DigestError;
+pub use self::shadow::{Shadow, ShadowError};
+pub use self::snapshot::DigestError;
 pub use self::unregister::Unregistered;
-use flash_indexer_explain::Tombstones;
 use crate::model::Model;
 use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
@@ -51,6 +50,7 @@ use crate::stream_positions::StreamPositions;
 use crate::telemetry::{StoreState, TokenizationState};
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
+use flash_indexer_explain::Tombstones;
 use flash_indexer_ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
 use flash_indexer_telemetry::metrics::{ListenerState, MetricNames, Metrics, State, StateSection, TextFormat};
 use flash_indexer_telemetry::supervision::Supervisor;
@@ -116,11 +116,15 @@ impl Default for IndexerOptions {
 
 /// An instance and its listeners.
 #[derive(Debug, Clone)]
-pub(crate) struct InstanceReport {
-    pub(crate) instance: InstanceId,
-    pub(crate) model: ModelKey,
-    pub(crate) block_size: BlockSize,
-    pub(crate) listeners: BTreeMap<DpRank, ListenerReport>,
+pub struct InstanceReport {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Model and tenant.
+    pub model: ModelKey,
+    /// Tokens in its blocks.
+    pub block_size: BlockSize,
+    /// Reports of its listeners, by rank.
+    pub listeners: BTreeMap<DpRank, ListenerReport>,
 }
 
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
@@ -250,7 +254,7 @@ impl Indexer {
     }
 
     /// Every registered instance, by model and then by instance.
-    pub(crate) fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
+    pub fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
         let mut reports = Vec::new();
         for model in self.models_of(model_name, tenant_id) {
             for (instance, found) in model.instances.read().iter() {
@@ -270,7 +274,7 @@ impl Indexer {
     }
 
     /// Those of `ranks` that are registered and not connected.
-    pub(crate) fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
+    pub fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
         let models = self.models.read();
         let missing = ranks.iter().filter(|rank| {
             let Some(model) = models.get(&rank.model) else { return false };
@@ -282,7 +286,7 @@ impl Indexer {
     }
 
     /// Those of `ranks` that are connected and whose engine's history is not applied yet, with how far its replay is.
-    pub(crate) fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
+    pub fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
         let models = self.models.read();
         let progress = |rank: &RankId| {
             let instances = models.get(&rank.model)?.instances.read();
@@ -295,25 +299,25 @@ impl Indexer {
     }
 
     #[cfg(test)]
-    pub(crate) fn decoders_for_test(&self) -> &Decoders {
+    pub fn decoders_for_test(&self) -> &Decoders {
         &self.decoders
     }
 
     #[cfg(test)]
-    pub(crate) fn listener_for_test(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Arc<Listener> {
+    pub fn listener_for_test(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Arc<Listener> {
         let models = self.models.read();
         let instances = models[key].instances.read();
         Arc::clone(&instances[instance].listeners[&dp_rank])
     }
 
     /// Starts a thread of the service.
-    pub(crate) fn supervisor(&self) -> &Arc<Supervisor> {
+    pub fn supervisor(&self) -> &Arc<Supervisor> {
         &self.supervisor
     }
 
     /// What keeps the service from its work although it has started: threads that panicked or stand still, and streams that
     /// start over. Waits for no thread.
-    pub(crate) fn problems(&self) -> Vec<String> {
+    pub fn problems(&self) -> Vec<String> {
         let mut problems = self.supervisor.problems(Instant::now());
         for model in self.models_of(None, None) {
             let streams = model.awaited_restarts();
@@ -326,7 +330,7 @@ impl Indexer {
 
     /// Has the thread of some engine's sockets panic.
     #[cfg(test)]
-    pub(crate) fn fail_sockets(&self) {
+    pub fn fail_sockets(&self) {
         let models = self.models_of(None, None);
         let instances = models[0].instances.read();
         let listener = instances.values().find_map(|it| it.listeners.values().next()).expect("one is registered");
@@ -335,7 +339,7 @@ impl Indexer {
 
     /// Has the writer of every model do something a test asks for.
     #[cfg(test)]
-    pub(crate) fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
+    pub fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
         for model in self.models_of(None, None) {
             if let Some(listener) = model.instances.read().values().find_map(|it| it.listeners.values().next()) {
                 let job = Arc::clone(&job);
@@ -345,12 +349,12 @@ impl Indexer {
     }
 
     /// Whether the indexer is told to end.
-    pub(crate) fn is_stopping(&self) -> bool {
+    pub fn is_stopping(&self) -> bool {
         self.writers.are_stopping()
     }
 
     /// All metrics. Waits for the writers of designs that tell their size so; linear in the ranks.
-    pub(crate) fn metrics_text(&self, format: TextFormat) -> String {
+    pub fn metrics_text(&self, format: TextFormat) -> String {
         let models = self.models_of(None, None);
         let mut listeners: BTreeMap<ListenerState, usize> = BTreeMap::new();
         for model in &models {
@@ -390,7 +394,8 @@ impl Indexer {
         self.metrics.events_applied()
     }
 
-    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+    /// Metrics of the service.
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 }

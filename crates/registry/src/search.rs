@@ -37,14 +37,14 @@ pub enum Query<'a> {
 
 impl TokenPrompt<'_> {
     /// Refuses an adapter or a salt that is too long.
-    pub(crate) fn check(&self) -> Result<(), NameError> {
+    pub fn check(&self) -> Result<(), NameError> {
         check_names([(NameField::LoraName, self.lora_name), (NameField::CacheSalt, self.cache_salt)])
     }
 }
 
 impl Query<'_> {
     /// Refuses names that are too long, of the question and of the model that it is about.
-    pub(crate) fn check(&self, key: &ModelKey) -> Result<(), NameError> {
+    pub fn check(&self, key: &ModelKey) -> Result<(), NameError> {
         key.check()?;
         match self {
             Self::Tokens(prompt) => prompt.check(),
@@ -56,25 +56,25 @@ impl Query<'_> {
 /// A prompt's blocks, where they are to be looked for, and what others said of them.
 pub(crate) struct Search<'q> {
     /// The model, if it is registered here.
-    pub(crate) here: Option<Arc<Model>>,
+    pub here: Option<Arc<Model>>,
     /// The model as other replicas describe it, if one is shared.
     listed: Option<Arc<FleetModel>>,
     /// The prompt's blocks in each form that engines use, here or elsewhere.
-    pub(crate) forms: Vec<Cow<'q, [LocalHash]>>,
+    pub forms: Vec<Cow<'q, [LocalHash]>>,
     /// Tokens of the prompt; none if it was given as blocks.
     tokens: Option<usize>,
     /// What the store found, for each form.
     depths: Vec<Depths>,
-    pub(crate) store: StoreAnswer,
+    pub store: StoreAnswer,
     /// Whether what others say of their ranks' trust is recent.
     is_list_current: bool,
 }
 
 /// A rank that counts as another replica has published it.
 pub(crate) struct RemoteRank<'s> {
-    pub(crate) rank: &'s RemoteListedRank,
+    pub rank: &'s RemoteListedRank,
     /// What its publisher says; no better than degraded if that is too long ago.
-    pub(crate) trust: Trust,
+    pub trust: Trust,
     holder: HolderId,
     depths: &'s [Depths],
 }

@@ -10,7 +10,6 @@ use flash_indexer_core::hashing::BlockSize;
 use tracing::{info, warn};
 
 use super::{Indexer, RegistrationError};
-use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_ingest::log_listener;
 use flash_indexer_ingest::{
     BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal,
@@ -18,6 +17,7 @@ use flash_indexer_ingest::{
 use flash_indexer_ingest::{bound_endpoint, is_bound};
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
+use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::RankId;
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::{Owner, Registered, Registration};
@@ -99,7 +99,7 @@ impl Pods {
 
 /// Ends the registration of pods when it is dropped.
 #[derive(Debug)]
-pub(crate) struct PodsGuard(#[expect(dead_code, reason = "it is there to be dropped")] Sender<()>);
+pub struct PodsGuard(#[expect(dead_code, reason = "it is there to be dropped")] Sender<()>);
 
 impl Indexer {
     /// Binds a socket that engines connect to. Pods that are registered are followed from then on, others wait for
@@ -108,7 +108,7 @@ impl Indexer {
     /// # Errors
     ///
     /// When an address cannot be bound, or there is no thread.
-    pub(crate) fn listen_for_pods(&self, options: PodOptions) -> Result<(), ListenError> {
+    pub fn listen_for_pods(&self, options: PodOptions) -> Result<(), ListenError> {
         let bound = BoundOptions { endpoints: options.endpoints.clone(), topic_prefix: options.topic_prefix.clone() };
         let addresses = self.sockets.bind(&bound)?;
         let endpoint = bound_endpoint(&addresses);
@@ -122,10 +122,7 @@ impl Indexer {
     /// # Errors
     ///
     /// When there is no thread.
-    pub(crate) fn welcome_pods(
-        self: &Arc<Self>,
-        may_begin: impl Fn() -> bool + Send + 'static,
-    ) -> std::io::Result<PodsGuard> {
+    pub fn welcome_pods(self: &Arc<Self>, may_begin: impl Fn() -> bool + Send + 'static) -> std::io::Result<PodsGuard> {
         let (guard, dropped) = bounded(0);
         let indexer = Arc::clone(self);
         let run = move |watch: &Arc<Watch>| indexer.admit_all(watch, may_begin, &dropped);

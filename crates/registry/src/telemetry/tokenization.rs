@@ -15,7 +15,7 @@ struct CacheResult {
 
 /// State of the tokenization pool.
 #[derive(Debug)]
-pub(crate) struct TokenizationState(pub(crate) PoolStatistics);
+pub(crate) struct TokenizationState(pub PoolStatistics);
 
 impl StateSection for TokenizationState {
     fn encode(&self, families: &mut Families<'_>) -> fmt::Result {
