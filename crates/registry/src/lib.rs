@@ -14,6 +14,8 @@
 //! | `telemetry` | parts of the state as metrics |
 
 mod answer;
+#[cfg(any(test, feature = "fault-injection"))]
+pub mod faults;
 mod indexer;
 mod model;
 mod predictions;

@@ -192,8 +192,8 @@ impl Model {
     /// Applies one event of a rank to `index`, which is the one of the model, and says what it changed. A panic is for the
     /// caller to catch, and to be followed by [`Model::give_up`].
     pub(crate) fn apply_to(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent) -> Applied {
-        #[cfg(test)]
-        failures::fail_on_purpose(event);
+        #[cfg(any(test, feature = "fault-injection"))]
+        crate::faults::apply(event);
         let applied = index.apply_event(rank, event);
         if let Some(shared) = &self.shared {
             shared.apply(rank, event);
@@ -503,33 +503,5 @@ impl Windows {
         let blocks = !next || self.blocks.load(Ordering::Relaxed);
         let windows = [(blocks, TokenWindow::Block), (next, TokenWindow::BlockAndNext)];
         windows.into_iter().filter_map(|(used, window)| used.then_some(window))
-    }
-}
-
-/// Failures of the index that tests ask for; no event is known to make the program fail.
-#[cfg(test)]
-pub mod failures {
-    use super::*;
-
-    /// An event that stores this block panics in the index.
-    pub const PANICS: u64 = 0xDEAD_0001;
-    /// An event that stores this block stops its writer while [`block`] is kept.
-    pub const BLOCKS: u64 = 0xDEAD_0002;
-
-    static BLOCKED: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
-
-    pub(super) fn fail_on_purpose(event: &RankEvent) {
-        let RankEvent::Indexed(BlockEvent::Stored { blocks, .. }) = event else { return };
-        for block in blocks {
-            assert!(block.sequence.0 != PANICS, "a test asked for a failure");
-            if block.sequence.0 == BLOCKS {
-                drop(BLOCKED.lock());
-            }
-        }
-    }
-
-    /// Writers that come to [`BLOCKS`] wait while this is kept.
-    pub fn block() -> parking_lot::MutexGuard<'static, ()> {
-        BLOCKED.lock()
     }
 }

@@ -50,8 +50,8 @@ impl TierLookups {
         let (query, matches) = (query.to_vec(), found.to_vec());
         let lookup = tokio::task::spawn_blocking(move || {
             let look_up = || {
-                #[cfg(test)]
-                drop(tests::BUSY.lock());
+                #[cfg(any(test, feature = "fault-injection"))]
+                crate::faults::look_up_tiers();
                 model.index().fastest_tiers(&query, &matches)
             };
             let tiers = guarded(&metrics, ThreadKind::Request, "tier-lookup", look_up);
@@ -64,10 +64,4 @@ impl TierLookups {
             Ok(_) | Err(_) => lower_bounds(),
         }
     }
-}
-
-#[cfg(test)]
-pub mod tests {
-    /// OwnedRank, it stands for a writer that keeps its index's lock.
-    pub static BUSY: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 }

@@ -11,8 +11,7 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
-use crate::model::failures;
-use crate::tier_lookups;
+use flash_indexer_registry::faults;
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
 use flash_indexer_telemetry::supervision::ThreadKind;
 
@@ -151,7 +150,7 @@ fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
         service.wait_exact(instance, 1);
         assert_eq!(service.score(instance, &[1, 2]), 2);
     }
-    culprit.publish(2, &payload(Some(2), failures::PANICS)).expect("published");
+    culprit.publish(2, &payload(Some(2), faults::PANICS)).expect("published");
     wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::Writer) == 1).then_some(()));
     // The one with a replay is as it was; those without one start over and say so.
     service.wait_exact(2, 1);
@@ -267,8 +266,8 @@ fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
         service.wait_exact(instance, 0);
     }
     service.wait_ready();
-    let blocked = failures::block();
-    wedged.publish(1, &payload(Some(1), failures::BLOCKS)).expect("published");
+    let blocked = faults::block_writers();
+    wedged.publish(1, &payload(Some(1), faults::BLOCKS)).expect("published");
     let why = wait_for("an unready service", PATIENCE, || {
         let (status, why) = service.get("/ready");
         (status == 503).then_some(why)
@@ -309,7 +308,7 @@ fn scores_that_wait_for_a_writer_hold_no_other_request_up() {
         answer["pods"]["1"]["score"].as_f64().expect("a score")
     };
     assert!((score() - 1.8).abs() < 1e-9);
-    let busy = tier_lookups::tests::BUSY.lock();
+    let busy = faults::block_tier_lookups();
     std::thread::scope(|scope| {
         // More than there are threads that serve requests, and than may wait for a writer.
         let scores: Vec<_> = (0..64).map(|_| scope.spawn(score)).collect();
@@ -328,8 +327,8 @@ fn a_registration_does_not_wait_for_an_end_of_another_that_waits_for_a_writer() 
     let service = Service::start(IndexerOptions { writer_threads: 1, ..IndexerOptions::default() });
     let (wedged, other) = (engine(), engine());
     service.register(1, "m", &wedged, false);
-    let blocked = failures::block();
-    wedged.publish(0, &payload(None, failures::BLOCKS)).expect("published");
+    let blocked = faults::block_writers();
+    wedged.publish(0, &payload(None, faults::BLOCKS)).expect("published");
     std::thread::scope(|scope| {
         let unregistered = scope.spawn(|| service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })));
         wait_for("the end of the registration", PATIENCE, || service.listener(1).is_null().then_some(()));

@@ -181,7 +181,7 @@ impl Indexer {
         let Pods { options, endpoint, .. } = pods;
         let PendingRegistration { name, dp_rank, block_size, refused_before } = arrival;
         // No pod is known to make the thread fail, so a name does.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fault-injection"))]
         assert!(name.model_name != "registrar-fault", "a test asked for a failure");
         let refuse = |reason: &'static str, why: String| {
             if *refused_before != Some(reason) && pods.is_logged(reason) {

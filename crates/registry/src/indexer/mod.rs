@@ -298,18 +298,6 @@ impl Indexer {
         ranks.iter().filter_map(progress).collect()
     }
 
-    #[cfg(test)]
-    pub fn decoders_for_test(&self) -> &Decoders {
-        &self.decoders
-    }
-
-    #[cfg(test)]
-    pub fn listener_for_test(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> Arc<Listener> {
-        let models = self.models.read();
-        let instances = models[key].instances.read();
-        Arc::clone(&instances[instance].listeners[&dp_rank])
-    }
-
     /// Starts a thread of the service.
     pub fn supervisor(&self) -> &Arc<Supervisor> {
         &self.supervisor
@@ -329,7 +317,7 @@ impl Indexer {
     }
 
     /// Has the thread of some engine's sockets panic.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fault-injection"))]
     pub fn fail_sockets(&self) {
         let models = self.models_of(None, None);
         let instances = models[0].instances.read();
@@ -338,7 +326,7 @@ impl Indexer {
     }
 
     /// Has the writer of every model do something a test asks for.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fault-injection"))]
     pub fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
         for model in self.models_of(None, None) {
             if let Some(listener) = model.instances.read().values().find_map(|it| it.listeners.values().next()) {

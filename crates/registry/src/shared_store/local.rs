@@ -82,7 +82,6 @@ mod tests {
     use crate::shared_store::PublishedRanks;
     use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
-    use flash_indexer_telemetry::supervision::Supervisor;
     use flash_indexer_types::ModelKey;
 
     const RANKS: u32 = 500;
@@ -134,7 +133,7 @@ mod tests {
             block_size: BlockSize::new(16).expect("a size"),
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(Design::DEFAULT, Box::new(counting)),
-            supervisor: Supervisor::start(&metrics).expect("a thread"),
+            decoders: std::sync::Weak::new(),
             shared: Some(PublishedRanks::new(RankMaker::default())),
             instances: RwLock::default(),
             windows: Windows::default(),

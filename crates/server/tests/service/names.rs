@@ -7,7 +7,7 @@ use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, store, stored, tok
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{
     DiscoveryOptions, DiscoverySource, ENDPOINT_BYTES_MAX, EngineTemplate, INSTANCE_ID_BYTES_MAX, KubernetesOptions,
-    NAME_BYTES_MAX, PodOptions, SALT_BYTES_MAX, ServerOptions, dump,
+    NAME_BYTES_MAX, PodOptions, SALT_BYTES_MAX, ServerOptions,
 };
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;
@@ -254,12 +254,12 @@ fn a_discovered_pod_with_a_long_model_is_a_problem_of_its_source() {
 
 struct Nothing;
 
-impl dump::DumpSink for Nothing {
-    fn rank(&mut self, _: dump::RankRecord) -> Result<(), dump::Refused> {
+impl flash_indexer_snapshot::DumpSink for Nothing {
+    fn rank(&mut self, _: flash_indexer_snapshot::RankRecord) -> Result<(), flash_indexer_snapshot::Refused> {
         Ok(())
     }
 
-    fn told(&mut self, _: dump::RankName<'_>, _: dump::DumpEntry) -> Result<(), dump::Refused> {
+    fn told(&mut self, _: flash_indexer_snapshot::RankName<'_>, _: flash_indexer_snapshot::DumpEntry) -> Result<(), flash_indexer_snapshot::Refused> {
         Ok(())
     }
 }
@@ -271,12 +271,12 @@ fn a_dump_with_a_long_name_is_damaged() {
     engine.say(&service, 0, &[stored(None, &[1, 2])]);
     let lines = service.get_lines("/dump");
     let text = |lines: &[Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-    dump::read_dump(text(&lines).as_bytes(), &mut Nothing).expect("it is whole");
+    flash_indexer_snapshot::read_dump(text(&lines).as_bytes(), &mut Nothing).expect("it is whole");
     for path in ["/rank/model_name", "/rank/tenant_id", "/rank/engine/endpoint", "/rank/instance_id"] {
         let mut changed = lines.clone();
         let rank = changed.iter_mut().find(|line| line.get("rank").is_some_and(|rank| !rank.is_null()));
         *rank.and_then(|rank| rank.pointer_mut(path)).unwrap_or_else(|| panic!("no {path}")) = json!(huge());
-        let error = dump::read_dump(text(&changed).as_bytes(), &mut Nothing).expect_err("too long").to_string();
+        let error = flash_indexer_snapshot::read_dump(text(&changed).as_bytes(), &mut Nothing).expect_err("too long").to_string();
         let field = path.rsplit_once('/').map_or(path, |(_, field)| field);
         assert!(error.contains(field) && error.contains("at most"), "{path}: {}", &error[..error.len().min(500)]);
         assert!(error.len() < ANSWER_BYTES_MAX, "{path} is repeated");
