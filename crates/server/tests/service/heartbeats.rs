@@ -55,7 +55,7 @@ impl RawPublisher {
 
 const LONG: u8 = 0x02;
 const COMMAND: u8 = 0x04;
-/// 120 s, as `docs/decisions.md` says; the service itself gives a connection up after 15 s.
+/// 120 s, as `docs/decisions/restarts-and-reconnects.md` says; the service itself gives a connection up after 15 s.
 const TTL: u16 = 1_200;
 
 /// An engine closes a connection over which nothing was received for as long as the last heartbeat said, and drops what it
