@@ -256,7 +256,9 @@ mod tests {
     use flash_indexer_core::hashing::Salt;
     use flash_indexer_core::{Applied, Block, BlockEvent, RemovedCopies, WorkerId};
 
-    use super::super::history::{ClearCause, History};
+    use flash_indexer_types::ClearCause;
+
+    use super::super::history::History;
     use super::*;
 
     const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
