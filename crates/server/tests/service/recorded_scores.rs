@@ -123,7 +123,7 @@ impl<'a> Played<'a> {
             assert_eq!(listener["rejected"], json!({}), "{}: {listener}", self.name);
             // Some recordings begin after the engine's first message.
             let why = listener["last_error"].as_str();
-            let is_whole = why.is_none_or(|why| why.ends_with("were published before the first one received"));
+            let is_whole = why.is_none_or(|why| why.ends_with(" published before the first one received"));
             assert!(is_whole, "{}: {listener}", self.name);
         }
         checked
