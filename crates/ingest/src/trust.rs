@@ -119,7 +119,10 @@ impl TrustLedger {
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
             (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
             (LastTrust::Cold, _) => (Trust::Cold, None),
-            (LastTrust::Exact, Some(pending @ Pending::Unverified)) => degraded(Missing::Pending(pending)),
+            // State that was restored is not exact either before the engine has shown that it is still the same one.
+            (LastTrust::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
+                degraded(Missing::Pending(pending))
+            }
             (LastTrust::Exact, _) => match (self.waiting(dp_rank), self.ceiling) {
                 (0, None) => (Trust::Exact, None),
                 (0, Some(why)) => degraded(Missing::Lost(why)),
@@ -253,6 +256,9 @@ mod tests {
         assert_eq!(trust(&ledger), Trust::Recovering, "a clear does not show what comes after it");
         ledger.set_pending(None);
         assert_eq!(ledger.of(RANK), (Trust::Exact, None));
+        ledger.set_pending(Some(Pending::FirstContact));
+        assert_eq!(trust(&ledger), Trust::Degraded, "restored, and the engine was not reached yet");
+        ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
     }
