@@ -1,7 +1,7 @@
 //! A rank that is to be listened to, and the errors of registering it.
 
-use flash_indexer_core::designs::BoundedError;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::run::MemoryTooSmall;
 use flash_indexer_core::{DpRank, RemovedCopies};
 
 use crate::endpoints::EndpointError;
@@ -123,7 +123,7 @@ pub enum RegistrationError {
         /// Models with it.
         models: usize,
         /// Why its index cannot be made.
-        error: BoundedError,
+        error: MemoryTooSmall,
     },
     /// The service cannot take it now.
     #[error("{0}")]
