@@ -1,4 +1,4 @@
-//! The run index answers as the oracle does, after every step of any stream.
+//! The run index gives the answers of the oracle after every step of a random stream.
 
 #[path = "support/equivalence.rs"]
 mod equivalence;

@@ -1,4 +1,4 @@
-//! A design for one thread owned by a thread of its own.
+//! A single-threaded index that a dedicated thread owns.
 
 use std::thread::{self, JoinHandle};
 
@@ -8,22 +8,25 @@ use flash_indexer_core::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PrefixIndex, RankSize, SharedIndex, WorkerId, WorkerRank,
 };
 
-/// Requests that may wait for an actor; further callers wait until there is room.
+/// Limit of requests in the queue of an [`Actor`]. When it is reached, a caller blocks until the thread takes a request.
 pub const ACTOR_REQUESTS_MAX: usize = 1_024;
 
-/// Shares a [`PrefixIndex`] by giving it to a thread that serves one request after the other.
+/// A [`PrefixIndex`] owned by a thread that serves one request after the other.
+///
+/// The thread starts with the actor. It ends when the actor is dropped, after it has served the queued requests.
 ///
 /// # Consistency
 ///
-/// Reads and writes are serialised in the order in which they were asked: a query sees exactly the
-/// events before it. Every method waits for all requests before its own, and callers wait as well
-/// when [`ACTOR_REQUESTS_MAX`] of them do. A request costs two passages between threads and a copy
-/// of what it asks.
+/// Reads and writes are serialised in the order of the queue: a query sees exactly the events before it. Every method blocks
+/// until all earlier requests and its own are served. When [`ACTOR_REQUESTS_MAX`] requests are queued, a caller also blocks
+/// until the queue has room.
 ///
-/// The thread starts with the actor and ends when the actor is dropped, after the requests that wait.
+/// # Cost
+///
+/// A request costs two thread switches and a copy of its arguments.
 #[derive(Debug)]
 pub struct Actor<I> {
-    /// None only while the actor is dropped.
+    /// None only during the drop of the actor.
     requests: Option<Sender<Request<I>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -31,23 +34,24 @@ pub struct Actor<I> {
 type Request<I> = Box<dyn FnOnce(&mut I) + Send>;
 
 impl<I: PrefixIndex + 'static> Actor<I> {
-    /// Gives `index` to a new thread.
+    /// Moves `index` to a new thread.
     ///
     /// # Panics
     ///
-    /// If the system cannot start a thread.
+    /// If the operating system refuses to start a thread.
     #[must_use]
     pub fn new(mut index: I) -> Self {
-        let (requests, waiting) = bounded::<Request<I>>(ACTOR_REQUESTS_MAX);
-        let serve = move || waiting.into_iter().for_each(|request| request(&mut index));
+        let (requests, queue) = bounded::<Request<I>>(ACTOR_REQUESTS_MAX);
+        let serve = move || queue.into_iter().for_each(|request| request(&mut index));
         Self { requests: Some(requests), thread: Some(thread::spawn(serve)) }
     }
 
-    fn ask<R: Send + 'static>(&self, request: impl FnOnce(&mut I) -> R + Send + 'static) -> R {
+    /// Runs `request` on the thread and blocks until it returns.
+    fn call<R: Send + 'static>(&self, request: impl FnOnce(&mut I) -> R + Send + 'static) -> R {
         let (reply, answer) = bounded(1);
-        // Nobody can be gone who waits for the answer, so the reply cannot fail.
+        // The caller blocks on `answer`, so its receiver exists when the thread sends the reply.
         let request: Request<I> = Box::new(move |index| drop(reply.send(request(index))));
-        let requests = self.requests.as_ref().expect("it is not being dropped");
+        let requests = self.requests.as_ref().expect("the sender exists until the drop");
         requests.send(request).expect("the thread serves until the actor is dropped");
         answer.recv().expect("the thread answers every request")
     }
@@ -63,7 +67,7 @@ impl<I> Drop for Actor<I> {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has reached whoever asked for what caused it.
+            // A panic of the thread has already panicked the caller of the request that caused it.
             drop(thread.join());
         }
     }
@@ -72,35 +76,35 @@ impl<I> Drop for Actor<I> {
 impl<I: PrefixIndex + 'static> SharedIndex for Actor<I> {
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let event = event.clone();
-        self.ask(move |index| index.apply(rank, &event))
+        self.call(move |index| index.apply(rank, &event))
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let query = query.to_vec();
-        self.ask(move |index| index.find(&query))
+        self.call(move |index| index.find(&query))
     }
 
     fn ranks(&self) -> Vec<WorkerRank> {
-        self.ask(|index| index.ranks())
+        self.call(|index| index.ranks())
     }
 
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
-        self.ask(|index| index.ranks().into_iter().map(|rank| (rank, index.size(rank))).collect())
+        self.call(|index| index.ranks().into_iter().map(|rank| (rank, index.size(rank))).collect())
     }
 
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
-        self.ask(move |index| index.held(rank))
+        self.call(move |index| index.held(rank))
     }
 
     fn clear_rank(&self, rank: WorkerRank) {
-        self.ask(move |index| index.clear_rank(rank));
+        self.call(move |index| index.clear_rank(rank));
     }
 
     fn size(&self, rank: WorkerRank) -> RankSize {
-        self.ask(move |index| index.size(rank))
+        self.call(move |index| index.size(rank))
     }
 
     fn remove_worker(&self, worker: WorkerId) {
-        self.ask(move |index| index.remove_worker(worker));
+        self.call(move |index| index.remove_worker(worker));
     }
 }

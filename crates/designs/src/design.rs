@@ -1,4 +1,4 @@
-//! The index designs by name.
+//! The index designs by their command-line names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,27 +7,28 @@ use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
 use flash_indexer_core::{Locked, SharedIndex};
 
 use crate::{
-    Actor, ConcurrentRadixTree, Inverted, LostRankSearch, NestedMap, Positional, PositionalOptions, RadixTree,
+    Actor, ConcurrentRadixTree, DroppedRankSearch, Inverted, NestedMap, Positional, PositionalOptions, RadixTree,
 };
 
-/// An index design, as it is chosen by name.
+/// An index design, selected by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Design {
-    /// For each rank a map by content, behind a read-write lock. Claims too much where content repeats.
+    /// One map by local hash for each rank, behind a read-write lock. Inexact where a rank holds one local hash under several
+    /// prefixes: [`crate::NestedMap`].
     NestedMap,
-    /// The nested map, owned by a thread that serves one request after the other.
+    /// The nested map, owned by a thread that serves one request after the other. Inexact as the nested map is.
     Actor,
-    /// One map by content for all ranks, behind a read-write lock. Claims what the nested map claims.
+    /// One map by local hash for all ranks, behind a read-write lock. Gives the answers of the nested map.
     Inverted,
-    /// A tree of blocks with their holders, behind a read-write lock.
+    /// A tree of blocks with their holders, behind a read-write lock. Exact.
     RadixTree,
-    /// A tree of blocks with a lock in each.
+    /// A tree of blocks with a lock in each node. Exact.
     ConcurrentRadixTree,
-    /// Blocks by position, searched in jumps; what a jump has lost is looked for one by one.
+    /// Blocks by position, searched in jumps; a linear scan finds where ranks dropped out. Exact.
     Positional,
-    /// Blocks by position, searched in jumps; what a jump has lost is looked for by halves.
+    /// Blocks by position, searched in jumps; a binary search finds where ranks dropped out. Exact.
     PositionalBinary,
-    /// Runs of blocks with the holders of each; readers take no lock.
+    /// The run index of `flash-indexer-core`: runs of blocks with the holders of each; readers take no lock. Exact.
     Run,
 }
 
@@ -44,10 +45,10 @@ impl Design {
         Self::Run,
     ];
 
-    /// The design that is used where none is chosen.
+    /// The design of the service, and of commands without an explicit choice.
     pub const DEFAULT: Self = Self::Run;
 
-    /// The name that chooses the design.
+    /// The name of the design on the command line and in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +63,7 @@ impl Design {
         }
     }
 
-    /// An empty index of the design. [`Design::Actor`] starts a thread.
+    /// Builds an empty index of the design. [`Design::Actor`] starts a thread, which ends when the index is dropped.
     #[must_use]
     pub fn build(self) -> Box<dyn SharedIndex> {
         match self {
@@ -73,7 +74,7 @@ impl Design {
             Self::ConcurrentRadixTree => Box::new(ConcurrentRadixTree::default()),
             Self::Positional => Box::new(Positional::default()),
             Self::PositionalBinary => Box::new(Positional::new(PositionalOptions {
-                lost_rank_search: LostRankSearch::Binary,
+                dropped_rank_search: DroppedRankSearch::Binary,
                 ..PositionalOptions::default()
             })),
             Self::Run => Box::<RunIndex>::default(),
@@ -81,27 +82,27 @@ impl Design {
     }
 }
 
-/// No such bounded index can be built.
+/// Why a design cannot be built within a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BoundedError {
-    /// The design takes whatever it needs.
-    #[error("index design {0} has no bound of memory: choose {default}", default = Design::DEFAULT)]
-    Design(Design),
-    /// The bound is too low.
+    /// The design does not support a memory limit.
+    #[error("index design {0} does not support a memory limit; choose {default}", default = Design::DEFAULT)]
+    Unsupported(Design),
+    /// The limit is below the minimum.
     #[error(transparent)]
     TooSmall(#[from] MemoryTooSmall),
 }
 
 impl Design {
-    /// An empty index of the design that takes no more than `bytes_max` bytes ([`RunIndex::bounded`]).
+    /// Builds an empty index of the design that takes at most `bytes_max` bytes ([`RunIndex::bounded`]).
     ///
     /// # Errors
     ///
-    /// When the design cannot be bounded, or not so low.
+    /// If the design does not support a memory limit, or if `bytes_max` is below the design's minimum.
     pub fn build_bounded(self, bytes_max: usize) -> Result<Box<dyn SharedIndex>, BoundedError> {
         match self {
             Self::Run => Ok(Box::new(RunIndex::bounded(RunLimits::default(), bytes_max)?)),
-            other => Err(BoundedError::Design(other)),
+            other => Err(BoundedError::Unsupported(other)),
         }
     }
 }
@@ -112,9 +113,9 @@ impl fmt::Display for Design {
     }
 }
 
-/// A name that no design has.
+/// A name that is not the name of a design.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no index design is called {0:?}: choose one of {names}", names = Design::ALL.map(Design::as_str).join(", "))]
+#[error("unknown index design {0:?}; choose one of {names}", names = Design::ALL.map(Design::as_str).join(", "))]
 pub struct UnknownDesign(String);
 
 impl FromStr for Design {

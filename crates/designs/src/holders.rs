@@ -1,14 +1,14 @@
-//! Which ranks hold one block, tier by tier.
+//! The ranks that hold one block, tier by tier.
 
 use flash_indexer_core::Tier;
 use flash_indexer_core::naming::Tiers;
 
 use super::rank_set::RankSet;
 
-/// The ranks that have a name for one place, and the tiers in which they hold the block.
+/// The ranks that have named a block of one prefix, and the tiers in which they hold it.
 ///
-/// Most blocks lie in device memory alone, so that set is inline and the others are made when the
-/// first rank needs them.
+/// Most blocks are in device memory only, so the set of that tier is inline. The other sets are allocated when the first rank
+/// needs one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holders {
     device: RankSet,
@@ -17,81 +17,81 @@ pub(super) struct Holders {
 
 #[derive(Debug, Clone, Default)]
 struct Others {
-    /// Tiers behind the device, fastest first.
+    /// The tiers slower than device memory, fastest first.
     slower: [RankSet; Tier::ALL.len() - 1],
-    /// Ranks that hold the block nowhere any more and have blocks after it.
-    kept: RankSet,
+    /// Ranks that hold the block in no tier and keep its name, because they hold blocks after it.
+    removed: RankSet,
 }
 
 impl Others {
     fn sets(&self) -> impl Iterator<Item = &RankSet> {
-        self.slower.iter().chain([&self.kept])
+        self.slower.iter().chain([&self.removed])
     }
 }
 
 impl Holders {
-    /// Whether the rank has a name for the place.
-    pub(super) fn has(&self, slot: u32) -> bool {
+    /// Whether the rank has a name for the block.
+    pub(super) fn contains(&self, slot: u32) -> bool {
         self.device.contains(slot)
             || self.others.as_ref().is_some_and(|others| others.sets().any(|set| set.contains(slot)))
     }
 
-    /// Whether no rank has a name for the place.
+    /// Whether no rank has a name for the block.
     pub(super) fn is_empty(&self) -> bool {
         self.device.is_empty() && self.others.is_none()
     }
 
-    /// Where the rank holds the block.
+    /// The tiers in which the rank holds the block.
     pub(super) fn tiers_of(&self, slot: u32) -> Tiers {
-        Tier::ALL.into_iter().filter(|&tier| self.held_in(tier).is_some_and(|set| set.contains(slot))).collect()
+        Tier::ALL.into_iter().filter(|&tier| self.ranks_in(tier).is_some_and(|set| set.contains(slot))).collect()
     }
 
-    /// The ranks that hold the block in `tier`, if there was need for a set.
-    pub(super) fn held_in(&self, tier: Tier) -> Option<&RankSet> {
+    /// The ranks that hold the block in `tier`; none if the set is not allocated.
+    pub(super) fn ranks_in(&self, tier: Tier) -> Option<&RankSet> {
         match tier as usize {
             0 => Some(&self.device),
             slower => self.others.as_ref().map(|others| &others.slower[slower - 1]),
         }
     }
 
-    /// Whether every holder holds it in device memory.
+    /// Whether every holder holds the block in device memory only.
     pub(super) fn is_device_only(&self) -> bool {
         self.others.is_none()
     }
 
-    /// Adds a rank that holds the block in `tiers`, which are not none.
+    /// Adds a rank that holds the block in `tiers`, at least one.
     pub(super) fn join(&mut self, slot: u32, tiers: Tiers) {
         tiers.iter().for_each(|tier| self.set_mut(tier).insert(slot));
     }
 
-    /// The rank, which has a name for the place, now holds the block in `tier`.
+    /// Adds a tier to a rank that has a name for the block.
     pub(super) fn hold(&mut self, slot: u32, tier: Tier) {
         self.set_mut(tier).insert(slot);
         if let Some(others) = &mut self.others {
-            others.kept.remove(slot);
+            others.removed.remove(slot);
         }
         self.drop_unused();
     }
 
-    /// The rank no longer holds the block in `tier`, but keeps its name for the place.
+    /// Removes a tier from a rank. The rank keeps its name for the block.
     pub(super) fn release(&mut self, slot: u32, tier: Tier) {
-        self.withdraw(slot, tier);
+        self.remove_tier(slot, tier);
         if self.tiers_of(slot) == Tiers::default() {
-            self.others.get_or_insert_default().kept.insert(slot);
+            self.others.get_or_insert_default().removed.insert(slot);
         }
     }
 
-    /// The rank no longer holds the block in `tier`, and has no name for it unless in another tier.
-    pub(super) fn withdraw(&mut self, slot: u32, tier: Tier) {
+    /// Removes a tier from a rank. The rank loses its name for the block with its last tier.
+    pub(super) fn remove_tier(&mut self, slot: u32, tier: Tier) {
         self.set_mut(tier).remove(slot);
         self.drop_unused();
     }
 
-    /// The rank has no name for the place any more.
+    /// Removes a rank and its name for the block.
     pub(super) fn leave(&mut self, slot: u32) {
         self.device.remove(slot);
         if let Some(others) = &mut self.others {
-            others.slower.iter_mut().chain([&mut others.kept]).for_each(|set| set.remove(slot));
+            others.slower.iter_mut().chain([&mut others.removed]).for_each(|set| set.remove(slot));
         }
         self.drop_unused();
     }

@@ -1,8 +1,8 @@
-//! The inverted index: from local hash to sequence hashes to the ranks that hold them.
+//! The inverted index: a map from local hash to sequence hashes to the ranks that hold them.
 //!
 //! ```text
-//!  A1 ─▶ 0x11 ─▶ {rank 0, rank 1}      a query A1 C3 asks once for each block: who holds any
-//!  C3 ─▶ 0x12 ─▶ {rank 0}              block with this content? Ranks only ever drop out.
+//!  A1 ─▶ 0x11 ─▶ {rank 0, rank 1}      a query A1 C3 reads one entry for each block: the ranks
+//!  C3 ─▶ 0x12 ─▶ {rank 0}              that hold any block with this local hash. Ranks only drop out.
 //!        0x47 ─▶ {rank 2}
 //! ```
 
@@ -12,67 +12,66 @@ use flash_indexer_core::{
     WorkerRank,
 };
 
+use super::active_ranks::{ActiveRanks, Depths};
 use super::holders::Holders;
-use super::matching::{Depths, Matching};
 use super::rank_blocks::{Postings, RankBlocks};
 use super::rank_slots::RankSlots;
 
-/// One map for all ranks, from local hash to blocks with that content to their holders, and a table
-/// of each rank's blocks for events.
+/// One map for all ranks, from local hash to sequence hash to holders, and a table of each rank's blocks for events.
 ///
 /// # Inexact
 ///
-/// Exactly as [`NestedMap`](super::NestedMap) is, and it gives the same answers.
+/// It gives the answers of [`NestedMap`](super::NestedMap).
 ///
 /// # Cost
 ///
-/// An event costs three hash lookups a block. A query goes over its blocks once: at each, the ranks
-/// that do not hold the content are taken out of a bitset, each rank once, so that it costs
-/// O(D + W), in units of a word of 64 ranks and more where blocks of several sequences have the same
-/// content. One writer; wrap it for sharing.
+/// An event costs three hash lookups a block. A query visits each of its blocks once and removes from a bitset the ranks
+/// that do not hold the local hash. Each rank is removed once, so a query of depth D over W ranks costs O(D + W), in words
+/// of 64 ranks. Sequences that share a local hash add to that. One writer at a time; [`Locked`](flash_indexer_core::Locked)
+/// shares it.
 #[derive(Debug, Default)]
 pub struct Inverted {
-    by_content: KeyedMap<LocalHash, KeyedMap<SequenceHash, Holders>>,
+    by_local: KeyedMap<LocalHash, KeyedMap<SequenceHash, Holders>>,
     ranks: RankSlots<RankBlocks>,
 }
 
 /// The index as one rank's writer sees it.
 struct RankPostings<'i> {
-    by_content: &'i mut KeyedMap<LocalHash, KeyedMap<SequenceHash, Holders>>,
+    by_local: &'i mut KeyedMap<LocalHash, KeyedMap<SequenceHash, Holders>>,
     slot: u32,
 }
 
 impl Postings for RankPostings<'_> {
-    fn appear(&mut self, block: Block, tier: Tier) {
-        let same_content = self.by_content.entry(block.local).or_default();
-        same_content.entry(block.sequence).or_default().hold(self.slot, tier);
+    fn insert(&mut self, block: Block, tier: Tier) {
+        let same_local = self.by_local.entry(block.local).or_default();
+        same_local.entry(block.sequence).or_default().hold(self.slot, tier);
     }
 
-    fn disappear(&mut self, block: Block, tier: Tier) {
-        let same_content = self.by_content.get_mut(&block.local).expect("the block has appeared");
-        let holders = same_content.get_mut(&block.sequence).expect("the block has appeared");
-        holders.withdraw(self.slot, tier);
+    fn remove(&mut self, block: Block, tier: Tier) {
+        let same_local = self.by_local.get_mut(&block.local).expect("the block was inserted");
+        let holders = same_local.get_mut(&block.sequence).expect("the block was inserted");
+        holders.remove_tier(self.slot, tier);
         if holders.is_empty() {
-            same_content.remove(&block.sequence);
-            if same_content.is_empty() {
-                self.by_content.remove(&block.local);
+            same_local.remove(&block.sequence);
+            if same_local.is_empty() {
+                self.by_local.remove(&block.local);
             }
         }
     }
 }
 
 impl Inverted {
-    /// Takes out the ranks that hold no block with this content.
-    fn split_off_lost(&self, matching: &mut Matching, local: LocalHash) -> Option<Matching> {
-        let same_content = self.by_content.get(&local).map(KeyedMap::values);
-        let mut same_content = same_content.into_iter().flatten();
-        match (same_content.next(), same_content.next()) {
-            (None, _) => Some(std::mem::take(matching)),
-            (Some(only), None) => matching.split_off_lost(only),
+    /// Removes the ranks that hold no block with this local hash and returns them.
+    fn split_off_dropped(&self, active: &mut ActiveRanks, local: LocalHash) -> Option<ActiveRanks> {
+        let same_local = self.by_local.get(&local).map(KeyedMap::values);
+        let mut same_local = same_local.into_iter().flatten();
+        match (same_local.next(), same_local.next()) {
+            (None, _) => Some(std::mem::take(active)),
+            (Some(only), None) => active.split_off_dropped(only),
             (Some(first), Some(second)) => {
-                let mut holding = Matching::holding(first);
-                [second].into_iter().chain(same_content).for_each(|holders| holding.unite(holders));
-                matching.split_off_outside(&holding)
+                let mut holding = ActiveRanks::holding(first);
+                [second].into_iter().chain(same_local).for_each(|holders| holding.union_with(holders));
+                active.split_off_difference(&holding)
             }
         }
     }
@@ -82,7 +81,7 @@ impl PrefixIndex for Inverted {
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let slot = self.ranks.slot(rank).unwrap_or_else(|| self.ranks.insert(rank, RankBlocks::default()));
         let blocks = self.ranks.state_mut(slot);
-        let applied = blocks.apply(event, &mut RankPostings { by_content: &mut self.by_content, slot });
+        let applied = blocks.apply(event, &mut RankPostings { by_local: &mut self.by_local, slot });
         if blocks.is_empty() {
             self.ranks.release(slot);
         }
@@ -91,20 +90,20 @@ impl PrefixIndex for Inverted {
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let mut depths = Depths::default();
-        let Some(first) = query.first().and_then(|local| self.by_content.get(local)) else {
+        let Some(first) = query.first().and_then(|local| self.by_local.get(local)) else {
             return MatchScores::default();
         };
-        let mut matching = Matching::default();
-        first.values().for_each(|holders| matching.unite(holders));
+        let mut active = ActiveRanks::default();
+        first.values().for_each(|holders| active.union_with(holders));
         for (&local, depth) in query[1..].iter().zip(1..) {
-            if let Some(lost) = self.split_off_lost(&mut matching, local) {
-                depths.record(&lost, depth);
+            if let Some(dropped) = self.split_off_dropped(&mut active, local) {
+                depths.record(&dropped, depth);
             }
-            if matching.is_empty() {
+            if active.is_empty() {
                 break;
             }
         }
-        depths.record(&matching, query.len());
+        depths.record(&active, query.len());
         depths.into_scores(|slot| self.ranks.rank(slot))
     }
 

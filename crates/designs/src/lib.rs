@@ -1,9 +1,10 @@
 //! Index designs other than the run index: baselines for benchmarks and independent checks.
 //!
-//! The service has one index, [`RunIndex`](flash_indexer_core::run::RunIndex). The designs here came before it. `bench` and
-//! `replay` measure them against it, and `doctor` checks a service with one of them, because a second implementation does not
-//! share the first one's mistakes. Every exact design equals the oracle of `flash-indexer-core` under any event order
-//! (`tests/equivalence.rs`).
+//! The service has one index, [`RunIndex`](flash_indexer_core::run::RunIndex). The designs of this crate are older. `bench`
+//! and `replay` compare them with the run index. `doctor` checks a service with the radix tree, because a second
+//! implementation does not share the bugs of the first one. Every exact design equals the oracle of `flash-indexer-core`
+//! under any order of events (`tests/equivalence.rs`); the inexact ones document their error, and `tests/inexact.rs` tests
+//! it.
 //!
 //! ```
 //! use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, SequenceHash, Tier, WorkerId, WorkerRank};
@@ -21,17 +22,17 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `design` | [`Design`]: the designs by name, the run index included |
+//! | `design` | [`Design`]: every design by its command-line name, the run index included |
 //! | `nested_map` | [`NestedMap`]: for each rank a map by local hash; inexact |
 //! | `inverted` | [`Inverted`]: one map by local hash for all ranks; inexact |
 //! | `radix_tree` | [`RadixTree`]: a tree of blocks with their holders |
 //! | `concurrent_radix_tree` | [`ConcurrentRadixTree`]: the same tree with a lock in each node |
-//! | `positional` | [`Positional`]: blocks by position, searched in jumps |
+//! | `positional` | [`Positional`]: blocks by position; a query jumps from checkpoint to checkpoint |
 //! | `actor` | [`Actor`]: shares a single-threaded design by giving it to a thread |
 //! | `thread_pool` | [`ThreadPool`]: applies the events of a shared design on a pool of threads |
-//! | `matching` | the ranks that still match while a query advances, and the depths of the others |
-//! | `holders`, `rank_set` | the ranks that hold a block, as bitsets |
-//! | `rank_slots`, `rank_table` | small numbers for ranks; a snapshot of them for concurrent readers |
+//! | `active_ranks` | the ranks that hold every block of a query so far, and the depths of the ranks that dropped out |
+//! | `holders`, `rank_set` | the ranks that hold a block, tier by tier, as bitsets |
+//! | `rank_slots`, `rank_table` | slot numbers of ranks, and their snapshots for concurrent readers |
 //! | `rank_blocks` | the blocks of one rank in the designs that look up by local hash alone |
 
 mod actor;
@@ -43,8 +44,8 @@ mod positional;
 mod radix_tree;
 mod thread_pool;
 
+mod active_ranks;
 mod holders;
-mod matching;
 mod rank_blocks;
 mod rank_set;
 mod rank_slots;
@@ -55,6 +56,6 @@ pub use self::concurrent_radix_tree::ConcurrentRadixTree;
 pub use self::design::{BoundedError, Design, UnknownDesign};
 pub use self::inverted::Inverted;
 pub use self::nested_map::NestedMap;
-pub use self::positional::{LostRankSearch, Positional, PositionalOptions};
+pub use self::positional::{DroppedRankSearch, Positional, PositionalOptions};
 pub use self::radix_tree::RadixTree;
 pub use self::thread_pool::{ThreadPool, ThreadPoolOptions};

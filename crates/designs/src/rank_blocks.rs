@@ -1,20 +1,21 @@
-//! What one rank holds, as a table by name: all that designs without places keep of it.
+//! The blocks of one rank by sequence hash, for the designs that look blocks up by local hash alone.
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{Applied, Block, BlockEvent, HeldBlock, PerTier, RankSize, RemovedCopies, SequenceHash, Tier};
 
-/// A rank's blocks by sequence hash.
+/// The blocks of one rank by sequence hash.
 #[derive(Debug, Default)]
 pub(super) struct RankBlocks {
     blocks: KeyedMap<SequenceHash, HeldBlock>,
     by_tier: PerTier<usize>,
 }
 
-/// What a design looks blocks up in by content. It is told when a rank's block appears in a tier
-/// and when it disappears from it, each once.
+/// A design's lookup structure by local hash. [`RankBlocks::apply`] keeps it in step with the rank's blocks.
 pub(super) trait Postings {
-    fn appear(&mut self, block: Block, tier: Tier);
-    fn disappear(&mut self, block: Block, tier: Tier);
+    /// Adds a block of the rank in a tier. Called once for each block and tier.
+    fn insert(&mut self, block: Block, tier: Tier);
+    /// Removes a block of the rank from a tier. Called once for each inserted block and tier.
+    fn remove(&mut self, block: Block, tier: Tier);
 }
 
 impl RankBlocks {
@@ -30,6 +31,7 @@ impl RankBlocks {
         self.blocks.values().copied().collect()
     }
 
+    /// Applies one event and updates `postings`. Returns what changed.
     pub(super) fn apply(&mut self, event: &BlockEvent, postings: &mut impl Postings) -> Applied {
         let mut applied = Applied::default();
         match event {
@@ -57,7 +59,7 @@ impl RankBlocks {
             BlockEvent::Cleared => {
                 applied.removed = self.blocks.len() as u64;
                 for held in std::mem::take(self).blocks.into_values() {
-                    disappear_everywhere(&held, postings);
+                    remove_from_all_tiers(&held, postings);
                 }
             }
         }
@@ -78,12 +80,12 @@ impl RankBlocks {
         if has_moved {
             let moved = std::mem::replace(known, new);
             self.uncount(&moved);
-            disappear_everywhere(&moved, postings);
+            remove_from_all_tiers(&moved, postings);
         }
         Applied { moved: u64::from(has_moved), ..self.add_copies(sequence, copies, postings) }
     }
 
-    /// More copies of a block in the table.
+    /// Adds copies to a block in the table.
     fn add_copies(
         &mut self,
         sequence: SequenceHash,
@@ -97,7 +99,7 @@ impl RankBlocks {
             return Applied { duplicate: 1, ..Applied::default() };
         }
         self.by_tier[tier] += 1;
-        postings.appear(Block { sequence, local: held.local }, tier);
+        postings.insert(Block { sequence, local: held.local }, tier);
         Applied { stored: 1, ..Applied::default() }
     }
 
@@ -116,7 +118,7 @@ impl RankBlocks {
             RemovedCopies::All => 0,
         };
         if held.copies[tier] == 0 {
-            postings.disappear(Block { sequence, local: held.local }, tier);
+            postings.remove(Block { sequence, local: held.local }, tier);
             self.by_tier[tier] -= 1;
             if held.copies.is_zero() {
                 self.blocks.remove(&sequence);
@@ -132,10 +134,10 @@ impl RankBlocks {
     }
 }
 
-fn disappear_everywhere(held: &HeldBlock, postings: &mut impl Postings) {
+fn remove_from_all_tiers(held: &HeldBlock, postings: &mut impl Postings) {
     for (tier, &copies) in held.copies.iter() {
         if copies > 0 {
-            postings.disappear(Block { sequence: held.sequence, local: held.local }, tier);
+            postings.remove(Block { sequence: held.sequence, local: held.local }, tier);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A set of ranks as bits.
+//! A set of ranks as a bitset over their slots.
 
-/// Words that need no allocation: fleets of up to 128 ranks.
+/// Words stored inline, without an allocation: 128 slots.
 const INLINE_WORDS: usize = 2;
 const WORD_BITS: u32 = u64::BITS;
 
-/// Rank slots as a bitset. Slots below 128 lie inline; the first one beyond makes it an allocated
-/// array of bits up to the highest slot, whatever that is.
+/// A set of rank slots. Slots below 128 are stored inline. The first higher slot moves the set to an allocated array of bits,
+/// which grows to the highest slot.
 #[derive(Debug, Clone)]
 pub(super) struct RankSet {
     words: Words,
@@ -25,19 +25,19 @@ impl Default for RankSet {
 
 impl RankSet {
     pub(super) fn insert(&mut self, slot: u32) {
-        let (word, bit) = place(slot);
+        let (word, bit) = word_and_bit(slot);
         self.words_mut(word + 1)[word] |= bit;
     }
 
     pub(super) fn remove(&mut self, slot: u32) {
-        let (word, bit) = place(slot);
+        let (word, bit) = word_and_bit(slot);
         if let Some(word) = self.words_mut(0).get_mut(word) {
             *word &= !bit;
         }
     }
 
     pub(super) fn contains(&self, slot: u32) -> bool {
-        let (word, bit) = place(slot);
+        let (word, bit) = word_and_bit(slot);
         self.words().get(word).is_some_and(|word| word & bit != 0)
     }
 
@@ -61,28 +61,28 @@ impl RankSet {
     }
 
     /// Adds every slot of `other`.
-    pub(super) fn unite(&mut self, other: &Self) {
+    pub(super) fn union_with(&mut self, other: &Self) {
         let others = other.words();
         for (word, other) in self.words_mut(others.len()).iter_mut().zip(others) {
             *word |= other;
         }
     }
 
-    /// Removes the slots that are not in `kept`, and returns them.
-    pub(super) fn split_off_outside(&mut self, kept: &Self) -> Self {
-        let mut outside = self.clone();
-        let keeping = kept.words().iter().copied().chain(std::iter::repeat(0));
-        for ((word, outside), kept) in self.words_mut(0).iter_mut().zip(outside.words_mut(0)).zip(keeping) {
-            *word &= kept;
-            *outside &= !kept;
+    /// Removes the slots that are not in `other` and returns them.
+    pub(super) fn split_off_difference(&mut self, other: &Self) -> Self {
+        let mut removed = self.clone();
+        let others = other.words().iter().copied().chain(std::iter::repeat(0));
+        for ((word, removed), other) in self.words_mut(0).iter_mut().zip(removed.words_mut(0)).zip(others) {
+            *word &= other;
+            *removed &= !other;
         }
-        outside
+        removed
     }
 
-    /// Removes the slots that are in `taken`, and returns them.
-    pub(super) fn split_off_inside(&mut self, taken: &Self) -> Self {
-        let outside = self.split_off_outside(taken);
-        std::mem::replace(self, outside)
+    /// Removes the slots that are in `other` and returns them.
+    pub(super) fn split_off_intersection(&mut self, other: &Self) -> Self {
+        let difference = self.split_off_difference(other);
+        std::mem::replace(self, difference)
     }
 
     fn words(&self) -> &[u64] {
@@ -92,7 +92,7 @@ impl RankSet {
         }
     }
 
-    /// The words, at least so many.
+    /// The words, at least `count` of them.
     fn words_mut(&mut self, count: usize) -> &mut [u64] {
         if let Words::Inline(words) = &self.words
             && count > INLINE_WORDS
@@ -111,8 +111,8 @@ impl RankSet {
     }
 }
 
-/// The word that a slot lies in, and its bit there.
-fn place(slot: u32) -> (usize, u64) {
+/// The index of a slot's word, and the slot's bit in that word.
+fn word_and_bit(slot: u32) -> (usize, u64) {
     ((slot / WORD_BITS) as usize, 1 << (slot % WORD_BITS))
 }
 
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rank_set_is_a_set(left in slots(), right in slots(), removed in slots()) {
+        fn a_rank_set_behaves_as_an_ordered_set(left in slots(), right in slots(), removed in slots()) {
             let (mut a, b) = (set_of(&left), set_of(&right));
             prop_assert_eq!(listed(&a), Vec::from_iter(left.iter().copied()));
             prop_assert_eq!(a.last(), left.last().copied());
@@ -154,14 +154,14 @@ mod tests {
             prop_assert!((0..1100).all(|slot| a.contains(slot) == left.contains(&slot)));
 
             let mut united = a.clone();
-            united.unite(&b);
+            united.union_with(&b);
             prop_assert_eq!(listed(&united), Vec::from_iter(left.union(&right).copied()));
 
             let mut rest = a.clone();
-            prop_assert_eq!(listed(&rest.split_off_inside(&b)), Vec::from_iter(left.intersection(&right).copied()));
+            prop_assert_eq!(listed(&rest.split_off_intersection(&b)), Vec::from_iter(left.intersection(&right).copied()));
             prop_assert_eq!(listed(&rest), Vec::from_iter(left.difference(&right).copied()));
 
-            let outside = a.split_off_outside(&b);
+            let outside = a.split_off_difference(&b);
             prop_assert_eq!(listed(&a), Vec::from_iter(left.intersection(&right).copied()));
             prop_assert_eq!(listed(&outside), Vec::from_iter(left.difference(&right).copied()));
 

@@ -1,10 +1,10 @@
-//! Small numbers for ranks, so that sets of them stay small.
+//! Slot numbers of ranks, so that sets of ranks are small bitsets.
 
 use flash_indexer_core::WorkerRank;
 use rustc_hash::FxHashMap;
 
-/// The ranks that hold something, each with a slot number and what a design keeps for it. Numbers
-/// are reused after [`RankSlots::release`].
+/// The ranks that hold blocks, each with a slot number and a design's state of the rank. [`RankSlots::release`] frees a
+/// number for reuse.
 #[derive(Debug, Clone)]
 pub(super) struct RankSlots<T> {
     slots: Vec<Option<(WorkerRank, T)>>,
@@ -19,11 +19,12 @@ impl<T> Default for RankSlots<T> {
 }
 
 impl<T> RankSlots<T> {
+    /// The slot of a rank; none if the rank has none.
     pub(super) fn slot(&self, rank: WorkerRank) -> Option<u32> {
         self.by_rank.get(&rank).copied()
     }
 
-    /// Gives a rank that has no slot a free one.
+    /// Assigns a free slot to a rank that has none, and returns it.
     pub(super) fn insert(&mut self, rank: WorkerRank, state: T) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -34,7 +35,7 @@ impl<T> RankSlots<T> {
         slot
     }
 
-    /// Frees a slot in use.
+    /// Frees the slot of a rank and drops its state.
     pub(super) fn release(&mut self, slot: u32) {
         if let Some((rank, _)) = self.slots[slot as usize].take() {
             self.by_rank.remove(&rank);
@@ -42,17 +43,17 @@ impl<T> RankSlots<T> {
         }
     }
 
-    /// The rank in a slot, if it is in use.
+    /// The rank in a slot; none if the slot is free.
     pub(super) fn rank(&self, slot: u32) -> Option<WorkerRank> {
         self.at(slot).map(|&(rank, _)| rank)
     }
 
-    /// The rank and the state in a slot, if it is in use.
+    /// The rank and the state in a slot; none if the slot is free.
     pub(super) fn at(&self, slot: u32) -> Option<&(WorkerRank, T)> {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    /// The state in a slot in use.
+    /// The state in a slot that is in use.
     pub(super) fn state_mut(&mut self, slot: u32) -> &mut T {
         &mut self.slots[slot as usize].as_mut().expect("the slot is in use").1
     }

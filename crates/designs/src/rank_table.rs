@@ -1,21 +1,23 @@
-//! Ranks and their slots where many threads look them up at once.
+//! Slot numbers of ranks for concurrent readers.
 
 use std::sync::Arc;
 
 use flash_indexer_core::{MatchScores, WorkerRank};
 use parking_lot::RwLock;
 
-use super::matching::Depths;
+use super::active_ranks::Depths;
 use super::rank_slots::RankSlots;
 
-/// [`RankSlots`] that threads share. A slot may go to another rank while a query is under way, so a
-/// query takes a snapshot at its start and leaves out ranks that have lost their slot at its end.
+/// [`RankSlots`] that threads share.
+///
+/// A slot can be reused for another rank while a query runs. So a query takes a snapshot at its start, and at its end leaves
+/// out the ranks whose slot was released in between.
 #[derive(Debug)]
 pub(super) struct RankTable<T> {
     slots: RwLock<Snapshot<T>>,
 }
 
-/// Ranks and slots at one moment.
+/// The slots at one moment.
 pub(super) type Snapshot<T> = Arc<RankSlots<Arc<T>>>;
 
 impl<T> Default for RankTable<T> {
@@ -25,7 +27,7 @@ impl<T> Default for RankTable<T> {
 }
 
 impl<T: Default> RankTable<T> {
-    /// Ranks and slots as they are now.
+    /// The current slots.
     pub(super) fn snapshot(&self) -> Snapshot<T> {
         Arc::clone(&self.slots.read())
     }
@@ -37,9 +39,10 @@ impl<T: Default> RankTable<T> {
             return depths.into_scores(|slot| after.rank(slot));
         }
         depths.into_scores(|slot| {
-            // A rank that comes back gets a new state, and this one lives as long as the snapshot.
-            let ((rank, was), (_, is)) = (before.at(slot)?, after.at(slot)?);
-            Arc::ptr_eq(was, is).then_some(*rank)
+            // A rank that is inserted again gets a new state, and the snapshot keeps the old one alive, so their addresses
+            // differ.
+            let ((rank, state_before), (_, state_after)) = (before.at(slot)?, after.at(slot)?);
+            Arc::ptr_eq(state_before, state_after).then_some(*rank)
         })
     }
 
@@ -47,7 +50,8 @@ impl<T: Default> RankTable<T> {
         self.slots.read().state(rank).cloned()
     }
 
-    /// A rank's slot and state. A new one copies the table if a query has a snapshot of it.
+    /// The slot and state of a rank, which is inserted if it has none. An insertion copies the slots if a query holds a
+    /// snapshot.
     pub(super) fn get_or_insert(&self, rank: WorkerRank) -> (u32, Arc<T>) {
         let known = |slots: &RankSlots<Arc<T>>| Some((slots.slot(rank)?, Arc::clone(slots.state(rank)?)));
         if let Some(known) = known(&self.slots.read()) {
@@ -60,6 +64,7 @@ impl<T: Default> RankTable<T> {
         })
     }
 
+    /// Frees a slot. Copies the slots if a query holds a snapshot.
     pub(super) fn release(&self, slot: u32) {
         Arc::make_mut(&mut self.slots.write()).release(slot);
     }

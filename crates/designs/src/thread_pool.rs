@@ -1,6 +1,6 @@
-//! An index whose changes are made by a pool of threads.
+//! A shared index whose changes run on a pool of threads.
 
-mod routes;
+mod assignments;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use flash_indexer_core::{
 };
 use parking_lot::RwLock;
 
-use self::routes::Routes;
+use self::assignments::ThreadAssignments;
 
-/// Size of a [`ThreadPool`].
+/// Threads and queue length of a [`ThreadPool`].
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadPoolOptions {
-    /// Threads that make changes.
+    /// Threads that apply changes.
     pub threads: NonZeroUsize,
-    /// Changes that may wait for each thread; whoever brings more waits until there is room.
+    /// Limit of changes in the queue of each thread. When it is reached, the submitting thread blocks until the queue has
+    /// room.
     pub queued_changes_max: NonZeroUsize,
 }
 
@@ -30,69 +31,67 @@ impl Default for ThreadPoolOptions {
     }
 }
 
-/// Makes the changes of a [`SharedIndex`] on threads of its own; reads run on the caller's thread.
+/// A [`SharedIndex`] whose changes run on dedicated threads; reads run on the caller's thread.
 ///
-/// The first change of a worker assigns it to the thread with the fewest workers, and all its
-/// changes go there until [`SharedIndex::remove_worker`] ends the assignment. So changes of one
-/// worker are made in order, by one thread, from wherever they are brought, as long as they are
-/// brought one after the other.
+/// The first change of a worker assigns the worker to the thread with the fewest workers. All changes of the worker run on
+/// that thread until [`SharedIndex::remove_worker`] ends the assignment. So the changes of one worker are applied in the
+/// order of their submission, whichever threads submit them, if two of them are never submitted at the same time.
 ///
 /// # Consistency
 ///
-/// [`ThreadPool::submit`] returns before its event is applied; reads see it once it is. `apply`,
-/// `clear_rank` and `remove_worker` wait until theirs is, and so for everything submitted before for
-/// that thread. [`ThreadPool::flush`] waits for everything submitted before. Otherwise the
-/// consistency is that of the index.
+/// [`ThreadPool::submit`] returns before its event is applied. `apply`, `clear_rank` and `remove_worker` block until their
+/// change and every earlier change in the queue of that thread is applied. [`ThreadPool::flush`] blocks until every change
+/// that was submitted before it is applied. Otherwise the consistency is that of the index.
 ///
 /// # Back-pressure
 ///
-/// Nothing is dropped: when a thread has [`ThreadPoolOptions::queued_changes_max`] changes waiting,
-/// whoever brings one more waits.
+/// The pool drops no change. When a thread has [`ThreadPoolOptions::queued_changes_max`] changes in its queue, a thread that
+/// submits one more blocks.
 ///
-/// The threads start with the pool and end when it is dropped, after what is waiting for them.
+/// The threads start with the pool. They end when the pool is dropped, after they have applied the queued changes.
 #[derive(Debug)]
 pub struct ThreadPool<S> {
     index: Arc<S>,
-    routes: RwLock<Routes>,
+    assignments: RwLock<ThreadAssignments>,
     queues: Vec<Sender<Job<S>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a thread is given to do.
+/// An entry of a thread's queue.
 enum Job<S> {
     Apply(WorkerRank, BlockEvent),
     Run(Task<S>),
 }
 
-/// Something whose outcome somebody waits for; it is given what submitted events have changed since
+/// A closure whose caller waits for the result. Its second argument is the sum of what submitted events have changed since
 /// the last flush.
 type Task<S> = Box<dyn FnOnce(&S, &mut Applied) + Send>;
 
 impl<S: SharedIndex + 'static> ThreadPool<S> {
-    /// Starts threads for `index`.
+    /// Starts the threads of a pool for `index`.
     ///
     /// # Panics
     ///
-    /// If the system cannot start a thread.
+    /// If the operating system refuses to start a thread.
     #[must_use]
     pub fn new(index: S, options: ThreadPoolOptions) -> Self {
         let index = Arc::new(index);
         let start = |_| {
             let (queue, jobs) = bounded(options.queued_changes_max.get());
             let index = Arc::clone(&index);
-            (queue, thread::spawn(move || work(&*index, &jobs)))
+            (queue, thread::spawn(move || run_jobs(&*index, &jobs)))
         };
         let (queues, threads) = (0..options.threads.get()).map(start).unzip();
-        Self { index, routes: RwLock::new(Routes::new(options.threads)), queues, threads }
+        Self { index, assignments: RwLock::new(ThreadAssignments::new(options.threads)), queues, threads }
     }
 
-    /// Queues one event of `rank`. What it changes is told by [`ThreadPool::flush`].
+    /// Queues one event of `rank`. [`ThreadPool::flush`] returns what it changed.
     pub fn submit(&self, rank: WorkerRank, event: BlockEvent) {
         self.send(self.thread_of(rank.worker), Job::Apply(rank, event));
     }
 
-    /// Waits until all events submitted before are applied, and returns what they have changed since
-    /// the last flush, all together.
+    /// Waits until every event submitted before is applied. Returns the sum of what the events submitted since the last flush
+    /// have changed.
     pub fn flush(&self) -> Applied {
         let take = |thread| self.start(thread, |_, submitted| std::mem::take(submitted));
         let answers: Vec<Receiver<Applied>> = (0..self.queues.len()).map(take).collect();
@@ -104,13 +103,13 @@ impl<S: SharedIndex + 'static> ThreadPool<S> {
     }
 
     fn thread_of(&self, worker: WorkerId) -> usize {
-        if let Some(thread) = self.routes.read().get(worker) {
+        if let Some(thread) = self.assignments.read().get(worker) {
             return thread;
         }
-        self.routes.write().get_or_assign(worker)
+        self.assignments.write().get_or_assign(worker)
     }
 
-    /// Runs something on a worker's thread, after what is queued there, and waits for it.
+    /// Runs `run` on the worker's thread after the changes queued there, and waits for the result.
     fn run<R: Send + 'static>(&self, worker: WorkerId, run: impl FnOnce(&S) -> R + Send + 'static) -> R {
         receive(&self.start(self.thread_of(worker), |index, _| run(index)))
     }
@@ -121,21 +120,21 @@ impl<S: SharedIndex + 'static> ThreadPool<S> {
         run: impl FnOnce(&S, &mut Applied) -> R + Send + 'static,
     ) -> Receiver<R> {
         let (reply, answer) = bounded(1);
-        // If whoever asked has gone, nobody misses the answer.
+        // A reply fails only if the caller has dropped the receiver, and then the result is not needed.
         self.send(thread, Job::Run(Box::new(move |index, submitted| drop(reply.send(run(index, submitted))))));
         answer
     }
 
     fn send(&self, thread: usize, job: Job<S>) {
-        self.queues[thread].send(job).expect("the threads work until the pool is dropped");
+        self.queues[thread].send(job).expect("the threads run until the pool is dropped");
     }
 }
 
 fn receive<R>(answer: &Receiver<R>) -> R {
-    answer.recv().expect("the threads do every job")
+    answer.recv().expect("the threads serve every job")
 }
 
-fn work<S: SharedIndex>(index: &S, jobs: &Receiver<Job<S>>) {
+fn run_jobs<S: SharedIndex>(index: &S, jobs: &Receiver<Job<S>>) {
     let mut submitted = Applied::default();
     for job in jobs {
         match job {
@@ -149,7 +148,7 @@ impl<S> Drop for ThreadPool<S> {
     fn drop(&mut self) {
         self.queues.clear();
         for thread in self.threads.drain(..) {
-            // A panic of the thread has reached whoever waited for what caused it.
+            // A panic of the thread has already panicked the caller of the change that caused it.
             drop(thread.join());
         }
     }
@@ -199,6 +198,6 @@ impl<S: SharedIndex + 'static> SharedIndex for ThreadPool<S> {
 
     fn remove_worker(&self, worker: WorkerId) {
         self.run(worker, move |index| index.remove_worker(worker));
-        self.routes.write().forget(worker);
+        self.assignments.write().unassign(worker);
     }
 }

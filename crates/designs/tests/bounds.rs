@@ -1,5 +1,4 @@
-//! What the concurrent designs promise beyond equality with the oracle: their bounds, and that they
-//! keep nothing.
+//! The limits of the concurrent designs, and the release of their memory when no rank holds a block.
 
 #[path = "../../core/tests/support/mod.rs"]
 mod support;
@@ -18,10 +17,10 @@ use support::Step;
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 
-/// A design with bounds, which says how many places it keeps.
+/// A design with limits that reports the number of its nodes or entries.
 trait Bounded: SharedIndex {
     fn with_limits(limits: NamingLimits) -> Self;
-    fn places(&self) -> usize;
+    fn entries(&self) -> usize;
 }
 
 impl Bounded for ConcurrentRadixTree {
@@ -29,7 +28,7 @@ impl Bounded for ConcurrentRadixTree {
         Self::new(limits)
     }
 
-    fn places(&self) -> usize {
+    fn entries(&self) -> usize {
         self.node_count()
     }
 }
@@ -40,7 +39,7 @@ impl Bounded for Positional {
         Self::new(PositionalOptions { jump_size, limits, ..PositionalOptions::default() })
     }
 
-    fn places(&self) -> usize {
+    fn entries(&self) -> usize {
         self.entry_count()
     }
 }
@@ -49,7 +48,7 @@ fn refused(index: &impl SharedIndex, step: &Step) -> u64 {
     step.apply(index).refused
 }
 
-/// With any bounds answers are never above the truth, and equal to it while nothing was refused.
+/// With any limits, answers are never above the oracle's, and equal to it while no block was refused.
 fn check_limits<I: Bounded>(
     limits: NamingLimits,
     steps: &[Step],
@@ -74,13 +73,13 @@ fn check_limits<I: Bounded>(
     for rank in index.ranks() {
         index.clear_rank(rank);
     }
-    prop_assert_eq!(index.places(), 0);
+    prop_assert_eq!(index.entries(), 0);
     Ok(())
 }
 
 fn limits() -> impl Strategy<Value = NamingLimits> {
-    let bound = || prop_oneof![0..4usize, Just(usize::MAX)];
-    (bound(), bound())
+    let limit = || prop_oneof![0..4usize, Just(usize::MAX)];
+    (limit(), limit())
         .prop_map(|(waiting_blocks_max, removed_blocks_max)| NamingLimits { waiting_blocks_max, removed_blocks_max })
 }
 
@@ -88,7 +87,7 @@ proptest! {
     #![proptest_config(support::cases(1000))]
 
     #[test]
-    fn concurrent_radix_tree(
+    fn concurrent_radix_tree_with_limits_never_claims_too_much(
         steps in support::stream(60),
         queries in vec(support::path(), 12),
         limits in limits(),
@@ -97,12 +96,16 @@ proptest! {
     }
 
     #[test]
-    fn positional(steps in support::stream(60), queries in vec(support::path(), 12), limits in limits()) {
+    fn positional_index_with_limits_never_claims_too_much(
+        steps in support::stream(60),
+        queries in vec(support::path(), 12),
+        limits in limits(),
+    ) {
         check_limits::<Positional>(limits, &steps, &queries)?;
     }
 }
 
-/// A chain so long that going through it by recursion would overflow a test's stack.
+/// A recursive drop of this chain would overflow the stack of a test.
 #[test]
 fn a_long_chain_is_dropped_node_by_node() {
     let blocks = |from: u64| (from..from + 1_000).map(|n| Block { sequence: SequenceHash(n), local: LocalHash(n) });

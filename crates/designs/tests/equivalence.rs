@@ -1,4 +1,4 @@
-//! Every exact design answers as the oracle does, after every step of any stream.
+//! Every exact design gives the answers of the oracle after every step of a random stream.
 
 #[path = "../../core/tests/support/equivalence.rs"]
 mod equivalence;
@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use flash_indexer_core::SharedIndex;
 use flash_indexer_designs::{
-    Actor, ConcurrentRadixTree, Design, LostRankSearch, Positional, PositionalOptions, RadixTree, ThreadPool,
+    Actor, ConcurrentRadixTree, Design, DroppedRankSearch, Positional, PositionalOptions, RadixTree, ThreadPool,
     ThreadPoolOptions,
 };
 use proptest::collection::vec;
@@ -34,26 +34,26 @@ macro_rules! equals_the_oracle {
 equals_the_oracle! { 3000;
     radix_tree: Design::RadixTree.build(),
     concurrent_radix_tree: Design::ConcurrentRadixTree.build(),
-    positional: jumping(2, LostRankSearch::Scan),
-    positional_binary: jumping(3, LostRankSearch::Binary),
+    positional: jumping(2, DroppedRankSearch::Scan),
+    positional_binary: jumping(3, DroppedRankSearch::Binary),
 }
 
-// What wraps a design is tested with fewer streams: its rules are not in question.
+// Variants and wrappers of designs above, with fewer streams.
 equals_the_oracle! { 300;
     positional_by_name: Design::Positional.build(),
     positional_binary_by_name: Design::PositionalBinary.build(),
     pooled: Box::new(ThreadPool::new(ConcurrentRadixTree::default(), pool())),
 }
 
-// Every question passes between threads twice.
+// Each request costs two thread switches, so there are few streams.
 equals_the_oracle! { 30;
     actor: Box::new(Actor::<RadixTree>::default()),
 }
 
-/// Queries of tests are short, so that jumps must be shorter.
-fn jumping(jump_size: usize, lost_rank_search: LostRankSearch) -> Box<dyn SharedIndex> {
+/// A positional index with jumps that are shorter than the queries of the tests.
+fn jumping(jump_size: usize, dropped_rank_search: DroppedRankSearch) -> Box<dyn SharedIndex> {
     let jump_size = NonZeroUsize::new(jump_size).expect("not zero");
-    Box::new(Positional::new(PositionalOptions { jump_size, lost_rank_search, ..PositionalOptions::default() }))
+    Box::new(Positional::new(PositionalOptions { jump_size, dropped_rank_search, ..PositionalOptions::default() }))
 }
 
 fn pool() -> ThreadPoolOptions {

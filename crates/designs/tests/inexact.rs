@@ -1,4 +1,4 @@
-//! The designs that look blocks up by content alone: exactly how far their answers are from the truth.
+//! The exact error of the designs that look blocks up by local hash alone.
 
 #[path = "../../core/tests/support/mod.rs"]
 mod support;
@@ -16,12 +16,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use support::{Step, check_equal_state, restore};
 
-/// What the designs define: the leading local hashes of which the rank holds any block in the tier or
-/// a faster one.
-fn by_content(oracle: &dyn SharedIndex, query: &[LocalHash]) -> MatchScores {
+/// The documented answer: the number of leading local hashes of which the rank holds any block in the tier or a faster one.
+fn documented_answer(oracle: &dyn SharedIndex, query: &[LocalHash]) -> MatchScores {
     let depth = |rank, tier| {
-        let contents = contents_within(oracle, rank, tier);
-        query.iter().take_while(|local| contents.contains(local)).count() as u32
+        let locals = locals_within(oracle, rank, tier);
+        query.iter().take_while(|local| locals.contains(local)).count() as u32
     };
     let matches = oracle.ranks().into_iter().map(|rank| {
         let mut blocks = PerTier::default();
@@ -31,14 +30,14 @@ fn by_content(oracle: &dyn SharedIndex, query: &[LocalHash]) -> MatchScores {
     MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }.sorted()
 }
 
-/// The local hashes of what a rank holds in a tier or a faster one.
-fn contents_within(oracle: &dyn SharedIndex, rank: WorkerRank, tier: Tier) -> BTreeSet<LocalHash> {
+/// The local hashes of the blocks that a rank holds in a tier or a faster one.
+fn locals_within(oracle: &dyn SharedIndex, rank: WorkerRank, tier: Tier) -> BTreeSet<LocalHash> {
     let is_within = |copies: &PerTier<u32>| copies.iter().any(|(held, &copies)| held <= tier && copies > 0);
     oracle.held(rank).iter().filter(|block| is_within(&block.copies)).map(|block| block.local).collect()
 }
 
-/// Answers are what the definition says; they are never below the truth, and above it exactly if the
-/// rank holds the content that comes next somewhere else.
+/// Checks that an answer is the documented one. It is never below the oracle's, and above it exactly if the rank holds the
+/// next local hash under another prefix.
 fn check_answers(index: &dyn SharedIndex, oracle: &dyn SharedIndex, query: &[LocalHash]) -> Result<(), TestCaseError> {
     let (found, exact) = (index.find(query), oracle.find(query));
     for rank in oracle.ranks() {
@@ -47,11 +46,11 @@ fn check_answers(index: &dyn SharedIndex, oracle: &dyn SharedIndex, query: &[Loc
         for tier in Tier::ALL {
             prop_assert!(found[tier] >= exact[tier]);
             let next = query.get(exact[tier] as usize);
-            let is_held_elsewhere = next.is_some_and(|next| contents_within(oracle, rank, tier).contains(next));
+            let is_held_elsewhere = next.is_some_and(|next| locals_within(oracle, rank, tier).contains(next));
             prop_assert_eq!(found[tier] > exact[tier], is_held_elsewhere);
         }
     }
-    prop_assert_eq!(found.sorted(), by_content(oracle, query));
+    prop_assert_eq!(found.sorted(), documented_answer(oracle, query));
     Ok(())
 }
 
@@ -78,31 +77,31 @@ fn check_design(design: Design, steps: &[Step], queries: &[Vec<LocalHash>]) -> R
     Ok(())
 }
 
-/// Contents that stand for one prefix each: the local hash of a block is made from all before it.
-fn unshared(path: &[LocalHash]) -> Vec<LocalHash> {
+/// Local hashes that stand for one prefix each: each is derived from the whole prefix.
+fn unique_locals(path: &[LocalHash]) -> Vec<LocalHash> {
     sequence_hashes(path).map(|hash| LocalHash(hash.0)).collect()
 }
 
-/// Without shared contents and without holes: whole chains in one tier, removed from their ends.
-fn orderly_steps() -> impl Strategy<Value = Vec<(WorkerRank, Vec<LocalHash>, bool)>> {
+/// Steps without shared local hashes and without gaps: whole chains in one tier, removed from their ends.
+fn gapless_steps() -> impl Strategy<Value = Vec<(WorkerRank, Vec<LocalHash>, bool)>> {
     vec((support::rank(), support::path(), any::<bool>()), 1..30)
 }
 
-fn check_orderly(
+fn check_gapless(
     design: Design,
     steps: &[(WorkerRank, Vec<LocalHash>, bool)],
     queries: &[Vec<LocalHash>],
 ) -> Result<(), TestCaseError> {
     let (index, oracle) = (design.build(), Locked::<Oracle>::default());
     for (rank, path, is_stored) in steps {
-        let chain = unshared(path);
+        let chain = unique_locals(path);
         let event = match is_stored {
             true => stored(&chain),
-            false => removed_with_all_that_follows(&oracle, *rank, &chain),
+            false => removed_with_descendants(&oracle, *rank, &chain),
         };
         prop_assert_eq!(index.apply(*rank, &event), oracle.apply(*rank, &event));
         for query in queries {
-            prop_assert_eq!(index.find(&unshared(query)).sorted(), oracle.find(&unshared(query)).sorted());
+            prop_assert_eq!(index.find(&unique_locals(query)).sorted(), oracle.find(&unique_locals(query)).sorted());
         }
     }
     Ok(())
@@ -113,7 +112,7 @@ fn stored(chain: &[LocalHash]) -> BlockEvent {
     BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 }
 }
 
-fn removed_with_all_that_follows(oracle: &dyn SharedIndex, rank: WorkerRank, chain: &[LocalHash]) -> BlockEvent {
+fn removed_with_descendants(oracle: &dyn SharedIndex, rank: WorkerRank, chain: &[LocalHash]) -> BlockEvent {
     let mut blocks: Vec<SequenceHash> = chain.last().map(|local| SequenceHash(local.0)).into_iter().collect();
     let mut visited = 0;
     while let Some(&parent) = blocks.get(visited) {
@@ -124,7 +123,7 @@ fn removed_with_all_that_follows(oracle: &dyn SharedIndex, rank: WorkerRank, cha
     BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All }
 }
 
-macro_rules! goes_by_content {
+macro_rules! looks_up_by_local_hash {
     ($($name:ident, $cases:literal: $design:ident;)*) => {
         $(mod $name {
             use super::*;
@@ -133,7 +132,7 @@ macro_rules! goes_by_content {
                 #![proptest_config(support::cases($cases))]
 
                 #[test]
-                fn claims_too_much_exactly_where_content_stands_elsewhere(
+                fn claims_too_much_exactly_where_a_rank_holds_the_next_local_hash_elsewhere(
                     steps in support::stream(40),
                     queries in vec(support::path(), 8),
                 ) {
@@ -141,18 +140,18 @@ macro_rules! goes_by_content {
                 }
 
                 #[test]
-                fn is_right_where_content_is_unshared_and_no_rank_has_holes(
-                    steps in orderly_steps(),
+                fn is_exact_where_local_hashes_are_unique_and_no_rank_has_gaps(
+                    steps in gapless_steps(),
                     queries in vec(support::path(), 8),
                 ) {
-                    check_orderly(Design::$design, &steps, &queries)?;
+                    check_gapless(Design::$design, &steps, &queries)?;
                 }
             }
         })*
     };
 }
 
-goes_by_content! {
+looks_up_by_local_hash! {
     nested_map, 1000: NestedMap;
     inverted, 1000: Inverted;
     actor, 30: Actor;

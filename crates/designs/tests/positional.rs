@@ -1,4 +1,4 @@
-//! Long sequences, over which the positional index really jumps, against the radix tree.
+//! The positional index against the radix tree, with sequences longer than a jump.
 
 #[path = "../../core/tests/support/mod.rs"]
 mod support;
@@ -10,15 +10,14 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
-use flash_indexer_designs::{LostRankSearch, Positional, PositionalOptions, RadixTree};
+use flash_indexer_designs::{DroppedRankSearch, Positional, PositionalOptions, RadixTree};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use support::check_equal;
 
 const LENGTH: usize = 200;
 
-/// A sequence that leaves a common one at `own_from` and returns to its contents 10 blocks later, so
-/// that two sequences differ where a jump does not look.
+/// A sequence that differs from a common one in the 10 blocks from `own_from`, between two checkpoints.
 fn sequence(own: u64, own_from: usize) -> Vec<LocalHash> {
     let is_own = |at: usize| own > 0 && (own_from..own_from + 10).contains(&at);
     (0..LENGTH).map(|at| LocalHash(if is_own(at) { own << 32 | at as u64 } else { at as u64 })).collect()
@@ -37,7 +36,7 @@ struct Change {
 impl Change {
     fn apply(&self, index: &dyn SharedIndex) {
         let Self { worker, tier, ref sequence, ref range, is_stored } = *self;
-        // Every worker has names of its own.
+        // Every worker has a different hash seed.
         let names: Vec<SequenceHash> =
             sequence_hashes(sequence).map(|hash| SequenceHash(hash.0.wrapping_add(worker))).collect();
         let event = if is_stored {
@@ -55,7 +54,7 @@ fn any_sequence() -> impl Strategy<Value = Vec<LocalHash>> {
     (0..3u64, prop_oneof![Just(40usize), Just(100)]).prop_map(|(own, own_from)| sequence(own, own_from))
 }
 
-/// Mostly what engines do, prefixes stored and ends removed; sometimes a hole or a late beginning.
+/// Mostly the changes of engines, stored prefixes and removed ends; sometimes a gap.
 fn change() -> impl Strategy<Value = Change> {
     let range = prop_oneof![
         6 => (1..=LENGTH).prop_map(|end| (true, 0..end)),
@@ -80,15 +79,15 @@ proptest! {
     #![proptest_config(support::cases(1000))]
 
     #[test]
-    fn jumps_of_any_size_find_what_the_radix_tree_finds(
+    fn jumps_of_any_size_give_the_answers_of_the_radix_tree(
         changes in vec(change(), 1..15),
         queries in vec(query(), 6),
         jump_size in prop_oneof![Just(64usize), Just(32), 1..300usize],
         is_binary in any::<bool>(),
     ) {
         let jump_size = NonZeroUsize::new(jump_size).expect("at least one");
-        let lost_rank_search = if is_binary { LostRankSearch::Binary } else { LostRankSearch::Scan };
-        let index = Positional::new(PositionalOptions { jump_size, lost_rank_search, ..PositionalOptions::default() });
+        let dropped_rank_search = if is_binary { DroppedRankSearch::Binary } else { DroppedRankSearch::Scan };
+        let index = Positional::new(PositionalOptions { jump_size, dropped_rank_search, ..PositionalOptions::default() });
         let tree = Locked::<RadixTree>::default();
         for change in &changes {
             change.apply(&index);
@@ -99,17 +98,17 @@ proptest! {
 }
 
 #[test]
-fn a_hole_and_a_stranger_at_the_checkpoint_are_not_jumped_over() {
+fn a_query_does_not_jump_over_a_gap_or_over_another_prefix_at_a_checkpoint() {
     let index = Positional::default();
     let common = sequence(0, 0);
     let change = |worker, sequence: &[LocalHash], range: Range<usize>, is_stored| {
         Change { worker, tier: Tier::Device, sequence: sequence.to_vec(), range, is_stored }.apply(&index);
     };
     change(0, &common, 0..LENGTH, true);
-    // Worker 1 has lost a block that no jump of 64 looks at.
+    // Worker 1 misses a block between two checkpoints of a jump of 64.
     change(1, &common, 0..LENGTH, true);
     change(1, &common, 70..71, false);
-    // Worker 2 has the query's contents at every checkpoint, after another beginning.
+    // Worker 2 holds the query's local hash at every checkpoint, under another prefix.
     change(2, &sequence(1, 40), 0..LENGTH, true);
 
     let found = index.find(&common).sorted();

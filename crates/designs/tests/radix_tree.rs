@@ -1,4 +1,4 @@
-//! What the radix tree promises beyond equality with the oracle: its bounds, and that it keeps nothing.
+//! The limits of the radix tree, the release of its nodes, and the order of its dumps.
 
 #[path = "../../core/tests/support/mod.rs"]
 mod support;
@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(support::cases(3000))]
 
     #[test]
-    fn an_empty_tree_keeps_no_node(steps in support::stream(40)) {
+    fn a_tree_without_held_blocks_has_no_node(steps in support::stream(40)) {
         let mut tree = RadixTree::default();
         for step in &steps {
             apply(&mut tree, step);
@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn limits_never_make_an_answer_too_high(
+    fn a_tree_with_limits_never_claims_too_much(
         steps in support::stream(60),
         queries in vec(support::path(), 12),
         waiting_blocks_max in 0..4usize,
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dump_names_parents_before_children(steps in support::stream(40)) {
+    fn a_dump_stores_parents_before_children(steps in support::stream(40)) {
         let mut tree = RadixTree::default();
         for step in &steps {
             apply(&mut tree, step);
@@ -77,21 +77,21 @@ proptest! {
         for rank in tree.ranks() {
             let held: Vec<SequenceHash> = tree.held(rank).iter().map(|block| block.sequence).collect();
             let mut named = Vec::new();
-            let mut unnamed_parents = Vec::new();
+            let mut late_parents = Vec::new();
             for event in tree.dump(rank) {
                 let BlockEvent::Stored { parent, blocks, .. } = event else { panic!("a dump only stores") };
-                unnamed_parents.extend(parent.filter(|parent| held.contains(parent) && !named.contains(parent)));
+                late_parents.extend(parent.filter(|parent| held.contains(parent) && !named.contains(parent)));
                 named.extend(blocks.iter().map(|block| block.sequence));
             }
-            // Only blocks that follow each other in a circle can come before their parent.
-            for parent in unnamed_parents {
-                prop_assert!(in_a_circle(&tree.held(rank), parent), "{:?} came after its child", parent);
+            // Only a block of a parent cycle can come before its parent.
+            for parent in late_parents {
+                prop_assert!(is_in_a_cycle(&tree.held(rank), parent), "{:?} came after its child", parent);
             }
         }
     }
 }
 
-fn in_a_circle(held: &[HeldBlock], start: SequenceHash) -> bool {
+fn is_in_a_cycle(held: &[HeldBlock], start: SequenceHash) -> bool {
     let parent_of = |sequence| held.iter().find(|block| block.sequence == sequence).and_then(|block| block.parent);
     let mut at = start;
     for _ in 0..=held.len() {
@@ -105,7 +105,7 @@ fn in_a_circle(held: &[HeldBlock], start: SequenceHash) -> bool {
 }
 
 #[test]
-fn waiting_blocks_are_bounded_and_the_refused_are_counted() {
+fn a_tree_at_its_limit_of_waiting_blocks_counts_further_blocks_as_refused() {
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
     let mut tree = RadixTree::new(NamingLimits { waiting_blocks_max: 2, ..NamingLimits::default() });
     let block = |n| Block { sequence: SequenceHash(n), local: LocalHash(n) };
@@ -122,5 +122,9 @@ fn waiting_blocks_are_bounded_and_the_refused_are_counted() {
     tree.apply(rank, &stored(None, &[1]));
     assert_eq!(tree.size(rank).waiting, 0);
     let found = tree.find(&[1, 2, 3, 4].map(LocalHash));
-    assert_eq!(found.get(rank).expect("it holds the start").blocks[Tier::Device], 3, "what was refused is not there");
+    assert_eq!(
+        found.get(rank).expect("the rank holds the first block").blocks[Tier::Device],
+        3,
+        "the tree does not hold the refused block"
+    );
 }

@@ -1,5 +1,5 @@
-//! Threads write different workers at once while others read: what they may see on the way, and that
-//! in the end everything is as if it had happened one after the other.
+//! Threads write different workers while others read. Readers see a worker that does not change exactly, and the final
+//! state is that of the same steps applied one after the other.
 
 #[path = "../../core/tests/support/mod.rs"]
 mod support;
@@ -21,10 +21,10 @@ use support::{Step, check_equal, path, stream};
 const WRITERS: u64 = 4;
 const STEPS_MAX: usize = 1_500;
 
-/// A worker that nobody changes while others do.
+/// A worker that does not change while others do.
 const QUIET: WorkerRank = WorkerRank { worker: WorkerId(1_000), dp_rank: DpRank(0) };
 
-/// The quiet worker's blocks: a prefix that the busy ones share.
+/// The blocks of the quiet worker, a prefix that the other workers share.
 fn quiet_chain() -> Vec<LocalHash> {
     [0, 1, 2, 0, 1, 2, 0, 1].map(LocalHash).to_vec()
 }
@@ -35,7 +35,7 @@ fn load_quiet(index: &dyn SharedIndex) {
     index.apply(QUIET, &BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 });
 }
 
-/// The stream of one writer: two workers that no other writer has.
+/// The stream of one writer: changes of two workers that no other writer changes.
 fn steps_of(writer: u64, runner: &mut TestRunner) -> Vec<Step> {
     let own = |worker: WorkerId| WorkerId(worker.0 + writer * 2);
     let own_rank = |rank: WorkerRank| WorkerRank { worker: own(rank.worker), ..rank };
@@ -48,7 +48,7 @@ fn steps_of(writer: u64, runner: &mut TestRunner) -> Vec<Step> {
     steps.collect()
 }
 
-/// Reads until the writers are done: the quiet worker is answered exactly all the time.
+/// Reads until the writers are done, and checks that every answer for the quiet worker is exact.
 fn read(index: &dyn SharedIndex, queries: &[Vec<LocalHash>], done: &AtomicBool) {
     let quiet = quiet_chain();
     while !done.load(Ordering::Relaxed) {
@@ -65,9 +65,9 @@ fn read(index: &dyn SharedIndex, queries: &[Vec<LocalHash>], done: &AtomicBool) 
     }
 }
 
-/// Lets threads `bring` the streams of several writers while others read, and compares what is there
-/// after `finish` with the oracle.
-fn check_threads(index: &dyn SharedIndex, bring: &(dyn Fn(&[Step]) + Sync), finish: &dyn Fn()) {
+/// Runs `write` with the streams of several writers on a thread each while other threads read. Compares the state after
+/// `finish` with the oracle.
+fn check_threads(index: &dyn SharedIndex, write: &(dyn Fn(&[Step]) + Sync), finish: &dyn Fn()) {
     let mut runner = TestRunner::new(Config::default());
     let streams: Vec<Vec<Step>> = (0..WRITERS).map(|writer| steps_of(writer, &mut runner)).collect();
     let queries = vec(path(), 30).new_tree(&mut runner).expect("paths are not filtered").current();
@@ -81,7 +81,7 @@ fn check_threads(index: &dyn SharedIndex, bring: &(dyn Fn(&[Step]) + Sync), fini
             scope.spawn(|| read(index, &queries, &done));
         }
         let _stops_readers = SetOnDrop(&done);
-        let writers: Vec<_> = streams.iter().map(|steps| scope.spawn(|| bring(steps))).collect();
+        let writers: Vec<_> = streams.iter().map(|steps| scope.spawn(|| write(steps))).collect();
         for writer in writers {
             writer.join().expect("writers do not fail");
         }
@@ -89,10 +89,10 @@ fn check_threads(index: &dyn SharedIndex, bring: &(dyn Fn(&[Step]) + Sync), fini
     });
 
     apply_all(&oracle, &streams.concat());
-    check_equal(index, &oracle, &queries).expect("as if one after the other");
+    check_equal(index, &oracle, &queries).expect("the final state is that of the oracle");
 }
 
-/// Ends the readers, also when something else has failed.
+/// Stops the readers, also if another thread panics.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -111,13 +111,13 @@ fn check_direct(index: &dyn SharedIndex) {
     check_threads(index, &|steps| apply_all(index, steps), &|| {});
 }
 
-/// Events are submitted, so that they queue; other changes wait for what is queued before them.
+/// Submits events to the queues of a pool. Other changes wait for the changes queued before them.
 fn check_pooled<I: SharedIndex + 'static>(index: I) {
     let (threads, queued) = (NonZeroUsize::new(3), NonZeroUsize::new(16));
     let options =
         ThreadPoolOptions { threads: threads.expect("not zero"), queued_changes_max: queued.expect("not zero") };
     let pool = ThreadPool::new(index, options);
-    let bring = |steps: &[Step]| {
+    let write = |steps: &[Step]| {
         for step in steps {
             match step {
                 Step::Event(rank, event) => pool.submit(*rank, event.clone()),
@@ -129,7 +129,7 @@ fn check_pooled<I: SharedIndex + 'static>(index: I) {
     let flush = || {
         pool.flush();
     };
-    check_threads(&pool, &bring, &flush);
+    check_threads(&pool, &write, &flush);
 }
 
 fn positional() -> Positional {
@@ -138,7 +138,7 @@ fn positional() -> Positional {
 }
 
 #[test]
-fn concurrent_radix_tree() {
+fn concurrent_writers_leave_the_concurrent_radix_tree_equal_to_the_oracle() {
     let tree = ConcurrentRadixTree::default();
     check_direct(&tree);
     for rank in tree.ranks() {
@@ -148,12 +148,12 @@ fn concurrent_radix_tree() {
 }
 
 #[test]
-fn concurrent_radix_tree_in_a_pool() {
+fn pooled_writers_leave_the_concurrent_radix_tree_equal_to_the_oracle() {
     check_pooled(ConcurrentRadixTree::default());
 }
 
 #[test]
-fn positional_index() {
+fn concurrent_writers_leave_the_positional_index_equal_to_the_oracle() {
     let index = positional();
     check_direct(&index);
     for rank in index.ranks() {
@@ -163,11 +163,11 @@ fn positional_index() {
 }
 
 #[test]
-fn positional_index_in_a_pool() {
+fn pooled_writers_leave_the_positional_index_equal_to_the_oracle() {
     check_pooled(positional());
 }
 
-/// Several workers store and remove the same chain over and over: each finds its own while it has it.
+/// Several workers store and clear the same chain repeatedly. Each finds its blocks while it holds them.
 fn check_joining_and_leaving(index: &dyn SharedIndex) {
     let chain = [1, 2, 3];
     let query = chain.map(LocalHash);
@@ -189,21 +189,21 @@ fn check_joining_and_leaving(index: &dyn SharedIndex) {
 }
 
 #[test]
-fn nobody_joins_a_node_that_is_being_unlinked() {
+fn no_rank_joins_a_node_during_its_unlinking() {
     let tree = ConcurrentRadixTree::default();
     check_joining_and_leaving(&tree);
     assert_eq!(tree.node_count(), 0);
 }
 
 #[test]
-fn nobody_joins_an_entry_that_is_being_removed() {
+fn no_rank_joins_an_entry_during_its_removal() {
     let index = positional();
     check_joining_and_leaving(&index);
     assert_eq!(index.entry_count(), 0);
 }
 
 #[test]
-fn a_flush_tells_what_submitted_events_have_changed() {
+fn a_flush_returns_the_changes_of_submitted_events() {
     let pool = ThreadPool::new(ConcurrentRadixTree::default(), ThreadPoolOptions::default());
     let block = Block { sequence: SequenceHash(1), local: LocalHash(1) };
     let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: vec![block], copies: 1 };

@@ -1,4 +1,4 @@
-//! How the wrappers that start threads end, and that they wait instead of dropping.
+//! The wrappers that start threads: their end, and their back-pressure.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use flash_indexer_designs::{Actor, ThreadPool, ThreadPoolOptions};
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 
-/// An index that does something first, whatever it is given.
-struct Watched<F> {
+/// An index that runs a closure before it applies an event.
+struct Instrumented<F> {
     index: Oracle,
     before_apply: F,
 }
 
-impl<F: FnMut() + Send + Sync> PrefixIndex for Watched<F> {
+impl<F: FnMut() + Send + Sync> PrefixIndex for Instrumented<F> {
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         (self.before_apply)();
         self.index.apply(rank, event)
@@ -48,13 +48,13 @@ impl<F: FnMut() + Send + Sync> PrefixIndex for Watched<F> {
     }
 }
 
-/// An index that counts what is applied. The counter has one more owner as long as the index lives.
-fn counting(applied: &Arc<AtomicUsize>) -> Watched<impl FnMut() + Send + Sync + 'static> {
+/// An index that counts applied events. The index owns a reference to the counter until it is dropped.
+fn counting(applied: &Arc<AtomicUsize>) -> Instrumented<impl FnMut() + Send + Sync + 'static> {
     let applied = Arc::clone(applied);
     let before_apply = move || {
         applied.fetch_add(1, Ordering::Relaxed);
     };
-    Watched { index: Oracle::default(), before_apply }
+    Instrumented { index: Oracle::default(), before_apply }
 }
 
 fn stored(n: u64) -> BlockEvent {
@@ -68,7 +68,7 @@ fn pool_options(threads: usize, queued: usize) -> ThreadPoolOptions {
 }
 
 #[test]
-fn an_actor_ends_with_its_thread_and_its_index() {
+fn a_dropped_actor_ends_its_thread_and_drops_its_index() {
     let applied = Arc::new(AtomicUsize::new(0));
     let actor = Actor::new(counting(&applied));
     assert_eq!(actor.apply(RANK, &stored(1)).stored, 1);
@@ -78,7 +78,7 @@ fn an_actor_ends_with_its_thread_and_its_index() {
 }
 
 #[test]
-fn a_pool_ends_with_its_threads_after_everything_submitted_is_applied() {
+fn a_dropped_pool_applies_submitted_events_before_its_threads_end() {
     let applied = Arc::new(AtomicUsize::new(0));
     let pool = ThreadPool::new(Locked::new(counting(&applied)), pool_options(3, 1_000));
     for n in 0..1_000 {
@@ -90,7 +90,7 @@ fn a_pool_ends_with_its_threads_after_everything_submitted_is_applied() {
 }
 
 #[test]
-fn indexes_that_know_their_size_say_so_through_wrappers() {
+fn a_pool_reports_the_memory_of_its_index() {
     let pool = ThreadPool::new(RunIndex::default(), pool_options(1, 1));
     let empty = pool.memory_bytes();
     assert_eq!(empty, RunIndex::default().memory_bytes());
@@ -101,7 +101,7 @@ fn indexes_that_know_their_size_say_so_through_wrappers() {
 }
 
 #[test]
-fn whoever_submits_to_a_full_queue_waits() {
+fn a_thread_that_submits_to_a_full_queue_blocks() {
     const QUEUED_MAX: usize = 5;
     const EVENTS: usize = 100;
     let submitted = Arc::new(AtomicUsize::new(0));
@@ -110,15 +110,17 @@ fn whoever_submits_to_a_full_queue_waits() {
         let submitted = Arc::clone(&submitted);
         move || {
             taken += 1;
-            // What can be submitted is; what cannot, waits until this event is applied.
+            // Waits until the queue is full. Further events are not submitted until this one is applied.
             while submitted.load(Ordering::SeqCst) < (taken + QUEUED_MAX).min(EVENTS) {
                 thread::yield_now();
             }
             assert!(submitted.load(Ordering::SeqCst) <= taken + QUEUED_MAX);
         }
     };
-    let pool =
-        ThreadPool::new(Locked::new(Watched { index: Oracle::default(), before_apply }), pool_options(1, QUEUED_MAX));
+    let pool = ThreadPool::new(
+        Locked::new(Instrumented { index: Oracle::default(), before_apply }),
+        pool_options(1, QUEUED_MAX),
+    );
     for n in 0..EVENTS {
         pool.submit(RANK, stored(n as u64));
         submitted.fetch_add(1, Ordering::SeqCst);

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use crate::support::{Step, check_equal, restore};
 
-/// Drives an index and the oracle with the same stream and compares them after every step; then
-/// checks that dumps restore the state, here and there, and that nothing is left when all is removed.
+/// Applies a stream to an index and to the oracle and compares them after every step. Then checks that dumps restore the
+/// state, in an index and in the oracle, and that an index without copies is empty.
 pub(crate) fn check_index(
     build: impl Fn() -> Box<dyn SharedIndex>,
     steps: &[Step],
@@ -15,7 +15,7 @@ pub(crate) fn check_index(
 ) -> Result<(), TestCaseError> {
     let (index, oracle) = (build(), Locked::<Oracle>::default());
     for (at, step) in steps.iter().enumerate() {
-        // What is said of events to come changes nothing, whatever happens until their turn.
+        // A prefetch changes no answer, whatever is applied before its event.
         if let Some(Step::Event(rank, event)) = steps.get(at + EVENTS_AHEAD) {
             index.prefetch(*rank, event);
         }

@@ -18,20 +18,20 @@ pub(crate) fn change(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
 
 #[derive(Debug, Clone)]
 pub(crate) enum GroupedStep {
-    Indexed(Step),
-    Further(WorkerRank, GroupChange),
+    Primary(Step),
+    Secondary(WorkerRank, GroupChange),
 }
 
-/// Streams in which a rank has one name for a prefix.
+/// Streams in which each prefix has one name in a rank.
 pub(crate) fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
-    vec(prop_oneof![support::consistent_step().prop_map(GroupedStep::Indexed), further()], 1..60)
+    vec(prop_oneof![support::consistent_step().prop_map(GroupedStep::Primary), secondary_step()], 1..60)
 }
 
-/// Any streams, also of engines that contradict themselves.
+/// Streams that include contradicting events.
 pub(crate) fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
-    let indexed = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Indexed).collect());
-    let further = further().prop_map(|step| vec![step]);
-    vec(prop_oneof![1 => indexed, 4 => further], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
+    let primary = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Primary).collect());
+    let secondary = secondary_step().prop_map(|step| vec![step]);
+    vec(prop_oneof![1 => primary, 4 => secondary], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
 }
 
 fn group() -> impl Strategy<Value = SecondaryGroup> {
@@ -45,7 +45,7 @@ fn group() -> impl Strategy<Value = SecondaryGroup> {
     prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| SecondaryGroup { id: GroupId(id), reach })
 }
 
-/// Some names of a chain, or any.
+/// Names of blocks of a chain, or any names.
 fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     let of_chain = support::path().prop_flat_map(move |path| {
         let names = support::names(rank, &path);
@@ -55,7 +55,7 @@ fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     prop_oneof![4 => of_chain, 1 => vec(support::any_hash(), 0..4)]
 }
 
-fn further() -> impl Strategy<Value = GroupedStep> {
+fn secondary_step() -> impl Strategy<Value = GroupedStep> {
     let event = |rank| {
         let stored = (support::tier(), named(rank), support::copies())
             .prop_map(|(tier, blocks, copies)| GroupEvent::Stored { tier, blocks, copies });
@@ -64,11 +64,11 @@ fn further() -> impl Strategy<Value = GroupedStep> {
         prop_oneof![3 => stored, 1 => removed]
     };
     (support::rank(), group()).prop_flat_map(move |(rank, group)| {
-        event(rank).prop_map(move |event| GroupedStep::Further(rank, change(group, event)))
+        event(rank).prop_map(move |event| GroupedStep::Secondary(rank, change(group, event)))
     })
 }
 
-/// Drives an index and the oracle with the same stream and compares their answers after every step.
+/// Applies a stream to an index and to the oracle, and compares them after every step.
 fn drive(
     steps: &[GroupedStep],
     index: &GroupedIndex,
@@ -77,7 +77,7 @@ fn drive(
     let mut oracle = GroupedOracle::default();
     for step in steps {
         match step {
-            GroupedStep::Indexed(step) => {
+            GroupedStep::Primary(step) => {
                 step.apply(index);
                 match step {
                     Step::Event(rank, event) => oracle.apply(*rank, event),
@@ -87,7 +87,7 @@ fn drive(
                     }
                 }
             }
-            GroupedStep::Further(rank, change) => {
+            GroupedStep::Secondary(rank, change) => {
                 index.apply_group(*rank, change);
                 oracle.apply_group(*rank, change);
             }
@@ -97,8 +97,8 @@ fn drive(
     Ok(())
 }
 
-/// The answers of a consistent stream are the oracle's; a dump restores them; and nothing is left when
-/// all is removed.
+/// Checks that answers over a consistent stream are those of the oracle, that a dump restores them, and that an index
+/// without copies is empty.
 pub(crate) fn check(
     build: impl Fn() -> Box<dyn SharedIndex>,
     steps: &[GroupedStep],
@@ -109,7 +109,7 @@ pub(crate) fn check(
         for query in queries {
             prop_assert_eq!(index.find(query).sorted(), oracle.find(query).sorted(), "{:?}", query);
         }
-        // One of them is enough: another one comes with another stream.
+        // One query a stream is enough: there are many streams.
         queries.first().map_or(Ok(()), |query| check_cuts(&index, oracle, query))
     })?;
     let restored = GroupedIndex::new(build());
@@ -129,7 +129,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// What is cut off explains every answer.
+/// Checks that the reported cuts explain every answer.
 fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash]) -> Result<(), TestCaseError> {
     let (found, prompt, indexed) = (index.find(query), index.find_prompt(query), oracle.find_indexed(query));
     for rank in all_ranks() {
@@ -146,7 +146,7 @@ fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash])
     Ok(())
 }
 
-/// Whatever an engine says, an answer is neither below the oracle's nor above what the indexed group holds.
+/// Checks that every answer is at least the oracle's and at most the depth of the primary group.
 pub(crate) fn check_bounds(
     index: &GroupedIndex,
     steps: &[GroupedStep],

@@ -1,8 +1,7 @@
-//! The radix tree with a lock in each node: threads query it and change different workers at once.
+//! The radix tree with a lock in each node: threads query it and change different workers at the same time.
 //!
-//! The tree is that of [`RadixTree`](super::RadixTree), with the same rules for waiting, removed and
-//! moved blocks. Nodes are shared by counted references instead of lying in one arena, and a node's
-//! holders are bitsets.
+//! The tree is that of [`RadixTree`](super::RadixTree), with the same rules for waiting, removed and moved blocks. Its
+//! nodes are reference-counted instead of stored in one arena, and the holders of a node are bitsets.
 
 mod find;
 mod node;
@@ -14,26 +13,29 @@ use flash_indexer_core::{Applied, BlockEvent, HeldBlock, LocalHash, MatchScores,
 use parking_lot::RwLock;
 
 use self::node::{Node, RankNodes};
-use super::matching::Depths;
+use super::active_ranks::Depths;
 use super::rank_table::RankTable;
 
-/// A radix tree that threads share without a lock around it.
+/// A radix tree that threads share without one lock around it.
 ///
 /// # Consistency
 ///
-/// The changes of one worker come from one thread at a time. A query runs on the caller's thread and
-/// locks one node at a time for reading; a change locks the nodes that it touches, a parent before
-/// its child, and waits for queries at those nodes only. So a query sees each block entirely or not
-/// at all, but may see an event of many blocks in part: for a rank that is being changed it can find
-/// any depth that blocks held at some moment during the query add up to. What it says of other ranks
-/// is exact, and with nobody writing everything is. A rank that held nothing at some moment during a
-/// query may be missing from the answer. `held` and `size` take a rank between two events.
+/// The changes of one worker come from one thread at a time. A query runs on the caller's thread and read-locks one node at a
+/// time. A change write-locks the nodes that it changes, a parent before its child, and waits only for queries at those
+/// nodes.
+///
+/// * A query sees each block of an event entirely or not at all, and can see the blocks of one event in part.
+/// * The answer for a rank that changes during the query is a depth of blocks that were each held at some moment of the
+///   query.
+/// * The answer for any other rank is exact.
+/// * A rank that held no block at some moment of the query can be missing from the answer.
+/// * `held` and `size` see a rank between two events.
 ///
 /// # Cost
 ///
-/// As [`RadixTree`](super::RadixTree); a query of depth *D* takes *D* locks and counts *D* references
-/// up and down. What a moved block takes along, and what follows a removed block beyond
-/// [`NamingLimits::removed_blocks_max`], is looked for among all that the rank has named.
+/// The cost of [`RadixTree`](super::RadixTree). In addition, a query of depth D takes D locks and changes D reference
+/// counts. Moving a block, and removing one beyond [`NamingLimits::removed_blocks_max`], visits every block that the rank
+/// has named if blocks follow it.
 #[derive(Debug, Default)]
 pub struct ConcurrentRadixTree {
     root: Arc<Node>,
@@ -42,13 +44,13 @@ pub struct ConcurrentRadixTree {
 }
 
 impl ConcurrentRadixTree {
-    /// An empty tree with the given bounds.
+    /// An empty tree with the given limits.
     #[must_use]
     pub fn new(limits: NamingLimits) -> Self {
         Self { root: Arc::default(), ranks: RankTable::default(), limits }
     }
 
-    /// Nodes in the tree: distinct prefixes, and twins. Walks the whole tree.
+    /// Number of nodes in the tree: distinct prefixes and twins. Walks the whole tree.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.root.count_below()
@@ -92,8 +94,7 @@ impl SharedIndex for ConcurrentRadixTree {
 }
 
 impl Drop for ConcurrentRadixTree {
-    /// Takes the tree apart node by node: left to itself, each node would drop its children within
-    /// its own drop, and a long chain would overflow the stack.
+    /// Drops the tree node by node. A recursive drop of a long chain would overflow the stack.
     fn drop(&mut self) {
         let mut pending = self.root.take_children();
         while let Some(node) = pending.pop() {

@@ -1,8 +1,7 @@
-//! One node, its lock, and how ranks join and leave it.
+//! A node of the concurrent radix tree, with its lock.
 //!
-//! Locks are taken a parent before its child and never the other way. A node is linked as long as it
-//! has holders or children; it is unlinked under its parent's and its own lock, so nobody joins a
-//! node that is being unlinked.
+//! A thread locks a parent before its child and never a child before its parent. A node is linked while it has holders or
+//! children. It is unlinked under its parent's lock and its own, so no rank joins a node during its unlinking.
 
 use std::sync::{Arc, Weak};
 
@@ -13,7 +12,7 @@ use parking_lot::RwLock;
 
 use crate::holders::Holders;
 
-/// A place in the tree.
+/// A node of the tree: one prefix, or one of its twins.
 #[derive(Debug)]
 pub(super) struct Node {
     parent: Weak<Node>,
@@ -21,7 +20,7 @@ pub(super) struct Node {
     state: RwLock<NodeState>,
 }
 
-/// What a node's lock protects.
+/// The state that a node's lock protects.
 #[derive(Debug, Default)]
 pub(super) struct NodeState {
     pub(super) holders: Holders,
@@ -38,8 +37,7 @@ impl NodeState {
 #[derive(Debug, Default)]
 pub(super) struct Children {
     first: KeyedMap<LocalHash, Arc<Node>>,
-    /// Further children with a local hash, by their address: only where one rank has several names
-    /// for one prefix.
+    /// Other children with a local hash, by their address. They exist only where one rank has several names for one prefix.
     twins: Option<Box<KeyedMap<LocalHash, Twins>>>,
 }
 
@@ -60,7 +58,7 @@ impl Children {
         self.first.is_empty()
     }
 
-    /// Makes a node the first child with its local hash; the one before it becomes a twin.
+    /// Makes a node the first child with its local hash. The previous first child becomes a twin.
     fn insert(&mut self, node: Arc<Node>) {
         let local = node.local;
         if let Some(before) = self.first.insert(local, node) {
@@ -69,7 +67,7 @@ impl Children {
         }
     }
 
-    /// Takes a node out, if it is there.
+    /// Removes a node if it is a child.
     fn remove(&mut self, node: &Arc<Node>) {
         let local = node.local;
         let is_first = self.first(local).is_some_and(|first| Arc::ptr_eq(first, node));
@@ -80,7 +78,7 @@ impl Children {
         }
     }
 
-    /// Takes out the twin at an address, or any.
+    /// Removes and returns the twin at `address`, or any twin if no address is given.
     fn take_twin(&mut self, local: LocalHash, address: Option<usize>) -> Option<Arc<Node>> {
         let by_local = self.twins.as_mut()?;
         let twins = by_local.get_mut(&local)?;
@@ -111,7 +109,7 @@ fn address(node: &Arc<Node>) -> usize {
 }
 
 impl Default for Node {
-    /// A root: it follows nothing.
+    /// A root: a node without a parent.
     fn default() -> Self {
         Self { parent: Weak::new(), local: LocalHash(0), state: RwLock::default() }
     }
@@ -122,9 +120,9 @@ impl Node {
         Self { parent: Arc::downgrade(parent), local, state: RwLock::new(state) }
     }
 
-    /// Reads the node while `look` runs; no other node may be locked in it.
-    pub(super) fn read<R>(&self, look: impl FnOnce(&NodeState) -> R) -> R {
-        look(&self.state.read())
+    /// Runs `read` under the node's read lock. `read` must not lock another node.
+    pub(super) fn read<R>(&self, read: impl FnOnce(&NodeState) -> R) -> R {
+        read(&self.state.read())
     }
 
     pub(super) fn take_children(&self) -> Vec<Arc<Self>> {
@@ -142,21 +140,22 @@ impl Node {
         count
     }
 
-    /// Makes a rank a holder unless it has a name for the node already.
+    /// Adds a rank as a holder. Returns false if the rank has named the node already.
     fn try_join(&self, slot: u32, tiers: Tiers) -> bool {
         let holders = &mut self.state.write().holders;
-        let is_free = !holders.has(slot);
+        let is_free = !holders.contains(slot);
         if is_free {
             holders.join(slot, tiers);
         }
         is_free
     }
 
-    /// Makes a rank a holder of a child: of the first one, or else of a new twin.
+    /// Adds a rank as a holder of the first child with that local hash, or of a new twin if the rank has named the first
+    /// child already.
     fn join_child(self: &Arc<Self>, local: LocalHash, slot: u32, tiers: Tiers) -> Arc<Self> {
         let joined =
             |state: &NodeState| state.children.first(local).filter(|child| child.try_join(slot, tiers)).cloned();
-        // Most blocks are known already: then the parent need only be read.
+        // Most blocks are in the tree already: then a read lock on the parent is enough.
         if let Some(child) = joined(&self.state.read()) {
             return child;
         }
@@ -170,8 +169,8 @@ impl Node {
         })
     }
 
-    /// The rank has no name for the node any more. Unlinks the node, and then its ancestors, as far
-    /// as nobody needs them.
+    /// Removes a rank and its name from the node. Then unlinks the node and its ancestors while they have neither holders nor
+    /// children.
     fn leave(self: &Arc<Self>, slot: u32) {
         let is_needed = {
             let mut state = self.state.write();
@@ -183,20 +182,20 @@ impl Node {
             && let Some(parent) = node.parent.upgrade()
         {
             let is_parent_needed = {
-                let mut above = parent.state.write();
-                // Somebody may have joined it since.
+                let mut parent_state = parent.state.write();
+                // A rank may have joined the node since.
                 if node.state.read().is_needed() {
                     return;
                 }
-                above.children.remove(&node);
-                above.is_needed()
+                parent_state.children.remove(&node);
+                parent_state.is_needed()
             };
             unneeded = (!is_parent_needed).then_some(parent);
         }
     }
 }
 
-/// The tree as one rank's writer sees it.
+/// The placement of one rank's blocks in the tree.
 pub(super) struct RankNodes<'t> {
     pub(super) root: &'t Arc<Node>,
     pub(super) slot: u32,
@@ -225,7 +224,7 @@ impl Placement for RankNodes<'_> {
         node.leave(self.slot);
     }
 
-    /// Nodes do not know their holders' names, so this goes over all that the rank has named.
+    /// Visits every block that the rank has named, because nodes do not store the names of their holders.
     fn below(
         &self,
         _: &Arc<Node>,

@@ -1,29 +1,29 @@
-//! The blocks at one position with one local hash.
+//! An entry of the table: the holders of the blocks at one position with one local hash.
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::keyed::{KeyedMap, KeyedSet};
 
 use crate::holders::Holders;
 
-/// Holders by prefix hash. Nearly always there is one prefix, and that takes no allocation.
+/// Holders by prefix hash. Most entries have one prefix, which needs no allocation.
 #[derive(Debug)]
 pub(super) enum Entry {
     Single { prefix: SequenceHash, holders: Holders },
-    Multi(Box<Multi>),
+    Multiple(Box<PrefixMap>),
 }
 
-/// Several prefixes that end in the same content.
+/// The holders of several prefixes of the same length with the same last local hash.
 #[derive(Debug, Default)]
-pub(super) struct Multi {
-    by_prefix: KeyedMap<SequenceHash, Filed>,
-    /// Twins of a prefix; the prefix itself may be held by nobody.
+pub(super) struct PrefixMap {
+    by_prefix: KeyedMap<SequenceHash, PrefixHolders>,
+    /// Twins of a prefix. The prefix itself can be without holders.
     twins: KeyedMap<SequenceHash, KeyedSet<SequenceHash>>,
 }
 
 #[derive(Debug, Default)]
-struct Filed {
+struct PrefixHolders {
     holders: Holders,
-    /// The prefix that this is another name for.
+    /// The prefix of which this is a twin.
     twin_of: Option<SequenceHash>,
 }
 
@@ -35,74 +35,78 @@ impl Entry {
     pub(super) fn holders(&self, prefix: SequenceHash) -> Option<&Holders> {
         match self {
             Self::Single { prefix: only, holders } => (*only == prefix).then_some(holders),
-            Self::Multi(multi) => multi.by_prefix.get(&prefix).map(|filed| &filed.holders),
+            Self::Multiple(map) => map.by_prefix.get(&prefix).map(|entry| &entry.holders),
         }
     }
 
     pub(super) fn holders_mut(&mut self, prefix: SequenceHash) -> Option<&mut Holders> {
         match self {
             Self::Single { prefix: only, holders } => (*only == prefix).then_some(holders),
-            Self::Multi(multi) => multi.by_prefix.get_mut(&prefix).map(|filed| &mut filed.holders),
+            Self::Multiple(map) => map.by_prefix.get_mut(&prefix).map(|entry| &mut entry.holders),
         }
     }
 
+    /// The holders of `prefix`, inserted if missing.
     pub(super) fn holders_or_insert(&mut self, prefix: SequenceHash) -> &mut Holders {
         if self.holders(prefix).is_some() {
-            return self.holders_mut(prefix).expect("it is there");
+            return self.holders_mut(prefix).expect("the holders were found above");
         }
-        &mut self.multi().by_prefix.entry(prefix).or_default().holders
+        &mut self.map().by_prefix.entry(prefix).or_default().holders
     }
 
-    /// The holders under another name for `prefix`.
+    /// The holders of `twin`, a second name for `prefix`. Inserted if missing.
     pub(super) fn twin_or_insert(&mut self, prefix: SequenceHash, twin: SequenceHash) -> &mut Holders {
-        let multi = self.multi();
-        multi.twins.entry(prefix).or_default().insert(twin);
-        let filed = multi.by_prefix.entry(twin).or_default();
-        filed.twin_of = Some(prefix);
-        &mut filed.holders
+        let map = self.map();
+        map.twins.entry(prefix).or_default().insert(twin);
+        let entry = map.by_prefix.entry(twin).or_default();
+        entry.twin_of = Some(prefix);
+        &mut entry.holders
     }
 
-    /// A prefix and its twins, as far as they are held.
+    /// A prefix and its twins, those with holders.
     pub(super) fn with_twins(&self, prefix: SequenceHash) -> impl Iterator<Item = (SequenceHash, &Holders)> {
         let twins = match self {
             Self::Single { .. } => None,
-            Self::Multi(multi) => multi.twins.get(&prefix),
+            Self::Multiple(map) => map.twins.get(&prefix),
         };
         let names = std::iter::once(prefix).chain(twins.into_iter().flatten().copied());
         names.filter_map(|name| Some((name, self.holders(name)?)))
     }
 
-    /// Takes out a prefix that nobody has a name for any more; says whether nothing is left.
+    /// Removes a prefix without holders. Returns true if the entry is empty afterwards.
     pub(super) fn remove(&mut self, prefix: SequenceHash) -> bool {
-        let Self::Multi(multi) = self else { return true };
-        if let Some(original) = multi.by_prefix.remove(&prefix).and_then(|filed| filed.twin_of)
-            && let Some(twins) = multi.twins.get_mut(&original)
+        let Self::Multiple(map) = self else { return true };
+        if let Some(original) = map.by_prefix.remove(&prefix).and_then(|entry| entry.twin_of)
+            && let Some(twins) = map.twins.get_mut(&original)
         {
             twins.remove(&prefix);
             if twins.is_empty() {
-                multi.twins.remove(&original);
+                map.twins.remove(&original);
             }
         }
-        if multi.by_prefix.len() == 1 && multi.twins.is_empty() {
-            let last = multi.by_prefix.drain().next();
-            *self = last.map(|(prefix, Filed { holders, .. })| Self::Single { prefix, holders }).expect("there is one");
+        if map.by_prefix.len() == 1 && map.twins.is_empty() {
+            let last = map.by_prefix.drain().next();
+            *self = last
+                .map(|(prefix, PrefixHolders { holders, .. })| Self::Single { prefix, holders })
+                .expect("the map has one prefix");
             return false;
         }
-        multi.by_prefix.is_empty()
+        map.by_prefix.is_empty()
     }
 
-    fn multi(&mut self) -> &mut Multi {
+    /// The map of the entry. Converts an entry with a single prefix.
+    fn map(&mut self) -> &mut PrefixMap {
         if let Self::Single { prefix, holders } = self {
-            let mut multi = Multi::default();
+            let mut map = PrefixMap::default();
             if !holders.is_empty() {
-                let filed = Filed { holders: std::mem::take(holders), twin_of: None };
-                multi.by_prefix.insert(*prefix, filed);
+                let entry = PrefixHolders { holders: std::mem::take(holders), twin_of: None };
+                map.by_prefix.insert(*prefix, entry);
             }
-            *self = Self::Multi(Box::new(multi));
+            *self = Self::Multiple(Box::new(map));
         }
         match self {
-            Self::Multi(multi) => multi,
-            Self::Single { .. } => unreachable!("it was made a multi just now"),
+            Self::Multiple(map) => map,
+            Self::Single { .. } => unreachable!("the entry was converted above"),
         }
     }
 }

@@ -1,39 +1,35 @@
-//! The positional index: blocks by their position in a sequence, so that a query can look at any
-//! position without going through those before it.
+//! The positional index: blocks by their position in a sequence, so that a query can look up any position directly.
 //!
 //! ```text
-//!  (0, A1) ─▶ Single: prefix A1      ─▶ {rank 0, rank 1}        a query of 150 blocks looks at
-//!  (1, C3) ─▶ Single: prefix A1 C3   ─▶ {rank 0}                positions 0, 64, 128 and 149, and
-//!  (2, D4) ─▶ Multi:  prefix A1 C3 D4 ─▶ {rank 0}               goes back only where it has lost
-//!                     prefix B2 C5 D4 ─▶ {rank 1}               ranks in between
+//!  (0, A1) ─▶ Single:   prefix A1       ─▶ {rank 0, rank 1}      a query of 150 blocks reads
+//!  (1, C3) ─▶ Single:   prefix A1 C3    ─▶ {rank 0}              positions 0, 64, 128 and 149. It
+//!  (2, D4) ─▶ Multiple: prefix A1 C3 D4 ─▶ {rank 0}              reads positions in between only
+//!                       prefix B2 C5 D4 ─▶ {rank 1}              where ranks dropped out.
 //! ```
 //!
 //! # Prefix hashes
 //!
-//! A block is filed under our own rolling hash of its prefix ([`sequence_hashes`]), computed when it
-//! gets its place, so engines may name blocks as they like. As everything that goes by hashes, an
-//! answer is right as long as different prefixes at one position with one last block have different
-//! 64-bit hashes.
+//! The table stores a block under our own rolling hash of its prefix ([`sequence_hashes`]), computed when the block is
+//! placed, so that engines can use any names. An answer is right if different prefixes of the same length with the same
+//! last local hash have different 64-bit prefix hashes.
 //!
-//! # What exactness costs
+//! # The cost of exactness
 //!
-//! Counting ranks at a checkpoint and concluding from an unchanged count that everybody went on
-//! would claim too much: where a rank has lost blocks in between, and where it holds another
-//! sequence with the same content at the checkpoint. So
+//! A query that compared only the number of ranks at two checkpoints would claim too much: a rank can miss blocks in
+//! between, and a rank can hold another sequence with the same local hash at the checkpoint. So
 //!
-//! * membership is tested rank by rank, as bitsets, under the query's own prefix hash. The query's
-//!   hashes are computed as far as it looks, one XXH3 of 16 bytes for each block; entries with one
-//!   prefix need the comparison as much as those with several.
-//! * only ranks without **holes** are jumped with: whose every held block follows held blocks, so
-//!   that the one at the checkpoint proves the ones before it. Holes are tracked rank by rank, tier
-//!   by tier and on the safe side (see [`Shape`]): a rank that has one is followed block by block
-//!   until it has none, all such ranks of a query together.
-//! * a rank with two names for one prefix is followed alone, block by block, along all its names.
+//! * a query tests membership rank by rank, with bitsets, under its own prefix hash. It computes prefix hashes up to the last
+//!   position that it reads, one XXH3 of 16 bytes for each block. Entries with a single prefix need that comparison too.
+//! * a query jumps only with ranks without **gaps**: every held block of the rank follows held blocks, so a block at a
+//!   checkpoint
+//!   proves the blocks before it. The index tracks gaps for each rank and tier, with false positives ([`JumpObstacles`]). A query
+//!   scans all matching ranks with gaps together, block by block.
+//! * a query follows a rank with several names for one prefix alone, block by block, along all its names.
 //!
 //! [`sequence_hashes`]: flash_indexer_core::hashing::sequence_hashes
 
 mod entry;
-mod rank;
+mod rank_state;
 mod search;
 mod table;
 mod twins;
@@ -46,20 +42,20 @@ use flash_indexer_core::{
 };
 use parking_lot::RwLock;
 
-use self::rank::{PositionalRank, Shape};
+use self::rank_state::{JumpObstacles, RankState};
 use self::search::Search;
-use self::table::{RankPlaces, Table};
-use super::matching::{Depths, Matching};
+use self::table::{RankEntries, Table};
+use super::active_ranks::{ActiveRanks, Depths};
 use super::rank_set::RankSet;
 use super::rank_table::RankTable;
 
-/// How the ranks that a jump has lost are looked for in what it skipped.
+/// How a query finds the depths of the ranks that dropped out during a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LostRankSearch {
-    /// Position by position from the last checkpoint: J lookups for a failed jump over J blocks.
+pub enum DroppedRankSearch {
+    /// A linear scan from the last checkpoint: J lookups for a jump over J blocks.
     #[default]
     Scan,
-    /// By halves: log J lookups for each depth at which ranks were lost.
+    /// A binary search: log J lookups for each depth at which ranks dropped out.
     Binary,
 }
 
@@ -68,9 +64,9 @@ pub enum LostRankSearch {
 pub struct PositionalOptions {
     /// Blocks from one checkpoint to the next.
     pub jump_size: NonZeroUsize,
-    /// How to find out where ranks were lost in between.
-    pub lost_rank_search: LostRankSearch,
-    /// Bounds of what a rank can make the index keep.
+    /// The search for the depths of dropped ranks.
+    pub dropped_rank_search: DroppedRankSearch,
+    /// Limits of the waiting and removed blocks of one rank.
     pub limits: NamingLimits,
 }
 
@@ -78,44 +74,46 @@ impl Default for PositionalOptions {
     fn default() -> Self {
         Self {
             jump_size: NonZeroUsize::new(64).expect("64 is not zero"),
-            lost_rank_search: LostRankSearch::default(),
+            dropped_rank_search: DroppedRankSearch::default(),
             limits: NamingLimits::default(),
         }
     }
 }
 
-/// An index by position that threads share, searched in jumps.
+/// An index of blocks by position. Threads share it, and a query jumps from checkpoint to checkpoint.
 ///
 /// # Consistency
 ///
-/// The changes of one worker come from one thread at a time. A query runs on the caller's thread and
-/// sees each position entirely or not at all; for a rank that is being changed it may see an event in
-/// part, and, as it does not look at every block, can find a depth that the rank had at no moment.
-/// What it says of other ranks is exact, and with nobody writing everything is. A rank that held
-/// nothing at some moment during a query may be missing from the answer. `held` and `size` take a
-/// rank between two events.
+/// The changes of one worker come from one thread at a time. A query runs on the caller's thread.
+///
+/// * A query sees each block of an event entirely or not at all, and can see the blocks of one event in part.
+/// * The answer for a rank that changes during the query can be a depth that the rank had at no moment, because the query
+///   does
+///   not read every block.
+/// * The answer for any other rank is exact.
+/// * A rank that held no block at some moment of the query can be missing from the answer.
+/// * `held` and `size` see a rank between two events.
 ///
 /// # Cost
 ///
-/// A query of depth *D* costs O(D / J) lookups for jumps of J blocks, as many again for ranks lost on
-/// the way as [`LostRankSearch`] says, D hashes of 16 bytes, and D lookups more if a matching rank has
-/// holes. Storing or removing a block costs one lookup by name and one by position. What a moved
-/// block takes along, and what follows a removed block beyond [`NamingLimits::removed_blocks_max`], is
-/// looked for among all that the rank has named.
+/// A query of depth D costs D / J lookups for jumps of J blocks, the lookups of [`DroppedRankSearch`], and D hashes of 16
+/// bytes. If a matching rank has gaps, the query costs D more lookups. Storing or removing a block costs one lookup by name
+/// and one by position. Moving a block, and removing one beyond [`NamingLimits::removed_blocks_max`], visits every block
+/// that the rank has named if blocks follow it.
 #[derive(Debug, Default)]
 pub struct Positional {
     table: Table,
-    ranks: RankTable<RwLock<PositionalRank>>,
-    not_to_jump: RwLock<NotToJump>,
+    ranks: RankTable<RwLock<RankState>>,
+    scanned_ranks: RwLock<ScannedRanks>,
     options: PositionalOptions,
 }
 
-/// The ranks that a query cannot jump with.
+/// The ranks that a query scans instead of jumping.
 #[derive(Debug, Default)]
-struct NotToJump {
-    /// Followed block by block, tier by tier.
-    with_holes: PerTier<RankSet>,
-    /// Followed alone.
+struct ScannedRanks {
+    /// Ranks with gaps, by tier. A query scans them together.
+    with_gaps: PerTier<RankSet>,
+    /// Ranks with twins. A query follows each of them alone.
     with_twins: RankSet,
 }
 
@@ -126,36 +124,35 @@ impl Positional {
         Self { options, ..Self::default() }
     }
 
-    /// Positions with blocks, each counted once for every local hash there.
+    /// Number of entries in the table: pairs of position and local hash.
     #[must_use]
     pub fn entry_count(&self) -> usize {
         self.table.len()
     }
 }
 
-impl NotToJump {
-    fn set(&mut self, slot: u32, shape: Shape) {
+impl ScannedRanks {
+    fn set(&mut self, slot: u32, obstacles: JumpObstacles) {
         for tier in Tier::ALL {
-            put(&mut self.with_holes[tier], slot, shape.may_have_holes(tier));
+            set_member(&mut self.with_gaps[tier], slot, obstacles.may_have_gaps(tier));
         }
-        put(&mut self.with_twins, slot, shape.has_twins());
+        set_member(&mut self.with_twins, slot, obstacles.has_twins());
     }
 
-    /// Takes the ranks that are not to be jumped with out of `matching`: those with holes, and the
-    /// slots of those with twins.
-    fn split_off(&self, matching: &mut Matching) -> (Matching, Vec<u32>) {
-        let twins = matching.0[Tier::External].iter().filter(|&slot| self.with_twins.contains(slot)).collect();
-        let mut with_holes = Matching::default();
+    /// Removes the scanned ranks from `active`. Returns the ranks with gaps, and the slots of the ranks with twins.
+    fn split_off(&self, active: &mut ActiveRanks) -> (ActiveRanks, Vec<u32>) {
+        let twins = active.0[Tier::External].iter().filter(|&slot| self.with_twins.contains(slot)).collect();
+        let mut with_gaps = ActiveRanks::default();
         for tier in Tier::ALL {
-            matching.0[tier].split_off_inside(&self.with_twins);
-            with_holes.0[tier] = matching.0[tier].split_off_inside(&self.with_holes[tier]);
+            active.0[tier].split_off_intersection(&self.with_twins);
+            with_gaps.0[tier] = active.0[tier].split_off_intersection(&self.with_gaps[tier]);
         }
-        (with_holes, twins)
+        (with_gaps, twins)
     }
 }
 
-fn put(set: &mut RankSet, slot: u32, is_in: bool) {
-    match is_in {
+fn set_member(set: &mut RankSet, slot: u32, is_member: bool) {
+    match is_member {
         true => set.insert(slot),
         false => set.remove(slot),
     }
@@ -165,12 +162,12 @@ impl SharedIndex for Positional {
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let (slot, state) = self.ranks.get_or_insert(rank);
         let mut state = state.write();
-        let PositionalRank { names, twins, shape } = &mut *state;
-        let placement = RankPlaces { table: &self.table, slot, twins };
+        let RankState { names, twins, obstacles } = &mut *state;
+        let placement = RankEntries { table: &self.table, slot, twins };
         let applied = RankWriter { placement, names, limits: self.options.limits }.apply(event);
-        let new_shape = Shape::of(names, *twins);
-        if std::mem::replace(shape, new_shape) != new_shape {
-            self.not_to_jump.write().set(slot, new_shape);
+        let new_obstacles = JumpObstacles::of(names, *twins);
+        if std::mem::replace(obstacles, new_obstacles) != new_obstacles {
+            self.scanned_ranks.write().set(slot, new_obstacles);
         }
         if names.is_empty() {
             self.ranks.release(slot);
@@ -182,12 +179,12 @@ impl SharedIndex for Positional {
         let before = self.ranks.snapshot();
         let mut search = Search::new(&self.table, query);
         let mut depths = Depths::default();
-        if let Some(mut matching) = search.start() {
-            let (with_holes, with_twins) = self.not_to_jump.read().split_off(&mut matching);
-            search.jump(matching, self.options, &mut depths);
-            search.follow(with_holes, &mut depths);
+        if let Some(mut active) = search.start() {
+            let (with_gaps, with_twins) = self.scanned_ranks.read().split_off(&mut active);
+            search.jump(active, self.options, &mut depths);
+            search.scan_all(with_gaps, &mut depths);
             for slot in with_twins {
-                depths.record_rank(slot, twins::depths_of(&mut search, slot));
+                depths.record_rank(slot, twins::depths_with_twins(&mut search, slot));
             }
         }
         self.ranks.scores(&before, depths)

@@ -1,18 +1,18 @@
-//! How a query jumps, and goes back for what a jump has lost.
+//! The search of a query: jumps between checkpoints, and scans where a jump drops ranks.
 
 use flash_indexer_core::hashing::next_sequence_hash;
 use flash_indexer_core::{LocalHash, SequenceHash};
 
 use super::entry::Entry;
 use super::table::Table;
-use super::{LostRankSearch, PositionalOptions};
-use crate::matching::{Depths, Matching};
+use super::{DroppedRankSearch, PositionalOptions};
+use crate::active_ranks::{ActiveRanks, Depths};
 
-/// One query on its way through the table.
+/// A query and its prefix hashes, computed as they are needed.
 pub(super) struct Search<'q> {
     table: &'q Table,
     query: &'q [LocalHash],
-    /// Prefix hashes of the query, as far as they were needed.
+    /// Prefix hashes of the query's first blocks.
     prefixes: Vec<SequenceHash>,
 }
 
@@ -25,84 +25,85 @@ impl<'q> Search<'q> {
         self.query
     }
 
-    /// The ranks that hold the first block under any name.
-    pub(super) fn start(&mut self) -> Option<Matching> {
+    /// The ranks that hold the first block, under any of their names.
+    pub(super) fn start(&mut self) -> Option<ActiveRanks> {
         let &first = self.query.first()?;
         self.read(0, |entry| {
-            let mut matching = Matching::default();
+            let mut active = ActiveRanks::default();
             let names = entry.with_twins(next_sequence_hash(None, first));
-            names.for_each(|(_, holders)| matching.unite(holders));
-            matching
+            names.for_each(|(_, holders)| active.union_with(holders));
+            active
         })
     }
 
-    /// Reads what the table has for a block of the query; the search must not be used in it.
-    pub(super) fn read<R>(&self, position: usize, look: impl FnOnce(&Entry) -> R) -> Option<R> {
-        self.table.read(position, self.query[position], look)
+    /// Runs `read` on the entry of the query's block at a position; none if there is no entry. `read` must not use the table.
+    pub(super) fn read<R>(&self, position: usize, read: impl FnOnce(&Entry) -> R) -> Option<R> {
+        self.table.read(position, self.query[position], read)
     }
 
-    /// Records the depths of ranks that hold the first block and have neither holes nor twins.
-    pub(super) fn jump(&mut self, mut matching: Matching, options: PositionalOptions, depths: &mut Depths) {
+    /// Records the depths of ranks that hold the first block and have neither gaps nor twins.
+    pub(super) fn jump(&mut self, mut active: ActiveRanks, options: PositionalOptions, depths: &mut Depths) {
         let last = self.query.len() - 1;
         let mut checkpoint = 0;
-        while checkpoint < last && !matching.is_empty() {
+        while checkpoint < last && !active.is_empty() {
             let next = checkpoint.saturating_add(options.jump_size.get()).min(last);
-            if let Some(lost) = self.split_off_lost(&mut matching, next) {
-                match options.lost_rank_search {
-                    LostRankSearch::Scan => self.scan(lost, checkpoint + 1, next, depths),
-                    LostRankSearch::Binary => self.halve(lost, checkpoint, next, depths),
+            if let Some(dropped) = self.split_off_dropped(&mut active, next) {
+                match options.dropped_rank_search {
+                    DroppedRankSearch::Scan => self.scan(dropped, checkpoint + 1, next, depths),
+                    DroppedRankSearch::Binary => self.bisect(dropped, checkpoint, next, depths),
                 }
             }
             checkpoint = next;
         }
-        depths.record(&matching, self.query.len());
+        depths.record(&active, self.query.len());
     }
 
-    /// Records the depths of ranks that hold the first block, block by block.
-    pub(super) fn follow(&mut self, matching: Matching, depths: &mut Depths) {
-        self.scan(matching, 1, self.query.len(), depths);
+    /// Records the depths of ranks that hold the first block, by a scan of every block.
+    pub(super) fn scan_all(&mut self, active: ActiveRanks, depths: &mut Depths) {
+        self.scan(active, 1, self.query.len(), depths);
     }
 
-    /// Records the depths of ranks that hold the block before `from` and at most the one before `to`.
-    fn scan(&mut self, mut matching: Matching, from: usize, to: usize, depths: &mut Depths) {
+    /// Records the depths of ranks that match up to `from` blocks at least and `to` blocks at most, by a linear scan.
+    fn scan(&mut self, mut active: ActiveRanks, from: usize, to: usize, depths: &mut Depths) {
         for position in from..to {
-            if matching.is_empty() {
+            if active.is_empty() {
                 return;
             }
-            if let Some(lost) = self.split_off_lost(&mut matching, position) {
-                depths.record(&lost, position);
+            if let Some(dropped) = self.split_off_dropped(&mut active, position) {
+                depths.record(&dropped, position);
             }
         }
-        depths.record(&matching, to);
+        depths.record(&active, to);
     }
 
-    /// Records the depths of ranks that hold the block at `held` and not the one at `lost`.
-    fn halve(&mut self, matching: Matching, held: usize, lost: usize, depths: &mut Depths) {
-        let mut pending = vec![(matching, held, lost)];
-        while let Some((mut matching, held, lost)) = pending.pop() {
-            if lost - held == 1 {
-                depths.record(&matching, lost);
+    /// Records the depths of ranks that hold the block at `held` and not the block at `missing`, by a binary search.
+    fn bisect(&mut self, active: ActiveRanks, held: usize, missing: usize, depths: &mut Depths) {
+        let mut pending = vec![(active, held, missing)];
+        while let Some((mut active, held, missing)) = pending.pop() {
+            if missing - held == 1 {
+                depths.record(&active, missing);
                 continue;
             }
-            let middle = held + (lost - held) / 2;
-            let lost_before = self.split_off_lost(&mut matching, middle);
-            pending.extend(lost_before.map(|matching| (matching, held, middle)));
-            if !matching.is_empty() {
-                pending.push((matching, middle, lost));
+            let middle = held + (missing - held) / 2;
+            let dropped = self.split_off_dropped(&mut active, middle);
+            pending.extend(dropped.map(|active| (active, held, middle)));
+            if !active.is_empty() {
+                pending.push((active, middle, missing));
             }
         }
     }
 
-    /// Takes out the ranks that do not hold the query's prefix up to a position there.
-    fn split_off_lost(&mut self, matching: &mut Matching, position: usize) -> Option<Matching> {
+    /// Removes the ranks that do not hold the query's block at `position` under the query's prefix hash, and returns them.
+    fn split_off_dropped(&mut self, active: &mut ActiveRanks, position: usize) -> Option<ActiveRanks> {
         let prefix = self.prefix(position);
-        let lost = self.read(position, |entry| Some(matching.split_off_lost(entry.holders(prefix)?)));
-        match lost.flatten() {
-            Some(lost) => lost,
-            None => Some(std::mem::take(matching)),
+        let dropped = self.read(position, |entry| Some(active.split_off_dropped(entry.holders(prefix)?)));
+        match dropped.flatten() {
+            Some(dropped) => dropped,
+            None => Some(std::mem::take(active)),
         }
     }
 
+    /// The prefix hash of the query's block at a position.
     fn prefix(&mut self, position: usize) -> SequenceHash {
         while self.prefixes.len() <= position {
             let local = self.query[self.prefixes.len()];

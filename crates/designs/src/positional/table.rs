@@ -1,4 +1,4 @@
-//! The table by position, and how ranks join and leave its entries.
+//! The table of entries by position and local hash.
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
@@ -17,17 +17,18 @@ pub(super) struct Table {
     entries: DashMap<(u32, LocalHash), Entry, KeyedState>,
 }
 
-/// Where a block is filed: all that is needed to find it, and what follows it.
+/// The address of a block in the table. It contains what the addresses of the blocks after it are computed from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    /// Blocks up to and including this one; none for the start of all sequences.
+pub(super) struct BlockAddress {
+    /// Number of blocks up to and including this one; zero before the first block of every sequence.
     depth: u32,
+    /// Whether the block is a twin: a second block of one rank for one prefix.
     is_twin: bool,
     local: LocalHash,
     prefix: SequenceHash,
 }
 
-impl Place {
+impl BlockAddress {
     const ROOT: Self = Self { depth: 0, is_twin: false, local: LocalHash(0), prefix: SequenceHash(0) };
 
     fn key(self) -> (u32, LocalHash) {
@@ -44,86 +45,97 @@ impl Table {
         self.entries.len()
     }
 
-    /// Reads the entry of a position while `look` runs; the table must not be used in it.
-    pub(super) fn read<R>(&self, position: usize, local: LocalHash, look: impl FnOnce(&Entry) -> R) -> Option<R> {
+    /// Runs `read` on the entry of a position under the lock of its shard. `read` must not use the table.
+    pub(super) fn read<R>(&self, position: usize, local: LocalHash, read: impl FnOnce(&Entry) -> R) -> Option<R> {
         let entry = self.entries.get(&(u32::try_from(position).ok()?, local))?;
-        Some(look(&entry))
+        Some(read(&entry))
     }
 
-    fn change(&self, place: Place, change: impl FnOnce(&mut Holders)) {
-        let mut entry = self.entries.get_mut(&place.key()).expect("a place has an entry");
-        change(entry.holders_mut(place.prefix).expect("a place has holders"));
+    fn change(&self, address: BlockAddress, change: impl FnOnce(&mut Holders)) {
+        let mut entry = self.entries.get_mut(&address.key()).expect("an address has an entry");
+        change(entry.holders_mut(address.prefix).expect("an address has holders"));
     }
 
-    fn join(&self, above: Place, local: LocalHash, sequence: SequenceHash, slot: u32, tiers: Tiers) -> Place {
-        let prefix = above.next_prefix(local);
-        let mut place = Place { depth: above.depth + 1, is_twin: false, local, prefix };
-        let mut entry = self.entries.entry(place.key()).or_insert_with(|| Entry::new(prefix));
-        if entry.holders(prefix).is_some_and(|holders| holders.has(slot)) {
-            place.is_twin = true;
-            place.prefix = twin_of(prefix, sequence);
-            entry.twin_or_insert(prefix, place.prefix).join(slot, tiers);
+    fn join(
+        &self,
+        parent: BlockAddress,
+        local: LocalHash,
+        sequence: SequenceHash,
+        slot: u32,
+        tiers: Tiers,
+    ) -> BlockAddress {
+        let prefix = parent.next_prefix(local);
+        let mut address = BlockAddress { depth: parent.depth + 1, is_twin: false, local, prefix };
+        let mut entry = self.entries.entry(address.key()).or_insert_with(|| Entry::new(prefix));
+        if entry.holders(prefix).is_some_and(|holders| holders.contains(slot)) {
+            address.is_twin = true;
+            address.prefix = twin_prefix(prefix, sequence);
+            entry.twin_or_insert(prefix, address.prefix).join(slot, tiers);
         } else {
             entry.holders_or_insert(prefix).join(slot, tiers);
         }
-        place
+        address
     }
 
-    fn leave(&self, place: Place, slot: u32) {
-        let Slot::Occupied(mut entry) = self.entries.entry(place.key()) else { return };
-        let holders = entry.get_mut().holders_mut(place.prefix).expect("a place has holders");
+    fn leave(&self, address: BlockAddress, slot: u32) {
+        let Slot::Occupied(mut entry) = self.entries.entry(address.key()) else { return };
+        let holders = entry.get_mut().holders_mut(address.prefix).expect("an address has holders");
         holders.leave(slot);
-        if holders.is_empty() && entry.get_mut().remove(place.prefix) {
+        if holders.is_empty() && entry.get_mut().remove(address.prefix) {
             entry.remove();
         }
     }
 }
 
-/// The hash that stands for a prefix under a rank's second name for it, so that what follows the two
-/// names is filed apart.
-fn twin_of(prefix: SequenceHash, name: SequenceHash) -> SequenceHash {
+/// The prefix hash of a twin. It depends on the twin's name, so that the blocks after each name have different addresses.
+fn twin_prefix(prefix: SequenceHash, name: SequenceHash) -> SequenceHash {
     let mut bytes = *b"twin of ........ named ........";
     bytes[8..16].copy_from_slice(&prefix.0.to_le_bytes());
     bytes[23..31].copy_from_slice(&name.0.to_le_bytes());
     SequenceHash(xxh3_64(&bytes))
 }
 
-/// The table as one rank's writer sees it.
-pub(super) struct RankPlaces<'t> {
+/// The placement of one rank's blocks in the table.
+pub(super) struct RankEntries<'t> {
     pub(super) table: &'t Table,
     pub(super) slot: u32,
-    /// Twins that the rank has.
+    /// Number of the rank's twins.
     pub(super) twins: &'t mut usize,
 }
 
-impl Placement for RankPlaces<'_> {
-    type Place = Place;
+impl Placement for RankEntries<'_> {
+    type Place = BlockAddress;
 
-    fn root(&self) -> Place {
-        Place::ROOT
+    fn root(&self) -> BlockAddress {
+        BlockAddress::ROOT
     }
 
-    fn join(&mut self, &above: &Place, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> Place {
-        let place = self.table.join(above, local, sequence, self.slot, tiers);
-        *self.twins += usize::from(place.is_twin);
-        place
+    fn join(&mut self, &parent: &BlockAddress, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> BlockAddress {
+        let address = self.table.join(parent, local, sequence, self.slot, tiers);
+        *self.twins += usize::from(address.is_twin);
+        address
     }
 
-    fn hold(&mut self, &place: &Place, tier: Tier) {
-        self.table.change(place, |holders| holders.hold(self.slot, tier));
+    fn hold(&mut self, &address: &BlockAddress, tier: Tier) {
+        self.table.change(address, |holders| holders.hold(self.slot, tier));
     }
 
-    fn release(&mut self, &place: &Place, tier: Tier) {
-        self.table.change(place, |holders| holders.release(self.slot, tier));
+    fn release(&mut self, &address: &BlockAddress, tier: Tier) {
+        self.table.change(address, |holders| holders.release(self.slot, tier));
     }
 
-    fn leave(&mut self, &place: &Place) {
-        self.table.leave(place, self.slot);
-        *self.twins -= usize::from(place.is_twin);
+    fn leave(&mut self, &address: &BlockAddress) {
+        self.table.leave(address, self.slot);
+        *self.twins -= usize::from(address.is_twin);
     }
 
-    /// Positions do not lead to those after them, so this goes over all that the rank has named.
-    fn below(&self, _: &Place, sequence: SequenceHash, names: &Lookup<Place>) -> Vec<(Place, SequenceHash)> {
+    /// Visits every block that the rank has named, because an entry does not link to the entries after it.
+    fn below(
+        &self,
+        _: &BlockAddress,
+        sequence: SequenceHash,
+        names: &Lookup<BlockAddress>,
+    ) -> Vec<(BlockAddress, SequenceHash)> {
         names.placed_below(sequence)
     }
 }

@@ -1,4 +1,4 @@
-//! Ranks that have several names for one prefix: what follows each name is followed.
+//! The search for ranks with several names for one prefix: it follows every name.
 
 use flash_indexer_core::hashing::next_sequence_hash;
 use flash_indexer_core::{PerTier, SequenceHash, Tier};
@@ -6,28 +6,27 @@ use flash_indexer_core::{PerTier, SequenceHash, Tier};
 use super::entry::Entry;
 use super::search::Search;
 
-/// One of the rank's names for the query's prefix.
-struct Name {
+/// One of a rank's names for the query's prefix.
+struct PrefixName {
     prefix: SequenceHash,
-    /// Fastest tier up to which the rank, using it and the faster ones, holds everything along the
-    /// names that led here.
+    /// The fastest tier such that this tier and the faster ones together hold every block along the chain of names.
     fastest: usize,
 }
 
-/// How many leading blocks of the query one rank holds along any of its names.
-pub(super) fn depths_of(search: &mut Search<'_>, slot: u32) -> PerTier<u32> {
+/// The number of leading blocks of the query that a rank holds along any chain of its names, tier by tier.
+pub(super) fn depths_with_twins(search: &mut Search<'_>, slot: u32) -> PerTier<u32> {
     let mut depths = PerTier::default();
-    let mut names: Vec<Name> = Vec::new();
+    let mut names: Vec<PrefixName> = Vec::new();
     for (position, &local) in search.query().iter().enumerate() {
-        let above = match position {
+        let parents = match position {
             0 => vec![(None, 0)],
             _ => names.iter().map(|name| (Some(name.prefix), name.fastest)).collect(),
         };
         let next = |entry: &Entry| {
             let mut next = Vec::new();
-            for (above, fastest) in above {
-                for (prefix, holders) in entry.with_twins(next_sequence_hash(above, local)) {
-                    next.push(Name { prefix, fastest: holders.tiers_of(slot).fastest().max(fastest) });
+            for (parent, fastest) in parents {
+                for (prefix, holders) in entry.with_twins(next_sequence_hash(parent, local)) {
+                    next.push(PrefixName { prefix, fastest: holders.tiers_of(slot).fastest().max(fastest) });
                 }
             }
             next.retain(|name| name.fastest < Tier::ALL.len());

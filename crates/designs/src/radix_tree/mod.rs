@@ -1,5 +1,4 @@
-//! The radix tree: one node for each distinct prefix, and for each rank a lookup from its own
-//! sequence hashes to nodes.
+//! The radix tree: one node for each distinct prefix, and for each rank a lookup from its sequence hashes to nodes.
 //!
 //! ```text
 //!  root ──A1──▶ node 1  {rank 0, rank 1}      rank 0: 0x11 → node 1, 0x12 → node 2
@@ -7,14 +6,13 @@
 //!                 └─D4─▶ node 3  {rank 1}
 //! ```
 //!
-//! A query follows local hashes from the root and drops ranks as it goes. An event goes through its
-//! rank's lookup: local hashes repeat in different places, sequence hashes do not. Two ranks may
-//! name one node differently; one rank that has two names for one prefix gets two nodes, twins.
+//! A query follows local hashes from the root and drops the ranks that do not hold a node. An event finds its nodes by the
+//! lookup of its rank, because a local hash occurs under many prefixes and a sequence hash under one. Two ranks can name
+//! one node differently. A rank that has two names for one prefix gets two nodes, called twins.
 //!
-//! Exact under any event order. A block whose parent the rank has not named is set aside until the
-//! parent is named; a block removed while blocks after it are held keeps its place in the lookup,
-//! so that they stay where they are and it can come back; a hash that changes its meaning takes what
-//! follows it along.
+//! The tree is exact under any order of events. A block waits until its rank has named its parent. A removed block keeps
+//! its node while its rank holds blocks after it, so that they stay in place and the block can be stored again. A sequence
+//! hash that is stored with another parent or local hash moves, and the blocks after it move with it.
 
 mod find;
 mod nodes;
@@ -27,11 +25,13 @@ use flash_indexer_core::{
 use self::nodes::{NodeId, Nodes, RankNodes};
 use super::rank_slots::RankSlots;
 
-/// A radix tree over local hashes with a set of holders in each node.
+/// A radix tree over local hashes, with the holders of a block in its node.
 ///
-/// Storing or removing a block costs a few hash lookups and a search among the node's holders; a
-/// query of depth *D* costs O(D × W) for W matching ranks, and more by the twins that it meets;
-/// clearing a rank costs what it holds. Single-threaded: wrap it for sharing.
+/// # Cost
+///
+/// Storing or removing a block costs a few hash lookups and a binary search in the node's holders. A query of depth D costs
+/// O(D × W) for W matching ranks, and more if the prompt has twins. Clearing a rank costs the blocks that it holds. One
+/// writer at a time; [`Locked`](flash_indexer_core::Locked) shares the tree.
 #[derive(Debug, Default)]
 pub struct RadixTree {
     nodes: Nodes,
@@ -40,13 +40,13 @@ pub struct RadixTree {
 }
 
 impl RadixTree {
-    /// An empty tree with the given bounds.
+    /// An empty tree with the given limits.
     #[must_use]
     pub fn new(limits: NamingLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// Nodes in the tree: distinct prefixes, and twins.
+    /// Number of nodes in the tree: distinct prefixes and twins.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len()
@@ -67,7 +67,7 @@ impl PrefixIndex for RadixTree {
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
         let found = find::find(&self.nodes, query).into_iter();
-        let rank_of = |slot| self.ranks.rank(slot).expect("a holder's slot is in use");
+        let rank_of = |slot| self.ranks.rank(slot).expect("the slot of a holder is in use");
         let matches = found.map(|(slot, blocks)| RankMatch { rank: rank_of(slot), blocks });
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }

@@ -1,25 +1,25 @@
-//! The tree itself: nodes in one arena, linked by number.
+//! The nodes of the tree, in one arena and linked by number.
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::naming::{Lookup, Placement, Tiers};
 use flash_indexer_core::{LocalHash, SequenceHash, Tier};
 
-/// Number of a node; reused after the node is gone.
+/// Number of a node. It is reused after the node is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NodeId(u32);
 
 impl NodeId {
-    /// The start of every sequence; holds no block.
+    /// The node before the first block of every sequence. It stands for no block.
     pub(super) const ROOT: Self = Self(0);
 }
 
-/// A rank that has a name for a node's block: exactly one.
+/// A rank that has named a node's block. A rank has one name for a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder {
     pub(super) slot: u32,
-    /// Where the rank holds the block; nowhere once it was removed while blocks after it are held.
+    /// The tiers in which the rank holds the block; none if the block was removed while the rank holds blocks after it.
     pub(super) tiers: Tiers,
-    /// The rank's name of the block.
+    /// The rank's sequence hash of the block.
     pub(super) sequence: SequenceHash,
 }
 
@@ -27,10 +27,10 @@ pub(super) struct Holder {
 struct Node {
     parent: NodeId,
     local: LocalHash,
-    /// The first child for each local hash; further ones are its twins.
+    /// The first child for each local hash. Other children with that local hash are its twins.
     children: KeyedMap<LocalHash, NodeId>,
-    /// Other nodes with the same parent and local hash, as a list: only where one rank has several
-    /// names for one prefix, whose followers must not be mixed up.
+    /// The list of other nodes with the same parent and local hash. They exist only where one rank has several names for one
+    /// prefix, so that the blocks after each name stay apart.
     next_twin: Option<NodeId>,
     previous_twin: Option<NodeId>,
     /// Ordered by slot.
@@ -43,7 +43,7 @@ impl Node {
     }
 }
 
-/// Arena of nodes. A node lives while it has holders or children.
+/// The arena of nodes. A node exists while it has holders or children.
 #[derive(Debug)]
 pub(super) struct Nodes {
     nodes: Vec<Node>,
@@ -75,7 +75,7 @@ impl Nodes {
         &self.at(node).holders
     }
 
-    /// Children of `node` that the rank has a name for. Looks at every child, of whatever rank.
+    /// The children of `node` that the rank has named. Visits the children of all ranks.
     fn children_of(&self, node: NodeId, slot: u32) -> impl Iterator<Item = (NodeId, SequenceHash)> {
         let children = self.at(node).children.values().flat_map(|&first| self.with_twins(Some(first)));
         children.filter_map(move |child| {
@@ -85,9 +85,8 @@ impl Nodes {
         })
     }
 
-    /// Makes a rank without a name for it a holder of a child of `node`: of the first child with that
-    /// local hash, or else of a new twin. Twins after the first are not looked through, so that many
-    /// of them cost no more than one.
+    /// Adds a holder to a child of `node`: to the first child with that local hash, or to a new twin if the rank has named
+    /// the first child already. It does not search the other twins, so its cost does not depend on their number.
     fn join_child(&mut self, node: NodeId, local: LocalHash, holder: Holder) -> NodeId {
         let first = self.child(node, local);
         if let Some(first) = first {
@@ -117,8 +116,8 @@ impl Nodes {
         id
     }
 
-    /// The rank has no name for the node any more. Drops the node, and then its ancestors, as far
-    /// as nobody needs them.
+    /// Removes a rank and its name from a node. Then drops the node and its ancestors while they have neither holders nor
+    /// children.
     fn leave(&mut self, node: NodeId, slot: u32) {
         let holders = &mut self.at_mut(node).holders;
         let at = holders.binary_search_by_key(&slot, |holder| holder.slot).expect("the rank is a holder");
@@ -132,7 +131,7 @@ impl Nodes {
         }
     }
 
-    /// Takes a node out of its parent's children and its twins' list, and empties it.
+    /// Removes a node from its parent's children and its list of twins, and empties it.
     fn unlink(&mut self, id: NodeId) {
         let node = std::mem::replace(self.at_mut(id), Node::new(NodeId::ROOT, LocalHash(0)));
         if let Some(next) = node.next_twin {
@@ -164,7 +163,7 @@ impl Nodes {
     }
 }
 
-/// The tree as one rank's writer sees it.
+/// The placement of one rank's blocks in the tree.
 pub(super) struct RankNodes<'t> {
     pub(super) nodes: &'t mut Nodes,
     pub(super) slot: u32,
@@ -193,7 +192,7 @@ impl Placement for RankNodes<'_> {
         self.nodes.leave(node, self.slot);
     }
 
-    /// Costs what the rank has below the node and the children that others have there.
+    /// Costs the rank's nodes below `node` and all children of these nodes.
     fn below(&self, &node: &NodeId, _: SequenceHash, _: &Lookup<NodeId>) -> Vec<(NodeId, SequenceHash)> {
         let mut below: Vec<(NodeId, SequenceHash)> = self.nodes.children_of(node, self.slot).collect();
         let mut visited = 0;

@@ -1,28 +1,29 @@
-//! Which thread makes a worker's changes.
+//! The assignment of workers to the threads of a pool.
 
 use std::num::NonZeroUsize;
 
 use flash_indexer_core::WorkerId;
 use rustc_hash::FxHashMap;
 
-/// Workers and their threads.
+/// The thread of each worker, by thread number.
 #[derive(Debug)]
-pub(super) struct Routes {
+pub(super) struct ThreadAssignments {
     threads: FxHashMap<WorkerId, usize>,
-    /// Workers of each thread.
+    /// Number of workers assigned to each thread.
     worker_counts: Vec<usize>,
 }
 
-impl Routes {
+impl ThreadAssignments {
     pub(super) fn new(threads: NonZeroUsize) -> Self {
         Self { threads: FxHashMap::default(), worker_counts: vec![0; threads.get()] }
     }
 
+    /// The thread of a worker that has one.
     pub(super) fn get(&self, worker: WorkerId) -> Option<usize> {
         self.threads.get(&worker).copied()
     }
 
-    /// The worker's thread; for a new one, the first of those with the fewest workers.
+    /// The thread of a worker. A worker without one is assigned to the first of the threads with the fewest workers.
     pub(super) fn get_or_assign(&mut self, worker: WorkerId) -> usize {
         *self.threads.entry(worker).or_insert_with(|| {
             let counts = self.worker_counts.iter_mut().enumerate();
@@ -32,7 +33,8 @@ impl Routes {
         })
     }
 
-    pub(super) fn forget(&mut self, worker: WorkerId) {
+    /// Ends the assignment of a worker.
+    pub(super) fn unassign(&mut self, worker: WorkerId) {
         if let Some(thread) = self.threads.remove(&worker) {
             self.worker_counts[thread] -= 1;
         }
@@ -44,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_keep_their_thread_and_new_ones_get_the_least_loaded() {
-        let mut routes = Routes::new(NonZeroUsize::new(2).expect("two"));
-        let mut assigned = |worker| routes.get_or_assign(WorkerId(worker));
+    fn a_worker_keeps_its_thread_and_a_new_worker_gets_the_least_loaded_thread() {
+        let mut assignments = ThreadAssignments::new(NonZeroUsize::new(2).expect("two"));
+        let mut assigned = |worker| assignments.get_or_assign(WorkerId(worker));
         assert_eq!([1, 2, 3, 4, 1, 3].map(&mut assigned), [0, 1, 0, 1, 0, 0]);
-        routes.forget(WorkerId(2));
-        assert_eq!(routes.get(WorkerId(2)), None);
-        assert_eq!([5, 6].map(|worker| routes.get_or_assign(WorkerId(worker))), [1, 0]);
+        assignments.unassign(WorkerId(2));
+        assert_eq!(assignments.get(WorkerId(2)), None);
+        assert_eq!([5, 6].map(|worker| assignments.get_or_assign(WorkerId(worker))), [1, 0]);
     }
 }
