@@ -1,7 +1,7 @@
 //! What this project wants to reach, and whether it does.
 
 use flash_indexer_bench::{Report, short};
-use flash_indexer_core::designs::Design;
+use flash_indexer_designs::Design;
 
 use crate::peers::{CHAIN_INDEX, DYNAMO_COMPRESSED, SMG_RADIX_TREE};
 

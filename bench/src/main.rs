@@ -19,7 +19,7 @@ use flash_indexer_bench::{
     Child, Contender, DesignContender, EventDensity, Measure, Observer, Play, Processes, RunOptions, SweepPoint,
     Workload, serve_child, sweep,
 };
-use flash_indexer_core::designs::Design;
+use flash_indexer_designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions};
 use flash_indexer_test_support::testdata;

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use flash_indexer_bench::{KnownHits, Play};
 use flash_indexer_core::SharedIndex;
-use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits};
+use flash_indexer_core::run::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use serde::{Deserialize, Serialize};
 
 use crate::peers::{TWO_LEVEL_LRU, two_level_lru_hits};

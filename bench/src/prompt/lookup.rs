@@ -1,9 +1,9 @@
 //! One pod with a long chain of blocks: storing it and finding it.
 
 use flash_indexer_bench::{Backend, Contender, DesignContender, Found, Setup, WorkerEvent};
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
+use flash_indexer_designs::Design;
 
 use super::{LOOKUP_BLOCKS, Line, Part, line, time, time_prepared};
 use crate::peers::TwoLevelLruPeer;

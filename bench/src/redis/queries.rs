@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use flash_indexer_bench::{Backend, Clock, Contender, Found, Latencies, LatencyFigures, Setup, WorkerEvent};
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::{LocalHash, PerTier, SharedIndex, Tier};
+use flash_indexer_designs::Design;
 use flash_indexer_redis::HolderId;
 
 use super::replica::{Replica, holder, wait_until};

@@ -1,7 +1,8 @@
 //! The designs of this project as contenders.
 
-use flash_indexer_core::designs::{Design, INDEX_BYTES_MIN, MemoryTooSmall, RunIndex, RunLimits, RunMatches};
+use flash_indexer_core::run::{INDEX_BYTES_MIN, MemoryTooSmall, RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::{EVENTS_AHEAD, LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
+use flash_indexer_designs::Design;
 
 use crate::backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
 

@@ -6,8 +6,8 @@ use flash_indexer_bench::{
     Backend, Contender, DesignContender, EventDensity, Finder, Found, Lane, Measure, Observer, Processes, RunOptions,
     Setup, WorkerEvent, Workload, keep_deepest, run, sweep,
 };
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::{BlockEvent, LocalHash};
+use flash_indexer_designs::Design;
 use flash_indexer_sim::FleetOptions;
 use flash_indexer_sim::workload::MooncakeTrace;
 

@@ -10,7 +10,7 @@ use flash_indexer_bench::{
     BoundedContender, Child, Contender, DesignContender, Measure, Observer, Processes, RESIDENT_UNAVAILABLE, Report,
     RunOptions, resident_bytes, serve_child,
 };
-use flash_indexer_core::designs::Design;
+use flash_indexer_designs::Design;
 use flash_indexer_sim::FleetOptions;
 use indicatif::ProgressBar;
 

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
-use flash_indexer_core::designs::Design;
+use flash_indexer_designs::Design;
 use tracing_subscriber::EnvFilter;
 
 use crate::trace::trace_file;

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use flash_indexer_core::DpRank;
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
     IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl, PredictionLimits, Registration, Server, ServerOptions,
     TierWeights,
@@ -20,7 +20,6 @@ use tracing::{debug, info, warn};
 use crate::byte_size::ByteSize;
 use crate::count::at_least_one;
 use crate::demo::{self, DemoArguments};
-use crate::design_name;
 use crate::discovery::{DiscoveryArguments, Engines};
 use crate::pods::PodArguments;
 use crate::stop;
@@ -64,12 +63,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_DECODERS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
     decoders: u16,
 
-    /// Design of every index.
-    #[arg(long, env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
-    index: Design,
-
     /// Let the indexes of all models together take no more memory than this, such as 2GiB; they forget
-    /// what is of least use, and answers say so. Only with the default design.
+    /// what is of least use, and answers say so.
     #[arg(long, env = "FLASH_INDEXER_MEMORY_MAX", value_name = "SIZE")]
     memory_max: Option<ByteSize>,
 
@@ -181,7 +176,6 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         body_bytes_max: arguments.body_bytes_max.get(),
         connections_max: arguments.connections_max.get(),
         indexer: IndexerOptions {
-            design: arguments.index,
             writer_threads: arguments.threads.into(),
             decoder_threads: (arguments.decoders > 0).then_some(arguments.decoders.into()),
             history_blocks_max: arguments.history_blocks_max,
@@ -258,10 +252,10 @@ fn raise_open_files_limit() {
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
 impl ServeArguments {
-    /// The bound of memory, if an index of the design can keep it.
+    /// The memory limit of all indexes; fails if one index would not fit.
     fn memory_max(&self) -> Result<Option<usize>> {
         let Some(ByteSize(bytes)) = self.memory_max else { return Ok(None) };
-        if let Err(error) = self.index.build_bounded(bytes) {
+        if let Err(error) = RunIndex::bounded(RunLimits::default(), bytes) {
             bail!("--memory-max: {error}");
         }
         Ok(Some(bytes))

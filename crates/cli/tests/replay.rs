@@ -138,7 +138,7 @@ fn mistakes_are_named_with_their_fix() {
         (&["replay", "t", "--block-size", "100"], "512"),
         (&["replay", "t", "--holes", "120"], "0 to 99"),
         (&["bench", "t", "--measures", "nonsense"], "query-under-writer"),
-        (&["serve", "--index", "nonsense"], "radix-tree"),
+        (&["serve", "--index", "run"], "unexpected argument '--index'"),
     ];
     for (arguments, part) in cases {
         let output = run(arguments);

@@ -1,20 +1,19 @@
-//! The pure heart of Flash Indexer: block identities, hashes, events, scores and index designs.
+//! The pure heart of Flash Indexer: block identities, hashes, events, scores, the oracle and the run index.
 //!
-//! Nothing here does I/O, reads a clock or logs, and nothing starts a thread except [`Actor`] and
-//! [`ThreadPool`], which end theirs when they are dropped. An index is a value that takes
+//! Nothing here does I/O, reads a clock, logs or starts a thread. An index is a value that takes
 //! [`BlockEvent`]s of one [`WorkerRank`] at a time and answers, for the local hashes of a prompt's
-//! blocks, how deep each rank holds that prefix.
+//! blocks, how deep each rank holds that prefix. Other index designs are in `flash-indexer-designs`.
 //!
 //! ```
-//! use flash_indexer_core::designs::RadixTree;
 //! use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
-//! use flash_indexer_core::{Block, BlockEvent, DpRank, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
+//! use flash_indexer_core::run::RunIndex;
+//! use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank};
 //!
 //! let block_size = BlockSize::new(2).expect("two is not zero");
 //! let locals = local_hashes(HashVariant::default(), &[7, 8, 9, 10], block_size, TokenWindow::Block);
 //! let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 //!
-//! let mut index = RadixTree::default();
+//! let index = RunIndex::default();
 //! index.apply(rank, &BlockEvent::Stored {
 //!     tier: Tier::Device,
 //!     parent: None,
@@ -25,26 +24,27 @@
 //! assert_eq!(scores.get(rank).expect("it holds the first block").blocks[Tier::Device], 1);
 //! ```
 
-pub mod designs;
 pub mod groups;
 pub mod hashing;
 pub mod keyed;
+pub mod naming;
 pub mod oracle;
 pub mod prefixes;
+pub mod run;
 
 mod event;
 mod held;
 mod ids;
 mod index;
+mod locked;
 mod scores;
-mod shared;
+mod shared_index;
 mod tiers;
 
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
 pub use index::{Applied, MemoryBound, PrefixIndex, RankSize};
+pub use locked::Locked;
 pub use scores::{MatchScores, RankMatch};
-pub use shared::{
-    ACTOR_REQUESTS_MAX, Actor, EVENTS_AHEAD, Locked, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions,
-};
+pub use shared_index::{EVENTS_AHEAD, SharedIndex};

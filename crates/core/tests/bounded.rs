@@ -6,9 +6,9 @@ mod support;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::run::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, MemoryBound, RemovedCopies, SequenceHash, SharedIndex, Tier,
     WorkerId, WorkerRank,

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::hashing::sequence_hashes;
+use flash_indexer_core::run::{INDEX_BYTES_MIN, RunIndex, RunLimits, RunMatches};
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };

@@ -1,28 +1,31 @@
 //! Ranks with several cache groups are answered as the brute-force statement of the rule says.
 
+#[path = "support/groups.rs"]
+mod grouped;
 mod support;
 
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{
-    Cut, GroupChange, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, RankEvent, Reach,
-    SecondaryGroup, Shortfall,
+    Cut, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, Reach, SecondaryGroup, Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
-use flash_indexer_core::oracle::GroupedOracle;
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, MatchScores, PerTier, RemovedCopies, SequenceHash, SharedIndex, Tier,
-    WorkerId, WorkerRank,
+    Block, BlockEvent, DpRank, LocalHash, PerTier, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::subsequence;
-use support::Step;
+
+use crate::grouped::{any_stream, change, check, check_bounds, consistent_stream};
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
 const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), reach: Reach::LastBlocks(2) };
 
-fn index(design: Design) -> GroupedIndex {
-    GroupedIndex::new(design.build())
+fn index() -> GroupedIndex {
+    GroupedIndex::new(run_index())
+}
+
+fn run_index() -> Box<dyn SharedIndex> {
+    Box::<RunIndex>::default()
 }
 
 fn locals(count: u64) -> Vec<LocalHash> {
@@ -46,10 +49,6 @@ fn group_stored(positions: &[usize], tier: Tier) -> GroupEvent {
     GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| names[at - 1]).collect(), copies: 1 }
 }
 
-fn told(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
-    GroupChange { group, event }
-}
-
 /// Usable blocks of the sequence, from device memory to all tiers.
 fn usable(index: &GroupedIndex, count: u64) -> [u32; 4] {
     index.find(&locals(count)).get(RANK).map(|found| found.blocks.0).unwrap_or_default()
@@ -57,30 +56,30 @@ fn usable(index: &GroupedIndex, count: u64) -> [u32; 4] {
 
 #[test]
 fn a_window_needs_its_last_blocks_and_no_others() {
-    let index = index(Design::Run);
+    let index = index();
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [8; 4], "one group so far");
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[5, 6], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [6; 4]);
     assert_eq!(usable(&index, 5), [0; 4], "the first five end in the middle of a window");
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[1], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[1], Tier::Device)));
     assert_eq!(usable(&index, 5), [1; 4], "a prefix that is shorter than the window needs all of its blocks");
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[8], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[8], Tier::Device)));
     assert_eq!(usable(&index, 8), [6; 4]);
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[7], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[7], Tier::Device)));
     assert_eq!(usable(&index, 8), [8; 4]);
 }
 
 #[test]
 fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it() {
-    let index = index(Design::Run);
+    let index = index();
     index.apply(RANK, &stored(8, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 7, 8], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 7, 8], Tier::Device)));
     let startable = |count| index.find_prompt(&locals(count)).get(RANK).map(|found| found.blocks.0);
     assert_eq!(usable(&index, 8), [8; 4]);
     assert_eq!(startable(8), Some([4; 4]), "the first seven blocks end in the middle of a window");
     assert_eq!(startable(4), None);
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[6], Tier::Host)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[6], Tier::Host)));
     assert_eq!(startable(8), Some([4, 8, 8, 8]));
     let other = WorkerRank { dp_rank: DpRank(1), ..RANK };
     index.apply(other, &stored(8, Tier::Device));
@@ -89,13 +88,13 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
 
 #[test]
 fn what_is_cut_off_is_told_block_by_block() {
-    let index = index(Design::Run);
+    let index = index();
     let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
-    index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[7, 8], Tier::Disk)));
+    index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[7, 8], Tier::Disk)));
     let missing = |position, held_in| MissingBlock { position, held_in };
     let of_whole = Shortfall { group: whole, missing_count: 1, missing: vec![missing(6, None)] };
     let on_disk = vec![missing(6, Some(Tier::Disk)), missing(7, Some(Tier::Disk))];
@@ -104,7 +103,7 @@ fn what_is_cut_off_is_told_block_by_block() {
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Host), cut(vec![of_window, of_whole.clone()]));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Disk), cut(vec![of_whole]));
 
-    index.apply_group(RANK, &told(whole, group_stored(&[7], Tier::Device)));
+    index.apply_group(RANK, &change(whole, group_stored(&[7], Tier::Device)));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Disk), None);
     let lacks = Shortfall { group: WINDOW, missing_count: 1, missing: vec![missing(5, None)] };
     let startable = Cut { usable: 4, wanted: 7, shortfalls: vec![lacks] };
@@ -114,52 +113,52 @@ fn what_is_cut_off_is_told_block_by_block() {
 
 #[test]
 fn only_the_first_missing_blocks_are_listed() {
-    let index = index(Design::Run);
+    let index = index();
     let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
     let blocks = MISSING_LISTED_MAX as u32 + 10;
     index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
-    index.apply_group(RANK, &told(whole, group_stored(&[], Tier::Device)));
+    index.apply_group(RANK, &change(whole, group_stored(&[], Tier::Device)));
     let cut = index.cut(RANK, &locals(u64::from(blocks)), blocks, Tier::Device).expect("it lacks everything");
     assert_eq!((cut.shortfalls[0].missing_count, cut.shortfalls[0].missing.len()), (blocks, MISSING_LISTED_MAX));
 }
 
 #[test]
 fn every_group_must_agree() {
-    let index = index(Design::Run);
+    let index = index();
     let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
     let state = SecondaryGroup { id: GroupId(2), reach: Reach::LastBlocks(1) };
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [6; 4]);
-    index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5], Tier::Device)));
+    index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5], Tier::Device)));
     assert_eq!(usable(&index, 8), [5; 4]);
-    index.apply_group(RANK, &told(state, group_stored(&[4], Tier::Device)));
+    index.apply_group(RANK, &change(state, group_stored(&[4], Tier::Device)));
     assert_eq!(usable(&index, 8), [4; 4]);
     let removed = |positions: &[usize]| {
         let blocks = positions.iter().map(|&at| names(8)[at - 1]).collect();
         GroupEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
     };
-    index.apply_group(RANK, &told(whole, removed(&[2])));
+    index.apply_group(RANK, &change(whole, removed(&[2])));
     assert_eq!(usable(&index, 8), [0; 4]);
-    let applied = index.apply_group(RANK, &told(whole, removed(&[2, 1])));
+    let applied = index.apply_group(RANK, &change(whole, removed(&[2, 1])));
     assert_eq!((applied.removed, applied.unknown), (1, 1));
 }
 
 #[test]
 fn tiers_are_used_together_in_every_group() {
-    let index = index(Design::Run);
+    let index = index();
     index.apply(RANK, &stored(6, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[5, 6], Tier::Disk)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[5, 6], Tier::Disk)));
     assert_eq!(usable(&index, 6), [4, 4, 6, 6]);
 }
 
 #[test]
 fn a_name_counts_where_it_stands_now() {
-    let index = index(Design::Run);
+    let index = index();
     index.apply(RANK, &stored(3, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[2, 3], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[2, 3], Tier::Device)));
     assert_eq!(usable(&index, 3), [3; 4]);
     let [first, second, third] = names(3)[..] else { panic!("three names") };
     let tell = |parent, sequence, local| {
@@ -185,9 +184,9 @@ fn a_name_counts_where_it_stands_now() {
 
 #[test]
 fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
-    let index = index(Design::Run);
+    let index = index();
     index.apply(RANK, &stored(4, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
     assert_eq!(index.size(RANK).blocks, 4);
     assert_eq!(index.apply(RANK, &BlockEvent::Cleared).removed, 4);
     assert!(index.ranks().is_empty());
@@ -210,198 +209,28 @@ fn a_window_reaches_the_blocks_before_the_next_token() {
     assert_eq!(reach(1), Reach::LastBlocks(0));
 }
 
-#[derive(Debug, Clone)]
-enum GroupedStep {
-    Indexed(Step),
-    Further(WorkerRank, GroupChange),
-}
-
-/// Streams in which a rank has one name for a prefix.
-fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
-    vec(prop_oneof![support::consistent_step().prop_map(GroupedStep::Indexed), further()], 1..60)
-}
-
-/// Any streams, also of engines that contradict themselves.
-fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
-    let indexed = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Indexed).collect());
-    let further = further().prop_map(|step| vec![step]);
-    vec(prop_oneof![1 => indexed, 4 => further], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
-}
-
-fn group() -> impl Strategy<Value = SecondaryGroup> {
-    let reach = |id| match id {
-        0 => Reach::LastBlocks(1),
-        1 => Reach::LastBlocks(2),
-        _ => Reach::Whole,
-    };
-    let usual = (0..3u32).prop_map(move |id| (id, reach(id)));
-    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, Reach::LastBlocks(blocks)));
-    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| SecondaryGroup { id: GroupId(id), reach })
-}
-
-/// Some names of a chain, or any.
-fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
-    let of_chain = support::path().prop_flat_map(move |path| {
-        let names = support::names(rank, &path);
-        let count = names.len();
-        prop_oneof![Just(names.clone()), subsequence(names, 0..=count)]
-    });
-    prop_oneof![4 => of_chain, 1 => vec(support::any_hash(), 0..4)]
-}
-
-fn further() -> impl Strategy<Value = GroupedStep> {
-    let event = |rank| {
-        let stored = (support::tier(), named(rank), support::copies())
-            .prop_map(|(tier, blocks, copies)| GroupEvent::Stored { tier, blocks, copies });
-        let removed = (support::tier(), named(rank), support::removed_copies())
-            .prop_map(|(tier, blocks, copies)| GroupEvent::Removed { tier, blocks, copies });
-        prop_oneof![3 => stored, 1 => removed]
-    };
-    (support::rank(), group()).prop_flat_map(move |(rank, group)| {
-        event(rank).prop_map(move |event| GroupedStep::Further(rank, told(group, event)))
-    })
-}
-
-/// Drives an index and the oracle with the same stream and compares their answers after every step.
-fn drive(
-    steps: &[GroupedStep],
-    index: &GroupedIndex,
-    mut compare: impl FnMut(&GroupedOracle) -> Result<(), TestCaseError>,
-) -> Result<(), TestCaseError> {
-    let mut oracle = GroupedOracle::default();
-    for step in steps {
-        match step {
-            GroupedStep::Indexed(step) => {
-                step.apply(index);
-                match step {
-                    Step::Event(rank, event) => oracle.apply(*rank, event),
-                    Step::ClearRank(rank) => oracle.clear_rank(*rank),
-                    Step::RemoveWorker(worker) => {
-                        all_ranks().filter(|rank| rank.worker == *worker).for_each(|rank| oracle.clear_rank(rank));
-                    }
-                }
-            }
-            GroupedStep::Further(rank, change) => {
-                index.apply_group(*rank, change);
-                oracle.apply_group(*rank, change);
-            }
-        }
-        compare(&oracle)?;
-    }
-    Ok(())
-}
-
-/// The answers of a consistent stream are the oracle's; a dump restores them; and nothing is left when
-/// all is removed.
-fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
-    let index = index(design);
-    drive(steps, &index, |oracle| {
-        for query in queries {
-            prop_assert_eq!(index.find(query).sorted(), oracle.find(query).sorted(), "{:?}", query);
-        }
-        // One of them is enough: another one comes with another stream.
-        queries.first().map_or(Ok(()), |query| check_cuts(&index, oracle, query))
-    })?;
-    let restored = GroupedIndex::new(design.build());
-    for rank in all_ranks() {
-        for event in index.dump_events(rank) {
-            restored.apply_event(rank, &event);
-        }
-    }
-    for query in queries {
-        prop_assert_eq!(restored.find(query).sorted(), index.find(query).sorted(), "{:?} restored", query);
-    }
-    all_ranks().for_each(|rank| remove_everything(&index, rank));
-    for query in queries {
-        prop_assert!(index.find(query).ranks.is_empty());
-    }
-    prop_assert!(index.ranks().is_empty());
-    Ok(())
-}
-
-/// What is cut off explains every answer.
-fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash]) -> Result<(), TestCaseError> {
-    let (found, prompt, indexed) = (index.find(query), index.find_prompt(query), oracle.find_indexed(query));
-    for rank in all_ranks() {
-        let blocks = |scores: &MatchScores| scores.get(rank).map(|found| found.blocks).unwrap_or_default();
-        for tier in Tier::ALL {
-            let held = blocks(&indexed)[tier];
-            let cuts = [index.cut(rank, query, held, tier), index.cut_prompt(rank, query, held, tier)];
-            for (cut, scores) in cuts.into_iter().zip([&found, &prompt]) {
-                prop_assert_eq!(cut.as_ref().map_or(held, |cut| cut.usable), blocks(scores)[tier]);
-                prop_assert!(cut.is_none_or(|cut| cut.usable < cut.wanted && !cut.shortfalls.is_empty()));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whatever an engine says, an answer is neither below the oracle's nor above what the indexed group holds.
-fn check_bounds(steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
-    let index = index(Design::Run);
-    let blocks = |scores: &MatchScores, rank| scores.get(rank).map(|found| found.blocks.0).unwrap_or_default();
-    drive(steps, &index, |oracle| {
-        for query in queries {
-            let (found, least, most) = (index.find(query), oracle.find(query), oracle.find_indexed(query));
-            for rank in all_ranks() {
-                for tier in 0..Tier::ALL.len() {
-                    let of = |scores| blocks(scores, rank)[tier];
-                    prop_assert!(of(&least) <= of(&found) && of(&found) <= of(&most), "{:?} of {:?}", query, rank);
-                }
-            }
-        }
-        Ok(())
-    })
-}
-
-fn all_ranks() -> impl Iterator<Item = WorkerRank> {
-    let ranks = (0..2).flat_map(|worker| (0..2).map(move |rank| (worker, rank)));
-    ranks.map(|(worker, rank)| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(rank) })
-}
-
-fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
-    for tier in Tier::ALL {
-        let blocks = index.held(rank).iter().map(|block| block.sequence).collect();
-        index.apply(rank, &BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
-    }
-    for event in index.dump_events(rank) {
-        let RankEvent::Secondary(GroupChange { group, event }) = event else { continue };
-        let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
-        index.apply_group(rank, &told(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
-    }
-}
-
 proptest! {
     #![proptest_config(support::cases(3000))]
 
     #[test]
     fn equals_the_brute_force_rule(steps in consistent_stream(), queries in vec(support::path(), 12)) {
-        check(Design::Run, &steps, &queries)?;
+        check(run_index, &steps, &queries)?;
     }
 
     #[test]
     fn contradictions_stay_within_bounds(steps in any_stream(), queries in vec(support::path(), 12)) {
-        check_bounds(&steps, &queries)?;
-    }
-}
-
-proptest! {
-    #![proptest_config(support::cases(300))]
-
-    #[test]
-    fn equals_it_beside_another_design(steps in consistent_stream(), queries in vec(support::path(), 12)) {
-        check(Design::RadixTree, &steps, &queries)?;
+        check_bounds(&index(), &steps, &queries)?;
     }
 }
 
 #[test]
 fn more_groups_than_are_kept_are_refused() {
-    let index = index(Design::Run);
+    let index = index();
     let group = |id| SecondaryGroup { id: GroupId(id), reach: Reach::LastBlocks(1) };
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
-        assert_eq!(index.apply_group(RANK, &told(group(id), group_stored(&[1], Tier::External))).stored, 1);
+        assert_eq!(index.apply_group(RANK, &change(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }
-    assert_eq!(index.apply_group(RANK, &told(group(99), group_stored(&[1, 2], Tier::Device))).refused, 2);
+    assert_eq!(index.apply_group(RANK, &change(group(99), group_stored(&[1, 2], Tier::Device))).refused, 2);
     index.apply(RANK, &stored(1, Tier::Device));
     let found = index.find(&locals(1)).get(RANK).map(|found| found.blocks);
     assert_eq!(found, Some(PerTier([0, 0, 0, 1])), "the last group's bits are its own");

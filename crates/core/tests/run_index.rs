@@ -5,9 +5,9 @@ mod support;
 #[path = "support/top.rs"]
 mod top;
 
-use flash_indexer_core::designs::RunIndex;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };

@@ -1,6 +1,6 @@
 //! What the run index keeps of content that has gone: nothing that grows.
 
-use flash_indexer_core::designs::{RunIndex, RunLimits, RunMemory};
+use flash_indexer_core::run::{RunIndex, RunLimits, RunMemory};
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };

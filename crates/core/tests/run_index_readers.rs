@@ -10,9 +10,9 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use flash_indexer_core::designs::{RunIndex, RunMatches};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::run::{RunIndex, RunMatches};
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, PerTier, PrefixIndex, RemovedCopies, SequenceHash, SharedIndex, Tier,
     WorkerId, WorkerRank,

@@ -4,9 +4,9 @@ mod support;
 #[path = "support/top.rs"]
 mod top;
 
-use flash_indexer_core::designs::{RunIndex, RunLimits};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{
     Applied, Block, BlockEvent, DpRank, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
     WorkerRank,

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
+use flash_indexer_designs::Design;
 use flash_indexer_server::{PodFilter, PredictedBlocks, PredictionLimits, TierWeights};
 use flash_indexer_test_support::testdata;
 use proptest::collection::vec;

@@ -1,9 +1,9 @@
 //! What a simulated engine publishes is true: an index fed with it predicts every hit.
 
-use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, Tier, WorkerId, WorkerRank};
+use flash_indexer_designs::RadixTree;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
 use flash_indexer_sim::{EngineOptions, Request, SimulatedEngine, TooLong};
 use flash_indexer_wire::{Encoding, EngineEvent, Translator, TranslatorOptions, decode_batch};

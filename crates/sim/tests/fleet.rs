@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{BlockEvent, LocalHash, Locked, SequenceHash, SharedIndex, Tier, WorkerRank};
 use flash_indexer_sim::workload::HashedPrompt;
 use flash_indexer_sim::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
@@ -45,11 +45,11 @@ fn depth(index: &dyn SharedIndex, query: &[LocalHash], rank: WorkerRank) -> usiz
 fn check(options: FleetOptions) -> Vec<FleetStep> {
     let steps = play(options);
     let oracle = Locked::<Oracle>::default();
-    let design = Design::DEFAULT.build();
+    let design = RunIndex::default();
     let mut reused = 0;
     for step in &steps {
         assert_eq!(depth(&oracle, &step.query, step.rank), step.reused);
-        assert_eq!(depth(&*design, &step.query, step.rank), step.reused);
+        assert_eq!(depth(&design, &step.query, step.rank), step.reused);
         reused += step.reused;
         for event in &step.events {
             let (applied, expected) = (design.apply(step.rank, event), oracle.apply(step.rank, event));

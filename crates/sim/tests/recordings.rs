@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, local_hashes};
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, RankMatch, RemovedCopies, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_sim::{RecordedLine, RecordedMessage, RecordedRequest, Recording, reusable_blocks};
 use flash_indexer_test_support::testdata;
@@ -23,7 +23,7 @@ struct Follower {
 
 impl Follower {
     fn new(block_size: BlockSize) -> Self {
-        let index = GroupedIndex::new(Design::DEFAULT.build());
+        let index = GroupedIndex::new(Box::<RunIndex>::default());
         Self { index, block_size, translators: BTreeMap::new(), further_groups: false, contradictions: 0 }
     }
 

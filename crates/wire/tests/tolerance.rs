@@ -1,9 +1,11 @@
 //! What engines may send besides the recorded forms, and what must not hurt.
 
-use flash_indexer_core::designs::{Design, NamingLimits, RadixTree};
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_core::naming::NamingLimits;
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, SequenceHash, WorkerId, WorkerRank};
+use flash_indexer_designs::RadixTree;
 use flash_indexer_wire::{
     BatchError, BatchOutline, EngineAdapter, EngineEvent, EventError, ExtraKey, FrameError, LiveMessage, ReplayReply,
     TokenIds, Translator, TranslatorOptions, decode_batch,
@@ -321,7 +323,7 @@ fn take_in(payload: &[u8]) {
         removed_copies: RemovedCopies::One,
     });
     let mut index = RadixTree::new(NamingLimits { waiting_blocks_max: 2, removed_blocks_max: 2 });
-    let grouped = GroupedIndex::new(Design::DEFAULT.build());
+    let grouped = GroupedIndex::new(Box::<RunIndex>::default());
     let rank = WorkerRank { worker: WorkerId(1), dp_rank: batch.dp_rank.unwrap_or_default() };
     for event in batch.events.flatten() {
         for change in translator.translate(&event).into_iter().flatten() {

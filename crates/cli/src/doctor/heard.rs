@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{
     BlockEvent, DpRank, HeldBlock, LocalHash, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
+use flash_indexer_designs::Design;
 use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, Unusable, decode_batch};
 
 use super::names::{NameCheck, NamesSeen};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flash_indexer_bench::{Latencies, Play, RESIDENT_UNAVAILABLE, short};
 use flash_indexer_core::MemoryBound;
-use flash_indexer_core::designs::Design;
+use flash_indexer_designs::Design;
 
 use crate::simulate::percent;
 

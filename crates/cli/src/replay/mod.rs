@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use flash_indexer_bench::{Clock, Latencies, Play, PlayedRequest, resident_bytes};
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::{MatchScores, SharedIndex, Tier};
+use flash_indexer_designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 

@@ -1,8 +1,8 @@
 //! What the names of a rank stand for: the prefix that a block ends, by our own hash.
 
 use super::rank::{Further, HeldPlaces};
-use crate::designs::{Lookup, Placement, Tiers};
 use crate::hashing::next_sequence_hash;
+use crate::naming::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
 /// A name and what it stands for.

@@ -7,7 +7,7 @@ use super::{
     Cut, GROUP_BLOCKS_MAX, GROUPS_MAX, GroupChange, GroupEvent, HeldIn, MISSING_LISTED_MAX, MissingBlock,
     SecondaryGroup, Shortfall,
 };
-use crate::designs::{Lookup, NamingLimits, RankWriter};
+use crate::naming::{Lookup, NamingLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
 
 /// One rank's further groups, and what the names of its indexed group stand for.

@@ -5,7 +5,7 @@
 
 mod nodes;
 
-use crate::designs::{Lookup, NamingLimits, RankWriter};
+use crate::naming::{Lookup, NamingLimits, RankWriter};
 use crate::{Applied, BlockEvent, LocalHash, SequenceHash, Tier};
 
 use nodes::{NodeId, Nodes};

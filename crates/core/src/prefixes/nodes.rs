@@ -3,8 +3,8 @@
 use crate::keyed::KeyedMap;
 
 use super::Prefix;
-use crate::designs::{Lookup, Placement, Tiers};
 use crate::hashing::next_sequence_hash;
+use crate::naming::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
 /// Number of a node; none is what the first block of a sequence follows.

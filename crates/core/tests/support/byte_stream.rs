@@ -14,9 +14,9 @@ mod top;
 
 use std::collections::BTreeSet;
 
-use flash_indexer_core::designs::{RunIndex, RunLimits};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, HeldBlock, LocalHash, Locked, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId,
     WorkerRank,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flash_indexer_core::designs::{RunIndex, RunMatches};
+use flash_indexer_core::run::{RunIndex, RunMatches};
 use flash_indexer_core::{LocalHash, MatchScores, Tier};
 
 /// Panics where the deepest `count` ranks in a level are not what `expected`, the answer for all, says.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flash_indexer_core::designs::Design;
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions, FleetStep};
@@ -25,7 +25,7 @@ fn play(url: &str) {
     let options_of_fleet =
         FleetOptions { workers: 16, blocks: 2_048, blocks_per_hash_id: 1, ..FleetOptions::default() };
     let mut fleet = Fleet::new(options_of_fleet);
-    let index = Design::DEFAULT.build();
+    let index = RunIndex::default();
     // Nothing that is confirmed may run out while a busy machine looks elsewhere.
     let options = || flash_indexer_redis::StoreOptions { time_to_live: Duration::from_secs(60), ..options(url) };
     let replicas = [Replica::start(options()), Replica::start(options())];
@@ -41,7 +41,7 @@ fn play(url: &str) {
             }
         }
         for step in steps {
-            let expected = expected(&*index, step);
+            let expected = expected(&index, step);
             for replica in &replicas {
                 let what = "the answer of the index";
                 wait_for(what, PATIENCE, || replica.find(&step.query).filter(|depths| *depths == expected));
@@ -50,7 +50,7 @@ fn play(url: &str) {
         }
         // Now that all is published, it stays so.
         for step in steps {
-            let expected = expected(&*index, step);
+            let expected = expected(&index, step);
             assert_eq!(replicas[0].find(&step.query).as_ref(), Some(&expected));
         }
     }

@@ -4,7 +4,7 @@
 //! before it gets its own; when one goes, the others may take more.
 
 use flash_indexer_core::SharedIndex;
-use flash_indexer_core::designs::BoundedError;
+use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
 
 use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
@@ -16,17 +16,17 @@ const COPY_SHARE: usize = 16;
 impl Indexer {
     /// An index for one model more.
     pub(super) fn new_index(&self, key: &ModelKey) -> Result<Box<dyn SharedIndex>, RegistrationError> {
-        let Some(bytes_max) = self.options.memory_max else { return Ok(self.options.design.build()) };
+        let Some(bytes_max) = self.options.memory_max else { return Ok(Box::<RunIndex>::default()) };
         let models = self.models.read().len() + 1;
-        let refused = |error: BoundedError| RegistrationError::Memory { model: key.clone(), models, error };
+        let refused = |error: MemoryTooSmall| RegistrationError::Memory { model: key.clone(), models, error };
         let share = share(bytes_max, models);
-        let index = self.options.design.build_bounded(share).map_err(refused)?;
+        let index = RunIndex::bounded(RunLimits::default(), share).map_err(refused)?;
         if !self.share_memory_among(models).wait() {
             return Err(RegistrationError::Unavailable(format!(
                 "failed to give {key} its share of --memory-max: the indexes of other models are busy; try again"
             )));
         }
-        Ok(index)
+        Ok(Box::new(index))
     }
 
     /// Gives each model there is its share of the bound, one of `models`, behind the call.

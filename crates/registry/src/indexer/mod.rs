@@ -22,7 +22,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::DpRank;
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
@@ -59,8 +58,6 @@ use flash_indexer_types::{InstanceId, ModelKey, RankId};
 /// What an indexer is made with.
 #[derive(Debug, Clone)]
 pub struct IndexerOptions {
-    /// The design of every index.
-    pub design: Design,
     /// Threads that write to indexes; each model belongs to one of them.
     pub writer_threads: usize,
     /// Threads that decode messages, each with a queue of its own; none stands for as many as there are processors,
@@ -95,7 +92,6 @@ pub struct IndexerOptions {
 impl Default for IndexerOptions {
     fn default() -> Self {
         Self {
-            design: Design::DEFAULT,
             writer_threads: 4,
             decoder_threads: None,
             models_max: 1_024,

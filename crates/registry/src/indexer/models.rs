@@ -47,7 +47,7 @@ impl Indexer {
             key: key.clone(),
             block_size,
             lora_name: RwLock::default(),
-            replaceable: ReplaceableIndex::new(self.options.design, index),
+            replaceable: ReplaceableIndex::new(index),
             decoders: Arc::downgrade(&self.decoders),
             shared: self.rank_maker.clone().map(PublishedRanks::new),
             instances: RwLock::default(),

@@ -1,7 +1,7 @@
 //! A rank that is to be listened to, and the errors of registering it.
 
 use flash_indexer_core::DpRank;
-use flash_indexer_core::designs::BoundedError;
+use flash_indexer_core::run::MemoryTooSmall;
 
 use flash_indexer_ingest::ConnectError;
 use flash_indexer_types::endpoints::EndpointError;
@@ -58,7 +58,7 @@ pub enum RegistrationError {
         /// Models with it.
         models: usize,
         /// Why its index cannot be made.
-        error: BoundedError,
+        error: MemoryTooSmall,
     },
     /// The service cannot take it now.
     #[error("{0}")]

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use arc_swap::{ArcSwap, Guard};
 use flash_indexer_core::SharedIndex;
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::GroupedIndex;
+use flash_indexer_core::run::{RunIndex, RunLimits};
 use parking_lot::Mutex;
 
-/// An index of some design.
+/// The index of a model.
 ///
 /// A change that panics leaves an index in an unknown state: locks are free, and yet nothing in it can be relied on. So the
-/// index is replaced by an empty one of the same design and bound of memory.
+/// index is replaced by an empty one of the same bound of memory.
 ///
 /// # Consistency
 ///
@@ -21,16 +21,15 @@ use parking_lot::Mutex;
 /// change that panicked.
 pub(crate) struct ReplaceableIndex {
     current: ArcSwap<GroupedIndex>,
-    design: Design,
     /// Rises by two with each index that is given up.
     generation: AtomicU64,
     replacing: Mutex<()>,
 }
 
 impl ReplaceableIndex {
-    pub(crate) fn new(design: Design, index: Box<dyn SharedIndex>) -> Self {
+    pub(crate) fn new(index: Box<dyn SharedIndex>) -> Self {
         let current = ArcSwap::from_pointee(GroupedIndex::new(index));
-        Self { current, design, generation: AtomicU64::new(0), replacing: Mutex::default() }
+        Self { current, generation: AtomicU64::new(0), replacing: Mutex::default() }
     }
 
     /// The index of now.
@@ -49,11 +48,11 @@ impl ReplaceableIndex {
         if !Arc::ptr_eq(&self.current.load(), failed) {
             return false;
         }
-        let bounded = failed.memory_bound().map(|bound| self.design.build_bounded(bound.bytes_max));
-        let empty = bounded.map_or_else(|| self.design.build(), |bounded| bounded.expect("there was one so large"));
+        let bounded = failed.memory_bound().map(|bound| RunIndex::bounded(RunLimits::default(), bound.bytes_max));
+        let empty = bounded.map_or_else(RunIndex::default, |bounded| bounded.expect("the failed index had this bound"));
         // Before and after: a restore that begins or ends between the two finds another generation as well.
         self.generation.fetch_add(1, AcqRel);
-        self.current.store(Arc::new(GroupedIndex::new(empty)));
+        self.current.store(Arc::new(GroupedIndex::new(Box::new(empty))));
         self.generation.fetch_add(1, AcqRel);
         failed.abandon();
         true

@@ -69,8 +69,8 @@ fn json(told: &impl serde::Serialize) -> Vec<u8> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    use flash_indexer_core::designs::Design;
     use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
+    use flash_indexer_core::run::RunIndex;
     use flash_indexer_core::{
         Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, WorkerId,
     };
@@ -123,7 +123,7 @@ mod tests {
     fn listing_many_ranks_asks_their_index_once() {
         let [size_calls, sizes_calls] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
         let counting = Counting {
-            index: Design::DEFAULT.build(),
+            index: Box::<RunIndex>::default(),
             size_calls: Arc::clone(&size_calls),
             sizes_calls: Arc::clone(&sizes_calls),
         };
@@ -132,7 +132,7 @@ mod tests {
             key: ModelKey::new("m", None),
             block_size: BlockSize::new(16).expect("a size"),
             lora_name: RwLock::default(),
-            replaceable: ReplaceableIndex::new(Design::DEFAULT, Box::new(counting)),
+            replaceable: ReplaceableIndex::new(Box::new(counting)),
             decoders: std::sync::Weak::new(),
             shared: Some(PublishedRanks::new(RankMaker::default())),
             instances: RwLock::default(),

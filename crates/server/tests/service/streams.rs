@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, store, stored, tokens};
-use flash_indexer_core::designs::RadixTree;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, PrefixIndex, SequenceHash, Tier, WorkerId, WorkerRank};
+use flash_indexer_designs::RadixTree;
 use flash_indexer_server::{IndexerOptions, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_test_support::wait_for;

@@ -1,0 +1,168 @@
+//! How one rank's events change what its names mean and which places it has.
+
+use super::lookup::Lookup;
+use super::{NamingLimits, Placement};
+use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
+
+/// One rank's names and places, to be changed.
+pub struct RankWriter<'l, P: Placement> {
+    /// The design's places.
+    pub placement: P,
+    /// The rank's names.
+    pub names: &'l mut Lookup<P::Place>,
+    /// Limits of waiting and removed blocks.
+    pub limits: NamingLimits,
+}
+
+impl<P: Placement> RankWriter<'_, P> {
+    /// Applies one event of the rank and returns what it changed.
+    pub fn apply(&mut self, event: &BlockEvent) -> Applied {
+        let mut applied = Applied::default();
+        match event {
+            BlockEvent::Stored { copies: 0, .. } => {}
+            BlockEvent::Stored { tier, parent, blocks, copies } => {
+                let mut parent = *parent;
+                for &block in blocks {
+                    applied += self.store(parent, block, (*tier, *copies));
+                    parent = Some(block.sequence);
+                }
+            }
+            BlockEvent::Copied { tier, blocks } => {
+                for &sequence in blocks {
+                    applied += match self.names.get(sequence) {
+                        Some(entry) if entry.is_held() => self.add_copies(sequence, (*tier, 1)),
+                        _ => Applied { unknown: 1, ..Applied::default() },
+                    };
+                }
+            }
+            BlockEvent::Removed { tier, blocks, copies } => {
+                for &sequence in blocks {
+                    applied += self.remove(sequence, *tier, *copies);
+                }
+            }
+            BlockEvent::Cleared => applied.removed = self.clear(),
+        }
+        applied
+    }
+
+    fn store(&mut self, parent: Option<SequenceHash>, block: Block, copies: (Tier, u32)) -> Applied {
+        let Some(entry) = self.names.get(block.sequence) else {
+            return self.insert(parent, block, copies, self.limits.waiting_blocks_max);
+        };
+        if (entry.parent, entry.local) == (parent, block.local) {
+            return self.add_copies(block.sequence, copies);
+        }
+        // The name has another meaning now: what it meant is gone, and what followed it follows.
+        let was_held = entry.is_held();
+        self.detach_followers(block.sequence);
+        self.forget(block.sequence);
+        if was_held {
+            let inserted = self.insert(parent, block, copies, usize::MAX);
+            return Applied { moved: 1, ..inserted };
+        }
+        self.insert(parent, block, copies, self.limits.waiting_blocks_max)
+    }
+
+    /// More copies of a block whose meaning is known.
+    fn add_copies(&mut self, sequence: SequenceHash, (tier, copies): (Tier, u32)) -> Applied {
+        if self.names.add_copies(sequence, tier, copies) > 0 {
+            return Applied { duplicate: 1, ..Applied::default() };
+        }
+        if let Some(place) = self.names.place_of(sequence) {
+            self.placement.hold(place, tier);
+        }
+        Applied { stored: 1, ..Applied::default() }
+    }
+
+    /// A block that the rank has no name for so far.
+    fn insert(
+        &mut self,
+        parent: Option<SequenceHash>,
+        block: Block,
+        copies: (Tier, u32),
+        waiting_blocks_max: usize,
+    ) -> Applied {
+        let above = match parent {
+            None => Some(self.placement.root()),
+            Some(parent) => self.names.place_of(parent).cloned(),
+        };
+        if above.is_none() && self.names.size().waiting >= waiting_blocks_max {
+            return Applied { refused: 1, ..Applied::default() };
+        }
+        self.names.insert_waiting(block.sequence, parent, block.local, copies);
+        let waiting = u64::from(above.is_none());
+        if let Some(above) = above {
+            self.place(above, block.sequence);
+        }
+        Applied { stored: 1, waiting, ..Applied::default() }
+    }
+
+    /// Gives a waiting block its place under `above`, and then whatever waited for it.
+    fn place(&mut self, above: P::Place, sequence: SequenceHash) {
+        let mut pending = vec![(above, sequence)];
+        while let Some((above, sequence)) = pending.pop() {
+            let entry = self.names.get(sequence).expect("waiting blocks have entries");
+            let place = self.placement.join(&above, entry.local, sequence, entry.tiers());
+            let followers = self.names.settle(sequence, place.clone());
+            pending.extend(followers.into_iter().map(|follower| (place.clone(), follower)));
+        }
+    }
+
+    /// Makes everything that follows a block wait for it. Costs what [`Placement::below`] costs.
+    fn detach_followers(&mut self, sequence: SequenceHash) {
+        let Some(entry) = self.names.get(sequence).filter(|entry| entry.has_followers()) else { return };
+        let place = entry.place().expect("what is followed has a place");
+        let below = self.placement.below(place, sequence, self.names);
+        // Ends first, so that a place is left only after those under it.
+        for (place, name) in below.into_iter().rev() {
+            self.names.unsettle(name);
+            self.placement.leave(&place);
+        }
+    }
+
+    fn forget(&mut self, sequence: SequenceHash) {
+        for place in self.names.forget(sequence) {
+            self.placement.leave(&place);
+        }
+    }
+
+    fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
+        let Some(entry) = self.names.get(sequence).filter(|entry| entry.copies[tier] > 0) else {
+            return Applied { unknown: 1, ..Applied::default() };
+        };
+        let left = match copies {
+            RemovedCopies::One => entry.copies[tier] - 1,
+            RemovedCopies::All => 0,
+        };
+        self.names.set_copies(sequence, tier, left);
+        if left == 0 {
+            self.release(sequence, tier);
+        }
+        Applied { removed: 1, ..Applied::default() }
+    }
+
+    /// The last copy in a tier is gone. A block without any keeps its place while followers need it,
+    /// as far as the limit allows.
+    fn release(&mut self, sequence: SequenceHash, tier: Tier) {
+        let entry = self.names.get(sequence).expect("the caller found the entry");
+        let keeps_place =
+            entry.is_held() || (entry.has_followers() && self.names.removed_count() <= self.limits.removed_blocks_max);
+        if keeps_place {
+            if let Some(place) = entry.place() {
+                self.placement.release(place, tier);
+            }
+        } else {
+            self.detach_followers(sequence);
+            self.forget(sequence);
+        }
+    }
+
+    /// Forgets everything, and says how many blocks were held.
+    fn clear(&mut self) -> u64 {
+        let held = self.names.size().blocks as u64;
+        for place in self.names.drain() {
+            self.placement.leave(&place);
+        }
+        held
+    }
+}

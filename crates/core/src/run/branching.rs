@@ -1,0 +1,403 @@
+//! Queries that meet twins: a rank that has two names for one prefix holds two chains with the same local hashes.
+//!
+//! The walk follows one chain, which nearly all holders are in, and merges their depths as usual. The others leave it, or
+//! each other, at twins: they are **branches**. They are followed after the walk, run by run, and only holders of their own
+//! runs are looked at. So a query costs what it costs without twins, and the branches' runs and holders.
+
+use super::effort::{self, Effort};
+use super::find::{Changed, as_child, match_length};
+use super::matches::{Depths, Step};
+use super::published::Published;
+use super::published::atomics::{Acquire, fence};
+use super::published::holdings::Holder;
+use super::published::layout::{Info, Place, RunId};
+use crate::LocalHash;
+
+/// Twins that one query follows. With more, holders of the others may get less than they have.
+pub(super) const TWINS_FOLLOWED_MAX: usize = 256;
+
+/// A run of a branch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Branch {
+    pub(super) step: Step,
+    /// The run that it follows, by its number among all runs of branches; none if that is on the walk's path.
+    pub(super) above: Option<u32>,
+}
+
+/// A run of a branch that has been found and not been compared yet.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    run: RunId,
+    version: u64,
+    info: Info,
+    base: usize,
+    above: Option<u32>,
+}
+
+/// Where a holder was met last, on the way down a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Met {
+    /// The run, by its number among all runs of branches plus one; zero is none.
+    branch: u32,
+    depth: u32,
+}
+
+impl Met {
+    const NOWHERE: Self = Self { branch: 0, depth: 0 };
+}
+
+/// The branches of a query, and the memory that following them needs.
+#[derive(Debug, Default)]
+pub(super) struct Branches {
+    /// Each run after the one that it follows, and after all that follows its earlier siblings.
+    runs: Vec<Branch>,
+    pending: Vec<Pending>,
+    /// Twins found so far.
+    twins: usize,
+    /// Twins that were too many.
+    passed_over: usize,
+    /// By holder.
+    met: Vec<Met>,
+    /// What `met` was before, to be put back on the way up.
+    undo: Vec<(Holder, Met)>,
+    /// By run: how much of `undo` there was when its holders had been met.
+    marks: Vec<usize>,
+    found: Vec<(Holder, u32)>,
+}
+
+impl Branches {
+    /// Runs of all branches, each after the one that it follows.
+    pub(super) fn runs(&self) -> &[Branch] {
+        &self.runs
+    }
+
+    /// Twins that were not followed, and with them all that follows them.
+    pub(super) fn passed_over(&self) -> usize {
+        self.passed_over
+    }
+
+    /// No branches.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.runs.clear();
+        self.pending.clear();
+        (self.twins, self.passed_over) = (0, 0);
+    }
+
+    /// Finds the branches of a query whose walk took this path.
+    pub(super) fn follow(
+        &mut self,
+        published: &Published,
+        generation: u32,
+        query: &[LocalHash],
+        path: &[Step],
+    ) -> Result<(), Changed> {
+        self.clear();
+        for step in path {
+            let base = step.base as usize;
+            if step.info.has(Info::TWIN) {
+                let others = |run| run != step.run;
+                self.find_at(published, generation, (step.info.parent(), query), (base, None), others)?;
+            }
+            self.find_inside(published, generation, query, step, None)?;
+        }
+        while let Some(Pending { run, version, info, base, above }) = self.pending.pop() {
+            effort::spend(Effort::BranchRun, 1);
+            let matched = match_length(published.run(run), info, &query[base..]);
+            let step = Step { run, version, base: base as u32, matched: matched as u32, info };
+            self.runs.push(Branch { step, above });
+            if matched == 0 {
+                // Only a run that is being changed: its first block is what it was found by.
+                return Err(Changed);
+            }
+            let number = Some(self.runs.len() as u32 - 1);
+            self.find_inside(published, generation, query, &step, number)?;
+            let end = Place { run, offset: (matched - 1) as u16 };
+            self.find_at(published, generation, (end, query), (base + matched, number), |_| true)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the runs that follow a place with the query's block at `base`.
+    fn find_at(
+        &mut self,
+        published: &Published,
+        generation: u32,
+        (parent, query): (Place, &[LocalHash]),
+        (base, above): (usize, Option<u32>),
+        is_wanted: impl Fn(RunId) -> bool,
+    ) -> Result<(), Changed> {
+        let Some(&local) = query.get(base) else { return Ok(()) };
+        let mut result = Ok(());
+        published.edges.search(generation, published.edges.hash(parent, local), |run| {
+            if is_wanted(run) {
+                result = as_child(published.run(run), parent, local).map(|child| {
+                    if let Some((version, info)) = child {
+                        self.add(Pending { run, version, info, base, above });
+                    }
+                });
+            }
+            result.is_err()
+        });
+        result
+    }
+
+    /// Finds the runs that leave a run inside what matched of it, although it goes on with the same block.
+    fn find_inside(
+        &mut self,
+        published: &Published,
+        generation: u32,
+        query: &[LocalHash],
+        step: &Step,
+        above: Option<u32>,
+    ) -> Result<(), Changed> {
+        if !step.info.has(Info::TWIN_INSIDE) {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        published.edges.search(generation, published.edges.hash_of_twins_inside(step.run), |run| {
+            let parent = published.run(run).info().parent();
+            let offset = u32::from(parent.offset) + 1;
+            if parent.run == step.run && offset < step.matched {
+                let base = (step.base + offset) as usize;
+                result = as_child(published.run(run), parent, query[base]).map(|child| {
+                    if let Some((version, info)) = child {
+                        self.add(Pending { run, version, info, base, above });
+                    }
+                });
+            }
+            result.is_err()
+        });
+        result
+    }
+
+    /// Takes in a run, unless it is one twin too many.
+    fn add(&mut self, pending: Pending) {
+        if pending.info.has(Info::TWIN) {
+            if self.twins == TWINS_FOLLOWED_MAX {
+                self.passed_over += 1;
+                return;
+            }
+            self.twins += 1;
+        }
+        self.pending.push(pending);
+    }
+
+    /// Raises the depths of holders that go further on a branch than on the walk's path, whose depths are given.
+    pub(super) fn merge(&mut self, published: &Published, depths: &mut Depths) {
+        let holders = depths.as_slice().len();
+        self.met.resize(holders, Met::NOWHERE);
+        self.marks.clear();
+        self.found.clear();
+        for (number, &Branch { step, above }) in self.runs.iter().enumerate() {
+            // Back to where this run leaves.
+            let mark = above.map_or(0, |above| self.marks[above as usize]);
+            put_back(&mut self.met, &mut self.undo, mark);
+            published.run(step.run).holdings().for_each(|holder, end| {
+                effort::spend(Effort::BranchHolder, 1);
+                let Some(met) = self.met.get_mut(holder.0 as usize) else { return };
+                // Whether the holder has all that lies before this run.
+                let is_complete = match above {
+                    None => depths.as_slice()[holder.0 as usize] >= step.base,
+                    Some(above) => met.branch == above + 1 && met.depth >= step.base,
+                };
+                if is_complete {
+                    let depth = step.base + step.matched.min(end.into());
+                    self.undo.push((holder, *met));
+                    *met = Met { branch: number as u32 + 1, depth };
+                    self.found.push((holder, depth));
+                }
+            });
+            self.marks.push(self.undo.len());
+        }
+        put_back(&mut self.met, &mut self.undo, 0);
+        for &(holder, depth) in &self.found {
+            depths.raise(holder, depth);
+        }
+    }
+
+    /// Whether all runs of branches are still as they were found.
+    pub(super) fn check(&self, published: &Published) -> Result<(), Changed> {
+        fence(Acquire);
+        let mut steps = self.runs.iter().map(|branch| branch.step);
+        if steps.all(|step| published.run(step.run).is_still(step.version)) { Ok(()) } else { Err(Changed) }
+    }
+}
+
+/// Takes back what was noted since there was as much to undo as `mark` says.
+fn put_back(met: &mut [Met], undo: &mut Vec<(Holder, Met)>, mark: usize) {
+    for (holder, before) in undo.drain(mark..).rev() {
+        met[holder.0 as usize] = before;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::run::{RunIndex, RunMatches};
+    use crate::{Block, BlockEvent, DpRank, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank};
+
+    const PROMPT_BLOCKS: u64 = 128;
+    const RANKS: u64 = 1_000;
+
+    fn rank(number: u64) -> WorkerRank {
+        WorkerRank { worker: WorkerId(number), dp_rank: DpRank(0) }
+    }
+
+    fn prompt() -> Vec<LocalHash> {
+        (0..PROMPT_BLOCKS).map(LocalHash).collect()
+    }
+
+    /// The names of the prompt's blocks, other ones from some block on.
+    fn names(alias: u64, alias_from: u64) -> Vec<SequenceHash> {
+        (0..PROMPT_BLOCKS).map(|at| SequenceHash(at + if at >= alias_from { alias * 1_000 } else { 0 } + 7)).collect()
+    }
+
+    fn stored(alias: u64, alias_from: u64) -> BlockEvent {
+        let blocks = names(alias, alias_from).into_iter().zip(prompt());
+        let blocks = blocks.map(|(sequence, local)| Block { sequence, local }).collect();
+        BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 }
+    }
+
+    fn removed(alias: u64, alias_from: u64) -> BlockEvent {
+        let blocks = names(alias, alias_from).into_iter().skip(alias_from as usize).rev().collect();
+        BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All }
+    }
+
+    /// Many ranks that share a prompt.
+    fn fleet() -> RunIndex {
+        let index = RunIndex::default();
+        for number in 0..RANKS {
+            index.apply(rank(number), &stored(0, 0));
+        }
+        index
+    }
+
+    /// Lines of the table of edges, runs of branches and holders of those that a query looks at.
+    fn steps(index: &RunIndex, query: &[LocalHash]) -> [usize; 3] {
+        [Effort::EdgeLine, Effort::BranchRun, Effort::BranchHolder].map(|effort| {
+            let mut matches = RunMatches::default();
+            effort::of(effort, || index.find_depths(query, &mut matches))
+        })
+    }
+
+    /// What the runs on the way of the prompt say of twins.
+    fn flags(index: &RunIndex) -> u64 {
+        let mut matches = RunMatches::default();
+        index.find_depths(&prompt(), &mut matches);
+        let twin_flags = Info::TWIN | Info::TWIN_INSIDE | Info::LATER_TWIN;
+        matches.scratch.path.iter().fold(0, |flags, step| flags | step.info.0 & twin_flags)
+    }
+
+    /// One rank holds the shared prompt under other names from these blocks on, and lets go of them again.
+    fn check_twins(aliases_from: &[u64]) {
+        let (index, query) = (fleet(), prompt());
+        let before = steps(&index, &query);
+        assert_eq!(before[1..], [0, 0], "without twins there are no branches");
+        for (alias, &from) in (1..).zip(aliases_from) {
+            assert_eq!(index.apply(rank(3), &stored(alias, from)).stored, PROMPT_BLOCKS - from, "twins");
+        }
+        let with_twins = steps(&index, &query);
+        let twins = aliases_from.len();
+        // The first one makes the rank leave its domain and stores its chain block by block, in a few runs.
+        let runs = twins..=twins + 8;
+        assert!(runs.contains(&with_twins[1]), "each twin's run is compared once: {with_twins:?}");
+        assert!(with_twins[2] <= *runs.end(), "only its own holders are looked at: {with_twins:?}");
+        assert!(with_twins[0] <= before[0] + 4 * runs.end(), "{with_twins:?} after {before:?}");
+        assert_eq!(index.find(&query).ranks.len() as u64, RANKS);
+        assert_eq!(index.twins_passed_over(), 0);
+        for (alias, &from) in (1..).zip(aliases_from) {
+            assert_eq!(index.apply(rank(3), &removed(alias, from)).removed, PROMPT_BLOCKS - from);
+        }
+        assert_eq!(steps(&index, &query), before, "a query costs what it cost before");
+        assert_eq!(flags(&index), 0);
+    }
+
+    #[test]
+    fn a_query_pays_for_twins_only_and_only_as_long_as_they_last() {
+        check_twins(&[0; 8]);
+        check_twins(&[64; 8]);
+        check_twins(&[1, 2, 3, 40, 40, 100, 126, 127]);
+    }
+
+    #[test]
+    fn twins_of_a_cleared_rank_cost_nothing_in_the_end() {
+        let (index, query) = (fleet(), prompt());
+        let before = steps(&index, &query);
+        for alias in 1..9 {
+            index.apply(rank(3), &stored(alias, 64 * (alias % 2)));
+        }
+        index.apply(rank(3), &BlockEvent::Cleared);
+        for _ in 0..4 {
+            // With each event some of what the rank left goes.
+            index.apply(rank(4), &stored(0, 0));
+        }
+        assert_eq!(steps(&index, &query), before);
+    }
+
+    /// The first of twins goes, and the others are found; the last one that is left is no twin.
+    #[test]
+    fn a_twin_that_is_left_alone_is_none() {
+        let index = RunIndex::default();
+        for alias in 0..3 {
+            index.apply(rank(1), &stored(alias, 0));
+        }
+        let [_, branch_runs, _] = steps(&index, &prompt());
+        assert_eq!(branch_runs, 2);
+        for (gone, left) in [(0, 1), (2, 0)] {
+            index.apply(rank(1), &removed(gone, 0));
+            let [_, branch_runs, _] = steps(&index, &prompt());
+            assert_eq!(branch_runs, left);
+            assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
+        }
+        assert_eq!(flags(&index), 0, "its run is looked at as any other");
+    }
+
+    /// A run loses the blocks of which another run has twins: the others are the only ones then.
+    #[test]
+    fn a_twin_of_blocks_that_go_is_none() {
+        let index = RunIndex::default();
+        index.apply(rank(1), &stored(0, 0));
+        index.apply(rank(1), &stored(1, 64));
+        assert_ne!(flags(&index), 0);
+        index.apply(rank(1), &removed(0, 64));
+        assert_eq!(flags(&index), 0);
+        assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
+        index.apply(rank(1), &stored(2, 64));
+        assert_eq!(steps(&index, &prompt())[1], 1);
+        for (alias, from) in [(1, 64), (2, 64), (0, 0)] {
+            index.apply(rank(1), &removed(alias, from));
+        }
+        assert_eq!(index.memory().runs, 0);
+    }
+
+    /// Names of twins of twins: a query follows this many and no more.
+    #[test]
+    fn a_query_follows_a_limited_number_of_twins() {
+        let index = RunIndex::default();
+        index.apply(rank(1), &stored(0, 0));
+        // Each of the first blocks, under each of the names of the block before, under three further names.
+        let mut parents = vec![(None, 0_u64)];
+        let mut next_name = 1_000_000;
+        for _ in 0..5 {
+            let mut named = Vec::new();
+            for (parent, at) in parents {
+                for _ in 0..4 {
+                    next_name += 1;
+                    let blocks = vec![Block { sequence: SequenceHash(next_name), local: LocalHash(at) }];
+                    let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
+                    assert_eq!(index.apply(rank(1), &event).stored, 1);
+                    named.push((Some(SequenceHash(next_name)), at + 1));
+                }
+            }
+            parents = named;
+        }
+        let [lines, branch_runs, holders] = steps(&index, &prompt());
+        assert!(branch_runs > TWINS_FOLLOWED_MAX / 2, "{branch_runs}");
+        assert!(branch_runs <= 2 * TWINS_FOLLOWED_MAX, "{branch_runs}");
+        assert!(holders <= 4 * TWINS_FOLLOWED_MAX && lines <= 8 * TWINS_FOLLOWED_MAX, "{holders} {lines}");
+        assert!(index.twins_passed_over() > 0, "it is counted");
+        // The walk's own path is followed to its end.
+        assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
+    }
+}

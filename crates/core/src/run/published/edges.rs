@@ -1,0 +1,304 @@
+//! Which run follows which block: one open hash table for the whole index.
+//!
+//! ```text
+//!  line: seven slots (upper half of the key's hash | run) and a counter of keys that belong here
+//!        and lie in a later line
+//! ```
+//!
+//! A slot does not hold the key: the run's own header and first block do. The counter makes a line
+//! without overflow the end of a search, and nothing has to be left behind by a removal.
+
+use std::sync::OnceLock;
+
+use super::arena::{LINE_WORDS, freeing_steps};
+use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
+use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
+use crate::LocalHash;
+use crate::keyed::HashKey;
+use crate::run::effort::{self, Effort};
+
+const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
+const OVERFLOW: usize = SLOTS;
+const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
+const SIZES: usize = 26;
+/// Lines whose edges an insert copies to the next size, while there is one: it is full of edges after an eighth as many
+/// inserts as there are lines, a fiftieth of the slots.
+const COPIED_WITH_EDGE: usize = if cfg!(loom) { 1 } else { 8 };
+/// An offset that no block has.
+const NO_OFFSET: u16 = 1_023;
+const _: () = assert!(RUN_BLOCKS_MAX < NO_OFFSET as usize);
+
+/// The table. Readers are in one size at a time; smaller ones stay for readers that are still in them, and the next one is
+/// filled before readers go there.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    sizes: [OnceLock<Box<[AtomicU64]>>; SIZES],
+    /// Which size is in use.
+    size: AtomicU32,
+    /// Of the hash: clients choose local hashes.
+    key: HashKey,
+}
+
+impl Edges {
+    pub(crate) fn new(key: HashKey) -> Self {
+        let edges = Self { sizes: [const { OnceLock::new() }; SIZES], size: AtomicU32::new(0), key };
+        edges.sizes[0].get_or_init(|| zeroed_words(LINE_WORDS << SMALLEST_LOG2));
+        edges
+    }
+
+    pub(crate) fn key(&self) -> HashKey {
+        self.key
+    }
+
+    /// The hash of an edge's key.
+    #[inline]
+    pub(crate) fn hash(&self, parent: Place, local: LocalHash) -> u32 {
+        let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
+        self.key.hash(local.0, place) as u32
+    }
+
+    /// The hash under which the runs are listed that are attached inside a run and start with a block of it: those that
+    /// make it [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
+    #[inline]
+    pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
+        self.hash(Place { run, offset: NO_OFFSET }, LocalHash(0))
+    }
+
+    /// Changes whenever edges have moved; a search is good when it is the same before and after.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.size.load(Acquire)
+    }
+
+    /// Runs that may have this key's hash, until `take` wants no more.
+    #[inline]
+    pub(crate) fn search(&self, generation: u32, hash: u32, mut take: impl FnMut(RunId) -> bool) {
+        let words = self.words(generation);
+        let lines = words.len() / LINE_WORDS;
+        let mut at = hash as usize & (lines - 1);
+        for _ in 0..lines {
+            effort::spend(Effort::EdgeLine, 1);
+            let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+            for slot in &line[..SLOTS] {
+                let slot = slot.load(Acquire);
+                if (slot >> 32) as u32 == hash && slot as u32 != 0 && take(RunId(slot as u32)) {
+                    return;
+                }
+            }
+            if line[OVERFLOW].load(Relaxed) == 0 {
+                return;
+            }
+            at = (at + 1) & (lines - 1);
+        }
+    }
+
+    /// Gives the memory back a size at a time, each with the steps that it takes.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        let sizes = self.sizes.into_iter().filter_map(OnceLock::into_inner);
+        sizes.map(|words| freeing_steps(size_of_val(&*words)))
+    }
+
+    fn words(&self, size: u32) -> &[AtomicU64] {
+        self.sizes[size as usize].get().expect("a size is used after it was made")
+    }
+}
+
+/// The writer's side of the table.
+#[derive(Debug, Default)]
+pub(crate) struct EdgesWriter {
+    count: usize,
+    /// Slots of the largest size: the one in use, or the one that is being filled.
+    slots: usize,
+    growth: Option<Growth>,
+}
+
+/// The next size, which is filled beside the one in use.
+///
+/// Edges never move within a size, so one cursor says which of them the next size has: those in lines before it. Readers
+/// stay in the size in use until the next one has every edge.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    /// Lines of the size in use whose edges have been copied.
+    copied_lines: usize,
+}
+
+impl EdgesWriter {
+    pub(crate) fn insert(&mut self, edges: &Edges, hash: u32, run: RunId) {
+        self.reserve(edges, 1);
+        self.copy_lines(edges, COPIED_WITH_EDGE);
+        self.count += 1;
+        let size = edges.size.load(Relaxed);
+        let line = put(edges.words(size), hash, run);
+        if self.growth.is_some_and(|growth| line < growth.copied_lines) {
+            put(edges.words(size + 1), hash, run);
+        }
+    }
+
+    /// Makes sure that `more` further edges find room. A larger table is filled little by little, with the edges that
+    /// follow; only one that must double more than once for them is filled at once.
+    #[inline]
+    pub(crate) fn reserve(&mut self, edges: &Edges, more: usize) {
+        if self.slots == 0 {
+            self.slots = edges.words(0).len() / LINE_WORDS * SLOTS;
+        }
+        while (self.count + more) * 4 > self.slots * 3 {
+            self.copy_lines(edges, usize::MAX);
+            let size = edges.size.load(Relaxed) as usize;
+            let words = edges.words(size as u32).len();
+            edges.sizes[size + 1].get_or_init(|| zeroed_words(words * 2));
+            self.slots *= 2;
+            self.growth = Some(Growth { copied_lines: 0 });
+        }
+    }
+
+    pub(crate) fn remove(&mut self, edges: &Edges, hash: u32, run: RunId) {
+        let size = edges.size.load(Relaxed);
+        let line = take(edges.words(size), hash, run);
+        if self.growth.is_some_and(|growth| line < growth.copied_lines) {
+            take(edges.words(size + 1), hash, run);
+        }
+        self.count -= 1;
+    }
+
+    /// Bytes of more memory that so many edges more would take.
+    pub(crate) fn bytes_for(&self, edges: usize) -> usize {
+        let mut slots = self.slots;
+        while (self.count + edges) * 4 > slots * 3 {
+            slots = (slots * 2).max(SLOTS << SMALLEST_LOG2);
+        }
+        2 * (slots - self.slots) / SLOTS * LINE_WORDS * size_of::<u64>()
+    }
+
+    /// Bytes of the largest size and of the smaller ones.
+    pub(crate) fn bytes(&self) -> usize {
+        // Each size is half of the next.
+        2 * self.slots / SLOTS * LINE_WORDS * size_of::<u64>()
+    }
+
+    /// Copies the edges of a few more lines to the next size, if there is one. With the last of them readers go there.
+    fn copy_lines(&mut self, edges: &Edges, lines_max: usize) {
+        let Some(growth) = &mut self.growth else { return };
+        let size = edges.size.load(Relaxed);
+        let (old, new) = (edges.words(size), edges.words(size + 1));
+        let lines = old.chunks_exact(LINE_WORDS).skip(growth.copied_lines).take(lines_max);
+        effort::spend(Effort::CopiedEdgeLine, lines.len());
+        growth.copied_lines += lines.len();
+        for line in lines {
+            for slot in line[..SLOTS].iter().map(|slot| slot.load(Relaxed)).filter(|&slot| slot != 0) {
+                put(new, (slot >> 32) as u32, RunId(slot as u32));
+            }
+        }
+        if growth.copied_lines == old.len() / LINE_WORDS {
+            self.growth = None;
+            edges.size.store(size + 1, Release);
+        }
+    }
+}
+
+/// Fills a free slot, and says in which line.
+fn put(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
+    let lines = words.len() / LINE_WORDS;
+    let mut at = hash as usize & (lines - 1);
+    loop {
+        let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+        if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == 0) {
+            slot.store(u64::from(hash) << 32 | u64::from(run.0), Release);
+            return at;
+        }
+        // Before the slot: a search that finds the edge late must be led on from here.
+        line[OVERFLOW].store(line[OVERFLOW].load(Relaxed) + 1, Release);
+        at = (at + 1) & (lines - 1);
+    }
+}
+
+/// Empties the slot of an edge, and says in which line it was.
+fn take(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
+    let lines = words.len() / LINE_WORDS;
+    let wanted = u64::from(hash) << 32 | u64::from(run.0);
+    let home = hash as usize & (lines - 1);
+    let mut at = home;
+    loop {
+        let line = &words[at * LINE_WORDS..(at + 1) * LINE_WORDS];
+        if let Some(slot) = line[..SLOTS].iter().find(|slot| slot.load(Relaxed) == wanted) {
+            slot.store(0, Release);
+            break;
+        }
+        assert_ne!(line[OVERFLOW].load(Relaxed), 0, "the edge is in the table");
+        at = (at + 1) & (lines - 1);
+    }
+    let mut passed = home;
+    while passed != at {
+        let overflow = &words[passed * LINE_WORDS + OVERFLOW];
+        overflow.store(overflow.load(Relaxed) - 1, Release);
+        passed = (passed + 1) & (lines - 1);
+    }
+    at
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Most lines that a search for one of these first blocks looks at, in a table with all of them.
+    fn longest_search(key: HashKey, locals: &[LocalHash]) -> usize {
+        let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
+        for (at, &local) in locals.iter().enumerate() {
+            writer.insert(&edges, edges.hash(Place::ROOT, local), RunId(at as u32 + 1));
+        }
+        let search = |&local: &LocalHash| {
+            effort::of(Effort::EdgeLine, || {
+                edges.search(edges.generation(), edges.hash(Place::ROOT, local), |_| false);
+            })
+        };
+        locals.iter().map(search).max().unwrap_or(0)
+    }
+
+    /// Edges that come and go while the table grows are found exactly as long as they are in it, and none of them pays for
+    /// the growth of the whole table.
+    #[test]
+    fn the_table_grows_little_by_little() {
+        let key = HashKey::FIXED;
+        let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
+        let hash = |at: u32| edges.hash(Place::ROOT, LocalHash(u64::from(at)));
+        let is_there = |at: u32| {
+            let mut found = 0;
+            edges.search(edges.generation(), hash(at), |run| {
+                found += usize::from(run == RunId(at));
+                false
+            });
+            found
+        };
+        let mut growing = 0;
+        for at in 1..40_000_u32 {
+            let lines = effort::of(Effort::CopiedEdgeLine, || writer.insert(&edges, hash(at), RunId(at)));
+            assert!(lines <= COPIED_WITH_EDGE, "{lines} lines copied with one edge");
+            assert_eq!(is_there(at), 1);
+            // One of three goes, half of these at once.
+            let gone = if at % 2 == 0 { at } else { at / 2 };
+            if gone % 3 == 0 && is_there(gone) == 1 {
+                writer.remove(&edges, hash(gone), RunId(gone));
+            }
+            growing += usize::from(writer.growth.is_some());
+        }
+        assert!(growing > 500, "{growing} edges came while the table grew");
+        let left: usize = (1..40_000).map(is_there).sum();
+        assert_eq!(left, writer.count);
+        (1..40_000).filter(|&at| is_there(at) == 1).for_each(|at| writer.remove(&edges, hash(at), RunId(at)));
+        let in_use = edges.words(edges.generation());
+        assert!(in_use.iter().all(|word| word.load(Relaxed) == 0), "nothing is left behind");
+    }
+
+    /// Prompts whose first blocks a client has chosen, by a hash that it can compute, to lie in one cluster.
+    #[test]
+    fn chosen_prompts_do_not_lie_together() {
+        let known = Edges::new(HashKey::FIXED);
+        let lies_there = |local: &LocalHash| known.hash(Place::ROOT, *local).trailing_zeros() >= 10;
+        let locals: Vec<LocalHash> = (0..).map(LocalHash).filter(lies_there).take(2_000).collect();
+        assert!(longest_search(HashKey::FIXED, &locals) > 250, "all of them lie in one cluster");
+        for seed in 1..9_u64 {
+            let key = HashKey::new([1, 2, 3, 4].map(|word| (seed * 4 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let longest = longest_search(key, &locals);
+            assert!(longest <= 8, "{longest}");
+        }
+    }
+}

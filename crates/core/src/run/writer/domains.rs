@@ -1,0 +1,307 @@
+//! Hash domains: which engines call the same prefix the same.
+//!
+//! Engines with one hash seed share a directory and one column of names a run: another replica of a
+//! prefix then costs one holding and no name. Nobody says which seed an engine has; it shows. A rank
+//! joins the domain that knows its first block, or one that does not contradict it. When it
+//! contradicts its domain later — another name for a known content, another meaning of a known name —
+//! it goes to a domain that agrees with all that it holds, or to one of its own. It keeps every
+//! holding meanwhile: runs belong to no domain.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use super::Writer;
+use super::directory::Directory;
+use super::place::Located;
+use super::ranks::RankState;
+use super::remains::Remains;
+use super::runs::DomainId;
+use crate::keyed::HashKey;
+use crate::run::published::arena::freeing_steps;
+use crate::run::published::layout::{Place, RunId};
+use crate::run::published::ranks::RankSlot;
+use crate::{Block, SequenceHash, Tier, WorkerRank};
+
+/// Domains that are asked whether they know a name, the largest first. In a fleet with more of them that all have few ranks,
+/// a rank may get a domain of its own although another one names alike: that costs memory and changes no answer.
+const ASKED_MAX: usize = 256;
+
+/// One domain.
+#[derive(Debug)]
+pub(super) struct Domain {
+    pub(super) directory: Directory,
+    /// Ranks in it.
+    members: usize,
+    /// Runs that are still to be trimmed for it; until then it exists.
+    pub(super) untrimmed: usize,
+    /// The rank that joined last.
+    newest: Option<RankSlot>,
+}
+
+impl Domain {
+    fn new(key: HashKey) -> Self {
+        Self { directory: Directory::new(key), members: 0, untrimmed: 0, newest: None }
+    }
+
+    /// The domain's rank, if there is only one and it is known.
+    pub(super) fn only_member(&self) -> Option<RankSlot> {
+        self.newest.filter(|_| self.members == 1)
+    }
+}
+
+/// Every domain.
+#[derive(Debug)]
+pub(super) struct Domains {
+    domains: Vec<Option<Domain>>,
+    free: Vec<DomainId>,
+    /// Those with ranks in them, by how many.
+    by_members: BTreeSet<(Reverse<usize>, DomainId)>,
+    key: HashKey,
+}
+
+impl Domains {
+    /// None yet; `key` is the key of their directories' hash.
+    pub(super) fn new(key: HashKey) -> Self {
+        Self { domains: Vec::new(), free: Vec::new(), by_members: BTreeSet::new(), key }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, domain: DomainId) -> &Domain {
+        self.domains[domain.0 as usize].as_ref().expect("a domain with members exists")
+    }
+
+    /// The domain, if it still exists.
+    pub(super) fn find(&self, domain: DomainId) -> Option<&Domain> {
+        self.domains.get(domain.0 as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, domain: DomainId) -> &mut Domain {
+        self.domains[domain.0 as usize].as_mut().expect("a domain with members exists")
+    }
+
+    /// Whether no more than one rank is in the domain.
+    pub(super) fn is_alone(&self, domain: DomainId) -> bool {
+        self.get(domain).members <= 1
+    }
+
+    fn create(&mut self) -> DomainId {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.domains.push(None);
+            DomainId(u32::try_from(self.domains.len() - 1).expect("fewer than 2^32 domains"))
+        });
+        self.domains[at.0 as usize] = Some(Domain::new(self.key));
+        at
+    }
+
+    fn join(&mut self, domain: DomainId, rank: RankSlot) {
+        self.change_members(domain, |members| members + 1);
+        self.get_mut(domain).newest = Some(rank);
+    }
+
+    fn leave(&mut self, domain: DomainId, rank: RankSlot) {
+        self.change_members(domain, |members| members - 1);
+        let state = self.get_mut(domain);
+        state.newest = state.newest.filter(|&newest| newest != rank);
+    }
+
+    fn change_members(&mut self, domain: DomainId, change: impl FnOnce(usize) -> usize) {
+        let before = self.get(domain).members;
+        let after = change(before);
+        self.by_members.remove(&(Reverse(before), domain));
+        if after > 0 {
+            self.by_members.insert((Reverse(after), domain));
+        }
+        self.get_mut(domain).members = after;
+    }
+
+    /// The largest domains.
+    fn largest(&self) -> impl Iterator<Item = DomainId> {
+        self.by_members.iter().take(ASKED_MAX).map(|&(_, domain)| domain)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.domains.len() - self.free.len()
+    }
+
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        let segments = self.domains.into_iter().flatten().flat_map(|domain| domain.directory.into_segments());
+        segments.map(|segment| freeing_steps(segment.bytes()))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.domains.iter().flatten().map(|domain| domain.directory.bytes()).sum()
+    }
+}
+
+impl Writer {
+    /// Takes in a rank that holds nothing yet; none when there are too many holders.
+    pub(super) fn join(
+        &mut self,
+        rank: WorkerRank,
+        home: Tier,
+        parent: Option<SequenceHash>,
+        first: &Block,
+    ) -> Option<RankSlot> {
+        if !self.holders.has_room() {
+            return None;
+        }
+        let domain = self.domain_for(parent, first);
+        let slot = self.ranks.insert(RankState::new(rank, domain, home));
+        self.domains.join(domain, slot);
+        let holder = self.holders.take(slot);
+        self.ranks.get_mut(slot).levels.set(home, holder);
+        self.published.ranks.change(|table| table.set_rank(slot, Some(rank)));
+        self.publish_levels(slot);
+        Some(slot)
+    }
+
+    /// The domain for a rank whose first event is this: one that knows the block, else the largest one
+    /// that does not call it something else. Costs a search in the directories of [`ASKED_MAX`] domains.
+    fn domain_for(&mut self, parent: Option<SequenceHash>, first: &Block) -> DomainId {
+        if parent.is_none()
+            && let Some(domain) = self.domain_that_starts_with(first)
+        {
+            return domain;
+        }
+        let mut best = None;
+        for domain in self.domains.largest() {
+            self.steps.take(1);
+            let at = match parent {
+                None => Some(Place::ROOT),
+                Some(parent) => self.named(domain, parent).map(|cursor| cursor.place),
+            };
+            let located = at.map(|at| self.locate(domain, at, first));
+            match located {
+                Some(Located::Known(_)) => return domain,
+                Some(Located::OtherName | Located::Elsewhere(_)) => {}
+                // Knowing the parent is a sign of kinship, knowing nothing is none.
+                Some(Located::Unnamed(_) | Located::Absent) | None => {
+                    let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
+                    if best.is_none_or(|(best, _)| best < preference) {
+                        best = Some((preference, domain));
+                    }
+                }
+            }
+        }
+        best.map_or_else(|| self.create_domain(), |(_, domain)| domain)
+    }
+
+    /// A domain that knows this block as the first of a sequence.
+    fn domain_that_starts_with(&self, first: &Block) -> Option<DomainId> {
+        let starts = self.followers(Place::ROOT, first.local).into_iter();
+        starts.filter_map(|place| self.first_namer(place.run, first.sequence)).next()
+    }
+
+    /// A domain that calls the first block of a run so.
+    fn first_namer(&self, run: RunId, name: SequenceHash) -> Option<DomainId> {
+        if let Some(needs) = self.needs(run).filter(|needs| needs.has_domains()) {
+            self.steps.take(1);
+            return needs.first_namer(name);
+        }
+        let columns = &self.runs.get(run).columns;
+        let mut domains = columns.domains().inspect(|_| self.steps.take(1));
+        domains.find(|&domain| self.names.at(&columns.get(domain), 0) == name)
+    }
+
+    fn create_domain(&mut self) -> DomainId {
+        let domain = self.domains.create();
+        self.count_directory((0, self.domains.get(domain).directory.bytes()));
+        domain
+    }
+
+    /// A rank that holds nothing with the domain's names any more leaves it.
+    pub(super) fn leave_domain(&mut self, domain: DomainId, rank: RankSlot) {
+        self.domains.leave(domain, rank);
+        self.end_domain_if_empty(domain);
+    }
+
+    /// A domain goes with its last rank, or with its last name.
+    pub(super) fn end_domain_if_empty(&mut self, domain: DomainId) {
+        let state = self.domains.get(domain);
+        if state.members > 0 || state.untrimmed > 0 {
+            return;
+        }
+        debug_assert!(state.directory.is_empty(), "names go with what they name");
+        let state = self.domains.domains[domain.0 as usize].take().expect("it was there just now");
+        self.domains.free.push(domain);
+        let bytes = state.directory.bytes();
+        self.count_directory((bytes, 0));
+        self.remains.push(Remains::Directory(state.directory.into_segments()), bytes);
+    }
+
+    /// Moves a rank that contradicts its domain to another: to one that knows `hint`, if it agrees with
+    /// all that the rank holds, else to a new one. No reader sees any of it. Costs what the rank holds.
+    pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>) {
+        let old = self.ranks.get(slot).domain;
+        let area = self.named_area(slot);
+        let knows = |domain: DomainId| hint.is_some_and(|hint| self.named(domain, hint).is_some());
+        let candidates = self.domains.largest().inspect(|_| self.steps.take(1));
+        let agreeing =
+            candidates.filter(|&domain| domain != old && knows(domain)).find(|&domain| self.agrees(&area, old, domain));
+        let new = agreeing.unwrap_or_else(|| self.create_domain());
+        for &(run, count) in &area {
+            let column = self.runs.get(run).columns.get(old);
+            let unnamed = self.runs.get(run).columns.get(new).named..count;
+            let missing: Vec<SequenceHash> = unnamed.map(|offset| self.names.at(&column, offset)).collect();
+            if !missing.is_empty() {
+                let (named, _) = self.push_names(new, run, missing.iter().copied());
+                assert_eq!(named, missing.len(), "the domain agrees with all of these names");
+            }
+        }
+        self.domains.join(new, slot);
+        self.ranks.get_mut(slot).domain = new;
+        for &(run, _) in &area {
+            let length = self.coverage_end(run, slot);
+            self.rank_changes_domain(run, length, (old, new));
+        }
+        for &(run, _) in area.iter().rev() {
+            self.trim(run, old);
+        }
+        self.leave_domain(old, slot);
+    }
+
+    /// The runs that a rank holds something of, and those above them, each with the number of blocks
+    /// whose names the rank needs; runs above come first.
+    fn named_area(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
+        let mut needed: FxHashMap<RunId, u16> = FxHashMap::default();
+        for run in self.runs_of(slot) {
+            let mut place = Place { run, offset: self.coverage(run, slot).end() - 1 };
+            while place != Place::ROOT {
+                let count = needed.entry(place.run).or_default();
+                let known_above = *count > 0;
+                *count = (place.offset + 1).max(*count);
+                if known_above {
+                    break;
+                }
+                place = self.runs.get(place.run).parent();
+            }
+        }
+        let mut area: Vec<(RunId, u16)> = needed.into_iter().collect();
+        area.sort_by_cached_key(|&(run, _)| self.runs_above(run));
+        area
+    }
+
+    pub(super) fn runs_above(&self, run: RunId) -> usize {
+        let above = std::iter::successors(Some(run), |&run| Some(self.runs.get(run).parent().run));
+        above.take_while(|&run| run != RunId::NONE).count()
+    }
+
+    /// Whether a domain has no other name for any of these blocks and no other meaning of their names.
+    fn agrees(&self, area: &[(RunId, u16)], names_of: DomainId, domain: DomainId) -> bool {
+        area.iter().all(|&(run, count)| {
+            let columns = &self.runs.get(run).columns;
+            let (wanted, there) = (columns.get(names_of), columns.get(domain));
+            (0..count).all(|offset| {
+                let name = self.names.at(&wanted, offset);
+                match offset < there.named {
+                    true => self.names.at(&there, offset) == name,
+                    false => self.named(domain, name).is_none(),
+                }
+            })
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Copies of blocks beyond the first, which some engines keep of a prompt that they have computed twice.
+//!
+//! They come and go as the prompts do, so they are kept by stretch and not by block.
+
+use std::collections::hash_map::{self, Entry};
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+
+use super::runs::map_bytes;
+use crate::Tier;
+use crate::run::published::layout::RunId;
+
+/// A rank's copies beyond the first of the blocks that it holds.
+#[derive(Debug, Default)]
+pub(super) struct ExtraCopies {
+    by_run: FxHashMap<RunId, Stretches>,
+    /// Bytes of all stretches.
+    stretch_bytes: usize,
+}
+
+/// Those of one run, by tier and offset; disjoint, at least one copy each.
+type Stretches = Vec<Stretch>;
+
+/// All of them, run by run.
+pub(super) type ExtraCopiesOfRuns = hash_map::IntoIter<RunId, Stretches>;
+
+/// Blocks next to each other with equally many copies beyond the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stretch {
+    tier: Tier,
+    start: u16,
+    end: u16,
+    copies: u32,
+}
+
+impl ExtraCopies {
+    /// Copies of a block in a tier beyond the first.
+    pub(super) fn of(&self, run: RunId, offset: u16, tier: Tier) -> u32 {
+        let mut stretches = self.by_run.get(&run).into_iter().flatten();
+        let found = stretches.find(|stretch| stretch.tier == tier && (stretch.start..stretch.end).contains(&offset));
+        found.map_or(0, |stretch| stretch.copies)
+    }
+
+    /// Changes how many copies beyond the first each block of a range has.
+    pub(super) fn change(&mut self, run: RunId, tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) {
+        match self.by_run.entry(run) {
+            Entry::Occupied(mut entry) => {
+                let after = changed(entry.get(), tier, range, change);
+                self.stretch_bytes = self.stretch_bytes + bytes(&after) - bytes(entry.get());
+                if after.is_empty() {
+                    entry.remove();
+                } else {
+                    entry.insert(after);
+                }
+            }
+            Entry::Vacant(entry) if change(0) > 0 && !range.is_empty() => {
+                let new = entry.insert(changed(&[], tier, range, change));
+                self.stretch_bytes += bytes(new);
+            }
+            Entry::Vacant(_) => {}
+        }
+    }
+
+    /// The parts of a range that have no copy beyond the first, in order.
+    pub(super) fn without(&self, run: RunId, tier: Tier, range: Range<u16>) -> Vec<Range<u16>> {
+        let stretches = self.by_run.get(&run).into_iter().flatten();
+        let mut from = range.start;
+        let mut parts = Vec::new();
+        for stretch in stretches.filter(|stretch| stretch.meets(tier, &range)) {
+            parts.push(from..stretch.start.max(from));
+            from = stretch.end;
+        }
+        parts.push(from.min(range.end)..range.end);
+        parts.retain(|part| !part.is_empty());
+        parts
+    }
+
+    /// Whether any block of a run has a copy beyond the first.
+    pub(super) fn are_in(&self, run: RunId) -> bool {
+        self.by_run.contains_key(&run)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_run.is_empty()
+    }
+
+    /// What is to be given back.
+    pub(super) fn into_runs(self) -> ExtraCopiesOfRuns {
+        self.by_run.into_iter()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        map_bytes(&self.by_run) + self.stretch_bytes
+    }
+}
+
+impl Stretch {
+    fn meets(&self, tier: Tier, range: &Range<u16>) -> bool {
+        self.tier == tier && self.start < range.end && self.end > range.start
+    }
+}
+
+fn bytes(stretches: &Stretches) -> usize {
+    stretches.capacity() * size_of::<Stretch>()
+}
+
+/// The stretches with another number of copies in a range.
+fn changed(stretches: &[Stretch], tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) -> Stretches {
+    let first = stretches.partition_point(|stretch| (stretch.tier, stretch.end) <= (tier, range.start));
+    let (before, rest) = stretches.split_at(first);
+    let count = rest.iter().take_while(|stretch| stretch.tier == tier && stretch.start <= range.end).count();
+    let (met_or_touched, after) = rest.split_at(count);
+
+    let mut changed = before.to_vec();
+    let mut push = |start: u16, end: u16, copies: u32| match changed.last_mut() {
+        _ if start >= end || copies == 0 => {}
+        Some(last) if (last.tier, last.end, last.copies) == (tier, start, copies) => last.end = end,
+        _ => changed.push(Stretch { tier, start, end, copies }),
+    };
+    let mut from = range.start;
+    for stretch in met_or_touched {
+        push(stretch.start, range.start, stretch.copies);
+        push(from, stretch.start, change(0));
+        push(stretch.start.max(range.start), stretch.end.min(range.end), change(stretch.copies));
+        push(range.end, stretch.end, stretch.copies);
+        from = stretch.end;
+    }
+    push(from, range.end, change(0));
+    changed.extend_from_slice(after);
+    changed
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// Ranges with more and fewer copies at random, next to a count for each block.
+    #[test]
+    fn is_what_a_count_for_each_block_is() {
+        let (mut copies, mut plain) = (ExtraCopies::default(), HashMap::new());
+        let mut random = 1_u64;
+        let mut below = |end: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % end
+        };
+        for _ in 0..20_000 {
+            let run = RunId(below(3) as u32 + 1);
+            let tier = [Tier::Device, Tier::Host][below(2) as usize];
+            let start = below(20) as u16;
+            let range = start..start + below(8) as u16;
+            let plain_of = |plain: &HashMap<_, u32>, at| plain.get(&(run, tier, at)).copied().unwrap_or(0);
+            let without: Vec<u16> = copies.without(run, tier, range.clone()).into_iter().flatten().collect();
+            assert_eq!(without, range.clone().filter(|&at| plain_of(&plain, at) == 0).collect::<Vec<_>>());
+            let change: fn(u32) -> u32 = match below(4) {
+                0 => |copies| copies + 1,
+                1 => |copies| copies + 2,
+                2 => |copies| copies.saturating_sub(1),
+                _ => |_| 0,
+            };
+            for at in range.clone() {
+                *plain.entry((run, tier, at)).or_default() = change(plain_of(&plain, at));
+            }
+            copies.change(run, tier, range, change);
+            for at in 0..30 {
+                assert_eq!(copies.of(run, at, tier), plain_of(&plain, at));
+            }
+            let stretches: usize = copies.by_run.values().map(bytes).sum();
+            assert_eq!(copies.stretch_bytes, stretches);
+            assert!(copies.by_run.values().all(|stretches| !stretches.is_empty()));
+            let neighbours = copies.by_run.values().flat_map(|stretches| stretches.windows(2));
+            for pair in neighbours {
+                let touch = (pair[0].tier, pair[0].end) == (pair[1].tier, pair[1].start);
+                assert!(!touch || pair[0].copies != pair[1].copies, "they would be one");
+            }
+        }
+    }
+}

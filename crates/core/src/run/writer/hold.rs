@@ -1,0 +1,411 @@
+//! Who holds which blocks: the truth for the writer, and what of it readers see.
+//!
+//! A rank nearly always holds one interval from a run's start in its home tier. Then the published end
+//! is the truth. Anything else is an exception: intervals by tier, from which the ends of the rank's
+//! levels are worked out.
+
+use std::ops::Range;
+
+use super::Writer;
+use super::coverage::{Coverage, Covered, Exceptions};
+use super::place::Cursor;
+use crate::run::published::atomics::Relaxed;
+use crate::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
+use crate::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
+use crate::run::published::ranks::{HolderMeaning, RankSlot};
+use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
+
+impl Writer {
+    /// How far the holder goes in a run.
+    #[inline]
+    pub(super) fn end(&self, run: RunId, holder: Holder) -> u16 {
+        self.published.run(run).holdings().end(holder)
+    }
+
+    pub(super) fn exception(&self, run: RunId, slot: RankSlot) -> Option<Coverage<'_>> {
+        self.runs.get(run).exceptions.as_ref()?.of(slot)
+    }
+
+    /// Everything that the rank holds of a run.
+    pub(super) fn coverage(&self, run: RunId, slot: RankSlot) -> Coverage<'_> {
+        self.exception(run, slot).unwrap_or_else(|| {
+            let rank = self.ranks.get(slot);
+            Coverage::plain(slot, rank.home, self.end(run, rank.home_holder()))
+        })
+    }
+
+    /// One more than the last offset that the rank holds of a run.
+    pub(super) fn coverage_end(&self, run: RunId, slot: RankSlot) -> u16 {
+        match self.exception(run, slot) {
+            Some(coverage) => coverage.end(),
+            None => self.end(run, self.ranks.get(slot).home_holder()),
+        }
+    }
+
+    pub(super) fn holds(&self, slot: RankSlot, place: Place) -> bool {
+        match self.exception(place.run, slot) {
+            Some(coverage) => coverage.contains(place.offset),
+            None => place.offset < self.end(place.run, self.ranks.get(slot).home_holder()),
+        }
+    }
+
+    /// The rank holds so many more copies of blocks that have their place.
+    pub(super) fn hold(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        range: Range<u16>,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        self.steps.take(1);
+        let rank = self.ranks.get(slot);
+        if rank.home == tier && self.exception(run, slot).is_none() {
+            let end = self.end(run, rank.home_holder());
+            if range.start <= end {
+                let known = range.start..end.min(range.end);
+                let new = known.end..range.end;
+                self.add_copies(slot, run, known.clone(), (tier, copies));
+                self.add_copies(slot, run, new.clone(), (tier, copies - 1));
+                if !new.is_empty() {
+                    if end == 0 {
+                        self.list(slot, run);
+                    }
+                    self.publish_plain(slot, run, (end, range.end));
+                    let size = &mut self.ranks.get_mut(slot).size;
+                    size.blocks += new.len();
+                    size.by_tier[tier] += new.len();
+                }
+                return Applied { stored: new.len() as u64, duplicate: known.len() as u64, ..Applied::default() };
+            }
+        }
+        self.hold_by_exception(slot, run, range, (tier, copies))
+    }
+
+    fn hold_by_exception(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        range: Range<u16>,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let coverage = self.coverage(run, slot);
+        let parts = coverage.tier(tier).parts(range.clone());
+        let new = parts.iter().filter(|&&(_, covered)| covered == Covered::No);
+        let new: Vec<Range<u16>> = new.map(|(part, _)| part.clone()).collect();
+        let newly_held = coverage.count_only_in(tier, &new);
+        if coverage.is_empty() {
+            self.list(slot, run);
+        }
+        let mut applied = Applied::default();
+        for (part, covered) in parts {
+            match covered {
+                Covered::Yes => {
+                    applied.duplicate += part.len() as u64;
+                    self.add_copies(slot, run, part, (tier, copies));
+                }
+                Covered::No => {
+                    applied.stored += part.len() as u64;
+                    self.add_copies(slot, run, part, (tier, copies - 1));
+                }
+            }
+        }
+        self.change_coverage(slot, run, |exceptions| exceptions.insert(slot, tier, range));
+        let size = &mut self.ranks.get_mut(slot).size;
+        size.blocks += newly_held;
+        size.by_tier[tier] += applied.stored as usize;
+        applied
+    }
+
+    /// The rank no longer holds any copy of blocks that it held in the tier: ranges in order. Whatever nobody needs any
+    /// more is trimmed.
+    pub(super) fn release(&mut self, slot: RankSlot, run: RunId, ranges: &[Range<u16>], tier: Tier) {
+        debug_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
+        self.steps.take(1);
+        let rank = self.ranks.get(slot);
+        let blocks = ranges.iter().map(Range::len).sum::<usize>();
+        let end = ranges.last().map_or(0, |last| last.end);
+        let plain = rank.home == tier && self.exception(run, slot).is_none();
+        let unheld = match ranges {
+            [range] if plain && self.end(run, rank.home_holder()) == range.end => {
+                self.publish_plain(slot, run, (range.end, range.start));
+                if range.start == 0 {
+                    self.ranks.get_mut(slot).runs_held -= 1;
+                }
+                blocks
+            }
+            _ => {
+                let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
+                    exceptions.remove(slot, tier, ranges);
+                    let left = exceptions.left_of(slot);
+                    (left.count_only_in(tier, ranges), left.is_empty())
+                });
+                if holds_nothing {
+                    self.ranks.get_mut(slot).runs_held -= 1;
+                }
+                unheld
+            }
+        };
+        let size = &mut self.ranks.get_mut(slot).size;
+        size.blocks -= unheld;
+        size.by_tier[tier] -= blocks;
+        let state = self.runs.get(run);
+        if end == state.len || !state.columns.is_single() {
+            let domain = self.ranks.get(slot).domain;
+            self.trim(run, domain);
+        }
+    }
+
+    /// Publishes an interval from the start in the home tier, instead of one that ended elsewhere.
+    pub(super) fn publish_plain(&mut self, slot: RankSlot, run: RunId, (old, end): (u16, u16)) {
+        let rank = self.ranks.get(slot);
+        let home = rank.home;
+        for (tier, holder) in rank.levels.iter() {
+            if tier >= home {
+                self.publish_end(run, holder, end);
+            }
+        }
+        self.rank_needs(slot, run, (old, end));
+    }
+
+    /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
+    pub(super) fn change_coverage<R>(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        change: impl FnOnce(&mut Exceptions) -> R,
+    ) -> R {
+        let rank = self.ranks.get(slot);
+        let (home, levels) = (rank.home, rank.levels);
+        // What is not an exception yet becomes one.
+        let exception_end = self.exception(run, slot).map(|coverage| coverage.end());
+        let plain = exception_end.is_none().then(|| 0..self.end(run, rank.home_holder()));
+        let end_before = exception_end.or(plain.as_ref().map(|plain| plain.end)).unwrap_or(0);
+        let exceptions = &mut self.runs.get_mut(run).exceptions;
+        let bytes_before = exceptions_bytes(exceptions);
+        let changed = exceptions.get_or_insert_default();
+        if let Some(plain) = plain.filter(|plain| !plain.is_empty()) {
+            changed.insert(slot, home, plain);
+        }
+        let result = change(changed);
+        let left = changed.left_of(slot);
+        let (is_plain, end_after) = (left.is_plain(home), left.end());
+        let mut reaches = PerTier::default();
+        for (tier, _) in levels.iter() {
+            reaches[tier] = left.reach(tier);
+        }
+        for (tier, holder) in levels.iter() {
+            self.publish_end(run, holder, reaches[tier]);
+        }
+        let exceptions = &mut self.runs.get_mut(run).exceptions;
+        if let Some(changed) = exceptions.as_mut().filter(|_| is_plain) {
+            changed.clear(slot);
+            if changed.is_empty() {
+                *exceptions = None;
+            }
+        }
+        self.rare_bytes = self.rare_bytes + exceptions_bytes(exceptions) - bytes_before;
+        self.rank_needs(slot, run, (end_before, end_after));
+        result
+    }
+
+    /// Changes how far a holder goes.
+    ///
+    /// One store, which readers may see or not. But a query adds what it finds in one run to what it
+    /// has found in the runs before. So that no sum is of different times, an end that opens or closes a
+    /// hole in what a holder has — blocks further down without those here — changes with the run's
+    /// version: who has read the run before and sees anything later starts again, and so does who
+    /// comes upon the change. A run that is held without the blocks above it opens a hole up there.
+    pub(super) fn publish_end(&mut self, run: RunId, holder: Holder, end: u16) {
+        let old = self.end(run, holder);
+        if old == end {
+            return;
+        }
+        let state = self.runs.get(run);
+        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let opens_hole = end < old && state.children > 0 && state.deepest_child >= end;
+        let closes_hole = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
+        if old == 0 {
+            let parent = state.parent();
+            if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
+                self.set_flag(parent.run, Info::RAGGED);
+            }
+        }
+        let Self { published, extents, holders, version, .. } = self;
+        let record = published.run(run).record;
+        let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end() };
+        let mut change = Change::Done;
+        if opens_hole || closes_hole {
+            *version += 2;
+            published.run(run).change(*version, || {
+                change = writer.set_end(holder, end);
+                if opens_hole {
+                    record[INFO].store(info.0 | Info::RAGGED, Relaxed);
+                }
+            });
+        } else {
+            change = writer.set_end(holder, end);
+        }
+        if let Change::NewForm(form) = change {
+            let old = Form(record[HOLDINGS].load(Relaxed)).extent();
+            self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
+            if let Some(extent) = old {
+                self.extents.give_back(extent);
+            }
+        }
+    }
+
+    /// Notes that the rank holds something of a run of which it held nothing.
+    fn list(&mut self, slot: RankSlot, run: RunId) {
+        let rank = self.ranks.get(slot);
+        let room = rank.runs.capacity();
+        let is_copying = |rank| self.compaction.as_ref().is_some_and(|compaction| compaction.is_copying(rank));
+        if rank.runs.len() > 2 * rank.runs_held + 64 && !is_copying(rank.rank) {
+            let held = self.runs_of(slot);
+            self.ranks.get_mut(slot).runs = held;
+        }
+        let rank = self.ranks.get_mut(slot);
+        rank.runs.push(run);
+        rank.runs_held += 1;
+        let room_after = rank.runs.capacity();
+        self.ranks.relisted(room, room_after);
+    }
+
+    /// The runs that the rank holds something of, each once.
+    pub(super) fn runs_of(&self, slot: RankSlot) -> Vec<RunId> {
+        let rank = self.ranks.get(slot);
+        let mut runs = rank.runs.clone();
+        self.steps.take(runs.len());
+        runs.sort_unstable();
+        runs.dedup();
+        let home = rank.home_holder();
+        runs.retain(|&run| self.exception(run, slot).is_some() || self.end(run, home) > 0);
+        runs
+    }
+
+    fn add_copies(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) {
+        if copies > 0 && !range.is_empty() {
+            // One copy is counted by the interval.
+            self.change_copies(slot, run, (tier, range), |before| before.saturating_add(copies).min(u32::MAX - 1));
+        }
+    }
+
+    /// Changes how many copies beyond the first the rank has of blocks in a tier.
+    pub(super) fn change_copies(
+        &mut self,
+        slot: RankSlot,
+        run: RunId,
+        (tier, range): (Tier, Range<u16>),
+        change: impl Fn(u32) -> u32,
+    ) {
+        let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        let bytes_before = extra.bytes();
+        extra.change(run, tier, range, change);
+        self.rare_bytes = self.rare_bytes + extra.bytes() - bytes_before;
+    }
+
+    /// Copies of a block that the rank holds in the tier.
+    fn copies(&self, slot: RankSlot, place: Place, tier: Tier) -> u32 {
+        1 + self.ranks.get(slot).extra_copies.of(place.run, place.offset, tier)
+    }
+
+    /// Makes sure that the rank has a level for the tier; false when there are too many holders.
+    pub(super) fn use_tier(&mut self, slot: RankSlot, tier: Tier) -> bool {
+        if self.ranks.get(slot).uses(tier) {
+            return true;
+        }
+        if !self.holders.has_room() {
+            return false;
+        }
+        let holder = self.holders.take(slot);
+        for run in self.runs_of(slot) {
+            let end = self.coverage(run, slot).reach(tier);
+            self.publish_end(run, holder, end);
+        }
+        self.ranks.get_mut(slot).levels.set(tier, holder);
+        self.publish_levels(slot);
+        true
+    }
+
+    /// Tells readers which holders the rank has and what levels they answer for.
+    pub(super) fn publish_levels(&self, slot: RankSlot) {
+        let levels = self.ranks.get(slot).levels;
+        self.published.ranks.change(|table| {
+            let mut next = Tier::ALL.len() as u8;
+            for (tier, holder) in levels.iter().rev() {
+                table.set_holder(holder, HolderMeaning { rank: slot, first: tier as u8, last: next - 1 });
+                next = tier as u8;
+            }
+        });
+    }
+
+    /// Everything that the rank holds, its names as its own domain has them.
+    pub(super) fn held_by(&self, slot: RankSlot) -> Vec<HeldBlock> {
+        let rank = self.ranks.get(slot);
+        let mut held: Vec<HeldBlock> = rank.waiting.iter().copied().collect();
+        for run in self.runs_of(slot) {
+            self.held_in(slot, run, 0, &mut held);
+        }
+        held
+    }
+
+    /// Adds what the rank holds of a run from an offset on.
+    pub(super) fn held_in(&self, slot: RankSlot, run: RunId, from: u16, held: &mut Vec<HeldBlock>) {
+        let rank = self.ranks.get(slot);
+        let coverage = self.coverage(run, slot);
+        let mut parent = match from.checked_sub(1) {
+            Some(offset) => Some(self.name_of(rank.domain, Place { run, offset })),
+            None => self.parent_name(rank.domain, Place { run, offset: 0 }),
+        };
+        for offset in from..coverage.end() {
+            let place = Place { run, offset };
+            let sequence = self.name_of(rank.domain, place);
+            if coverage.contains(offset) {
+                let mut copies = PerTier::default();
+                for tier in Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(offset)) {
+                    copies[tier] = self.copies(slot, place, tier);
+                }
+                held.push(HeldBlock { sequence, parent, local: self.local_of(place), copies });
+            }
+            parent = Some(sequence);
+        }
+    }
+
+    /// A block that the rank holds, placed or waiting.
+    pub(super) fn held_block(&self, slot: RankSlot, name: SequenceHash) -> Option<HeldBlock> {
+        let rank = self.ranks.get(slot);
+        if let Some(waiting) = rank.waiting.get(name) {
+            return Some(*waiting);
+        }
+        let place = self.named(rank.domain, name)?.place;
+        let coverage = self.coverage(place.run, slot);
+        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(place.offset));
+        let mut copies = PerTier::default();
+        tiers.for_each(|tier| copies[tier] = self.copies(slot, place, tier));
+        let parent = self.parent_name(rank.domain, place);
+        (!copies.is_zero()).then(|| HeldBlock { sequence: name, parent, local: self.local_of(place), copies })
+    }
+
+    /// One more copy in a tier of blocks that the rank holds somewhere.
+    pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
+        let mut applied = Applied::default();
+        for &name in blocks {
+            let rank = self.ranks.get(slot);
+            let waits = rank.waiting.contains(name);
+            let at = self.named(rank.domain, name).filter(|at| !waits && self.holds(slot, at.place));
+            if !waits && at.is_none() {
+                applied.unknown += 1;
+            } else if !self.use_tier(slot, tier) {
+                applied.refused += 1;
+            } else if let Some(Cursor { place: Place { run, offset }, .. }) = at {
+                applied += self.hold(slot, run, offset..offset + 1, (tier, 1));
+            } else {
+                applied += self.add_waiting_copies(slot, name, (tier, 1));
+            }
+        }
+        applied
+    }
+}
+
+fn exceptions_bytes(exceptions: &Option<Box<Exceptions>>) -> usize {
+    exceptions.as_ref().map_or(0, |exceptions| size_of::<Exceptions>() + exceptions.heap_bytes())
+}

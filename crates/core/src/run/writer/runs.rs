@@ -1,0 +1,327 @@
+//! What only the writer knows of a run: its place in the tree, its names, and holdings that are more
+//! than one interval from its start.
+
+use bytemuck::Zeroable;
+use rustc_hash::FxHashMap;
+
+use super::chunked::{CHUNK, Chunked};
+use super::coverage::{Coverage, Exceptions};
+use super::names::Column;
+use super::needs::NeedsId;
+use crate::run::published::arena::Numbers;
+use crate::run::published::layout::{CAPACITIES, Place, RunArena, RunId, record_words};
+use crate::run::published::ranks::RankSlot;
+
+/// A hash domain: ranks whose engines call the same prefix the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Zeroable)]
+pub(super) struct DomainId(pub(super) u32);
+
+/// One run, as its writer knows it.
+#[derive(Debug, Zeroable)]
+pub(super) struct RunState {
+    parent_run: RunId,
+    parent_offset: u16,
+    pub(super) len: u16,
+    /// No child hangs from a later offset; only lowered when a child's offset is looked for.
+    pub(super) deepest_child: u16,
+    /// Runs attached inside this one that start with the block that follows there in this one.
+    pub(super) twins_inside: u16,
+    pub(super) children: u32,
+    first_child: RunId,
+    next_sibling: RunId,
+    previous_sibling: RunId,
+    /// What its ranks and children need of it, once they are many.
+    pub(super) needs: NeedsId,
+    pub(super) columns: Columns,
+    /// Ranks that hold more than an interval from the start in one tier.
+    pub(super) exceptions: Option<Box<Exceptions>>,
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "a line of the cache");
+
+impl Default for RunState {
+    fn default() -> Self {
+        Self {
+            parent_run: Place::ROOT.run,
+            parent_offset: Place::ROOT.offset,
+            len: 0,
+            deepest_child: 0,
+            twins_inside: 0,
+            children: 0,
+            first_child: RunId::NONE,
+            next_sibling: RunId::NONE,
+            previous_sibling: RunId::NONE,
+            needs: NeedsId::default(),
+            columns: Columns::default(),
+            exceptions: None,
+        }
+    }
+}
+
+impl RunState {
+    /// The block that its first one follows.
+    pub(super) fn parent(&self) -> Place {
+        Place { run: self.parent_run, offset: self.parent_offset }
+    }
+
+    fn set_parent(&mut self, parent: Place) {
+        (self.parent_run, self.parent_offset) = (parent.run, parent.offset);
+    }
+}
+
+/// A run's columns of names by domain: nearly always one.
+#[derive(Debug, Default, Zeroable)]
+pub(super) struct Columns {
+    /// Empty exactly when there is none at all.
+    first: (DomainId, Column),
+    more: Option<Box<FxHashMap<DomainId, Column>>>,
+}
+
+impl Columns {
+    /// The domain's column; empty where it has named nothing.
+    #[inline]
+    pub(super) fn get(&self, domain: DomainId) -> Column {
+        if self.first.0 == domain {
+            return self.first.1;
+        }
+        self.more.as_ref().and_then(|more| more.get(&domain).copied()).unwrap_or_default()
+    }
+
+    /// [`Columns::set`], and keeps a count of the bytes of tables for further domains.
+    #[inline]
+    pub(super) fn set_counted(&mut self, domain: DomainId, column: Column, bytes: &mut usize) {
+        let before = self.more_bytes();
+        self.set(domain, column);
+        *bytes = *bytes + self.more_bytes() - before;
+    }
+
+    fn set(&mut self, domain: DomainId, column: Column) {
+        if self.first.0 == domain || self.first.1.named == 0 {
+            debug_assert!(self.more.as_ref().is_none_or(|more| !more.contains_key(&domain)));
+            self.first = (domain, column);
+            if column.named == 0 {
+                self.promote();
+            }
+            return;
+        }
+        let more = self.more.get_or_insert_default();
+        if column.named > 0 {
+            more.insert(domain, column);
+        } else {
+            more.remove(&domain);
+            if more.is_empty() {
+                self.more = None;
+            }
+        }
+    }
+
+    fn promote(&mut self) {
+        let Some(more) = &mut self.more else { return };
+        if let Some(&domain) = more.keys().next()
+            && let Some(column) = more.remove(&domain)
+        {
+            self.first = (domain, column);
+        }
+        if more.is_empty() {
+            self.more = None;
+        }
+    }
+
+    /// Domains that have named something here.
+    pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> {
+        let first = (self.first.1.named > 0).then_some(self.first.0);
+        first.into_iter().chain(self.more.iter().flat_map(|more| more.keys().copied()))
+    }
+
+    /// How many blocks the only domain has named here; none when there are several.
+    pub(super) fn only_named(&self) -> Option<u16> {
+        self.is_single().then_some(self.first.1.named)
+    }
+
+    /// How many those are.
+    pub(super) fn domain_count(&self) -> usize {
+        usize::from(self.first.1.named > 0) + self.more.as_ref().map_or(0, |more| more.len())
+    }
+
+    /// Bytes of the table for further domains.
+    pub(super) fn more_bytes(&self) -> usize {
+        self.more.as_ref().map_or(0, |more| table_bytes(more))
+    }
+
+    /// Whether at most one domain has named anything here.
+    pub(super) fn is_single(&self) -> bool {
+        self.more.is_none()
+    }
+}
+
+impl RunState {
+    /// The run that was hung from this one last.
+    pub(super) fn latest_child(&self) -> Option<RunId> {
+        (self.first_child != RunId::NONE).then_some(self.first_child)
+    }
+
+    /// Ranks that hold more than an interval from the start in one tier, and what they hold.
+    pub(super) fn exceptions(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
+        self.exceptions.iter().flat_map(|exceptions| exceptions.iter())
+    }
+}
+
+/// Bytes of a boxed table: about as many as it takes.
+fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
+    size_of::<FxHashMap<K, V>>() + map_bytes(table)
+}
+
+/// Bytes behind a table: slots at seven eighths full, a byte more for each.
+pub(super) fn map_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
+    match table.capacity() {
+        0 => 0,
+        room => (room * 8).div_ceil(7).next_power_of_two() * (size_of::<(K, V)>() + 1) + 16,
+    }
+}
+
+/// Every run.
+#[derive(Debug)]
+pub(super) struct Runs {
+    states: [Chunked<RunState>; CAPACITIES.len()],
+    numbers: [Numbers; CAPACITIES.len()],
+}
+
+impl Runs {
+    /// Takes the name [`RunId::NONE`] out of use.
+    pub(super) fn new(arena: &RunArena) -> Self {
+        let mut runs = Self { states: Default::default(), numbers: Default::default() };
+        let none = runs.numbers[0].take(arena.class(0));
+        runs.states[0].make(none);
+        runs
+    }
+
+    /// Gives the memory back piece by piece, each with the steps that it takes.
+    pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
+        self.states.into_iter().flat_map(Chunked::into_pieces)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, run: RunId) -> &RunState {
+        &self.states[run.class()][run.number()]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, run: RunId) -> &mut RunState {
+        &mut self.states[run.class()][run.number()]
+    }
+
+    pub(super) fn take(&mut self, arena: &RunArena, class: usize) -> RunId {
+        let number = self.numbers[class].take(arena.class(class));
+        self.states[class].make(number);
+        RunId::new(class, number)
+    }
+
+    pub(super) fn give_back(&mut self, run: RunId) {
+        debug_assert!(self.get(run).children == 0 && self.get(run).columns.domains().next().is_none());
+        *self.get_mut(run) = RunState::default();
+        self.numbers[run.class()].give_back(run.number());
+    }
+
+    /// Hangs a run below its parent. Children of the root are not listed: nothing asks for them.
+    pub(super) fn link(&mut self, run: RunId, parent: Place) {
+        self.get_mut(run).set_parent(parent);
+        if parent.run == RunId::NONE {
+            return;
+        }
+        let state = self.get_mut(parent.run);
+        state.deepest_child = if state.children == 0 { parent.offset } else { state.deepest_child.max(parent.offset) };
+        state.children += 1;
+        let next = std::mem::replace(&mut state.first_child, run);
+        self.get_mut(run).next_sibling = next;
+        if next != RunId::NONE {
+            self.get_mut(next).previous_sibling = run;
+        }
+    }
+
+    pub(super) fn unlink(&mut self, run: RunId) {
+        let state = self.get(run);
+        let (parent, next_sibling, previous_sibling) = (state.parent(), state.next_sibling, state.previous_sibling);
+        if parent.run == RunId::NONE {
+            return;
+        }
+        if next_sibling != RunId::NONE {
+            self.get_mut(next_sibling).previous_sibling = previous_sibling;
+        }
+        match previous_sibling {
+            RunId::NONE => self.get_mut(parent.run).first_child = next_sibling,
+            previous => self.get_mut(previous).next_sibling = next_sibling,
+        }
+        self.get_mut(parent.run).children -= 1;
+    }
+
+    /// The run that was hung from this one last, with the offset from which it does.
+    pub(super) fn latest_child(&self, run: RunId) -> Option<(u16, RunId)> {
+        self.get(run).latest_child().map(|child| (self.get(child).parent().offset, child))
+    }
+
+    /// The runs that hang from a run, with the offsets from which they do.
+    pub(super) fn children(&self, run: RunId) -> impl Iterator<Item = (RunId, u16)> {
+        let first = self.get(run).first_child;
+        let siblings = std::iter::successors(Some(first), |&child| Some(self.get(child).next_sibling));
+        siblings.take_while(|&child| child != RunId::NONE).map(|child| (child, self.get(child).parent().offset))
+    }
+
+    /// Whether a run of this class takes no more memory.
+    pub(super) fn has_free(&self, class: usize) -> bool {
+        self.numbers[class].free_count() > 0
+    }
+
+    /// Runs that take no more memory, of any class.
+    pub(super) fn free_count(&self) -> usize {
+        self.numbers.iter().map(Numbers::free_count).sum()
+    }
+
+    /// Makes sure that one more run of the smallest class takes its record only.
+    pub(super) fn reserve_smallest(&mut self) {
+        let next = self.numbers[0].touched() as u32;
+        self.states[0].make(next + CHUNK as u32 / 2);
+    }
+
+    /// Bytes of more memory that [`Runs::reserve_smallest`] takes.
+    pub(super) fn bytes_for_smallest(&self) -> usize {
+        let wanted = self.numbers[0].touched() + CHUNK / 2;
+        if wanted < self.states[0].room() { 0 } else { CHUNK * size_of::<RunState>() }
+    }
+
+    /// Bytes of more memory that one more run of a class takes when none is free.
+    pub(super) fn bytes_for(&self, class: usize) -> usize {
+        let has_state = self.numbers[class].touched() < self.states[class].room();
+        record_bytes(class) + if has_state { 0 } else { CHUNK * size_of::<RunState>() }
+    }
+
+    /// Runs that there ever were, by class.
+    pub(super) fn touched(&self, class: usize) -> usize {
+        self.numbers[class].touched()
+    }
+
+    /// Bytes of records that were ever written, of states and of the lists of free ones.
+    pub(super) fn bytes_allocated(&self) -> usize {
+        let classes = self.numbers.iter().zip(&self.states).enumerate();
+        let bytes = classes.map(|(class, (numbers, states))| {
+            numbers.touched() * record_bytes(class) + numbers.list_bytes() + states.bytes()
+        });
+        bytes.sum()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.numbers.iter().map(Numbers::in_use).sum::<usize>() - 1
+    }
+
+    /// Bytes in use, and bytes that ever were: records and states.
+    pub(super) fn bytes(&self) -> (usize, usize) {
+        let bytes = |class: usize| record_bytes(class) + size_of::<RunState>();
+        self.numbers.iter().enumerate().fold((0, 0), |(used, touched), (class, numbers)| {
+            (used + numbers.in_use() * bytes(class), touched + numbers.touched() * bytes(class))
+        })
+    }
+}
+
+/// Header, column and fingerprints of one run.
+fn record_bytes(class: usize) -> usize {
+    record_words(class) * size_of::<u64>()
+}

@@ -1,0 +1,285 @@
+//! Stores: blocks find their places, then one holding for each run is extended.
+
+use super::Writer;
+use super::place::{Cursor, Located};
+use crate::run::published::layout::Place;
+use crate::run::published::ranks::RankSlot;
+use crate::{Applied, Block, HeldBlock, PerTier, SequenceHash, Tier};
+
+impl Writer {
+    pub(super) fn store(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+        copies: (Tier, u32),
+    ) -> Applied {
+        let rank = self.ranks.get(slot);
+        if let Some(first) = blocks.first() {
+            // It comes from memory while its parent is looked for.
+            self.domains.get(rank.domain).directory.prefetch(first.sequence);
+        }
+        let at = match parent {
+            None => Some(Cursor::ROOT),
+            Some(parent) => self.named(rank.domain, parent),
+        };
+        match at.filter(|_| rank.waiting.is_empty()) {
+            Some(at) => self.store_chain(slot, at, parent, blocks, copies),
+            None => self.store_one_by_one(slot, parent, blocks, copies),
+        }
+    }
+
+    /// Stores blocks that follow a block with a place. Without waiting blocks, or a single block that
+    /// neither waits nor has a name.
+    pub(super) fn store_chain(
+        &mut self,
+        slot: RankSlot,
+        at: Cursor,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+        copies: (Tier, u32),
+    ) -> Applied {
+        let domain = self.ranks.get(slot).domain;
+        let is_bounded = self.bounded.is_some();
+        let mut applied = Applied::default();
+        let (mut at, mut parent, mut rest) = (at, parent, blocks);
+        while let Some(block) = rest.first() {
+            let (known, last) = self.known_after(domain, at, rest);
+            let (count, last) = if known > 0 {
+                (known, last)
+            } else {
+                match self.locate(domain, at.place, block) {
+                    Located::Known(found) => {
+                        let (more, last) = self.known_after(domain, found, &rest[1..]);
+                        (1 + more, last)
+                    }
+                    Located::Unnamed(place) => self.name_stretch(domain, place, rest),
+                    Located::Absent => self.append(domain, at.place, rest),
+                    Located::OtherName if self.domains.is_alone(domain) => {
+                        match self.append_twin(domain, at.place, rest) {
+                            Some(appended) => appended,
+                            None => return applied + self.refuse_twins(slot, rest),
+                        }
+                    }
+                    Located::OtherName if is_bounded && !self.affords_another_domain(slot) => {
+                        self.forget_rank(slot);
+                        return applied + self.refuse(slot, rest);
+                    }
+                    Located::OtherName => {
+                        self.change_domain(slot, Some(block.sequence));
+                        return applied + self.store_one_by_one(slot, parent, rest, copies);
+                    }
+                    Located::Elsewhere(_) => return applied + self.store_one_by_one(slot, parent, rest, copies),
+                }
+            };
+            let end = last.place.offset + 1;
+            if is_bounded && !self.affords_holding(slot, last.place.run, end - count as u16..end, copies) {
+                self.trim(last.place.run, domain);
+                return applied + self.refuse(slot, rest);
+            }
+            if let Some(next) = rest.get(count) {
+                self.prefetch_names_of_next(domain, last.place.run, next);
+            }
+            applied += self.hold(slot, last.place.run, end - count as u16..end, copies);
+            if let Some(bounded) = &mut self.bounded {
+                bounded.values.touch(last.place.run);
+            }
+            at = last;
+            parent = Some(rest[count - 1].sequence);
+            rest = &rest[count..];
+        }
+        applied
+    }
+
+    /// Stores each block by its parent's name: where something waits, or a name changes its meaning.
+    fn store_one_by_one(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+        copies: (Tier, u32),
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let mut parent = parent;
+        for block in blocks {
+            applied += self.store_one(slot, parent, block, copies);
+            parent = Some(block.sequence);
+        }
+        applied
+    }
+
+    fn store_one(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let limit = self.limits.waiting_blocks_max;
+        let meaning = (parent, block.local);
+        let rank = self.ranks.get_mut(slot);
+        if let Some(waiting) = rank.waiting.get_mut(block.sequence) {
+            if (waiting.parent, waiting.local) == meaning {
+                return self.add_waiting_copies(slot, block.sequence, (tier, copies));
+            }
+            self.stop_waiting(slot, block.sequence);
+            return Applied { moved: 1, ..self.insert(slot, parent, block, (tier, copies), usize::MAX) };
+        }
+        let domain = rank.domain;
+        let Some(Cursor { place, .. }) = self.named(domain, block.sequence) else {
+            return self.insert(slot, parent, block, (tier, copies), limit);
+        };
+        let held = self.holds(slot, place);
+        if (self.parent_name(domain, place), self.local_of(place)) == meaning {
+            let parent_waits = parent.is_some_and(|parent| self.ranks.get(slot).waiting.contains(parent));
+            if !held && parent_waits {
+                return self.wait(slot, parent, block, (tier, copies), limit);
+            }
+            let applied = self.hold(slot, place.run, place.offset..place.offset + 1, (tier, copies));
+            return applied + self.settle(slot, block.sequence);
+        }
+        if !self.domains.is_alone(domain) {
+            if self.bounded.is_some() && !self.affords_another_domain(slot) {
+                self.forget_rank(slot);
+                return self.refuse(slot, std::slice::from_ref(block));
+            }
+            self.change_domain(slot, None);
+            return self.store_one(slot, parent, block, (tier, copies));
+        }
+        self.move_away(slot, place);
+        // Its old meaning must be gone, also where the trimming of what was kept for it was put off.
+        while self.named(domain, block.sequence).is_some() && self.trim_untrimmed() > 0 {}
+        let limit = if held { usize::MAX } else { limit };
+        Applied { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
+    }
+
+    /// A block that has no name and does not wait.
+    fn insert(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        copies: (Tier, u32),
+        waiting_blocks_max: usize,
+    ) -> Applied {
+        match self.parent_place(slot, parent) {
+            None => self.wait(slot, parent, block, copies, waiting_blocks_max),
+            Some(at) => {
+                let applied = self.store_chain(slot, at, parent, std::slice::from_ref(block), copies);
+                applied + self.settle(slot, block.sequence)
+            }
+        }
+    }
+
+    /// Where a named parent is; none when it is not known, or waits itself.
+    fn parent_place(&self, slot: RankSlot, parent: Option<SequenceHash>) -> Option<Cursor> {
+        let Some(parent) = parent else { return Some(Cursor::ROOT) };
+        let rank = self.ranks.get(slot);
+        if rank.waiting.contains(parent) { None } else { self.named(rank.domain, parent) }
+    }
+
+    fn wait(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        (tier, copies): (Tier, u32),
+        waiting_blocks_max: usize,
+    ) -> Applied {
+        if self.bounded.is_some() {
+            return self.refuse(slot, std::slice::from_ref(block));
+        }
+        let rank = self.ranks.get_mut(slot);
+        if rank.waiting.len() >= waiting_blocks_max {
+            return Applied { refused: 1, ..Applied::default() };
+        }
+        let mut waiting =
+            HeldBlock { sequence: block.sequence, parent, local: block.local, copies: PerTier::default() };
+        waiting.copies[tier] = copies;
+        rank.waiting.insert(waiting);
+        rank.size.blocks += 1;
+        rank.size.waiting += 1;
+        rank.size.by_tier[tier] += 1;
+        Applied { stored: 1, waiting: 1, ..Applied::default() }
+    }
+
+    /// More copies of a block that waits.
+    pub(super) fn add_waiting_copies(
+        &mut self,
+        slot: RankSlot,
+        name: SequenceHash,
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let rank = self.ranks.get_mut(slot);
+        let waiting = rank.waiting.get_mut(name).expect("the caller found it");
+        let before = waiting.copies[tier];
+        waiting.copies[tier] = before.saturating_add(copies);
+        if before > 0 {
+            return Applied { duplicate: 1, ..Applied::default() };
+        }
+        rank.size.by_tier[tier] += 1;
+        Applied { stored: 1, ..Applied::default() }
+    }
+
+    fn stop_waiting(&mut self, slot: RankSlot, name: SequenceHash) {
+        if let Some(block) = self.ranks.get_mut(slot).waiting.remove(name) {
+            self.uncount_waiting(slot, &block);
+        }
+    }
+
+    fn uncount_waiting(&mut self, slot: RankSlot, block: &HeldBlock) {
+        let size = &mut self.ranks.get_mut(slot).size;
+        size.blocks -= 1;
+        size.waiting -= 1;
+        for (tier, &copies) in block.copies.iter() {
+            size.by_tier[tier] -= usize::from(copies > 0);
+        }
+    }
+
+    /// Gives places to the blocks that wait for this name, and to those that wait for them. Says which of them it had to
+    /// refuse.
+    fn settle(&mut self, slot: RankSlot, name: SequenceHash) -> Applied {
+        let mut refused = Applied::default();
+        let mut known = vec![name];
+        while let Some(name) = known.pop() {
+            if self.ranks.get(slot).waiting.is_empty() || self.parent_place(slot, Some(name)).is_none() {
+                continue;
+            }
+            for waiting in self.ranks.get_mut(slot).waiting.take_followers(name) {
+                self.uncount_waiting(slot, &waiting);
+                let block = Block { sequence: waiting.sequence, local: waiting.local };
+                for (tier, &copies) in waiting.copies.iter() {
+                    if copies > 0 {
+                        let applied = self.store_one_of_settled(slot, Some(name), &block, (tier, copies));
+                        refused.refused += applied.refused;
+                        refused.twins_refused += applied.twins_refused;
+                    }
+                }
+                known.push(waiting.sequence);
+            }
+        }
+        refused
+    }
+
+    /// Like [`Writer::store_one`], for a block that waited: it was counted when it came, and may not be
+    /// refused now.
+    fn store_one_of_settled(
+        &mut self,
+        slot: RankSlot,
+        parent: Option<SequenceHash>,
+        block: &Block,
+        copies: (Tier, u32),
+    ) -> Applied {
+        let domain = self.ranks.get(slot).domain;
+        let at = self.parent_place(slot, parent);
+        match at.map(|at| (at, self.locate(domain, at.place, block))) {
+            Some((_, Located::Known(Cursor { place: Place { run, offset }, .. }))) => {
+                self.hold(slot, run, offset..offset + 1, copies)
+            }
+            Some((at, Located::Unnamed(_) | Located::Absent)) => {
+                self.store_chain(slot, at, parent, std::slice::from_ref(block), copies)
+            }
+            _ => self.store_one(slot, parent, block, copies),
+        }
+    }
+}

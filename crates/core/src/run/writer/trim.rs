@@ -1,0 +1,257 @@
+//! Giving back what nobody needs: blocks at the end of a run that no rank holds and no run hangs
+//! from, and names of a domain in which no rank holds the block or any that follows it.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use rustc_hash::FxHashMap;
+
+use super::Writer;
+use super::names::LINE_NAMES;
+use super::runs::DomainId;
+use crate::run::published::atomics::Relaxed;
+use crate::run::published::holdings::Form;
+use crate::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
+
+/// Runs of one chain that are trimmed at once; those above them are trimmed later.
+const TRIMMED_AT_ONCE: usize = if cfg!(debug_assertions) { 2 } else { 8 };
+
+/// Runs whose trimming was put off, in order, with the domains for which they are trimmed.
+#[derive(Debug, Default)]
+pub(super) struct Untrimmed {
+    queue: VecDeque<PutOff>,
+    by_run: FxHashMap<RunId, Times>,
+    /// Runs that were ever put off.
+    count: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PutOff {
+    run: RunId,
+    domain: DomainId,
+    number: u64,
+}
+
+/// How often a run is in the queue, and the number with which it first was. A freed run is not: its name may be another
+/// run's when its turn comes.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    times: u32,
+    first: u64,
+}
+
+impl Untrimmed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether some domain's names may go further in a run than anything needs.
+    fn contains(&self, run: RunId) -> bool {
+        !self.queue.is_empty() && self.by_run.contains_key(&run)
+    }
+
+    fn push(&mut self, run: RunId, domain: DomainId) {
+        let number = self.count;
+        self.count += 1;
+        self.queue.push_back(PutOff { run, domain, number });
+        self.by_run.entry(run).or_insert(Times { times: 0, first: number }).times += 1;
+    }
+
+    /// The next domain for which something was put off, and the run if that has not been freed since.
+    fn pop(&mut self) -> Option<(Option<RunId>, DomainId)> {
+        let PutOff { run, domain, number } = self.queue.pop_front()?;
+        let times = self.by_run.get_mut(&run).filter(|times| times.first <= number);
+        let is_there = times.is_some();
+        if let Some(times) = times {
+            times.times -= 1;
+            if times.times == 0 {
+                self.by_run.remove(&run);
+            }
+        }
+        Some((is_there.then_some(run), domain))
+    }
+
+    fn forget(&mut self, run: RunId) {
+        if !self.queue.is_empty() {
+            self.by_run.remove(&run);
+        }
+    }
+}
+
+impl Writer {
+    /// Trims a run of which a rank of this domain has let go, and then those above it that become free
+    /// of what was attached to them. Other domains need what they needed before. Of a long chain the rest is put off. Says
+    /// how many runs were looked at.
+    pub(super) fn trim(&mut self, run: RunId, domain: DomainId) -> usize {
+        let mut run = run;
+        for looked_at in 0..TRIMMED_AT_ONCE {
+            if run == RunId::NONE {
+                return looked_at;
+            }
+            self.steps.take(1);
+            let state = self.runs.get(run);
+            let (parent, named) = (state.parent().run, state.columns.get(domain).named);
+            let is_single = state.columns.is_single();
+            let needed = self.needed(run);
+            let needed_names = if is_single { needed } else { self.names_needed(run, domain) };
+            let vanished = needed_names == 0 && named > 0;
+            self.unname(run, domain, needed_names);
+            let is_freed = needed == 0 && self.runs.get(run).columns.domain_count() == 0;
+            if is_freed {
+                self.free(run);
+            } else if !self.untrimmed.contains(run) {
+                debug_assert_ne!(needed, 0, "names go with what they name");
+                self.truncate(run, needed);
+            } else if let Some(named) = self.runs.get(run).columns.only_named() {
+                self.truncate(run, needed.max(named));
+            }
+            if !is_freed && !vanished {
+                return looked_at + 1;
+            }
+            run = parent;
+        }
+        if run != RunId::NONE {
+            self.domains.get_mut(domain).untrimmed += 1;
+            self.untrimmed.push(run, domain);
+        }
+        TRIMMED_AT_ONCE
+    }
+
+    /// Goes on with what was put off. Says how many runs were looked at; none when nothing is left.
+    pub(super) fn trim_untrimmed(&mut self) -> usize {
+        let Some((run, domain)) = self.untrimmed.pop() else { return 0 };
+        let looked_at = run.map_or(0, |run| self.trim(run, domain)).max(1);
+        self.domains.get_mut(domain).untrimmed -= 1;
+        self.end_domain_if_empty(domain);
+        looked_at
+    }
+
+    /// How many blocks of a run must stay for its holders and for the runs that hang from it.
+    fn needed(&mut self, run: RunId) -> u16 {
+        match self.needs(run) {
+            Some(needs) => {
+                let needed = needs.blocks();
+                debug_assert!(!self.is_short(run) || needed == self.walk_needed(run));
+                needed
+            }
+            None => self.walk_needed(run),
+        }
+    }
+
+    fn walk_needed(&mut self, run: RunId) -> u16 {
+        let mut needed = 0;
+        let len = self.runs.get(run).len;
+        let mut holders = 0;
+        self.published.run(run).holdings().each_until(|_, end| {
+            holders += 1;
+            needed = end.max(needed);
+            if needed == len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        self.steps.take_holders(holders);
+        let state = self.runs.get(run);
+        needed = needed.max(state.exceptions.as_ref().map_or(0, |exceptions| exceptions.end()));
+        if state.children == 0 || state.deepest_child < needed {
+            return needed;
+        }
+        self.steps.take(state.children as usize);
+        let deepest = self.runs.children(run).map(|(_, offset)| offset).max().unwrap_or(0);
+        self.runs.get_mut(run).deepest_child = deepest;
+        needed.max(deepest + 1)
+    }
+
+    /// How many blocks of a run must keep the domain's names: those that its ranks hold and those from
+    /// which runs hang that it has named.
+    fn names_needed(&self, run: RunId, domain: DomainId) -> u16 {
+        let named = self.runs.get(run).columns.get(domain).named;
+        match self.needs(run) {
+            Some(needs) => {
+                let needed = needs.names(domain);
+                debug_assert!(!self.is_short(run) || needed == self.walk_names_needed(run, domain));
+                needed.min(named)
+            }
+            None => self.walk_names_needed(run, domain).min(named),
+        }
+    }
+
+    fn walk_names_needed(&self, run: RunId, domain: DomainId) -> u16 {
+        let named = self.runs.get(run).columns.get(domain).named;
+        let needed = match self.domains.get(domain).only_member() {
+            Some(rank) => self.coverage_end(run, rank),
+            None => self.coverage_end_in(run, domain),
+        };
+        let state = self.runs.get(run);
+        if needed >= named || state.children == 0 {
+            return needed;
+        }
+        self.steps.take(state.children as usize);
+        let children = self.runs.children(run);
+        let named_too = children.filter(|&(child, _)| self.runs.get(child).columns.get(domain).named > 0);
+        named_too.fold(needed, |needed, (_, offset)| needed.max(offset + 1))
+    }
+
+    /// One more than the last offset that any rank of the domain holds.
+    fn coverage_end_in(&self, run: RunId, domain: DomainId) -> u16 {
+        let lengths = self.rank_lengths(run).into_iter();
+        let in_domain = lengths.filter(|&(rank, _)| self.ranks.get(rank).domain == domain);
+        in_domain.map(|(_, length)| length).max().unwrap_or(0)
+    }
+
+    /// Whether tests may walk a counted run, to compare.
+    fn is_short(&self, run: RunId) -> bool {
+        cfg!(all(debug_assertions, not(test))) && self.runs.get(run).children < 64 && self.holders.end() < 64
+    }
+
+    /// Forgets the domain's names from an offset on.
+    fn unname(&mut self, run: RunId, domain: DomainId, keep: u16) {
+        let Self { runs, names, rows, domains, rare_bytes, steps, .. } = self;
+        let columns = &mut runs.get_mut(run).columns;
+        let mut column = columns.get(domain);
+        if column.named <= keep {
+            return;
+        }
+        steps.take(usize::from(column.named - keep).div_ceil(LINE_NAMES));
+        let directory = &mut domains.get_mut(domain).directory;
+        directory.forget(rows, names.last_lines(&column, keep));
+        let first = names.at(&column, 0);
+        names.truncate(&mut column, keep);
+        columns.set_counted(domain, column, rare_bytes);
+        if keep == 0 {
+            self.naming_ended(run, domain, first);
+        }
+    }
+
+    fn truncate(&mut self, run: RunId, len: u16) {
+        if self.runs.get(run).len == len {
+            return;
+        }
+        self.before_truncating(run, len);
+        self.runs.get_mut(run).len = len;
+        self.change_run(run, |run| {
+            let info = Info(run.record[INFO].load(Relaxed)).with_len(len.into());
+            run.record[INFO].store(info.0, Relaxed);
+        });
+    }
+
+    fn free(&mut self, run: RunId) {
+        let parent = self.runs.get(run).parent();
+        let local = self.local_of(Place { run, offset: 0 });
+        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let hash = self.published.edges.hash(parent, local);
+        self.edges.remove(&self.published.edges, hash, run);
+        let extent = Form(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
+        self.change_run(run, |run| {
+            run.record[INFO].store(0, Relaxed);
+            run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
+        });
+        if let Some(extent) = extent {
+            self.extents.give_back(extent);
+        }
+        self.runs.unlink(run);
+        self.forget_needs(run);
+        self.untrimmed.forget(run);
+        self.child_detached(parent);
+        self.show_child(parent.run);
+        self.runs.give_back(run);
+        self.after_freeing_twin((run, info), local);
+    }
+}

@@ -1,0 +1,51 @@
+//! The check that an index answers as the oracle does.
+
+use flash_indexer_core::oracle::Oracle;
+use flash_indexer_core::{Applied, BlockEvent, EVENTS_AHEAD, LocalHash, Locked, RemovedCopies, SharedIndex};
+use proptest::prelude::*;
+
+use crate::support::{Step, check_equal, restore};
+
+/// Applies a stream to an index and to the oracle and compares them after every step. Then checks that dumps restore the
+/// state, in an index and in the oracle, and that an index without copies is empty.
+pub(crate) fn check_index(
+    build: impl Fn() -> Box<dyn SharedIndex>,
+    steps: &[Step],
+    queries: &[Vec<LocalHash>],
+) -> Result<(), TestCaseError> {
+    let (index, oracle) = (build(), Locked::<Oracle>::default());
+    for (at, step) in steps.iter().enumerate() {
+        // A prefetch changes no answer, whatever is applied before its event.
+        if let Some(Step::Event(rank, event)) = steps.get(at + EVENTS_AHEAD) {
+            index.prefetch(*rank, event);
+        }
+        let (applied, expected) = (step.apply(&*index), step.apply(&oracle));
+        prop_assert_eq!(Applied { waiting: 0, ..applied }, expected, "{:?}", step);
+        check_equal(&*index, &oracle, queries)?;
+    }
+    for (from, to) in [(&*index, build()), (&oracle, build()), (&*index, Box::<Locked<Oracle>>::default())] {
+        restore(from, &*to);
+        check_equal(&*to, &oracle, queries)?;
+    }
+    remove_every_copy(&*index);
+    prop_assert!(index.ranks().is_empty());
+    for query in queries {
+        prop_assert!(index.find(query).ranks.is_empty(), "{:?}", query);
+    }
+    Ok(())
+}
+
+fn remove_every_copy(index: &dyn SharedIndex) {
+    for rank in index.ranks() {
+        for block in index.held(rank) {
+            for (tier, &copies) in block.copies.iter() {
+                let one_by_one = copies < 100;
+                let (blocks, copies) = match one_by_one {
+                    true => (vec![block.sequence; copies as usize], RemovedCopies::One),
+                    false => (vec![block.sequence], RemovedCopies::All),
+                };
+                index.apply(rank, &BlockEvent::Removed { tier, blocks, copies });
+            }
+        }
+    }
+}

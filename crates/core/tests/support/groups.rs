@@ -1,0 +1,185 @@
+//! Random streams of ranks with several cache groups, and the comparison of an index with the brute-force rule.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, Reach, SecondaryGroup};
+use flash_indexer_core::oracle::GroupedOracle;
+use flash_indexer_core::{
+    BlockEvent, DpRank, LocalHash, MatchScores, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::subsequence;
+
+use crate::support::{self, Step};
+
+pub(crate) fn change(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
+    GroupChange { group, event }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum GroupedStep {
+    Primary(Step),
+    Secondary(WorkerRank, GroupChange),
+}
+
+/// Streams in which each prefix has one name in a rank.
+pub(crate) fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
+    vec(prop_oneof![support::consistent_step().prop_map(GroupedStep::Primary), secondary_step()], 1..60)
+}
+
+/// Streams that include contradicting events.
+pub(crate) fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
+    let primary = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Primary).collect());
+    let secondary = secondary_step().prop_map(|step| vec![step]);
+    vec(prop_oneof![1 => primary, 4 => secondary], 1..20).prop_map(|parts: Vec<Vec<_>>| parts.concat())
+}
+
+fn group() -> impl Strategy<Value = SecondaryGroup> {
+    let reach = |id| match id {
+        0 => Reach::LastBlocks(1),
+        1 => Reach::LastBlocks(2),
+        _ => Reach::Whole,
+    };
+    let usual = (0..3u32).prop_map(move |id| (id, reach(id)));
+    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, Reach::LastBlocks(blocks)));
+    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| SecondaryGroup { id: GroupId(id), reach })
+}
+
+/// Names of blocks of a chain, or any names.
+fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
+    let of_chain = support::path().prop_flat_map(move |path| {
+        let names = support::names(rank, &path);
+        let count = names.len();
+        prop_oneof![Just(names.clone()), subsequence(names, 0..=count)]
+    });
+    prop_oneof![4 => of_chain, 1 => vec(support::any_hash(), 0..4)]
+}
+
+fn secondary_step() -> impl Strategy<Value = GroupedStep> {
+    let event = |rank| {
+        let stored = (support::tier(), named(rank), support::copies())
+            .prop_map(|(tier, blocks, copies)| GroupEvent::Stored { tier, blocks, copies });
+        let removed = (support::tier(), named(rank), support::removed_copies())
+            .prop_map(|(tier, blocks, copies)| GroupEvent::Removed { tier, blocks, copies });
+        prop_oneof![3 => stored, 1 => removed]
+    };
+    (support::rank(), group()).prop_flat_map(move |(rank, group)| {
+        event(rank).prop_map(move |event| GroupedStep::Secondary(rank, change(group, event)))
+    })
+}
+
+/// Applies a stream to an index and to the oracle, and compares them after every step.
+fn drive(
+    steps: &[GroupedStep],
+    index: &GroupedIndex,
+    mut compare: impl FnMut(&GroupedOracle) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut oracle = GroupedOracle::default();
+    for step in steps {
+        match step {
+            GroupedStep::Primary(step) => {
+                step.apply(index);
+                match step {
+                    Step::Event(rank, event) => oracle.apply(*rank, event),
+                    Step::ClearRank(rank) => oracle.clear_rank(*rank),
+                    Step::RemoveWorker(worker) => {
+                        all_ranks().filter(|rank| rank.worker == *worker).for_each(|rank| oracle.clear_rank(rank));
+                    }
+                }
+            }
+            GroupedStep::Secondary(rank, change) => {
+                index.apply_group(*rank, change);
+                oracle.apply_group(*rank, change);
+            }
+        }
+        compare(&oracle)?;
+    }
+    Ok(())
+}
+
+/// Checks that answers over a consistent stream are those of the oracle, that a dump restores them, and that an index
+/// without copies is empty.
+pub(crate) fn check(
+    build: impl Fn() -> Box<dyn SharedIndex>,
+    steps: &[GroupedStep],
+    queries: &[Vec<LocalHash>],
+) -> Result<(), TestCaseError> {
+    let index = GroupedIndex::new(build());
+    drive(steps, &index, |oracle| {
+        for query in queries {
+            prop_assert_eq!(index.find(query).sorted(), oracle.find(query).sorted(), "{:?}", query);
+        }
+        // One query a stream is enough: there are many streams.
+        queries.first().map_or(Ok(()), |query| check_cuts(&index, oracle, query))
+    })?;
+    let restored = GroupedIndex::new(build());
+    for rank in all_ranks() {
+        for event in index.dump_events(rank) {
+            restored.apply_event(rank, &event);
+        }
+    }
+    for query in queries {
+        prop_assert_eq!(restored.find(query).sorted(), index.find(query).sorted(), "{:?} restored", query);
+    }
+    all_ranks().for_each(|rank| remove_everything(&index, rank));
+    for query in queries {
+        prop_assert!(index.find(query).ranks.is_empty());
+    }
+    prop_assert!(index.ranks().is_empty());
+    Ok(())
+}
+
+/// Checks that the reported cuts explain every answer.
+fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash]) -> Result<(), TestCaseError> {
+    let (found, prompt, indexed) = (index.find(query), index.find_prompt(query), oracle.find_indexed(query));
+    for rank in all_ranks() {
+        let blocks = |scores: &MatchScores| scores.get(rank).map(|found| found.blocks).unwrap_or_default();
+        for tier in Tier::ALL {
+            let held = blocks(&indexed)[tier];
+            let cuts = [index.cut(rank, query, held, tier), index.cut_prompt(rank, query, held, tier)];
+            for (cut, scores) in cuts.into_iter().zip([&found, &prompt]) {
+                prop_assert_eq!(cut.as_ref().map_or(held, |cut| cut.usable), blocks(scores)[tier]);
+                prop_assert!(cut.is_none_or(|cut| cut.usable < cut.wanted && !cut.shortfalls.is_empty()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that every answer is at least the oracle's and at most the depth of the primary group.
+pub(crate) fn check_bounds(
+    index: &GroupedIndex,
+    steps: &[GroupedStep],
+    queries: &[Vec<LocalHash>],
+) -> Result<(), TestCaseError> {
+    let blocks = |scores: &MatchScores, rank| scores.get(rank).map(|found| found.blocks.0).unwrap_or_default();
+    drive(steps, index, |oracle| {
+        for query in queries {
+            let (found, least, most) = (index.find(query), oracle.find(query), oracle.find_indexed(query));
+            for rank in all_ranks() {
+                for tier in 0..Tier::ALL.len() {
+                    let of = |scores| blocks(scores, rank)[tier];
+                    prop_assert!(of(&least) <= of(&found) && of(&found) <= of(&most), "{:?} of {:?}", query, rank);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn all_ranks() -> impl Iterator<Item = WorkerRank> {
+    let ranks = (0..2).flat_map(|worker| (0..2).map(move |rank| (worker, rank)));
+    ranks.map(|(worker, rank)| WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(rank) })
+}
+
+fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
+    for tier in Tier::ALL {
+        let blocks = index.held(rank).iter().map(|block| block.sequence).collect();
+        index.apply(rank, &BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All });
+    }
+    for event in index.dump_events(rank) {
+        let RankEvent::Secondary(GroupChange { group, event }) = event else { continue };
+        let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
+        index.apply_group(rank, &change(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
+    }
+}

@@ -1,0 +1,128 @@
+//! The index designs by their command-line names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
+use flash_indexer_core::{Locked, SharedIndex};
+
+use crate::{
+    Actor, ConcurrentRadixTree, DroppedRankSearch, Inverted, NestedMap, Positional, PositionalOptions, RadixTree,
+};
+
+/// An index design, selected by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Design {
+    /// One map by local hash for each rank, behind a read-write lock. Inexact where a rank holds one local hash under several
+    /// prefixes: [`crate::NestedMap`].
+    NestedMap,
+    /// The nested map, owned by a thread that serves one request after the other. Inexact as the nested map is.
+    Actor,
+    /// One map by local hash for all ranks, behind a read-write lock. Gives the answers of the nested map.
+    Inverted,
+    /// A tree of blocks with their holders, behind a read-write lock. Exact.
+    RadixTree,
+    /// A tree of blocks with a lock in each node. Exact.
+    ConcurrentRadixTree,
+    /// Blocks by position, searched in jumps; a linear scan finds where ranks dropped out. Exact.
+    Positional,
+    /// Blocks by position, searched in jumps; a binary search finds where ranks dropped out. Exact.
+    PositionalBinary,
+    /// The run index of `flash-indexer-core`: runs of blocks with the holders of each; readers take no lock. Exact.
+    Run,
+}
+
+impl Design {
+    /// Every design.
+    pub const ALL: [Self; 8] = [
+        Self::NestedMap,
+        Self::Actor,
+        Self::Inverted,
+        Self::RadixTree,
+        Self::ConcurrentRadixTree,
+        Self::Positional,
+        Self::PositionalBinary,
+        Self::Run,
+    ];
+
+    /// The design of the service, and of commands without an explicit choice.
+    pub const DEFAULT: Self = Self::Run;
+
+    /// The name of the design on the command line and in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NestedMap => "nested-map",
+            Self::Actor => "actor",
+            Self::Inverted => "inverted",
+            Self::RadixTree => "radix-tree",
+            Self::ConcurrentRadixTree => "concurrent-radix-tree",
+            Self::Positional => "positional",
+            Self::PositionalBinary => "positional-binary",
+            Self::Run => "run",
+        }
+    }
+
+    /// Builds an empty index of the design. [`Design::Actor`] starts a thread, which ends when the index is dropped.
+    #[must_use]
+    pub fn build(self) -> Box<dyn SharedIndex> {
+        match self {
+            Self::NestedMap => Box::new(Locked::<NestedMap>::default()),
+            Self::Actor => Box::new(Actor::<NestedMap>::default()),
+            Self::Inverted => Box::new(Locked::<Inverted>::default()),
+            Self::RadixTree => Box::new(Locked::<RadixTree>::default()),
+            Self::ConcurrentRadixTree => Box::new(ConcurrentRadixTree::default()),
+            Self::Positional => Box::new(Positional::default()),
+            Self::PositionalBinary => Box::new(Positional::new(PositionalOptions {
+                dropped_rank_search: DroppedRankSearch::Binary,
+                ..PositionalOptions::default()
+            })),
+            Self::Run => Box::<RunIndex>::default(),
+        }
+    }
+}
+
+/// Why a design cannot be built within a memory limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BoundedError {
+    /// The design does not support a memory limit.
+    #[error("index design {0} does not support a memory limit; choose {default}", default = Design::DEFAULT)]
+    Unsupported(Design),
+    /// The limit is below the minimum.
+    #[error(transparent)]
+    TooSmall(#[from] MemoryTooSmall),
+}
+
+impl Design {
+    /// Builds an empty index of the design that takes at most `bytes_max` bytes ([`RunIndex::bounded`]).
+    ///
+    /// # Errors
+    ///
+    /// If the design does not support a memory limit, or if `bytes_max` is below the design's minimum.
+    pub fn build_bounded(self, bytes_max: usize) -> Result<Box<dyn SharedIndex>, BoundedError> {
+        match self {
+            Self::Run => Ok(Box::new(RunIndex::bounded(RunLimits::default(), bytes_max)?)),
+            other => Err(BoundedError::Unsupported(other)),
+        }
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+/// A name that is not the name of a design.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown index design {0:?}; choose one of {names}", names = Design::ALL.map(Design::as_str).join(", "))]
+pub struct UnknownDesign(String);
+
+impl FromStr for Design {
+    type Err = UnknownDesign;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDesign> {
+        let known = Self::ALL.into_iter().find(|design| design.as_str() == name);
+        known.ok_or_else(|| UnknownDesign(name.to_owned()))
+    }
+}

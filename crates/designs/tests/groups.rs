@@ -1,0 +1,22 @@
+//! Ranks with several cache groups are answered by the same rule whatever the index of the primary group.
+
+#[path = "../../core/tests/support/groups.rs"]
+mod groups;
+#[path = "../../core/tests/support/mod.rs"]
+mod support;
+
+use flash_indexer_designs::Design;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(support::cases(300))]
+
+    #[test]
+    fn groups_over_a_radix_tree_equal_the_brute_force_rule(
+        steps in groups::consistent_stream(),
+        queries in vec(support::path(), 12),
+    ) {
+        groups::check(|| Design::RadixTree.build(), &steps, &queries)?;
+    }
+}
