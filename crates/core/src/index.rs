@@ -142,7 +142,7 @@ impl Sum for RankSize {
 
 /// What bounds the memory of an index, and what that has cost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MemoryBound {
+pub struct MemoryLimit {
     /// Bytes that the index takes at most.
     pub bytes_max: usize,
     /// Bytes that it takes.
@@ -150,7 +150,7 @@ pub struct MemoryBound {
     /// The most that it ever took.
     pub bytes_highest: usize,
     /// Blocks that were forgotten for others, once for each rank that held them.
-    pub forgotten_blocks: u64,
+    pub evicted_blocks: u64,
     /// Stored blocks that were not taken in: their rank was not known to hold what they follow, or there was
     /// no room.
     pub refused_blocks: u64,

@@ -43,8 +43,8 @@ mod tiers;
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
-pub use index::{Applied, MemoryBound, PrefixIndex, RankSize};
+pub use index::{Applied, MemoryLimit, PrefixIndex, RankSize};
 pub use scores::{MatchScores, RankMatch};
 pub use shared::{
-    ACTOR_REQUESTS_MAX, Actor, EVENTS_AHEAD, Locked, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions,
+    ACTOR_REQUESTS_MAX, Actor, Locked, PREFETCH_DISTANCE, Sharded, SharedIndex, ThreadPool, ThreadPoolOptions,
 };

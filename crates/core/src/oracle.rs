@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::groups::{GroupChange, GroupEvent, GroupId, Reach};
+use crate::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
     SequenceHash, Tier, WorkerRank,
@@ -96,8 +96,8 @@ impl PrefixIndex for Oracle {
             let mut tiers = PerTier::<u32>::default();
             let Some(held) = self.ranks.get(&found.rank) else { return tiers };
             let matched = query.len().min(found.longest() as usize);
-            for names in reached(held, &query[..matched], Tier::External) {
-                let holds = |tier: Tier| names.iter().any(|name| held[name].copies[tier] > 0);
+            for sequences in reached(held, &query[..matched], Tier::External) {
+                let holds = |tier: Tier| sequences.iter().any(|sequence| held[sequence].copies[tier] > 0);
                 let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("what is reached is held");
                 tiers[fastest] += 1;
             }
@@ -150,12 +150,12 @@ fn reached(
             (Some(before), parent) => parent.is_some_and(|parent| before.contains(&parent)),
         };
         let next = held.values().filter(|block| block.local == local).filter(follows);
-        let names: BTreeSet<_> =
+        let sequences: BTreeSet<_> =
             next.filter(|block| is_within(&block.copies, slowest)).map(|block| block.sequence).collect();
-        if names.is_empty() {
+        if sequences.is_empty() {
             break;
         }
-        reached.push(names);
+        reached.push(sequences);
     }
     reached
 }
@@ -167,13 +167,13 @@ fn reached(
 #[derive(Debug, Default)]
 pub struct GroupedOracle {
     indexed: Oracle,
-    further: BTreeMap<(WorkerRank, GroupId), HeldNames>,
+    secondary: BTreeMap<(WorkerRank, GroupId), GroupCopies>,
 }
 
 /// What a further group holds.
 #[derive(Debug)]
-struct HeldNames {
-    reach: Reach,
+struct GroupCopies {
+    window: AttentionWindow,
     copies: BTreeMap<SequenceHash, PerTier<u32>>,
 }
 
@@ -181,7 +181,7 @@ impl GroupedOracle {
     /// Applies one event of the indexed group.
     pub fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
-            let groups = self.further.iter_mut().filter(|((of, _), _)| *of == rank);
+            let groups = self.secondary.iter_mut().filter(|((of, _), _)| *of == rank);
             groups.for_each(|(_, group)| group.copies.clear());
         }
         self.indexed.apply(rank, event);
@@ -189,19 +189,19 @@ impl GroupedOracle {
 
     /// Applies one event of a further group.
     pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
-        let new = HeldNames { reach: group.reach, copies: BTreeMap::new() };
-        let HeldNames { reach, copies: held } = self.further.entry((rank, group.id)).or_insert(new);
-        *reach = group.reach;
+        let new = GroupCopies { window: group.window, copies: BTreeMap::new() };
+        let GroupCopies { window, copies: held } = self.secondary.entry((rank, group.id)).or_insert(new);
+        *window = group.window;
         match event {
             GroupEvent::Stored { tier, blocks, copies } => {
-                for &name in blocks {
-                    let held = &mut held.entry(name).or_default()[*tier];
+                for &sequence in blocks {
+                    let held = &mut held.entry(sequence).or_default()[*tier];
                     *held = held.saturating_add(*copies);
                 }
             }
             GroupEvent::Removed { tier, blocks, copies } => {
-                for &name in blocks {
-                    let held = &mut held.entry(name).or_default()[*tier];
+                for &sequence in blocks {
+                    let held = &mut held.entry(sequence).or_default()[*tier];
                     *held = match copies {
                         RemovedCopies::One => held.saturating_sub(1),
                         RemovedCopies::All => 0,
@@ -214,7 +214,7 @@ impl GroupedOracle {
     /// Forgets everything about `rank`.
     pub fn clear_rank(&mut self, rank: WorkerRank) {
         self.indexed.clear_rank(rank);
-        self.further.retain(|(of, _), _| *of != rank);
+        self.secondary.retain(|(of, _), _| *of != rank);
     }
 
     /// For each rank, how many leading blocks it can use.
@@ -240,13 +240,13 @@ impl GroupedOracle {
 
     /// Whether each further group of a rank holds what it must of a prefix.
     fn is_usable(&self, rank: WorkerRank, prefix: &[SequenceHash], slowest: Tier) -> bool {
-        let mut groups = self.further.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
+        let mut groups = self.secondary.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
         groups.all(|group| {
-            let needed = match group.reach {
-                Reach::Whole => prefix.len(),
-                Reach::LastBlocks(blocks) => prefix.len().min(blocks as usize),
+            let needed = match group.window {
+                AttentionWindow::Full => prefix.len(),
+                AttentionWindow::LastBlocks(blocks) => prefix.len().min(blocks as usize),
             };
-            let is_held = |name| group.copies.get(name).is_some_and(|copies| is_within(copies, slowest));
+            let is_held = |sequence| group.copies.get(sequence).is_some_and(|copies| is_within(copies, slowest));
             prefix[prefix.len() - needed..].iter().all(is_held)
         })
     }

@@ -10,7 +10,7 @@ use flash_indexer_core::designs::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, MemoryBound, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    Block, BlockEvent, DpRank, LocalHash, Locked, MemoryLimit, RemovedCopies, SequenceHash, SharedIndex, Tier,
     WorkerId, WorkerRank,
 };
 use parking_lot::Mutex;
@@ -29,14 +29,14 @@ fn bounded(bytes_max: usize) -> (RunIndex, Forgotten) {
     let index = RunIndex::bounded(RunLimits::default(), bytes_max).expect("enough for an index");
     let forgotten = Forgotten::default();
     let reported = Arc::clone(&forgotten);
-    index.on_forgotten(Box::new(move |rank, tiers, names| {
+    index.on_evicted(Box::new(move |rank, tiers, names| {
         reported.lock().push((rank, tiers.to_vec(), names.to_vec()));
     }));
     (index, forgotten)
 }
 
-fn bound(index: &RunIndex) -> MemoryBound {
-    index.memory_bound().expect("the index is bounded")
+fn bound(index: &RunIndex) -> MemoryLimit {
+    index.memory_limit().expect("the index is bounded")
 }
 
 /// Applies an event to the index, and to the oracle together with removals where the index forgot.
@@ -231,7 +231,7 @@ fn what_is_of_use_is_kept() {
         store(&index, family % WORKERS, alone(family));
         used.iter().for_each(|&prompt| drop(index.find(&prompt.locals())));
     }
-    assert!(bound(&index).forgotten_blocks > 100_000, "{:?}", bound(&index));
+    assert!(bound(&index).evicted_blocks > 100_000, "{:?}", bound(&index));
     for prompt in used {
         assert_eq!(depth(&index, 0, prompt), 200, "{prompt:?}");
     }
@@ -296,7 +296,7 @@ fn what_is_refused_of_a_tier_is_reported() {
     apply(Change::Copy { worker: 2, prompt: alone(0), from: 0, count: 200, tier: Tier::External });
     apply(store(HOLDERS, Tier::Device));
     let bound = bound(&index);
-    assert_eq!((bound.refused_blocks, bound.forgotten_blocks), (600, 0), "nothing goes that was held");
+    assert_eq!((bound.refused_blocks, bound.evicted_blocks), (600, 0), "nothing goes that was held");
     let mut partial: Vec<WorkerRank> = bound.partial_ranks.iter().copied().collect();
     partial.sort_unstable();
     assert_eq!(partial, [rank(1), rank(2), rank(HOLDERS)]);

@@ -125,7 +125,7 @@ fn no_answer_is_above_the_truth() {
         is_over.store(true, Ordering::Release);
         readers.into_iter().map(|reader| reader.join().expect("no answer was too high")).sum::<u64>()
     });
-    let bound = index.memory_bound().expect("the index is bounded");
-    assert!(bound.forgotten_blocks > 10_000 && bound.bytes_highest <= bound.bytes_max, "{bound:?}");
+    let bound = index.memory_limit().expect("the index is bounded");
+    assert!(bound.evicted_blocks > 10_000 && bound.bytes_highest <= bound.bytes_max, "{bound:?}");
     assert!(matched > 0, "somebody was found");
 }

@@ -9,7 +9,7 @@ use flash_indexer_core::designs::{
 };
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
-    Actor, Applied, BlockEvent, EVENTS_AHEAD, LocalHash, Locked, RemovedCopies, Sharded, SharedIndex, ThreadPool,
+    Actor, Applied, BlockEvent, LocalHash, Locked, PREFETCH_DISTANCE, RemovedCopies, Sharded, SharedIndex, ThreadPool,
     ThreadPoolOptions,
 };
 use proptest::collection::vec;
@@ -26,7 +26,7 @@ fn check_index(
     let (index, oracle) = (build(), Locked::<Oracle>::default());
     for (at, step) in steps.iter().enumerate() {
         // What is said of events to come changes nothing, whatever happens until their turn.
-        if let Some(Step::Event(rank, event)) = steps.get(at + EVENTS_AHEAD) {
+        if let Some(Step::Event(rank, event)) = steps.get(at + PREFETCH_DISTANCE) {
             index.prefetch(*rank, event);
         }
         let (applied, expected) = (step.apply(&*index), step.apply(&oracle));

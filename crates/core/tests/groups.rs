@@ -4,7 +4,7 @@ mod support;
 
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{
-    Cut, GroupChange, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, RankEvent, Reach,
+    AttentionWindow, Cut, GroupChange, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, RankEvent,
     SecondaryGroup, Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
@@ -19,7 +19,7 @@ use proptest::sample::subsequence;
 use support::Step;
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), reach: Reach::LastBlocks(2) };
+const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), window: AttentionWindow::LastBlocks(2) };
 
 fn index(design: Design) -> GroupedIndex {
     GroupedIndex::new(design.build())
@@ -90,7 +90,7 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
 #[test]
 fn what_is_cut_off_is_told_block_by_block() {
     let index = index(Design::Run);
-    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
+    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
     index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
@@ -115,7 +115,7 @@ fn what_is_cut_off_is_told_block_by_block() {
 #[test]
 fn only_the_first_missing_blocks_are_listed() {
     let index = index(Design::Run);
-    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
+    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     let blocks = MISSING_LISTED_MAX as u32 + 10;
     index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
     index.apply_group(RANK, &told(whole, group_stored(&[], Tier::Device)));
@@ -126,8 +126,8 @@ fn only_the_first_missing_blocks_are_listed() {
 #[test]
 fn every_group_must_agree() {
     let index = index(Design::Run);
-    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
-    let state = SecondaryGroup { id: GroupId(2), reach: Reach::LastBlocks(1) };
+    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
+    let state = SecondaryGroup { id: GroupId(2), window: AttentionWindow::LastBlocks(1) };
     index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
     index.apply(RANK, &stored(8, Tier::Device));
@@ -203,11 +203,11 @@ fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
 #[test]
 fn a_window_reaches_the_blocks_before_the_next_token() {
     let block_size = BlockSize::new(32).expect("not zero");
-    let reach = |tokens| Reach::sliding_window(tokens, block_size);
-    assert_eq!(reach(64), Reach::LastBlocks(2));
-    assert_eq!(reach(65), Reach::LastBlocks(2));
-    assert_eq!(reach(66), Reach::LastBlocks(3));
-    assert_eq!(reach(1), Reach::LastBlocks(0));
+    let reach = |tokens| AttentionWindow::sliding_window(tokens, block_size);
+    assert_eq!(reach(64), AttentionWindow::LastBlocks(2));
+    assert_eq!(reach(65), AttentionWindow::LastBlocks(2));
+    assert_eq!(reach(66), AttentionWindow::LastBlocks(3));
+    assert_eq!(reach(1), AttentionWindow::LastBlocks(0));
 }
 
 #[derive(Debug, Clone)]
@@ -230,13 +230,13 @@ fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
 
 fn group() -> impl Strategy<Value = SecondaryGroup> {
     let reach = |id| match id {
-        0 => Reach::LastBlocks(1),
-        1 => Reach::LastBlocks(2),
-        _ => Reach::Whole,
+        0 => AttentionWindow::LastBlocks(1),
+        1 => AttentionWindow::LastBlocks(2),
+        _ => AttentionWindow::Full,
     };
     let usual = (0..3u32).prop_map(move |id| (id, reach(id)));
-    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, Reach::LastBlocks(blocks)));
-    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| SecondaryGroup { id: GroupId(id), reach })
+    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, AttentionWindow::LastBlocks(blocks)));
+    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, window)| SecondaryGroup { id: GroupId(id), window })
 }
 
 /// Some names of a chain, or any.
@@ -397,7 +397,7 @@ proptest! {
 #[test]
 fn more_groups_than_are_kept_are_refused() {
     let index = index(Design::Run);
-    let group = |id| SecondaryGroup { id: GroupId(id), reach: Reach::LastBlocks(1) };
+    let group = |id| SecondaryGroup { id: GroupId(id), window: AttentionWindow::LastBlocks(1) };
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
         assert_eq!(index.apply_group(RANK, &told(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }

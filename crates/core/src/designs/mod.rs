@@ -26,7 +26,7 @@ pub use nested_map::NestedMap;
 pub use positional::{LostRankSearch, Positional, PositionalOptions};
 pub use radix_tree::{CountedMatches, RadixTree, UseWindow};
 pub use run::{
-    INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten, RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory,
+    INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted, RunHolder, RunHolders, RunIndex, RunLimits, RunMatches, RunMemory,
 };
 
 use crate::{Actor, Locked, SharedIndex};

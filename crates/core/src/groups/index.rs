@@ -10,7 +10,7 @@ use super::rank::RankGroups;
 use super::{Cut, GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 /// names with copies in each tier, whether or not the indexed group holds them as well. The rank holds
 /// the first *d* blocks of a query when there is a chain of names of *d* blocks, held in the indexed
 /// group, and each further group holds as many of the chain's last names as it must for *d*
-/// ([`Reach`](super::Reach)). A rank's answer is the largest such *d*, which need not hold for every
+/// ([`AttentionWindow`](super::AttentionWindow)). A rank's answer is the largest such *d*, which need not hold for every
 /// smaller one. A tier's answer uses the tier and the faster ones in every group alike.
 ///
 /// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) says exactly this. One thing is not told
@@ -133,14 +133,14 @@ impl GroupedIndex {
     pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
         let groups = self.groups_of(rank);
         let groups = groups.as_ref().map(|groups| groups.read());
-        let further = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
+        let secondary = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
         let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
-        further.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
+        secondary.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
     }
 
     /// The part of [`GroupedIndex::dump_events`] that is about the further groups.
     #[must_use]
-    pub fn further_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
+    pub fn secondary_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
         self.groups_of(rank).map(|groups| groups.read().stores()).unwrap_or_default()
     }
 
@@ -159,7 +159,7 @@ impl GroupedIndex {
     /// The rank has another group from now on.
     fn start_groups(&self, rank: WorkerRank) -> Arc<RwLock<RankGroups>> {
         let mut groups = RankGroups::default();
-        self.plain.dump(rank).iter().for_each(|event| groups.learn(event));
+        self.plain.dump(rank).iter().for_each(|event| groups.apply_indexed(event));
         let groups = Arc::new(RwLock::new(groups));
         self.change_groups(|grouped| drop(grouped.insert(rank, Arc::clone(&groups))));
         groups
@@ -180,7 +180,7 @@ impl SharedIndex for GroupedIndex {
         let mut groups = groups.as_ref().map(|groups| groups.write());
         let applied = self.plain.apply(rank, event);
         if let Some(groups) = &mut groups {
-            groups.learn(event);
+            groups.apply_indexed(event);
         }
         applied
     }
@@ -201,7 +201,7 @@ impl SharedIndex for GroupedIndex {
             if prefixes.is_empty() {
                 prefixes.extend(sequence_hashes(query));
             }
-            groups.read().cut_down(&mut found.blocks, &prefixes);
+            groups.read().limit_to_usable(&mut found.blocks, &prefixes);
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
@@ -255,12 +255,12 @@ impl SharedIndex for GroupedIndex {
     }
 
     /// What bounds what the indexed group takes.
-    fn memory_bound(&self) -> Option<MemoryBound> {
-        self.plain.memory_bound()
+    fn memory_limit(&self) -> Option<MemoryLimit> {
+        self.plain.memory_limit()
     }
 
-    fn twins_passed_over(&self) -> u64 {
-        self.plain.twins_passed_over()
+    fn twins_skipped(&self) -> u64 {
+        self.plain.twins_skipped()
     }
 
     fn abandon(&self) {

@@ -24,14 +24,14 @@ pub struct GroupId(pub u32);
 
 /// Which blocks of a prefix a cache group must hold for the prefix to be usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reach {
+pub enum AttentionWindow {
     /// All of them: full attention.
-    Whole,
+    Full,
     /// So many at its end, or all where the prefix has fewer: a sliding window, or a recurrent state.
     LastBlocks(u32),
 }
 
-impl Reach {
+impl AttentionWindow {
     /// What a window of so many tokens reaches. The token that is computed next is one of them.
     #[must_use]
     pub const fn sliding_window(tokens: u32, block_size: BlockSize) -> Self {
@@ -41,7 +41,7 @@ impl Reach {
     /// Blocks needed at the end of a prefix of so many.
     pub(crate) fn blocks_of(self, prefix: u32) -> u32 {
         match self {
-            Self::Whole => prefix,
+            Self::Full => prefix,
             Self::LastBlocks(blocks) => blocks.min(prefix),
         }
     }
@@ -53,7 +53,7 @@ pub struct SecondaryGroup {
     /// Its number.
     pub id: GroupId,
     /// What it must hold.
-    pub reach: Reach,
+    pub window: AttentionWindow,
 }
 
 /// One change of what a rank holds in a [`SecondaryGroup`].

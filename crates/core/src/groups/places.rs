@@ -1,6 +1,6 @@
 //! What the names of a rank stand for: the prefix that a block ends, by our own hash.
 
-use super::rank::{Further, HeldPlaces};
+use super::rank::{HeldPrefixMap, SecondaryGroups};
 use crate::designs::{Lookup, Placement, Tiers};
 use crate::hashing::next_sequence_hash;
 use crate::{LocalHash, SequenceHash, Tier};
@@ -10,14 +10,14 @@ use crate::{LocalHash, SequenceHash, Tier};
 pub(super) struct Place {
     /// Our own sequence hash, which a query can compute.
     pub(super) prefix: SequenceHash,
-    pub(super) name: SequenceHash,
+    pub(super) sequence: SequenceHash,
 }
 
 /// A rank's places, as they come and go with the blocks of its indexed group. Before the first block of
 /// a sequence there is none.
 pub(super) struct Places<'a> {
-    pub(super) further: &'a Further,
-    pub(super) held: &'a mut HeldPlaces,
+    pub(super) secondary: &'a SecondaryGroups,
+    pub(super) held: &'a mut HeldPrefixMap,
 }
 
 impl Placement for Places<'_> {
@@ -27,10 +27,10 @@ impl Placement for Places<'_> {
         None
     }
 
-    fn join(&mut self, above: &Option<Place>, local: LocalHash, name: SequenceHash, _: Tiers) -> Option<Place> {
+    fn join(&mut self, above: &Option<Place>, local: LocalHash, sequence: SequenceHash, _: Tiers) -> Option<Place> {
         let prefix = next_sequence_hash(above.map(|above| above.prefix), local);
-        let place = Place { prefix, name };
-        self.held.set(place, self.further.holding(name));
+        let place = Place { prefix, sequence };
+        self.held.set(place, self.secondary.holding(sequence));
         Some(place)
     }
 
@@ -48,9 +48,9 @@ impl Placement for Places<'_> {
     fn below(
         &self,
         _: &Option<Place>,
-        name: SequenceHash,
-        names: &Lookup<Option<Place>>,
+        sequence: SequenceHash,
+        lookup: &Lookup<Option<Place>>,
     ) -> Vec<(Option<Place>, SequenceHash)> {
-        names.placed_below(name)
+        lookup.placed_below(sequence)
     }
 }

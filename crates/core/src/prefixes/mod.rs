@@ -36,7 +36,7 @@ pub struct Prefix {
 /// follow, those as well: engines let go of the ends first.
 #[derive(Debug, Default)]
 pub struct HeldPrefixes {
-    names: Lookup<NodeId>,
+    lookup: Lookup<NodeId>,
     nodes: Nodes,
 }
 
@@ -45,12 +45,12 @@ impl HeldPrefixes {
     /// some more than once; of a clear none, because all of them are gone.
     pub fn apply(&mut self, event: &BlockEvent, changed: &mut impl FnMut(Prefix)) -> Applied {
         if *event == BlockEvent::Cleared {
-            let removed = self.names.size().blocks as u64;
+            let removed = self.lookup.size().blocks as u64;
             *self = Self::default();
             return Applied { removed, ..Applied::default() };
         }
-        let placement = self.nodes.changing(changed);
-        RankWriter { placement, names: &mut self.names, limits: NamingLimits::default() }.apply(event)
+        let placement = self.nodes.reporting_to(changed);
+        RankWriter { placement, names: &mut self.lookup, limits: NamingLimits::default() }.apply(event)
     }
 
     /// The slowest tier that must be used to have the whole prefix; none if it is not held.
@@ -67,6 +67,6 @@ impl HeldPrefixes {
     /// Blocks that the rank holds, in whatever tier, also those that do not count.
     #[must_use]
     pub fn blocks(&self) -> usize {
-        self.names.size().blocks
+        self.lookup.size().blocks
     }
 }

@@ -18,7 +18,7 @@ const NOT_HELD: Level = Tier::ALL.len();
 #[derive(Debug)]
 struct Node {
     prefix: Prefix,
-    name: SequenceHash,
+    sequence: SequenceHash,
     parent: NodeId,
     child: NodeId,
     next: NodeId,
@@ -29,12 +29,12 @@ struct Node {
 
 /// The nodes at one prefix: nearly always one; more where the rank has several names for it.
 #[derive(Debug)]
-enum Named {
+enum NodesAtPrefix {
     One(u32),
     Twins(Vec<u32>),
 }
 
-impl Named {
+impl NodesAtPrefix {
     fn as_slice(&self) -> &[u32] {
         match self {
             Self::One(node) => std::slice::from_ref(node),
@@ -47,13 +47,13 @@ impl Named {
 pub(super) struct Nodes {
     nodes: Vec<Node>,
     free: Vec<u32>,
-    by_prefix: KeyedMap<SequenceHash, Named>,
+    by_prefix: KeyedMap<SequenceHash, NodesAtPrefix>,
 }
 
 impl Nodes {
     /// The nodes to be changed by a writer, with somebody to tell.
-    pub(super) fn changing<'a, F: FnMut(Prefix)>(&'a mut self, changed: &'a mut F) -> Changing<'a, F> {
-        Changing { nodes: self, changed }
+    pub(super) fn reporting_to<'a, F: FnMut(Prefix)>(&'a mut self, changed: &'a mut F) -> ChangeReporter<'a, F> {
+        ChangeReporter { nodes: self, changed }
     }
 
     pub(super) fn slowest_tier(&self, prefix: SequenceHash) -> Option<Tier> {
@@ -62,8 +62,8 @@ impl Nodes {
     }
 
     pub(super) fn held(&self) -> impl Iterator<Item = Prefix> {
-        let held = |named: &&Named| named.as_slice().iter().any(|&at| self.level(Some(at)) < NOT_HELD);
-        self.by_prefix.values().filter(held).map(|named| self.node(named.as_slice()[0]).prefix)
+        let held = |at_prefix: &&NodesAtPrefix| at_prefix.as_slice().iter().any(|&at| self.level(Some(at)) < NOT_HELD);
+        self.by_prefix.values().filter(held).map(|at_prefix| self.node(at_prefix.as_slice()[0]).prefix)
     }
 
     fn node(&self, at: u32) -> &Node {
@@ -109,11 +109,11 @@ impl Nodes {
             }
         }
         match self.by_prefix.get_mut(&hash) {
-            None => drop(self.by_prefix.insert(hash, Named::One(at))),
-            Some(Named::Twins(twins)) => twins.push(at),
-            Some(named) => {
-                let Named::One(twin) = *named else { return at };
-                *named = Named::Twins(vec![twin, at]);
+            None => drop(self.by_prefix.insert(hash, NodesAtPrefix::One(at))),
+            Some(NodesAtPrefix::Twins(twins)) => twins.push(at),
+            Some(at_prefix) => {
+                let NodesAtPrefix::One(twin) = *at_prefix else { return at };
+                *at_prefix = NodesAtPrefix::Twins(vec![twin, at]);
             }
         }
         at
@@ -131,7 +131,7 @@ impl Nodes {
             self.node_mut(next).previous = previous;
         }
         match self.by_prefix.get_mut(&prefix.hash) {
-            Some(Named::Twins(twins)) if twins.len() > 1 => twins.retain(|&twin| twin != at),
+            Some(NodesAtPrefix::Twins(twins)) if twins.len() > 1 => twins.retain(|&twin| twin != at),
             _ => drop(self.by_prefix.remove(&prefix.hash)),
         }
         self.free.push(at);
@@ -139,12 +139,12 @@ impl Nodes {
 }
 
 /// Nodes, and somebody who wants to know what becomes of prefixes.
-pub(super) struct Changing<'a, F> {
+pub(super) struct ChangeReporter<'a, F> {
     nodes: &'a mut Nodes,
     changed: &'a mut F,
 }
 
-impl<F: FnMut(Prefix)> Changing<'_, F> {
+impl<F: FnMut(Prefix)> ChangeReporter<'_, F> {
     /// Brings the level of a node up to date, and of what follows as far as it matters there.
     fn update(&mut self, at: u32) {
         let mut pending = vec![at];
@@ -158,21 +158,21 @@ impl<F: FnMut(Prefix)> Changing<'_, F> {
     }
 }
 
-impl<F: FnMut(Prefix)> Placement for Changing<'_, F> {
+impl<F: FnMut(Prefix)> Placement for ChangeReporter<'_, F> {
     type Place = NodeId;
 
     fn root(&self) -> NodeId {
         None
     }
 
-    fn join(&mut self, &above: &NodeId, local: LocalHash, name: SequenceHash, tiers: Tiers) -> NodeId {
+    fn join(&mut self, &above: &NodeId, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> NodeId {
         let above_prefix = above.map(|above| self.nodes.node(above).prefix);
         let prefix = Prefix {
             first: above_prefix.map_or(local, |above| above.first),
             hash: next_sequence_hash(above_prefix.map(|above| above.hash), local),
         };
         let level = NOT_HELD as u8;
-        let node = Node { prefix, name, parent: above, child: None, next: None, previous: None, tiers, level };
+        let node = Node { prefix, sequence, parent: above, child: None, next: None, previous: None, tiers, level };
         let at = self.nodes.add(node);
         self.update(at);
         Some(at)
@@ -210,6 +210,6 @@ impl<F: FnMut(Prefix)> Placement for Changing<'_, F> {
             below.extend(self.nodes.children(at));
             visited += 1;
         }
-        below.into_iter().map(|at| (Some(at), self.nodes.node(at).name)).collect()
+        below.into_iter().map(|at| (Some(at), self.nodes.node(at).sequence)).collect()
     }
 }

@@ -11,12 +11,12 @@ pub use sharded::Sharded;
 pub use thread_pool::{ThreadPool, ThreadPoolOptions};
 
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, WorkerId,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, WorkerId,
     WorkerRank, stored_events, tiers,
 };
 
 /// How many events before its turn an event is told of: [`SharedIndex::prefetch`].
-pub const EVENTS_AHEAD: usize = 3;
+pub const PREFETCH_DISTANCE: usize = 3;
 
 /// An index that many threads read and write at once.
 ///
@@ -33,7 +33,7 @@ pub trait SharedIndex: Send + Sync {
     /// Applies one event of `rank` and says what it changed.
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied;
 
-    /// Tells of an event [`EVENTS_AHEAD`] events before its turn, so that what it needs is asked for from memory.
+    /// Tells of an event [`PREFETCH_DISTANCE`] events before its turn, so that what it needs is asked for from memory.
     /// Changes nothing and waits for nobody. The run index applies events of one block in 15% less time for it; other
     /// designs make no use of it.
     fn prefetch(&self, _rank: WorkerRank, _event: &BlockEvent) {}
@@ -69,7 +69,7 @@ pub trait SharedIndex: Send + Sync {
     }
 
     /// What bounds the index's memory, and what that has cost; none if nothing does. Waits for nobody.
-    fn memory_bound(&self) -> Option<MemoryBound> {
+    fn memory_limit(&self) -> Option<MemoryLimit> {
         None
     }
 
@@ -82,7 +82,7 @@ pub trait SharedIndex: Send + Sync {
 
     /// Names that queries have passed over because a prompt had more of them in one rank than a query follows. None in a
     /// design that follows all.
-    fn twins_passed_over(&self) -> u64 {
+    fn twins_skipped(&self) -> u64 {
         0
     }
 

@@ -49,7 +49,7 @@ impl ReplaceableIndex {
         if !Arc::ptr_eq(&self.current.load(), failed) {
             return false;
         }
-        let bounded = failed.memory_bound().map(|bound| self.design.build_bounded(bound.bytes_max));
+        let bounded = failed.memory_limit().map(|bound| self.design.build_bounded(bound.bytes_max));
         let empty = bounded.map_or_else(|| self.design.build(), |bounded| bounded.expect("there was one so large"));
         // Before and after: a restore that begins or ends between the two finds another generation as well.
         self.generation.fetch_add(1, AcqRel);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use arc_swap::ArcSwap;
 use rustc_hash::FxHashSet;
 
-use crate::{MemoryBound, SequenceHash, Tier, WorkerId, WorkerRank};
+use crate::{MemoryLimit, SequenceHash, Tier, WorkerId, WorkerRank};
 
 /// The least that a bounded index can live with: below, its fixed parts would be most of it.
 pub const INDEX_BYTES_MIN: usize = 1 << 20;
@@ -18,26 +18,26 @@ pub const INDEX_BYTES_MIN: usize = 1 << 20;
 pub struct MemoryTooSmall(pub(super) usize);
 
 /// Called with what a bounded index does not keep: blocks of which it has no copy in these tiers although their rank may.
-pub type OnForgotten = Box<dyn FnMut(WorkerRank, &[Tier], &[SequenceHash]) + Send>;
+pub type OnEvicted = Box<dyn FnMut(WorkerRank, &[Tier], &[SequenceHash]) + Send>;
 
 /// Counters of a bounded index, for those who only read.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct BoundCounters {
     pub(super) bytes_max: AtomicUsize,
     pub(super) bytes: AtomicUsize,
     pub(super) bytes_highest: AtomicUsize,
-    pub(super) forgotten: AtomicUsize,
+    pub(super) evicted: AtomicUsize,
     pub(super) refused: AtomicUsize,
     pub(super) partial: ArcSwap<FxHashSet<WorkerRank>>,
 }
 
-impl Counts {
-    pub(super) fn report(&self) -> MemoryBound {
-        MemoryBound {
+impl BoundCounters {
+    pub(super) fn report(&self) -> MemoryLimit {
+        MemoryLimit {
             bytes_max: self.bytes_max.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             bytes_highest: self.bytes_highest.load(Relaxed),
-            forgotten_blocks: self.forgotten.load(Relaxed) as u64,
+            evicted_blocks: self.evicted.load(Relaxed) as u64,
             refused_blocks: self.refused.load(Relaxed) as u64,
             partial_ranks: self.partial.load_full(),
         }

@@ -5,12 +5,12 @@
 //! runs are looked at. So a query costs what it costs without twins, and the branches' runs and holders.
 
 use super::effort::{self, Effort};
-use super::find::{Changed, as_child, match_length};
+use super::find::{Conflict, as_child, match_length};
 use super::matches::{Depths, Step};
 use super::published::Published;
 use super::published::atomics::{Acquire, fence};
 use super::published::holdings::Holder;
-use super::published::layout::{Info, Place, RunId};
+use super::published::layout::{Info, Position, RunId};
 use crate::LocalHash;
 
 /// Twins that one query follows. With more, holders of the others may get less than they have.
@@ -36,14 +36,14 @@ struct Pending {
 
 /// Where a holder was met last, on the way down a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Met {
+struct LastSeen {
     /// The run, by its number among all runs of branches plus one; zero is none.
     branch: u32,
     depth: u32,
 }
 
-impl Met {
-    const NOWHERE: Self = Self { branch: 0, depth: 0 };
+impl LastSeen {
+    const NEVER: Self = Self { branch: 0, depth: 0 };
 }
 
 /// The branches of a query, and the memory that following them needs.
@@ -55,11 +55,11 @@ pub(super) struct Branches {
     /// Twins found so far.
     twins: usize,
     /// Twins that were too many.
-    passed_over: usize,
+    twins_skipped: usize,
     /// By holder.
-    met: Vec<Met>,
+    last_seen: Vec<LastSeen>,
     /// What `met` was before, to be put back on the way up.
-    undo: Vec<(Holder, Met)>,
+    undo: Vec<(Holder, LastSeen)>,
     /// By run: how much of `undo` there was when its holders had been met.
     marks: Vec<usize>,
     found: Vec<(Holder, u32)>,
@@ -72,8 +72,8 @@ impl Branches {
     }
 
     /// Twins that were not followed, and with them all that follows them.
-    pub(super) fn passed_over(&self) -> usize {
-        self.passed_over
+    pub(super) fn twins_skipped(&self) -> usize {
+        self.twins_skipped
     }
 
     /// No branches.
@@ -81,7 +81,7 @@ impl Branches {
     pub(super) fn clear(&mut self) {
         self.runs.clear();
         self.pending.clear();
-        (self.twins, self.passed_over) = (0, 0);
+        (self.twins, self.twins_skipped) = (0, 0);
     }
 
     /// Finds the branches of a query whose walk took this path.
@@ -91,7 +91,7 @@ impl Branches {
         generation: u32,
         query: &[LocalHash],
         path: &[Step],
-    ) -> Result<(), Changed> {
+    ) -> Result<(), Conflict> {
         self.clear();
         for step in path {
             let base = step.base as usize;
@@ -108,11 +108,11 @@ impl Branches {
             self.runs.push(Branch { step, above });
             if matched == 0 {
                 // Only a run that is being changed: its first block is what it was found by.
-                return Err(Changed);
+                return Err(Conflict);
             }
             let number = Some(self.runs.len() as u32 - 1);
             self.find_inside(published, generation, query, &step, number)?;
-            let end = Place { run, offset: (matched - 1) as u16 };
+            let end = Position { run, offset: (matched - 1) as u16 };
             self.find_at(published, generation, (end, query), (base + matched, number), |_| true)?;
         }
         Ok(())
@@ -123,10 +123,10 @@ impl Branches {
         &mut self,
         published: &Published,
         generation: u32,
-        (parent, query): (Place, &[LocalHash]),
+        (parent, query): (Position, &[LocalHash]),
         (base, above): (usize, Option<u32>),
         is_wanted: impl Fn(RunId) -> bool,
-    ) -> Result<(), Changed> {
+    ) -> Result<(), Conflict> {
         let Some(&local) = query.get(base) else { return Ok(()) };
         let mut result = Ok(());
         published.edges.search(generation, published.edges.hash(parent, local), |run| {
@@ -150,7 +150,7 @@ impl Branches {
         query: &[LocalHash],
         step: &Step,
         above: Option<u32>,
-    ) -> Result<(), Changed> {
+    ) -> Result<(), Conflict> {
         if !step.info.has(Info::TWIN_INSIDE) {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Branches {
     fn add(&mut self, pending: Pending) {
         if pending.info.has(Info::TWIN) {
             if self.twins == TWINS_FOLLOWED_MAX {
-                self.passed_over += 1;
+                self.twins_skipped += 1;
                 return;
             }
             self.twins += 1;
@@ -186,48 +186,48 @@ impl Branches {
     /// Raises the depths of holders that go further on a branch than on the walk's path, whose depths are given.
     pub(super) fn merge(&mut self, published: &Published, depths: &mut Depths) {
         let holders = depths.as_slice().len();
-        self.met.resize(holders, Met::NOWHERE);
+        self.last_seen.resize(holders, LastSeen::NEVER);
         self.marks.clear();
         self.found.clear();
         for (number, &Branch { step, above }) in self.runs.iter().enumerate() {
             // Back to where this run leaves.
             let mark = above.map_or(0, |above| self.marks[above as usize]);
-            put_back(&mut self.met, &mut self.undo, mark);
+            undo_to(&mut self.last_seen, &mut self.undo, mark);
             published.run(step.run).holdings().for_each(|holder, end| {
                 effort::spend(Effort::BranchHolder, 1);
-                let Some(met) = self.met.get_mut(holder.0 as usize) else { return };
+                let Some(last_seen) = self.last_seen.get_mut(holder.0 as usize) else { return };
                 // Whether the holder has all that lies before this run.
                 let is_complete = match above {
                     None => depths.as_slice()[holder.0 as usize] >= step.base,
-                    Some(above) => met.branch == above + 1 && met.depth >= step.base,
+                    Some(above) => last_seen.branch == above + 1 && last_seen.depth >= step.base,
                 };
                 if is_complete {
                     let depth = step.base + step.matched.min(end.into());
-                    self.undo.push((holder, *met));
-                    *met = Met { branch: number as u32 + 1, depth };
+                    self.undo.push((holder, *last_seen));
+                    *last_seen = LastSeen { branch: number as u32 + 1, depth };
                     self.found.push((holder, depth));
                 }
             });
             self.marks.push(self.undo.len());
         }
-        put_back(&mut self.met, &mut self.undo, 0);
+        undo_to(&mut self.last_seen, &mut self.undo, 0);
         for &(holder, depth) in &self.found {
             depths.raise(holder, depth);
         }
     }
 
     /// Whether all runs of branches are still as they were found.
-    pub(super) fn check(&self, published: &Published) -> Result<(), Changed> {
+    pub(super) fn check(&self, published: &Published) -> Result<(), Conflict> {
         fence(Acquire);
         let mut steps = self.runs.iter().map(|branch| branch.step);
-        if steps.all(|step| published.run(step.run).is_still(step.version)) { Ok(()) } else { Err(Changed) }
+        if steps.all(|step| published.run(step.run).is_unchanged(step.version)) { Ok(()) } else { Err(Conflict) }
     }
 }
 
 /// Takes back what was noted since there was as much to undo as `mark` says.
-fn put_back(met: &mut [Met], undo: &mut Vec<(Holder, Met)>, mark: usize) {
+fn undo_to(last_seen: &mut [LastSeen], undo: &mut Vec<(Holder, LastSeen)>, mark: usize) {
     for (holder, before) in undo.drain(mark..).rev() {
-        met[holder.0 as usize] = before;
+        last_seen[holder.0 as usize] = before;
     }
 }
 
@@ -249,18 +249,18 @@ mod tests {
     }
 
     /// The names of the prompt's blocks, other ones from some block on.
-    fn names(alias: u64, alias_from: u64) -> Vec<SequenceHash> {
+    fn sequences(alias: u64, alias_from: u64) -> Vec<SequenceHash> {
         (0..PROMPT_BLOCKS).map(|at| SequenceHash(at + if at >= alias_from { alias * 1_000 } else { 0 } + 7)).collect()
     }
 
     fn stored(alias: u64, alias_from: u64) -> BlockEvent {
-        let blocks = names(alias, alias_from).into_iter().zip(prompt());
+        let blocks = sequences(alias, alias_from).into_iter().zip(prompt());
         let blocks = blocks.map(|(sequence, local)| Block { sequence, local }).collect();
         BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 }
     }
 
     fn removed(alias: u64, alias_from: u64) -> BlockEvent {
-        let blocks = names(alias, alias_from).into_iter().skip(alias_from as usize).rev().collect();
+        let blocks = sequences(alias, alias_from).into_iter().skip(alias_from as usize).rev().collect();
         BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All }
     }
 
@@ -305,7 +305,7 @@ mod tests {
         assert!(with_twins[2] <= *runs.end(), "only its own holders are looked at: {with_twins:?}");
         assert!(with_twins[0] <= before[0] + 4 * runs.end(), "{with_twins:?} after {before:?}");
         assert_eq!(index.find(&query).ranks.len() as u64, RANKS);
-        assert_eq!(index.twins_passed_over(), 0);
+        assert_eq!(index.twins_skipped(), 0);
         for (alias, &from) in (1..).zip(aliases_from) {
             assert_eq!(index.apply(rank(3), &removed(alias, from)).removed, PROMPT_BLOCKS - from);
         }
@@ -314,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn a_query_pays_for_twins_only_and_only_as_long_as_they_last() {
+    fn only_queries_that_meet_twins_pay_for_them_and_only_while_twins_exist() {
         check_twins(&[0; 8]);
         check_twins(&[64; 8]);
         check_twins(&[1, 2, 3, 40, 40, 100, 126, 127]);
     }
 
     #[test]
-    fn twins_of_a_cleared_rank_cost_nothing_in_the_end() {
+    fn queries_pay_nothing_for_twins_of_a_cleared_rank_after_maintenance() {
         let (index, query) = (fleet(), prompt());
         let before = steps(&index, &query);
         for alias in 1..9 {
@@ -337,7 +337,7 @@ mod tests {
 
     /// The first of twins goes, and the others are found; the last one that is left is no twin.
     #[test]
-    fn a_twin_that_is_left_alone_is_none() {
+    fn the_last_of_several_twins_loses_the_twin_flag() {
         let index = RunIndex::default();
         for alias in 0..3 {
             index.apply(rank(1), &stored(alias, 0));
@@ -355,7 +355,7 @@ mod tests {
 
     /// A run loses the blocks of which another run has twins: the others are the only ones then.
     #[test]
-    fn a_twin_of_blocks_that_go_is_none() {
+    fn truncating_a_run_clears_the_flags_of_the_remaining_twin() {
         let index = RunIndex::default();
         index.apply(rank(1), &stored(0, 0));
         index.apply(rank(1), &stored(1, 64));
@@ -373,30 +373,30 @@ mod tests {
 
     /// Names of twins of twins: a query follows this many and no more.
     #[test]
-    fn a_query_follows_a_limited_number_of_twins() {
+    fn a_query_follows_at_most_the_twin_limit() {
         let index = RunIndex::default();
         index.apply(rank(1), &stored(0, 0));
         // Each of the first blocks, under each of the names of the block before, under three further names.
         let mut parents = vec![(None, 0_u64)];
         let mut next_name = 1_000_000;
         for _ in 0..5 {
-            let mut named = Vec::new();
+            let mut column_len = Vec::new();
             for (parent, at) in parents {
                 for _ in 0..4 {
                     next_name += 1;
                     let blocks = vec![Block { sequence: SequenceHash(next_name), local: LocalHash(at) }];
                     let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
                     assert_eq!(index.apply(rank(1), &event).stored, 1);
-                    named.push((Some(SequenceHash(next_name)), at + 1));
+                    column_len.push((Some(SequenceHash(next_name)), at + 1));
                 }
             }
-            parents = named;
+            parents = column_len;
         }
         let [lines, branch_runs, holders] = steps(&index, &prompt());
         assert!(branch_runs > TWINS_FOLLOWED_MAX / 2, "{branch_runs}");
         assert!(branch_runs <= 2 * TWINS_FOLLOWED_MAX, "{branch_runs}");
         assert!(holders <= 4 * TWINS_FOLLOWED_MAX && lines <= 8 * TWINS_FOLLOWED_MAX, "{holders} {lines}");
-        assert!(index.twins_passed_over() > 0, "it is counted");
+        assert!(index.twins_skipped() > 0, "it is counted");
         // The walk's own path is followed to its end.
         assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
     }

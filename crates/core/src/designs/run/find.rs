@@ -7,7 +7,7 @@
 use super::matches::{Scratch, Step};
 use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
 use super::published::fingerprint::fingerprint_of;
-use super::published::layout::{Info, Place, RunId, SECTION_BLOCKS};
+use super::published::layout::{Info, Position, RunId, SECTION_BLOCKS};
 use super::published::prefetch::prefetch;
 use super::published::{Published, Run};
 use super::widest::widest;
@@ -15,11 +15,11 @@ use crate::LocalHash;
 
 /// The writer changed something that the query has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Changed;
+pub(super) struct Conflict;
 
 /// What a walk found out besides its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PathKind {
     /// The path is the only one.
     Single,
     /// Some block on the way has a twin: there are more paths with these local hashes ([`super::branching`]).
@@ -30,7 +30,7 @@ pub(super) enum Way {
 /// `attempt` starts from nothing each time; what it reads of ranks' names is checked here.
 pub(super) fn until_unchanged<T>(
     published: &Published,
-    mut attempt: impl FnMut() -> Result<T, Changed>,
+    mut attempt: impl FnMut() -> Result<T, Conflict>,
 ) -> Option<(T, u64)> {
     loop {
         if let Some(version) = published.ranks.version()
@@ -38,7 +38,7 @@ pub(super) fn until_unchanged<T>(
         {
             // What has been read was still so after all of it was read.
             fence(Acquire);
-            if published.ranks.is_still(version) {
+            if published.ranks.is_unchanged(version) {
                 return Some((result, version));
             }
         }
@@ -50,19 +50,19 @@ pub(super) fn until_unchanged<T>(
 }
 
 /// Fills in the depths of a query.
-pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Changed> {
+pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Conflict> {
     let generation = published.edges.generation();
     let holders = published.ranks.holder_count();
     let Scratch { path, depths, branches, .. } = scratch;
-    let way = walk(published, generation, query, path, |run, step| match step.base {
+    let kind = walk(published, generation, query, path, |run, step| match step.base {
         0 => depths.start(holders, run.holdings(), step.matched),
-        base => depths.go_on(run.holdings(), base, step.matched),
+        base => depths.advance(run.holdings(), base, step.matched),
     })?;
     if path.is_empty() {
         depths.clear(holders);
     }
     branches.clear();
-    if way == Way::Branching {
+    if kind == PathKind::Branching {
         branches.follow(published, generation, query, path)?;
         branches.merge(published, depths);
         branches.check(published)?;
@@ -71,10 +71,10 @@ pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &
 }
 
 /// Whether everything on the path is still as it was found.
-pub(super) fn check(published: &Published, generation: u32, path: &[Step]) -> Result<(), Changed> {
+pub(super) fn check(published: &Published, generation: u32, path: &[Step]) -> Result<(), Conflict> {
     fence(Acquire);
-    let same = path.iter().all(|step| published.run(step.run).is_still(step.version));
-    if same && published.edges.generation() == generation { Ok(()) } else { Err(Changed) }
+    let same = path.iter().all(|step| published.run(step.run).is_unchanged(step.version));
+    if same && published.edges.generation() == generation { Ok(()) } else { Err(Conflict) }
 }
 
 /// Follows the query from the root as far as blocks are known, whoever holds them. Calls `meanwhile` for each run on its
@@ -86,10 +86,10 @@ pub(super) fn walk<'p>(
     query: &[LocalHash],
     path: &mut Vec<Step>,
     mut meanwhile: impl FnMut(Run<'p>, Step),
-) -> Result<Way, Changed> {
+) -> Result<PathKind, Conflict> {
     path.clear();
-    let mut way = Way::Single;
-    let mut parent = Place::ROOT;
+    let mut kind = PathKind::Single;
+    let mut parent = Position::ROOT;
     let mut base = 0;
     let mut likely = None;
     let mut last = None;
@@ -101,7 +101,7 @@ pub(super) fn walk<'p>(
         };
         let next = child(published, generation, (parent, likely), &query[base..], &mut use_last)?;
         use_last();
-        let Some((run, version, info)) = next else { return Ok(way) };
+        let Some((run, version, info)) = next else { return Ok(kind) };
         let record = published.run(run);
         likely = record.child();
         if let Some((_, child)) = likely {
@@ -110,17 +110,17 @@ pub(super) fn walk<'p>(
         }
         let matched = match_length(record, info, &query[base..]);
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
-            way = Way::Branching;
+            kind = PathKind::Branching;
         }
         let step = Step { run, version, base: base as u32, matched: matched as u32, info };
         path.push(step);
         last = Some((record, step));
         if matched == 0 {
             // Only a run that is being changed: its first block is what it was found by.
-            return Err(Changed);
+            return Err(Conflict);
         }
         base += matched;
-        parent = Place { run, offset: (matched - 1) as u16 };
+        parent = Position { run, offset: (matched - 1) as u16 };
     }
 }
 
@@ -131,10 +131,10 @@ pub(super) fn walk<'p>(
 fn child(
     published: &Published,
     generation: u32,
-    (parent, likely): (Place, Option<(u16, RunId)>),
+    (parent, likely): (Position, Option<(u16, RunId)>),
     query: &[LocalHash],
     mut meanwhile: impl FnMut(),
-) -> Result<Option<(RunId, u64, Info)>, Changed> {
+) -> Result<Option<(RunId, u64, Info)>, Conflict> {
     let Some(&local) = query.first() else { return Ok(None) };
     if let Some((_, run)) = likely.filter(|&(offset, _)| offset == parent.offset) {
         meanwhile();
@@ -169,8 +169,8 @@ fn child(
 
 /// Version and info of a run, if it is a child of this parent that starts with this block.
 #[inline(always)]
-pub(super) fn as_child(run: Run<'_>, parent: Place, local: LocalHash) -> Result<Option<(u64, Info)>, Changed> {
-    let version = run.version().ok_or(Changed)?;
+pub(super) fn as_child(run: Run<'_>, parent: Position, local: LocalHash) -> Result<Option<(u64, Info)>, Conflict> {
+    let version = run.version().ok_or(Conflict)?;
     let info = run.info();
     let is_child = info.len() > 0 && info.parent() == parent && run.locals()[0].load(Relaxed) == local.0;
     Ok(is_child.then_some((version, info)))

@@ -12,34 +12,34 @@ use super::published::layout::{Info, RunId};
 pub(super) struct Depths {
     /// Leading blocks by holder.
     by_holder: Vec<u32>,
-    filled: Filled,
+    occupancy: Occupancy,
 }
 
 /// Which elements may not be zero.
 #[derive(Debug)]
-enum Filled {
-    These(Vec<Holder>),
+enum Occupancy {
+    Sparse(Vec<Holder>),
     All,
 }
 
-impl Default for Filled {
+impl Default for Occupancy {
     fn default() -> Self {
-        Self::These(Vec::new())
+        Self::Sparse(Vec::new())
     }
 }
 
 impl Depths {
     /// Zero for every holder.
     pub(super) fn clear(&mut self, holders: usize) {
-        match &mut self.filled {
-            Filled::These(these) => {
-                for holder in these.drain(..) {
+        match &mut self.occupancy {
+            Occupancy::Sparse(listed) => {
+                for holder in listed.drain(..) {
                     self.by_holder[holder.0 as usize] = 0;
                 }
             }
-            Filled::All => {
+            Occupancy::All => {
                 self.by_holder.fill(0);
-                self.filled = Filled::default();
+                self.occupancy = Occupancy::default();
             }
         }
         if self.by_holder.len() != holders {
@@ -52,9 +52,9 @@ impl Depths {
         let Some(slot) = self.by_holder.get_mut(holder.0 as usize) else { return };
         if *slot == 0
             && depth > 0
-            && let Filled::These(these) = &mut self.filled
+            && let Occupancy::Sparse(listed) = &mut self.occupancy
         {
-            these.push(holder);
+            listed.push(holder);
         }
         *slot = depth.max(*slot);
     }
@@ -66,19 +66,21 @@ impl Depths {
         match holdings {
             Holdings::Entries { .. } => {
                 self.clear(holders);
-                let Self { by_holder, filled: Filled::These(these) } = self else { unreachable!("just cleared") };
+                let Self { by_holder, occupancy: Occupancy::Sparse(listed) } = self else {
+                    unreachable!("just cleared")
+                };
                 holdings.for_each(|holder, end| {
                     if let Some(slot) = by_holder.get_mut(holder.0 as usize) {
                         // A holder that goes and comes back meanwhile is met twice.
                         if *slot == 0 {
-                            these.push(holder);
+                            listed.push(holder);
                         }
                         *slot = matched.min(end.into());
                     }
                 });
             }
             Holdings::Dense { words } => {
-                self.filled = Filled::All;
+                self.occupancy = Occupancy::All;
                 self.by_holder.resize(holders, 0);
                 let covered = self.by_holder.len().min(words.len() * 4);
                 let matched = matched as i16;
@@ -91,7 +93,7 @@ impl Depths {
     /// Takes in who holds how much of a run that follows `base` matched blocks: who holds all of
     /// those goes on.
     #[inline]
-    pub(super) fn go_on(&mut self, holdings: Holdings<'_>, base: u32, matched: u32) {
+    pub(super) fn advance(&mut self, holdings: Holdings<'_>, base: u32, matched: u32) {
         match holdings {
             Holdings::Entries { .. } => holdings.for_each(|holder, end| {
                 if let Some(depth) = self.by_holder.get_mut(holder.0 as usize)
@@ -113,16 +115,16 @@ impl Depths {
     /// Holders that hold at least the first block.
     #[inline]
     pub(super) fn for_each(&self, mut each: impl FnMut(Holder, u32)) {
-        match &self.filled {
-            Filled::These(these) => {
-                for &holder in these {
+        match &self.occupancy {
+            Occupancy::Sparse(listed) => {
+                for &holder in listed {
                     match self.by_holder[holder.0 as usize] {
                         0 => {}
                         depth => each(holder, depth),
                     }
                 }
             }
-            Filled::All => {
+            Occupancy::All => {
                 for (holder, &depth) in self.by_holder.iter().enumerate() {
                     if depth > 0 {
                         each(Holder(holder as u32), depth);

@@ -6,20 +6,21 @@
 //! of blocks and a directory of them for each hash domain. Readers compare local hashes along runs,
 //! lay holdings over each other, and check versions at the end.
 
+mod answers;
 mod bound;
 mod branching;
+#[cfg(all(test, not(loom)))]
+mod compaction_tests;
 #[cfg(all(test, not(loom)))]
 mod costs;
 mod effort;
 mod find;
-#[cfg(all(test, not(loom)))]
-mod leftover;
 mod matches;
 #[cfg(all(test, loom))]
 mod models;
 mod published;
 mod top;
-mod touches;
+mod use_samples;
 mod widest;
 mod writer;
 
@@ -30,21 +31,21 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
-use self::bound::Counts;
-pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten};
+use self::answers::scores;
+pub use self::answers::{RunHolder, RunHolders, RunMatches};
+use self::bound::BoundCounters;
+pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
 use self::find::{find_depths, until_unchanged};
 use self::matches::Scratch;
 use self::published::Published;
 use self::published::holdings::Holder;
-use self::published::ranks::RankSlot;
 use self::top::find_top;
-use self::touches::Touches;
+use self::use_samples::UseSamples;
 use self::writer::{Bounded, Compaction, Writer};
 use crate::keyed::HashKey;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank, tiers,
 };
 
@@ -117,83 +118,19 @@ pub struct RunIndex {
     bytes_taken: AtomicUsize,
     /// Only with a bound of memory.
     bound: Option<Bound>,
-    twins_passed_over: AtomicU64,
+    twins_skipped: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Bound {
-    counts: Arc<Counts>,
-    touches: Arc<Touches>,
+    counters: Arc<BoundCounters>,
+    use_samples: Arc<UseSamples>,
 }
 
 impl Default for RunIndex {
     fn default() -> Self {
         Self::new(RunLimits::default())
     }
-}
-
-/// An answer of [`RunIndex`] in its own form: depths by holder, in memory that is used again.
-///
-/// A holder is a small number for a rank and, where the rank uses several tiers, one of its levels;
-/// [`RunIndex::holders`] says which. The list of a large fleet's matches costs more than finding them:
-/// this form leaves it out.
-#[derive(Debug, Default)]
-pub struct RunMatches {
-    scratch: Scratch,
-    version: u64,
-}
-
-impl RunMatches {
-    /// Leading blocks of the query by holder; zero for those without a match. A holder that is in use no
-    /// more ([`RunHolders::holders`] has none there) may still have a depth: it counts for nobody.
-    #[must_use]
-    pub fn depths(&self) -> &[u32] {
-        self.scratch.depths.as_slice()
-    }
-
-    /// Calls `each` with every holder that has a match, and its depth in blocks.
-    pub fn for_each(&self, mut each: impl FnMut(usize, u32)) {
-        self.scratch.depths.for_each(|holder, depth| each(holder.0 as usize, depth));
-    }
-
-    /// Holders with the deepest matches and their depths, after [`RunIndex::find_top`].
-    pub fn top(&self) -> impl ExactSizeIterator<Item = (usize, u32)> {
-        self.scratch.top.iter().map(|&(holder, depth)| (holder.0 as usize, depth))
-    }
-
-    /// Takes in how a query ended: one of an abandoned index has found nothing.
-    fn settle(&mut self, found: Option<((), u64)>) {
-        match found {
-            Some(((), version)) => self.version = version,
-            None => *self = Self::default(),
-        }
-    }
-
-    /// The [`RunHolders::version`] that the holders are of.
-    #[must_use]
-    pub fn holders_version(&self) -> u64 {
-        self.version
-    }
-}
-
-/// What the holders of a [`RunIndex`] stand for, at one moment.
-#[derive(Debug, Clone, Default)]
-pub struct RunHolders {
-    /// Changes whenever ranks come or go; then another table is needed.
-    pub version: u64,
-    /// By holder; none where it is not in use.
-    pub holders: Vec<Option<RunHolder>>,
-}
-
-/// What one holder of a [`RunIndex`] stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunHolder {
-    /// Whose depth it is.
-    pub rank: WorkerRank,
-    /// Its depth is the rank's when a tier from `fastest` to `slowest` is used with all faster ones.
-    pub fastest: Tier,
-    /// The last tier of those.
-    pub slowest: Tier,
 }
 
 impl RunIndex {
@@ -213,7 +150,7 @@ impl RunIndex {
             writer,
             bytes_taken: AtomicUsize::new(0),
             bound: None,
-            twins_passed_over: AtomicU64::new(0),
+            twins_skipped: AtomicU64::new(0),
         }
     }
 
@@ -230,9 +167,9 @@ impl RunIndex {
             return Err(MemoryTooSmall(bytes_max));
         }
         let mut index = Self::new(limits);
-        let bound = Bound { counts: Arc::default(), touches: Arc::new(Touches::new()) };
-        bound.counts.bytes_max.store(bytes_max, Relaxed);
-        let bounded = Bounded::new(bytes_max, Arc::clone(&bound.counts), Arc::clone(&bound.touches));
+        let bound = Bound { counters: Arc::default(), use_samples: Arc::new(UseSamples::new()) };
+        bound.counters.bytes_max.store(bytes_max, Relaxed);
+        let bounded = Bounded::new(bytes_max, Arc::clone(&bound.counters), Arc::clone(&bound.use_samples));
         index.writer.get_mut().bind(bounded);
         index.bound = Some(bound);
         Ok(index)
@@ -240,20 +177,20 @@ impl RunIndex {
 
     /// Registers a callback, run on the thread that stores, for all that a bounded index does not keep. Without a
     /// bound it is never called.
-    pub fn on_forgotten(&self, on_forgotten: OnForgotten) {
-        self.writer.lock().on_forgotten(on_forgotten);
+    pub fn on_evicted(&self, on_evicted: OnEvicted) {
+        self.writer.lock().on_evicted(on_evicted);
     }
 
     /// Notes what a query has found, for a writer that chooses what to forget, and what it has passed over.
     #[inline]
     fn note_use(&self, scratch: &Scratch) {
-        if scratch.branches.passed_over() > 0 {
-            self.twins_passed_over.fetch_add(scratch.branches.passed_over() as u64, Relaxed);
+        if scratch.branches.twins_skipped() > 0 {
+            self.twins_skipped.fetch_add(scratch.branches.twins_skipped() as u64, Relaxed);
         }
         if let Some(bound) = &self.bound
             && let Some(step) = scratch.path.last()
         {
-            bound.touches.note(step.run);
+            bound.use_samples.note(step.run);
         }
     }
 
@@ -262,7 +199,7 @@ impl RunIndex {
     pub fn find_depths(&self, query: &[LocalHash], matches: &mut RunMatches) {
         let published = self.published.load();
         let found = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
-        matches.settle(found);
+        matches.record_result(found);
         self.note_use(&matches.scratch);
     }
 
@@ -272,7 +209,7 @@ impl RunIndex {
         let published = self.published.load();
         let scratch = &mut matches.scratch;
         let found = until_unchanged(&published, || find_top(&published, query, (count, level), scratch));
-        matches.settle(found);
+        matches.record_result(found);
         self.note_use(&matches.scratch);
     }
 
@@ -282,10 +219,10 @@ impl RunIndex {
         let published = self.published.load();
         let found = until_unchanged(&published, || {
             let holders = (0..published.ranks.holder_count()).map(|holder| {
-                let meaning = published.ranks.meaning(Holder(holder as u32));
+                let assignment = published.ranks.assignment(Holder(holder as u32));
                 let level = |level: u8| Tier::ALL.get(usize::from(level)).copied();
-                let levels = level(meaning.first).zip(level(meaning.last)).filter(|_| meaning.is_somebody());
-                let rank = || published.ranks.rank(meaning.rank);
+                let levels = level(assignment.first).zip(level(assignment.last)).filter(|_| assignment.is_in_use());
+                let rank = || published.ranks.rank(assignment.rank);
                 levels.map(|(fastest, slowest)| RunHolder { rank: rank(), fastest, slowest })
             });
             Ok(holders.collect())
@@ -298,9 +235,9 @@ impl RunIndex {
     #[must_use]
     pub fn memory(&self) -> RunMemory {
         let mut writer = self.writer.lock();
-        writer.finish_leftover();
+        writer.finish_maintenance();
         while self.compact_if_sparse(&mut writer, usize::MAX, usize::MAX) {
-            writer.finish_leftover();
+            writer.finish_maintenance();
         }
         writer.memory()
     }
@@ -320,14 +257,14 @@ impl RunIndex {
                 let (used, taken) = writer.block_bytes();
                 if taken <= COMPACTED_BYTES_MIN
                     || used >= taken / COMPACTED_SHARE.1 * COMPACTED_SHARE.0
-                    || writer.has_leftover()
+                    || writer.has_maintenance()
                 {
                     return false;
                 }
                 Box::new(Compaction::new(writer))
             }
         };
-        if !compaction.go_on(writer, steps, waiting_max) {
+        if !compaction.advance(writer, steps, waiting_max) {
             writer.compaction = Some(compaction);
             return true;
         }
@@ -424,13 +361,13 @@ impl SharedIndex for RunIndex {
         }
         // Some of its ranks may have nothing left that the index knows.
         if let Some(bound) = &self.bound {
-            bound.counts.forget_worker(worker);
+            bound.counters.forget_worker(worker);
         }
     }
 
     fn maintain(&self) -> bool {
         let mut writer = self.writer.lock();
-        writer.do_leftover(VISITED_AT_A_TURN) || self.compact_if_sparse(&mut writer, COPIED_AT_A_TURN, usize::MAX)
+        writer.do_maintenance(VISITED_AT_A_TURN) || self.compact_if_sparse(&mut writer, COPIED_AT_A_TURN, usize::MAX)
     }
 
     /// While a change is being made, the figure from before it: it never waits for the writer.
@@ -441,8 +378,8 @@ impl SharedIndex for RunIndex {
         Some(self.bytes_taken.load(Relaxed))
     }
 
-    fn twins_passed_over(&self) -> u64 {
-        self.twins_passed_over.load(Relaxed)
+    fn twins_skipped(&self) -> u64 {
+        self.twins_skipped.load(Relaxed)
     }
 
     fn abandon(&self) {
@@ -452,46 +389,21 @@ impl SharedIndex for RunIndex {
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
         let Some(bound) = &self.bound else { return };
         let mut writer = self.writer.lock();
-        bound.counts.bytes_max.store(bytes_max, Relaxed);
+        bound.counters.bytes_max.store(bytes_max, Relaxed);
         if writer.fits(bytes_max) {
             writer.rebind(bytes_max);
             return;
         }
-        writer.forget_until_copy_fits(spare_bytes.min(bytes_max));
+        writer.evict_until_copy_fits(spare_bytes.min(bytes_max));
         let (published, mut compacted) = writer.compacted();
         compacted.bind(writer.unbind(bytes_max));
         *writer = compacted;
         self.published.store(published);
     }
 
-    fn memory_bound(&self) -> Option<MemoryBound> {
-        self.bound.as_ref().map(|bound| bound.counts.report())
+    fn memory_limit(&self) -> Option<MemoryLimit> {
+        self.bound.as_ref().map(|bound| bound.counters.report())
     }
-}
-
-/// Depths by holder as matches by rank.
-fn scores(published: &Published, found: &Scratch) -> MatchScores {
-    let mut ranks: Vec<RankMatch> = Vec::new();
-    // Ranks with several levels have several holders.
-    let mut levelled: FxHashMap<RankSlot, usize> = FxHashMap::default();
-    found.depths.for_each(|holder, depth| {
-        let meaning = published.ranks.meaning(holder);
-        if !meaning.is_somebody() {
-            return;
-        }
-        if meaning.answers_for_all() {
-            ranks.push(RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier([depth; 4]) });
-            return;
-        }
-        let at = *levelled.entry(meaning.rank).or_insert(ranks.len());
-        if at == ranks.len() {
-            ranks.push(RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier::default() });
-        }
-        for level in Tier::ALL.into_iter().filter(|&level| meaning.answers_for(level)) {
-            ranks[at].blocks[level] = depth;
-        }
-    });
-    MatchScores { ranks }
 }
 
 #[cfg(test)]
@@ -508,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_an_abandoned_index_do_not_wait_for_a_change_that_panicked() {
+    fn queries_of_an_abandoned_index_return_after_a_writer_panicked() {
         let index = RunIndex::default();
         let (rank, event) = stored(1);
         index.apply(rank, &event);
@@ -527,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_known_while_a_change_is_made() {
+    fn memory_bytes_returns_the_last_figure_while_the_writer_is_locked() {
         let index = RunIndex::default();
         for (rank, event) in (1..100).map(stored) {
             index.apply(rank, &event);

@@ -40,21 +40,21 @@ struct Model {
     /// Applied before the reader starts.
     before: Vec<Event>,
     /// Applied while it reads.
-    beside: Vec<Event>,
+    concurrent: Vec<Event>,
     query: Vec<LocalHash>,
     limits: RunLimits,
     /// A rank with two names for a prefix, which may be told too little of while it changes.
-    twinned: Option<WorkerRank>,
+    twinned_rank: Option<WorkerRank>,
 }
 
 impl Model {
-    fn new(query: &str, before: &[Event], beside: &[Event]) -> Self {
+    fn new(query: &str, before: &[Event], concurrent: &[Event]) -> Self {
         Self {
             before: before.to_vec(),
-            beside: beside.to_vec(),
+            concurrent: concurrent.to_vec(),
             query: locals(query),
             limits: RunLimits::default(),
-            twinned: None,
+            twinned_rank: None,
         }
     }
 
@@ -63,19 +63,19 @@ impl Model {
     }
 
     fn with_twins(self, worker: u64) -> Self {
-        Self { twinned: Some(rank(worker)), ..self }
+        Self { twinned_rank: Some(rank(worker)), ..self }
     }
 
     /// Checks the whole answer in every execution.
     fn check(self) {
-        let truth = Truth::of(&self);
+        let truth = ExpectedDepths::of(&self);
         let query = self.query.clone();
         self.explore(move |published| truth.check(&find(published, &query)));
     }
 
     /// Checks the few deepest ranks in every execution.
     fn check_top(self, count: usize) {
-        let truth = Truth::of(&self);
+        let truth = ExpectedDepths::of(&self);
         let query = self.query.clone();
         self.explore(move |published| truth.check_top(&find_top(published, &query, count), count));
     }
@@ -84,7 +84,7 @@ impl Model {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(PREEMPTIONS_MAX);
         builder.max_branches = 100_000;
-        let finally = Truth::at_the_end(&self);
+        let finally = ExpectedDepths::final_depths(&self);
         let (model, read, finally) = (Arc::new(self), Arc::new(read), Arc::new(finally));
         builder.check(move || {
             let (model, read, finally) = (Arc::clone(&model), Arc::clone(&read), Arc::clone(&finally));
@@ -92,8 +92,8 @@ impl Model {
                 let published = Arc::new(Published::new(0, HashKey::FIXED));
                 let mut writer = Writer::new(Arc::clone(&published), model.limits);
                 as_writer(|| apply(&mut writer, &model.before));
-                let beside = model.beside.clone();
-                let writer = spawn(move || as_writer(|| apply(&mut writer, &beside)));
+                let concurrent = model.concurrent.clone();
+                let writer = spawn(move || as_writer(|| apply(&mut writer, &concurrent)));
                 read(&published);
                 writer.join().expect("the writer does not fail");
                 assert_eq!(find(&published, &model.query).sorted(), *finally, "when nothing is being applied");
@@ -131,7 +131,7 @@ fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(Wo
         top::find_top(published, query, which, &mut scratch)?;
         let found = scratch.top.iter().map(|&(holder, depth)| {
             assert!((holder.0 as usize) < published.ranks.holder_count(), "a holder that stands for nobody");
-            (published.ranks.rank(published.ranks.meaning(holder).rank), depth)
+            (published.ranks.rank(published.ranks.assignment(holder).rank), depth)
         });
         Ok(found.collect())
     };
@@ -139,30 +139,30 @@ fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(Wo
 }
 
 /// What each rank may be told to hold, level by level: what it held at some moment.
-struct Truth {
+struct ExpectedDepths {
     ranks: Vec<(WorkerRank, Vec<PerTier<u32>>)>,
-    twinned: Option<WorkerRank>,
+    twinned_rank: Option<WorkerRank>,
 }
 
-impl Truth {
+impl ExpectedDepths {
     fn of(model: &Model) -> Self {
         let mut oracle = Oracle::default();
         model.before.iter().for_each(|(rank, event)| {
             oracle.apply(*rank, event);
         });
         let mut moments = vec![oracle.find(&model.query)];
-        for (rank, event) in model.beside.iter().flat_map(block_by_block) {
+        for (rank, event) in model.concurrent.iter().flat_map(block_by_block) {
             oracle.apply(rank, &event);
             moments.push(oracle.find(&model.query));
         }
-        let ranks: BTreeSet<WorkerRank> = model.before.iter().chain(&model.beside).map(|&(rank, _)| rank).collect();
+        let ranks: BTreeSet<WorkerRank> = model.before.iter().chain(&model.concurrent).map(|&(rank, _)| rank).collect();
         let depths = |rank| moments.iter().map(|moment| depths_in(moment, rank)).collect();
-        Self { ranks: ranks.into_iter().map(|rank| (rank, depths(rank))).collect(), twinned: model.twinned }
+        Self { ranks: ranks.into_iter().map(|rank| (rank, depths(rank))).collect(), twinned_rank: model.twinned_rank }
     }
 
-    fn at_the_end(model: &Model) -> MatchScores {
+    fn final_depths(model: &Model) -> MatchScores {
         let mut oracle = Oracle::default();
-        for (rank, event) in model.before.iter().chain(&model.beside) {
+        for (rank, event) in model.before.iter().chain(&model.concurrent) {
             oracle.apply(*rank, event);
         }
         oracle.find(&model.query).sorted()
@@ -172,7 +172,7 @@ impl Truth {
         for (rank, true_depths) in &self.ranks {
             let depths = depths_in(found, *rank);
             for level in Tier::ALL {
-                let may_be_less = self.twinned == Some(*rank);
+                let may_be_less = self.twinned_rank == Some(*rank);
                 let explains = |moment: &PerTier<u32>| match may_be_less {
                     true => moment[level] >= depths[level],
                     false => moment[level] == depths[level],
@@ -181,7 +181,7 @@ impl Truth {
                 assert!(was_true, "{rank:?}: {depths:?} is none of {true_depths:?}");
             }
         }
-        assert!(found.ranks.iter().all(|found| self.knows(found.rank)), "nobody else: {found:?}");
+        assert!(found.ranks.iter().all(|found| self.contains_rank(found.rank)), "nobody else: {found:?}");
         let distinct: BTreeSet<WorkerRank> = found.ranks.iter().map(|found| found.rank).collect();
         assert_eq!(distinct.len(), found.ranks.len(), "each rank once: {found:?}");
     }
@@ -197,7 +197,7 @@ impl Truth {
         assert_eq!(distinct.len(), found.len(), "each rank once: {found:?}");
     }
 
-    fn knows(&self, rank: WorkerRank) -> bool {
+    fn contains_rank(&self, rank: WorkerRank) -> bool {
         self.ranks.iter().any(|known| known.0 == rank)
     }
 }
@@ -234,8 +234,8 @@ fn rank(worker: u64) -> WorkerRank {
 }
 
 /// The name of a chain's last block; all engines have the same seed unless a model says otherwise.
-fn name(chain: &str, seed: u64) -> SequenceHash {
-    SequenceHash(chain.bytes().fold(seed, |name, content| name.wrapping_mul(31).wrapping_add(content.into())))
+fn sequence(chain: &str, seed: u64) -> SequenceHash {
+    SequenceHash(chain.bytes().fold(seed, |sequence, content| sequence.wrapping_mul(31).wrapping_add(content.into())))
 }
 
 /// A worker stores the blocks of a chain that follow `parent`.
@@ -246,9 +246,12 @@ fn stores(worker: u64, parent: &str, blocks: &str) -> Event {
 fn stores_as(worker: u64, tier: Tier, parent: &str, blocks: &str, seed: u64) -> Event {
     let chain = format!("{parent}{blocks}");
     let ends = parent.len() + 1..=chain.len();
-    let parent = (!parent.is_empty()).then(|| name(parent, seed));
+    let parent = (!parent.is_empty()).then(|| sequence(parent, seed));
     let blocks = ends
-        .map(|end| Block { sequence: name(&chain[..end], seed), local: LocalHash(chain.as_bytes()[end - 1].into()) })
+        .map(|end| Block {
+            sequence: sequence(&chain[..end], seed),
+            local: LocalHash(chain.as_bytes()[end - 1].into()),
+        })
         .collect();
     (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies: 1 })
 }
@@ -265,7 +268,7 @@ fn renames(worker: u64, parent: &str, block: &str) -> Event {
 /// A worker gives up the last `count` blocks of a chain, last first.
 fn evicts(worker: u64, chain: &str, count: usize) -> Event {
     let ends = chain.len() - count + 1..=chain.len();
-    let blocks = ends.rev().map(|end| name(&chain[..end], 7)).collect();
+    let blocks = ends.rev().map(|end| sequence(&chain[..end], 7)).collect();
     (rank(worker), BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All })
 }
 

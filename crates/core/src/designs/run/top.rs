@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use super::find::{Changed, Way, check, find_depths, walk};
+use super::find::{Conflict, PathKind, check, find_depths, walk};
 use super::matches::{Scratch, Step};
 use super::published::Published;
 use super::published::holdings::Holder;
@@ -22,8 +22,8 @@ pub(super) fn find_top(
     query: &[LocalHash],
     (count, level): (usize, Tier),
     scratch: &mut Scratch,
-) -> Result<(), Changed> {
-    if count > COLLECTED_MAX || from_below(published, query, (count, level), scratch)? == Way::Branching {
+) -> Result<(), Conflict> {
+    if count > COLLECTED_MAX || from_deepest(published, query, (count, level), scratch)? == PathKind::Branching {
         find_depths(published, query, scratch)?;
         top_of(published, (count, level), scratch);
     }
@@ -31,18 +31,18 @@ pub(super) fn find_top(
 }
 
 /// The same where the query has a single way.
-fn from_below(
+fn from_deepest(
     published: &Published,
     query: &[LocalHash],
     (count, level): (usize, Tier),
     scratch: &mut Scratch,
-) -> Result<Way, Changed> {
+) -> Result<PathKind, Conflict> {
     let generation = published.edges.generation();
     let Scratch { path, top, branches, .. } = scratch;
     top.clear();
     branches.clear();
-    let way = walk(published, generation, query, path, |_, _| {})?;
-    if way == Way::Single {
+    let kind = walk(published, generation, query, path, |_, _| {})?;
+    if kind == PathKind::Single {
         for (at, step) in path.iter().enumerate().rev() {
             if top.len() >= count {
                 break;
@@ -51,7 +51,7 @@ fn from_below(
         }
     }
     check(published, generation, path)?;
-    Ok(way)
+    Ok(kind)
 }
 
 /// Adds the holders of one run that are not there yet, the deepest first, as far as there is room.
@@ -68,7 +68,7 @@ fn collect(
     let holders = published.ranks.holder_count();
     published.run(step.run).holdings().each_beyond(|holder, end| {
         let wanted = (holder.0 as usize) < holders
-            && published.ranks.meaning(holder).answers_for(level)
+            && published.ranks.assignment(holder).covers_level(level)
             && top.iter().all(|&(other, _)| other != holder)
             && above
                 .iter()
@@ -97,7 +97,7 @@ fn top_of(published: &Published, (count, level): (usize, Tier), scratch: &mut Sc
     let Scratch { depths, top, .. } = scratch;
     top.clear();
     depths.for_each(|holder, depth| {
-        if published.ranks.meaning(holder).answers_for(level) {
+        if published.ranks.assignment(holder).covers_level(level) {
             top.push((holder, depth));
         }
     });

@@ -45,7 +45,7 @@ impl Arena {
     }
 
     /// Makes the record exist; the writer's part.
-    pub(crate) fn make(&self, number: u32) {
+    pub(crate) fn ensure(&self, number: u32) {
         let (bucket, _) = self.locate(number);
         self.buckets[bucket].get_or_init(|| {
             let records = 1_usize << (self.first_log2 as usize + (bucket >> BUCKETS_LOG2));
@@ -82,18 +82,18 @@ pub(crate) fn freeing_steps(bytes: usize) -> usize {
 
 /// Which numbers of an arena are in use; the writer's.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct RecordNumbers {
     next: u32,
     free: Vec<u32>,
 }
 
-impl Numbers {
+impl RecordNumbers {
     /// A number that is not in use, and its record made to exist.
     pub(crate) fn take(&mut self, arena: &Arena) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             let number = self.next;
             self.next += 1;
-            arena.make(number);
+            arena.ensure(number);
             number
         })
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_have_words_of_their_own() {
+    fn records_do_not_overlap() {
         for record_words in [1, 8, 520, 4_096] {
             let arena = Arena::new(record_words);
             let mut expected = (0, 0);
@@ -139,7 +139,7 @@ mod tests {
                 expected = (bucket, within + 1);
             }
             for number in 0..40 {
-                arena.make(number);
+                arena.ensure(number);
                 assert_eq!(arena.record(number)[0].swap(u64::from(number) + 1, super::super::atomics::Relaxed), 0);
                 let start = arena.record(number).as_ptr() as usize;
                 assert!(!record_words.is_multiple_of(LINE_WORDS) || start.is_multiple_of(LINE_WORDS * 8));

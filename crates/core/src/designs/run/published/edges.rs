@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
-use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
+use super::layout::{Position, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
 use crate::designs::run::effort::{self, Effort};
 use crate::keyed::HashKey;
@@ -52,16 +52,16 @@ impl Edges {
 
     /// The hash of an edge's key.
     #[inline]
-    pub(crate) fn hash(&self, parent: Place, local: LocalHash) -> u32 {
-        let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
-        self.key.hash(local.0, place) as u32
+    pub(crate) fn hash(&self, parent: Position, local: LocalHash) -> u32 {
+        let position = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
+        self.key.hash(local.0, position) as u32
     }
 
     /// The hash under which the runs are listed that are attached inside a run and start with a block of it: those that
     /// make it [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
     #[inline]
     pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
-        self.hash(Place { run, offset: NO_OFFSET }, LocalHash(0))
+        self.hash(Position { run, offset: NO_OFFSET }, LocalHash(0))
     }
 
     /// Changes whenever edges have moved; a search is good when it is the same before and after.
@@ -243,11 +243,11 @@ mod tests {
     fn longest_search(key: HashKey, locals: &[LocalHash]) -> usize {
         let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
         for (at, &local) in locals.iter().enumerate() {
-            writer.insert(&edges, edges.hash(Place::ROOT, local), RunId(at as u32 + 1));
+            writer.insert(&edges, edges.hash(Position::ROOT, local), RunId(at as u32 + 1));
         }
         let search = |&local: &LocalHash| {
             effort::of(Effort::EdgeLine, || {
-                edges.search(edges.generation(), edges.hash(Place::ROOT, local), |_| false);
+                edges.search(edges.generation(), edges.hash(Position::ROOT, local), |_| false);
             })
         };
         locals.iter().map(search).max().unwrap_or(0)
@@ -256,10 +256,10 @@ mod tests {
     /// Edges that come and go while the table grows are found exactly as long as they are in it, and none of them pays for
     /// the growth of the whole table.
     #[test]
-    fn the_table_grows_little_by_little() {
+    fn the_edge_table_grows_incrementally() {
         let key = HashKey::FIXED;
         let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
-        let hash = |at: u32| edges.hash(Place::ROOT, LocalHash(u64::from(at)));
+        let hash = |at: u32| edges.hash(Position::ROOT, LocalHash(u64::from(at)));
         let is_there = |at: u32| {
             let mut found = 0;
             edges.search(edges.generation(), hash(at), |run| {
@@ -290,9 +290,9 @@ mod tests {
 
     /// Prompts whose first blocks a client has chosen, by a hash that it can compute, to lie in one cluster.
     #[test]
-    fn chosen_prompts_do_not_lie_together() {
+    fn chosen_local_hashes_do_not_cluster_under_a_secret_key() {
         let known = Edges::new(HashKey::FIXED);
-        let lies_there = |local: &LocalHash| known.hash(Place::ROOT, *local).trailing_zeros() >= 10;
+        let lies_there = |local: &LocalHash| known.hash(Position::ROOT, *local).trailing_zeros() >= 10;
         let locals: Vec<LocalHash> = (0..).map(LocalHash).filter(lies_there).take(2_000).collect();
         assert!(longest_search(HashKey::FIXED, &locals) > 250, "all of them lie in one cluster");
         for seed in 1..9_u64 {

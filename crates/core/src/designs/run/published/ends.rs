@@ -50,9 +50,9 @@ mod vectors {
     }
 
     macro_rules! by_vectors {
-        ($name:ident, $features:literal, $words:literal, $ends:literal, $vector:ty, $register:ident, $load:literal) => {
+        ($sequence:ident, $features:literal, $words:literal, $ends:literal, $vector:ty, $register:ident, $load:literal) => {
             #[target_feature(enable = $features)]
-            fn $name(words: &[AtomicU64], depths: &mut [u32], each: impl Fn(&mut u32, i16)) {
+            fn $sequence(words: &[AtomicU64], depths: &mut [u32], each: impl Fn(&mut u32, i16)) {
                 let (vectors, full) = (words.as_chunks::<$words>().0, depths.as_chunks_mut::<$ends>().0);
                 let used = vectors.len().min(full.len());
                 for (words, depths) in vectors.iter().zip(full) {
@@ -87,7 +87,7 @@ mod tests {
 
     /// Every length of either side, whole vectors and not.
     #[test]
-    fn each_depth_meets_its_end() {
+    fn for_each_end_pairs_each_depth_with_its_end() {
         let end_at = |at: usize| (at * 7 % 513) as i16;
         let word = |at: usize| (0..4).fold(0, |word, lane| word | (end_at(4 * at + lane) as u64) << (16 * lane));
         for word_count in 0..40 {

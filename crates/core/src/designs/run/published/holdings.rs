@@ -8,7 +8,7 @@
 
 use std::ops::ControlFlow;
 
-use super::arena::{Arena, Numbers};
+use super::arena::{Arena, RecordNumbers};
 use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE, RunId};
 
@@ -47,12 +47,12 @@ impl Entry {
 
 /// The word that says where a run's holdings are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Form(pub(crate) u64);
+pub(crate) struct HoldingsForm(pub(crate) u64);
 
 /// Bits of a count of entries.
 const ENTRIES_BITS: u32 = 20;
 
-impl Form {
+impl HoldingsForm {
     /// In the header, none so far.
     pub(crate) const EMPTY: Self = Self(0);
 
@@ -138,7 +138,7 @@ impl ListArena {
 /// Which pieces of a [`ListArena`] are in use; the writer's.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
-    sizes: [Numbers; SIZES],
+    sizes: [RecordNumbers; SIZES],
 }
 
 impl Extents {
@@ -155,7 +155,7 @@ impl Extents {
 
     /// Bytes that are allocated and written, and those of the lists of free pieces.
     pub(crate) fn bytes_allocated(&self) -> usize {
-        self.bytes().1 + self.sizes.iter().map(Numbers::list_bytes).sum::<usize>()
+        self.bytes().1 + self.sizes.iter().map(RecordNumbers::list_bytes).sum::<usize>()
     }
 
     /// Bytes of more memory that a piece of so many words would take; none when one can be used again.
@@ -196,7 +196,7 @@ impl<'a> Holdings<'a> {
     /// What the header says now.
     #[inline]
     pub(crate) fn of(record: &'a [AtomicU64], lists: &'a ListArena) -> Self {
-        let form = Form(record[HOLDINGS].load(Acquire));
+        let form = HoldingsForm(record[HOLDINGS].load(Acquire));
         match form.0 & 3 {
             0 => Self::Entries {
                 words: &record[INLINE..INLINE + INLINE_ENTRIES / 2],
@@ -313,7 +313,7 @@ pub(crate) enum Change {
     /// Done with one store.
     Done,
     /// The holdings need this other form, which is filled; the old extent is to be given back.
-    NewForm(Form),
+    NewForm(HoldingsForm),
 }
 
 /// Changes a holder's end, or prepares a form with room for it: the writer's.
@@ -349,7 +349,7 @@ impl HoldingsWriter<'_> {
                 }
                 if count < words.len() * 2 {
                     set_entry(words, count, Entry::new(holder, end));
-                    let form = Form(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
+                    let form = HoldingsForm(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
                     self.record[HOLDINGS].store(form.0, Release);
                     return Change::Done;
                 }
@@ -376,14 +376,14 @@ impl HoldingsWriter<'_> {
     }
 
     /// The holdings with one more holder in the form that suits them; not in use yet.
-    fn new_form(&mut self, holder: Holder, end: u16) -> Form {
+    fn new_form(&mut self, holder: Holder, end: u16) -> HoldingsForm {
         let mut entries = vec![Entry::new(holder, end)];
         Holdings::of(self.record, self.lists).for_each(|holder, end| entries.push(Entry::new(holder, end)));
         self.form_of(&entries)
     }
 
     /// A dense array beyond an eighth of all holders, or [`LIST_ENTRIES_MAX`], because a list is gone through from its start.
-    fn form_of(&mut self, entries: &[Entry]) -> Form {
+    fn form_of(&mut self, entries: &[Entry]) -> HoldingsForm {
         let holders = entries.iter().map(|entry| entry.holder().0 + 1).max().unwrap_or(0).max(self.holders_end);
         let is_long = entries.len() * DENSE_SHARE > holders as usize || entries.len() > LIST_ENTRIES_MAX;
         if entries.len() > INLINE_ENTRIES && is_long {
@@ -393,13 +393,13 @@ impl HoldingsWriter<'_> {
             for entry in entries {
                 set_dense(words, entry.holder(), entry.end());
             }
-            return Form::dense(extent);
+            return HoldingsForm::dense(extent);
         }
         let extent = self.extents.take(self.lists, entries.len());
         let words = self.lists.words(extent);
         for (at, &entry) in entries.iter().enumerate() {
             set_entry(words, at, entry);
         }
-        Form::list(extent, entries.len())
+        HoldingsForm::list(extent, entries.len())
     }
 }

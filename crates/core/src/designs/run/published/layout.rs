@@ -82,12 +82,12 @@ pub(crate) fn class_for(blocks: usize) -> usize {
 
 /// A block: for its whole life it stays at this offset of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Zeroable)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub(crate) run: RunId,
     pub(crate) offset: u16,
 }
 
-impl Place {
+impl Position {
     /// Where every sequence starts.
     pub(crate) const ROOT: Self = Self { run: RunId::NONE, offset: 0 };
 }
@@ -106,12 +106,12 @@ impl Info {
     /// Of several runs that start with one block at one place, one that is later: the others are preferred.
     pub(crate) const LATER_TWIN: u64 = 1 << 55;
 
-    pub(crate) fn new(parent: Place) -> Self {
+    pub(crate) fn new(parent: Position) -> Self {
         Self(u64::from(parent.run.0) | u64::from(parent.offset) << 32)
     }
 
-    pub(crate) fn parent(self) -> Place {
-        Place { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
+    pub(crate) fn parent(self) -> Position {
+        Position { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
     }
 
     pub(crate) fn len(self) -> usize {

@@ -12,13 +12,13 @@ pub(super) mod layout;
 #[cfg_attr(not(test), allow(dead_code, reason = "only models say who writes"))]
 pub(super) mod modelled;
 pub(super) mod prefetch;
-pub(super) mod ranks;
+pub(super) mod rank_table;
 
 use atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
 use edges::Edges;
-use holdings::{Form, Holdings, ListArena};
+use holdings::{Holdings, HoldingsForm, ListArena};
 use layout::{HEADER_WORDS, HOLDINGS, INFO, Info, RunArena, RunId, VERSION, sections};
-use ranks::RankTable;
+use rank_table::RankTable;
 
 use crate::keyed::HashKey;
 
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
 
     /// Whether nothing has changed since; call after `fence(Acquire)`.
     #[inline]
-    pub(super) fn is_still(self, version: u64) -> bool {
+    pub(super) fn is_unchanged(self, version: u64) -> bool {
         self.record[VERSION].load(Relaxed) == version
     }
 
@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
     /// have been another run's name since.
     #[inline]
     pub(super) fn child(self) -> Option<(u16, RunId)> {
-        Form(self.record[HOLDINGS].load(Acquire)).child()
+        HoldingsForm(self.record[HOLDINGS].load(Acquire)).child()
     }
 
     #[inline]

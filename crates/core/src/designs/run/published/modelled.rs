@@ -20,18 +20,18 @@ pub(crate) fn as_writer<T>(write: impl FnOnce() -> T) -> T {
 }
 
 macro_rules! single_writer_atomic {
-    ($($name:ident: $value:ty;)*) => {
+    ($($sequence:ident: $value:ty;)*) => {
         $(
             /// A word that one thread stores and all load.
             #[derive(Debug)]
-            pub(crate) struct $name {
-                word: loom::sync::atomic::$name,
+            pub(crate) struct $sequence {
+                word: loom::sync::atomic::$sequence,
                 latest: Latest,
             }
 
-            impl $name {
+            impl $sequence {
                 pub(crate) fn new(value: $value) -> Self {
-                    Self { word: loom::sync::atomic::$name::new(value), latest: Latest::new(value.into()) }
+                    Self { word: loom::sync::atomic::$sequence::new(value), latest: Latest::new(value.into()) }
                 }
 
                 pub(crate) fn load(&self, ordering: Ordering) -> $value {

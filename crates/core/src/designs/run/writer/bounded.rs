@@ -8,52 +8,41 @@
 //! What is not kept is forgotten as if its rank had removed it. So nothing waits for a parent here: what
 //! follows a block that the index does not know its rank to hold could not count, and is refused.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Writer;
-use super::chunked::CHUNK;
-use super::names::LINE_NAMES;
-use super::place::Cursor;
-use super::ranks::RANK_BYTES;
-use super::value::Values;
-use crate::designs::run::bound::{Counts, OnForgotten};
+use super::locate::Cursor;
+use super::run_values::Values;
+use crate::designs::run::bound::{BoundCounters, OnEvicted};
 use crate::designs::run::published::Published;
-use crate::designs::run::published::holdings::{Holder, HoldingsWriter};
-use crate::designs::run::published::layout::{CAPACITIES, HEADER_WORDS, RunId};
-use crate::designs::run::published::ranks::RankSlot;
-use crate::designs::run::touches::Touches;
+use crate::designs::run::published::layout::RunId;
+use crate::designs::run::published::rank_table::RankSlot;
+use crate::designs::run::use_samples::UseSamples;
 use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
 
 /// Blocks that are stored, or removed, between two looks at the bound.
-const STRETCH_BLOCKS_MAX: usize = 128;
+const BATCH_BLOCKS_MAX: usize = 128;
 /// One of so many bytes stays free of blocks.
 const RESERVE_SHARE: usize = 16;
-/// How often a rank forgets a run for one stretch of blocks, at most: what does not fit then is refused.
-const FORGOTTEN_FOR_STRETCH_MAX: usize = 512;
 /// Events between two looks at what queries have found.
-const EVENTS_BETWEEN_TOUCHES: u32 = 64;
-/// What an exception of a run may take, with its share of a list that doubles.
-const EXCEPTION_BYTES: usize = 512;
-/// A run of the smallest class, with what it is worth.
-const SMALLEST_RUN_BYTES: usize = (CAPACITIES[0] as usize + HEADER_WORDS) * size_of::<u64>();
+const EVENTS_BETWEEN_SAMPLES: u32 = 64;
 /// A name and its place in a directory, at worst.
-const NAME_BYTES: usize = 32;
+pub(super) const SEQUENCE_BYTES: usize = 32;
 /// What an index takes that has hardly anything: chunks of names and of some classes of runs.
 const EMPTY_BYTES: usize = FIXED_BYTES + 512 * 1024;
 /// A copy takes somewhat more than what is in use of the original, and its making as much again.
 const COPY_TAKES: usize = 3;
 /// What every index takes: the tables of its arenas above all.
-const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<Bounded>() + Touches::BYTES;
+const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<Bounded>() + UseSamples::BYTES;
 
 /// What a bounded index has beside others.
 pub(in crate::designs::run) struct Bounded {
     bytes_max: usize,
     pub(super) values: Values,
-    pub(super) counts: Arc<Counts>,
-    touches: Arc<Touches>,
-    on_forgotten: Option<OnForgotten>,
+    pub(super) counters: Arc<BoundCounters>,
+    use_samples: Arc<UseSamples>,
+    on_evicted: Option<OnEvicted>,
     /// Bytes of all directories.
     pub(super) directory_bytes: usize,
     /// The run that blocks are being stored behind.
@@ -62,9 +51,9 @@ pub(in crate::designs::run) struct Bounded {
     pub(super) current: Option<RankSlot>,
     pub(super) random: u64,
     /// The record that was last looked at when they were gone through in order.
-    pub(super) gone_through: usize,
+    pub(super) scanned: usize,
     events: u32,
-    names: Vec<SequenceHash>,
+    sequences: Vec<SequenceHash>,
 }
 
 impl std::fmt::Debug for Bounded {
@@ -74,46 +63,50 @@ impl std::fmt::Debug for Bounded {
 }
 
 impl Bounded {
-    pub(in crate::designs::run) fn new(bytes_max: usize, counts: Arc<Counts>, touches: Arc<Touches>) -> Self {
+    pub(in crate::designs::run) fn new(
+        bytes_max: usize,
+        counters: Arc<BoundCounters>,
+        use_samples: Arc<UseSamples>,
+    ) -> Self {
         Self {
             bytes_max,
             values: Values::default(),
-            counts,
-            touches,
-            on_forgotten: None,
+            counters,
+            use_samples,
+            on_evicted: None,
             directory_bytes: 0,
             pinned: RunId::NONE,
             current: None,
             random: 0x9e37_79b9_7f4a_7c15,
-            gone_through: 0,
+            scanned: 0,
             events: 0,
-            names: Vec::new(),
+            sequences: Vec::new(),
         }
     }
 
     /// Blocks that are stored between two looks at the bound.
-    fn stretch(&self) -> usize {
-        (self.bytes_max >> 15).clamp(8, STRETCH_BLOCKS_MAX)
+    fn batch_blocks(&self) -> usize {
+        (self.bytes_max >> 15).clamp(8, BATCH_BLOCKS_MAX)
     }
 
     /// How much may be taken for blocks.
-    fn bytes_for_blocks(&self) -> usize {
+    pub(super) fn bytes_for_blocks(&self) -> usize {
         self.bytes_max - self.bytes_max / RESERVE_SHARE
     }
 
     /// How much tables may take that hardly ever exist.
-    fn bytes_for_rare(&self) -> usize {
+    pub(super) fn bytes_for_rare(&self) -> usize {
         self.bytes_max / RESERVE_SHARE / 2
     }
 
     /// How much may be taken for what blocks need later: more holders of runs, longer lists, exceptions.
-    fn bytes_for_others(&self) -> usize {
+    pub(super) fn bytes_for_others(&self) -> usize {
         self.bytes_max - self.bytes_max / RESERVE_SHARE / 2
     }
 }
 
 impl Writer {
-    fn bounded(&self) -> &Bounded {
+    pub(super) fn bounded(&self) -> &Bounded {
         self.bounded.as_ref().expect("only a bounded index comes here")
     }
 
@@ -127,7 +120,7 @@ impl Writer {
         bounded.directory_bytes = self.domains.bytes();
         bounded.values.fill(&self.runs);
         self.bounded = Some(bounded);
-        self.tell_bytes();
+        self.publish_bytes();
     }
 
     /// Whether the index could go on within a bound as it is.
@@ -147,29 +140,29 @@ impl Writer {
     }
 
     /// Forgets what is least valuable until a copy of the rest, and what making it takes, has room.
-    pub(in crate::designs::run) fn forget_until_copy_fits(&mut self, spare_bytes: usize) {
-        self.release_all_left_behind();
+    pub(in crate::designs::run) fn evict_until_copy_fits(&mut self, spare_bytes: usize) {
+        self.release_all_retired();
         let for_copy = spare_bytes.saturating_sub(EMPTY_BYTES) / COPY_TAKES;
         while self.used_bytes() > for_copy && self.evict(usize::MAX) > 0 {}
-        self.release_all_left_behind();
+        self.release_all_retired();
     }
 
     /// About what is in use of runs, lists and names, with the directory slots of these.
     fn used_bytes(&self) -> usize {
-        let blocks = self.runs.bytes().0 + self.names.bytes().0 + self.extents.bytes().0;
-        blocks + self.names.count() * NAME_BYTES / 2
+        let blocks = self.runs.bytes().0 + self.sequences.bytes().0 + self.extents.bytes().0;
+        blocks + self.sequences.count() * SEQUENCE_BYTES / 2
     }
 
     /// Registers a callback for what is forgotten.
-    pub(in crate::designs::run) fn on_forgotten(&mut self, on_forgotten: OnForgotten) {
+    pub(in crate::designs::run) fn on_evicted(&mut self, on_evicted: OnEvicted) {
         if let Some(bounded) = &mut self.bounded {
-            bounded.on_forgotten = Some(on_forgotten);
+            bounded.on_evicted = Some(on_evicted);
         }
     }
 
     /// All that the index takes, or no less. Cheap.
     pub(super) fn bytes_allocated(&self) -> usize {
-        let blocks = self.runs.bytes_allocated() + self.names.bytes_allocated() + self.extents.bytes_allocated();
+        let blocks = self.runs.bytes_allocated() + self.sequences.bytes_allocated() + self.extents.bytes_allocated();
         let bounded = self.bounded.as_ref();
         let own = bounded.map_or(0, |bounded| bounded.values.bytes() + bounded.directory_bytes);
         FIXED_BYTES
@@ -177,21 +170,21 @@ impl Writer {
             + self.edges.bytes()
             + self.ranks.bytes_allocated()
             + self.rare_bytes
-            + self.all_needs.bytes()
-            + self.remains.bytes()
+            + self.retention_table.bytes()
+            + self.reclaim_queue.bytes()
             + own
     }
 
-    fn tell_bytes(&self) {
-        self.bounded().counts.set_bytes(self.bytes_allocated());
+    fn publish_bytes(&self) {
+        self.bounded().counters.set_bytes(self.bytes_allocated());
     }
 
     /// [`Writer::apply`] with the bound kept.
     pub(super) fn apply_within_bound(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let bounded = self.bounded_mut();
         bounded.events = bounded.events.wrapping_add(1);
-        if bounded.events.is_multiple_of(EVENTS_BETWEEN_TOUCHES) {
-            self.take_touches();
+        if bounded.events.is_multiple_of(EVENTS_BETWEEN_SAMPLES) {
+            self.take_use_samples();
         }
         let applied = match event {
             BlockEvent::Stored { copies: 0, .. } => return Applied::default(),
@@ -199,13 +192,13 @@ impl Writer {
                 self.store_within_bound(rank, *parent, blocks, (*tier, *copies))
             }
             BlockEvent::Copied { tier, blocks } => {
-                self.in_stretches(rank, blocks, |writer, slot, blocks| writer.copy_within_bound(slot, *tier, blocks))
+                self.in_batches(rank, blocks, |writer, slot, blocks| writer.copy_within_bound(slot, *tier, blocks))
             }
             BlockEvent::Removed { tier, blocks, copies } => {
-                self.in_stretches(rank, blocks, |writer, slot, blocks| writer.remove(slot, *tier, blocks, *copies))
+                self.in_batches(rank, blocks, |writer, slot, blocks| writer.remove(slot, *tier, blocks, *copies))
             }
             BlockEvent::Cleared => {
-                self.bounded().counts.set_whole(rank);
+                self.bounded().counters.set_whole(rank);
                 let removed = self.ranks.slot(rank).map_or(0, |slot| self.clear(slot));
                 Applied { removed, ..Applied::default() }
             }
@@ -213,13 +206,13 @@ impl Writer {
         self.bounded_mut().current = None;
         self.finish(rank);
         let slot = self.ranks.slot(rank);
-        self.do_leftover_of_event(slot, event);
-        self.tell_bytes();
+        self.do_maintenance_of_event(slot, event);
+        self.publish_bytes();
         applied
     }
 
     /// Changes of blocks that the rank has, a few at a time; what is rare stays within its part.
-    fn in_stretches(
+    fn in_batches(
         &mut self,
         rank: WorkerRank,
         blocks: &[SequenceHash],
@@ -230,7 +223,7 @@ impl Writer {
             return Applied { unknown: blocks.len() as u64, ..applied };
         };
         self.bounded_mut().current = Some(slot);
-        for blocks in blocks.chunks(self.bounded().stretch()) {
+        for blocks in blocks.chunks(self.bounded().batch_blocks()) {
             applied += change(self, slot, blocks);
             self.drop_exceptions(slot, blocks);
         }
@@ -261,16 +254,16 @@ impl Writer {
         self.bounded_mut().current = Some(slot);
         let (mut applied, mut parent, mut rest) = (Applied::default(), parent, blocks);
         while !rest.is_empty() && self.ranks.slot(rank) == Some(slot) {
-            let (stretch, more) = rest.split_at(rest.len().min(self.bounded().stretch()));
-            let Some(at) = self.admit(slot, parent, stretch) else { break };
-            let stored = self.store_chain(slot, at, parent, stretch, copies);
+            let (batch_blocks, more) = rest.split_at(rest.len().min(self.bounded().batch_blocks()));
+            let Some(at) = self.admit(slot, parent, batch_blocks) else { break };
+            let stored = self.store_chain(slot, at, parent, batch_blocks, copies);
             applied += stored;
             if stored.refused > 0 {
                 // What follows has nothing to follow.
                 rest = more;
                 break;
             }
-            parent = stretch.last().map(|block| block.sequence);
+            parent = batch_blocks.last().map(|block| block.sequence);
             rest = more;
         }
         self.bounded_mut().pinned = RunId::NONE;
@@ -287,7 +280,7 @@ impl Writer {
     /// to hold the parent, or no room can be made.
     fn admit(&mut self, slot: RankSlot, parent: Option<SequenceHash>, blocks: &[Block]) -> Option<Cursor> {
         let at = self.held_parent(slot, parent)?;
-        self.bounded_mut().pinned = at.place.run;
+        self.bounded_mut().pinned = at.position.run;
         if !self.make_room(slot, blocks) {
             return None;
         }
@@ -297,165 +290,20 @@ impl Writer {
 
     fn held_parent(&self, slot: RankSlot, parent: Option<SequenceHash>) -> Option<Cursor> {
         let Some(parent) = parent else { return Some(Cursor::ROOT) };
-        let at = self.named(self.ranks.get(slot).domain, parent)?;
-        self.holds(slot, at.place).then_some(at)
-    }
-
-    /// Makes sure that so many blocks of the rank find room, whatever way they go. Forgets others for them.
-    fn make_room(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
-        let mut forgotten = 0;
-        while !self.reserve(slot, blocks) {
-            if !self.untrimmed.is_empty() {
-                self.trim_untrimmed();
-                continue;
-            }
-            let for_this = self.evict(FORGOTTEN_FOR_STRETCH_MAX - forgotten);
-            forgotten += for_this;
-            if for_this == 0 || forgotten >= FORGOTTEN_FOR_STRETCH_MAX {
-                return self.reserve(slot, blocks);
-            }
-        }
-        true
-    }
-
-    /// Takes memory for tables as far as these blocks may need it. At worst each is a run of its own.
-    fn reserve(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
-        let count = blocks.len();
-        let allocated = self.bytes_allocated();
-        let spare = self.bounded().bytes_for_blocks().saturating_sub(allocated);
-        let missing_runs = count.saturating_sub(self.runs.free_count());
-        let runs = match missing_runs {
-            0 => 0,
-            missing => missing * SMALLEST_RUN_BYTES + self.bytes_for_smallest(),
-        };
-        let tables = self.names.bytes_for(count) + self.edges.bytes_for(count);
-        let fits = spare.checked_sub(runs + tables).is_some_and(|spare| self.fits_directory(slot, blocks, spare));
-        if !fits {
-            return false;
-        }
-        self.names.reserve(count);
-        self.edges.reserve(&self.published.edges, count);
-        if missing_runs > 0 {
-            self.runs.reserve_smallest();
-            let last = self.runs.touched(0) + CHUNK / 2;
-            self.bounded_mut().values.reserve(0, last);
-        }
-        true
-    }
-
-    fn bytes_for_smallest(&self) -> usize {
-        let values = self.bounded().values.bytes_for(0, self.runs.touched(0) + CHUNK / 2);
-        self.runs.bytes_for_smallest() + values
-    }
-
-    fn fits_directory(&mut self, slot: RankSlot, blocks: &[Block], bytes_max: usize) -> bool {
-        let Self { domains, names, ranks, .. } = self;
-        let directory = &mut domains.get_mut(ranks.get(slot).domain).directory;
-        let new = blocks.iter().map(|block| block.sequence);
-        let reserved = directory.reserve(names, new, (blocks.len(), bytes_max));
-        let (Ok(taken) | Err(taken)) = reserved;
-        self.bounded_mut().directory_bytes += taken;
-        reserved.is_ok()
-    }
-
-    /// A directory takes more or less than before: it has come or gone, or been filled.
-    pub(super) fn count_directory(&mut self, (before, after): (usize, usize)) {
-        if let Some(bounded) = &mut self.bounded {
-            bounded.directory_bytes = bounded.directory_bytes + after - before;
-        }
-    }
-
-    /// The class of a new run for `blocks` blocks that would be best in `wanted`: one for which there is memory.
-    pub(super) fn class_within_bound(&self, wanted: usize, blocks: usize) -> usize {
-        if self.runs.has_free(wanted) {
-            return wanted;
-        }
-        let spare = self.bounded().bytes_for_blocks().saturating_sub(self.bytes_allocated());
-        // Whatever way the others go, they must find room as well.
-        let others = blocks.saturating_sub(self.runs.free_count()) * SMALLEST_RUN_BYTES;
-        let bytes = |class: usize| {
-            self.runs.bytes_for(class) + self.bounded().values.bytes_for(class, self.runs.touched(class))
-        };
-        let affords = |class: usize| self.runs.has_free(class) || bytes(class) + others <= spare;
-        let twice = 2 * CAPACITIES[wanted];
-        let somewhat_larger =
-            (wanted + 1..CAPACITIES.len()).find(|&class| CAPACITIES[class] <= twice && self.runs.has_free(class));
-        let larger = || (wanted + 1..CAPACITIES.len()).find(|&class| self.runs.has_free(class));
-        if affords(wanted) {
-            return wanted;
-        }
-        somewhat_larger.or_else(|| (0..wanted).rev().find(|&class| affords(class))).or_else(larger).unwrap_or(0)
-    }
-
-    /// Whether a rank more may join.
-    fn affords_rank(&self) -> bool {
-        self.ranks.has_free() || self.bytes_allocated() + 3 * RANK_BYTES <= self.bounded().bytes_for_others()
-    }
-
-    /// Whether the rank may use a tier: one that is new to it takes a holder for each of its runs.
-    fn affords_tier(&mut self, slot: RankSlot, tier: Tier) -> bool {
-        if self.ranks.get(slot).uses(tier) {
-            return true;
-        }
-        let runs = self.runs_of(slot);
-        let holder = Holder(self.holders.end());
-        let bytes: usize = runs.into_iter().map(|run| self.bytes_to_hold(run, holder)).sum();
-        self.bytes_allocated() + bytes <= self.bounded().bytes_for_others()
-    }
-
-    fn bytes_to_hold(&mut self, run: RunId, holder: Holder) -> usize {
-        let Self { published, extents, holders, .. } = self;
-        let record = published.run(run).record;
-        HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end() }.bytes_for(holder)
-    }
-
-    /// Whether the rank may hold more of a run.
-    pub(super) fn affords_holding(
-        &mut self,
-        slot: RankSlot,
-        run: RunId,
-        range: Range<u16>,
-        copies: (Tier, u32),
-    ) -> bool {
-        let (tier, copies) = copies;
-        let rank = self.ranks.get(slot);
-        let (levels, home) = (rank.levels, rank.home);
-        let list = match rank.runs.len() == rank.runs.capacity() {
-            true => 2 * rank.runs.len() * size_of::<RunId>(),
-            false => 0,
-        };
-        let is_plain = tier == home && self.exception(run, slot).is_none();
-        let end = self.end(run, rank.home_holder());
-        let is_rare = !is_plain || range.start != end || copies > 1;
-        if is_rare && self.rare_bytes + EXCEPTION_BYTES > self.bounded().bytes_for_rare() {
-            return false;
-        }
-        let holders: Vec<Holder> = levels.iter().map(|(_, holder)| holder).collect();
-        let lists: usize = holders.into_iter().map(|holder| self.bytes_to_hold(run, holder)).sum();
-        let bytes = list + lists;
-        bytes == 0 || self.bytes_allocated() + bytes <= self.bounded().bytes_for_others()
-    }
-
-    /// Whether all names of the rank may be told once more, in another domain.
-    pub(super) fn affords_another_domain(&self, slot: RankSlot) -> bool {
-        let blocks = self.ranks.get(slot).size.blocks;
-        let runs = self.ranks.get(slot).runs_held;
-        // Runs above those that it holds are named as well; a directory may be as good as empty.
-        let lines = blocks.div_ceil(LINE_NAMES) + 2 * runs;
-        let bytes = self.names.bytes_for(lines) + 4 * blocks * NAME_BYTES + 2 * runs * EXCEPTION_BYTES;
-        self.bytes_allocated() + bytes <= self.bounded().bytes_for_others()
+        let at = self.find_sequence(self.ranks.get(slot).domain, parent)?;
+        self.holds(slot, at.position).then_some(at)
     }
 
     /// Blocks are not kept. So that the index cannot know better later than an engine that removes one of two
     /// copies, what it knew of them for this rank is forgotten as well.
     pub(super) fn refuse(&mut self, slot: RankSlot, blocks: &[Block]) -> Applied {
-        let names: Vec<SequenceHash> = blocks.iter().map(|block| block.sequence).collect();
+        let sequences: Vec<SequenceHash> = blocks.iter().map(|block| block.sequence).collect();
         for tier in Tier::ALL {
             if self.ranks.get(slot).uses(tier) {
-                self.remove(slot, tier, &names, RemovedCopies::All);
+                self.remove(slot, tier, &sequences, RemovedCopies::All);
             }
         }
-        self.note_forgotten(slot, names.iter().copied());
+        self.note_evicted(slot, sequences.iter().copied());
         self.count_refused(blocks.len());
         Applied { refused: blocks.len() as u64, ..Applied::default() }
     }
@@ -466,76 +314,76 @@ impl Writer {
         &mut self,
         rank: WorkerRank,
         tier: Tier,
-        names: impl ExactSizeIterator<Item = SequenceHash>,
+        sequences: impl ExactSizeIterator<Item = SequenceHash>,
     ) -> Applied {
-        let refused = names.len();
-        self.report_forgotten(rank, &[tier], names);
+        let refused = sequences.len();
+        self.report_evicted(rank, &[tier], sequences);
         self.count_refused(refused);
         Applied { refused: refused as u64, ..Applied::default() }
     }
 
     fn count_refused(&self, blocks: usize) {
-        self.bounded().counts.refused.fetch_add(blocks, Relaxed);
+        self.bounded().counters.refused.fetch_add(blocks, Relaxed);
     }
 
     /// Forgets all that a rank holds.
-    pub(super) fn forget_rank(&mut self, slot: RankSlot) {
+    pub(super) fn evict_rank(&mut self, slot: RankSlot) {
         let held = self.held_by(slot);
         for run in self.runs_of(slot).into_iter().rev() {
             self.release_from(slot, run, 0);
         }
-        self.note_forgotten(slot, held.into_iter().map(|block| block.sequence));
+        self.note_evicted(slot, held.into_iter().map(|block| block.sequence));
     }
 
     /// What is not one interval from the start of a run is forgotten where it takes too much, in the runs of
     /// these blocks.
     fn drop_exceptions(&mut self, slot: RankSlot, blocks: &[SequenceHash]) {
         let domain = self.ranks.get(slot).domain;
-        for &name in blocks {
+        for &sequence in blocks {
             if self.rare_bytes <= self.bounded().bytes_for_rare() {
                 return;
             }
-            let Some(at) = self.named(domain, name) else { continue };
-            if self.exception(at.place.run, slot).is_none() {
+            let Some(at) = self.find_sequence(domain, sequence) else { continue };
+            if self.exception(at.position.run, slot).is_none() {
                 continue;
             }
             let mut held = Vec::new();
-            self.held_in(slot, at.place.run, 0, &mut held);
-            self.release_from(slot, at.place.run, 0);
-            self.note_forgotten(slot, held.into_iter().map(|block| block.sequence));
+            self.held_in(slot, at.position.run, 0, &mut held);
+            self.release_from(slot, at.position.run, 0);
+            self.note_evicted(slot, held.into_iter().map(|block| block.sequence));
         }
     }
 
     /// Reports that the rank holds these no more, in any tier.
-    pub(super) fn note_forgotten(&mut self, slot: RankSlot, names: impl Iterator<Item = SequenceHash>) {
+    pub(super) fn note_evicted(&mut self, slot: RankSlot, sequences: impl Iterator<Item = SequenceHash>) {
         let rank = self.ranks.get(slot).rank;
-        let forgotten = self.report_forgotten(rank, &Tier::ALL, names);
-        self.bounded().counts.forgotten.fetch_add(forgotten, Relaxed);
+        let evicted = self.report_evicted(rank, &Tier::ALL, sequences);
+        self.bounded().counters.evicted.fetch_add(evicted, Relaxed);
     }
 
     /// Reports blocks of which the index has no copy in these tiers although the rank may, and says how many. From now on the
     /// rank is partial.
-    fn report_forgotten(
+    fn report_evicted(
         &mut self,
         rank: WorkerRank,
         tiers: &[Tier],
-        names: impl Iterator<Item = SequenceHash>,
+        sequences: impl Iterator<Item = SequenceHash>,
     ) -> usize {
         let bounded = self.bounded_mut();
-        bounded.names.clear();
-        bounded.names.extend(names);
-        bounded.counts.set_partial(rank);
-        if let Some(on_forgotten) = &mut bounded.on_forgotten {
-            on_forgotten(rank, tiers, &bounded.names);
+        bounded.sequences.clear();
+        bounded.sequences.extend(sequences);
+        bounded.counters.set_partial(rank);
+        if let Some(on_evicted) = &mut bounded.on_evicted {
+            on_evicted(rank, tiers, &bounded.sequences);
         }
-        bounded.names.len()
+        bounded.sequences.len()
     }
 
     /// Takes in what queries have found.
-    fn take_touches(&mut self) {
+    fn take_use_samples(&mut self) {
         let runs = self.runs.count();
-        let Bounded { touches, values, .. } = self.bounded_mut();
+        let Bounded { use_samples, values, .. } = self.bounded_mut();
         values.set_half_life(runs);
-        touches.take(|run| values.touch(run));
+        use_samples.take(|run| values.count_use(run));
     }
 }

@@ -23,7 +23,7 @@ impl<T> Default for Chunked<T> {
 
 impl<T: Zeroable> Chunked<T> {
     /// Makes sure that `at` can be used. What was never used is zero, and memory for it is taken when it is.
-    pub(super) fn make(&mut self, at: u32) {
+    pub(super) fn ensure(&mut self, at: u32) {
         while self.chunks.len() * CHUNK <= at as usize {
             let chunk = bytemuck::zeroed_slice_box(CHUNK);
             self.chunks.push(chunk.try_into().unwrap_or_else(|_| unreachable!("as many as a chunk has")));

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::Writer;
-use super::ranks::RankState;
+use super::rank_states::RankState;
 use crate::designs::run::RunLimits;
 use crate::designs::run::published::Published;
-use crate::designs::run::published::layout::{Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::layout::{Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::{BlockEvent, HeldBlock, RemovedCopies, SequenceHash, WorkerRank, stored_events};
 
 /// By how much the versions of a copy's table of ranks are ahead, so that none of them is one of the index as well.
@@ -36,7 +36,7 @@ pub(in crate::designs::run) struct Compaction {
 struct CopiedRank {
     rank: WorkerRank,
     /// Entries of its list of runs that have been looked at.
-    looked_at: usize,
+    visited: usize,
     /// The run that is looked at and those above it that must be first, lowest first.
     path: Vec<RunId>,
     /// The run that was copied last.
@@ -71,19 +71,19 @@ impl Compaction {
     }
 
     /// Blocks of a rank have lost their places and wait: they are in no run that is still to be copied.
-    pub(super) fn follow_waiting(&mut self, rank: WorkerRank, names: impl Iterator<Item = SequenceHash>) {
+    pub(super) fn follow_waiting(&mut self, rank: WorkerRank, sequences: impl Iterator<Item = SequenceHash>) {
         if let Some(current) = self.current.as_mut().filter(|current| current.rank == rank) {
-            current.waiting.extend(names);
+            current.waiting.extend(sequences);
         }
     }
 
     /// Takes about this many steps, each a block or a run, and starts with no rank that has more than `waiting_max` waiting
     /// blocks: these are listed at once. Says whether the copy is complete.
-    pub(in crate::designs::run) fn go_on(&mut self, index: &Writer, steps: usize, waiting_max: usize) -> bool {
+    pub(in crate::designs::run) fn advance(&mut self, index: &Writer, steps: usize, waiting_max: usize) -> bool {
         let mut left = steps;
         while left > 0 {
             let taken = match self.current.take() {
-                Some(current) => self.copy_some(index, current),
+                Some(current) => self.copy_step(index, current),
                 None => match self.order.last() {
                     None => return true,
                     Some(&rank) if waiting_blocks(index, rank) > waiting_max => return false,
@@ -104,25 +104,25 @@ impl Compaction {
         let waiting = slot.map(|slot| index.ranks.get(slot).waiting.iter().map(|block| block.sequence).collect());
         let waiting: Vec<SequenceHash> = waiting.unwrap_or_default();
         let steps = 1 + waiting.len();
-        self.current = Some(CopiedRank { rank, looked_at: 0, path: Vec::new(), copied: RunId::NONE, waiting });
+        self.current = Some(CopiedRank { rank, visited: 0, path: Vec::new(), copied: RunId::NONE, waiting });
         steps
     }
 
     /// Copies a run of a rank, or goes to the one above it, or copies a waiting block. Says how many steps that took.
-    fn copy_some(&mut self, index: &Writer, mut current: CopiedRank) -> usize {
+    fn copy_step(&mut self, index: &Writer, mut current: CopiedRank) -> usize {
         // A rank that was cleared is cleared in the copy as well.
         let Some(slot) = index.ranks.slot(current.rank) else { return 1 };
         let mut held = Vec::new();
         if let Some(run) = current.next_run(&index.ranks.get(slot).runs) {
-            let Some(run) = self.above_first(index, (slot, run), &mut current) else {
+            let Some(run) = self.parent_first(index, (slot, run), &mut current) else {
                 self.current = Some(current);
                 return 1;
             };
             if index.coverage_end(run, slot) > 0 {
                 index.held_in(slot, run, 0, &mut held);
             }
-        } else if let Some(name) = current.waiting.pop() {
-            held.extend(index.held_block(slot, name));
+        } else if let Some(sequence) = current.waiting.pop() {
+            held.extend(index.held_block(slot, sequence));
         } else {
             return 1;
         }
@@ -134,11 +134,11 @@ impl Compaction {
 
     /// The run, unless the run above it has the turn before: blocks that follow none of their rank wait in the copy, and are
     /// placed at once when their parent comes.
-    fn above_first(&self, index: &Writer, (slot, run): (RankSlot, RunId), current: &mut CopiedRank) -> Option<RunId> {
+    fn parent_first(&self, index: &Writer, (slot, run): (RankSlot, RunId), current: &mut CopiedRank) -> Option<RunId> {
         let parent = index.runs.get(run).parent();
-        let end = if parent == Place::ROOT { 0 } else { index.coverage_end(parent.run, slot) };
+        let end = if parent == Position::ROOT { 0 } else { index.coverage_end(parent.run, slot) };
         if end > 0 && parent.run != current.copied && index.coverage_end(run, slot) > 0 {
-            let above = index.name_of(index.ranks.get(slot).domain, Place { run: parent.run, offset: end - 1 });
+            let above = index.sequence_of(index.ranks.get(slot).domain, Position { run: parent.run, offset: end - 1 });
             if self.copied_block(current.rank, above).is_none() {
                 current.path.push(parent.run);
                 return None;
@@ -149,8 +149,8 @@ impl Compaction {
         Some(run)
     }
 
-    fn copied_block(&self, rank: WorkerRank, name: SequenceHash) -> Option<HeldBlock> {
-        self.copy.held_block(self.copy.ranks.slot(rank)?, name)
+    fn copied_block(&self, rank: WorkerRank, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.copy.held_block(self.copy.ranks.slot(rank)?, sequence)
     }
 
     /// From now on the copy has just as many copies of these blocks as the index. Events may have brought some of them.
@@ -197,8 +197,8 @@ impl CopiedRank {
     /// The run that is looked at, or the next one of the rank's list.
     fn next_run(&mut self, runs: &[RunId]) -> Option<RunId> {
         if self.path.is_empty() {
-            let &run = runs.get(self.looked_at)?;
-            self.looked_at += 1;
+            let &run = runs.get(self.visited)?;
+            self.visited += 1;
             self.path.push(run);
         }
         self.path.last().copied()

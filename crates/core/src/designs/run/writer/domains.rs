@@ -14,13 +14,13 @@ use rustc_hash::FxHashMap;
 
 use super::Writer;
 use super::directory::Directory;
-use super::place::Located;
-use super::ranks::RankState;
-use super::remains::Remains;
+use super::locate::BlockLookup;
+use super::rank_states::RankState;
+use super::reclaim::Garbage;
 use super::runs::DomainId;
 use crate::designs::run::published::arena::freeing_steps;
-use crate::designs::run::published::layout::{Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::layout::{Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::keyed::HashKey;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
@@ -35,14 +35,14 @@ pub(super) struct Domain {
     /// Ranks in it.
     members: usize,
     /// Runs that are still to be trimmed for it; until then it exists.
-    pub(super) untrimmed: usize,
+    pub(super) trim_queue: usize,
     /// The rank that joined last.
     newest: Option<RankSlot>,
 }
 
 impl Domain {
     fn new(key: HashKey) -> Self {
-        Self { directory: Directory::new(key), members: 0, untrimmed: 0, newest: None }
+        Self { directory: Directory::new(key), members: 0, trim_queue: 0, newest: None }
     }
 
     /// The domain's rank, if there is only one and it is known.
@@ -83,7 +83,7 @@ impl Domains {
     }
 
     /// Whether no more than one rank is in the domain.
-    pub(super) fn is_alone(&self, domain: DomainId) -> bool {
+    pub(super) fn has_single_rank(&self, domain: DomainId) -> bool {
         self.get(domain).members <= 1
     }
 
@@ -171,15 +171,15 @@ impl Writer {
         for domain in self.domains.largest() {
             self.steps.take(1);
             let at = match parent {
-                None => Some(Place::ROOT),
-                Some(parent) => self.named(domain, parent).map(|cursor| cursor.place),
+                None => Some(Position::ROOT),
+                Some(parent) => self.find_sequence(domain, parent).map(|cursor| cursor.position),
             };
             let located = at.map(|at| self.locate(domain, at, first));
             match located {
-                Some(Located::Known(_)) => return domain,
-                Some(Located::OtherName | Located::Elsewhere(_)) => {}
+                Some(BlockLookup::Found(_)) => return domain,
+                Some(BlockLookup::OtherHash | BlockLookup::OtherPosition(_)) => {}
                 // Knowing the parent is a sign of kinship, knowing nothing is none.
-                Some(Located::Unnamed(_) | Located::Absent) | None => {
+                Some(BlockLookup::WithoutHash(_) | BlockLookup::Absent) | None => {
                     let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
                     if best.is_none_or(|(best, _)| best < preference) {
                         best = Some((preference, domain));
@@ -192,19 +192,19 @@ impl Writer {
 
     /// A domain that knows this block as the first of a sequence.
     fn domain_that_starts_with(&self, first: &Block) -> Option<DomainId> {
-        let starts = self.followers(Place::ROOT, first.local).into_iter();
-        starts.filter_map(|place| self.first_namer(place.run, first.sequence)).next()
+        let starts = self.followers(Position::ROOT, first.local).into_iter();
+        starts.filter_map(|position| self.domain_of_first(position.run, first.sequence)).next()
     }
 
     /// A domain that calls the first block of a run so.
-    fn first_namer(&self, run: RunId, name: SequenceHash) -> Option<DomainId> {
-        if let Some(needs) = self.needs(run).filter(|needs| needs.has_domains()) {
+    fn domain_of_first(&self, run: RunId, sequence: SequenceHash) -> Option<DomainId> {
+        if let Some(retention) = self.retention(run).filter(|retention| retention.has_domains()) {
             self.steps.take(1);
-            return needs.first_namer(name);
+            return retention.domain_of_first(sequence);
         }
         let columns = &self.runs.get(run).columns;
         let mut domains = columns.domains().inspect(|_| self.steps.take(1));
-        domains.find(|&domain| self.names.at(&columns.get(domain), 0) == name)
+        domains.find(|&domain| self.sequences.at(&columns.get(domain), 0) == sequence)
     }
 
     fn create_domain(&mut self) -> DomainId {
@@ -222,34 +222,35 @@ impl Writer {
     /// A domain goes with its last rank, or with its last name.
     pub(super) fn end_domain_if_empty(&mut self, domain: DomainId) {
         let state = self.domains.get(domain);
-        if state.members > 0 || state.untrimmed > 0 {
+        if state.members > 0 || state.trim_queue > 0 {
             return;
         }
-        debug_assert!(state.directory.is_empty(), "names go with what they name");
+        debug_assert!(state.directory.is_empty(), "a domain drops its sequence hashes before their blocks go");
         let state = self.domains.domains[domain.0 as usize].take().expect("it was there just now");
         self.domains.free.push(domain);
         let bytes = state.directory.bytes();
         self.count_directory((bytes, 0));
-        self.remains.push(Remains::Directory(state.directory.into_segments()), bytes);
+        self.reclaim_queue.push(Garbage::Directory(state.directory.into_segments()), bytes);
     }
 
     /// Moves a rank that contradicts its domain to another: to one that knows `hint`, if it agrees with
     /// all that the rank holds, else to a new one. No reader sees any of it. Costs what the rank holds.
     pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>) {
         let old = self.ranks.get(slot).domain;
-        let area = self.named_area(slot);
-        let knows = |domain: DomainId| hint.is_some_and(|hint| self.named(domain, hint).is_some());
+        let area = self.runs_with_ancestors(slot);
+        let contains_rank = |domain: DomainId| hint.is_some_and(|hint| self.find_sequence(domain, hint).is_some());
         let candidates = self.domains.largest().inspect(|_| self.steps.take(1));
-        let agreeing =
-            candidates.filter(|&domain| domain != old && knows(domain)).find(|&domain| self.agrees(&area, old, domain));
+        let agreeing = candidates
+            .filter(|&domain| domain != old && contains_rank(domain))
+            .find(|&domain| self.agrees(&area, old, domain));
         let new = agreeing.unwrap_or_else(|| self.create_domain());
         for &(run, count) in &area {
             let column = self.runs.get(run).columns.get(old);
-            let unnamed = self.runs.get(run).columns.get(new).named..count;
-            let missing: Vec<SequenceHash> = unnamed.map(|offset| self.names.at(&column, offset)).collect();
+            let missing_range = self.runs.get(run).columns.get(new).len..count;
+            let missing: Vec<SequenceHash> = missing_range.map(|offset| self.sequences.at(&column, offset)).collect();
             if !missing.is_empty() {
-                let (named, _) = self.push_names(new, run, missing.iter().copied());
-                assert_eq!(named, missing.len(), "the domain agrees with all of these names");
+                let (column_len, _) = self.push_sequences(new, run, missing.iter().copied());
+                assert_eq!(column_len, missing.len(), "the domain agrees with all of these sequence hashes");
             }
         }
         self.domains.join(new, slot);
@@ -266,18 +267,18 @@ impl Writer {
 
     /// The runs that a rank holds something of, and those above them, each with the number of blocks
     /// whose names the rank needs; runs above come first.
-    fn named_area(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
+    fn runs_with_ancestors(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
         let mut needed: FxHashMap<RunId, u16> = FxHashMap::default();
         for run in self.runs_of(slot) {
-            let mut place = Place { run, offset: self.coverage(run, slot).end() - 1 };
-            while place != Place::ROOT {
-                let count = needed.entry(place.run).or_default();
+            let mut position = Position { run, offset: self.coverage(run, slot).end() - 1 };
+            while position != Position::ROOT {
+                let count = needed.entry(position.run).or_default();
                 let known_above = *count > 0;
-                *count = (place.offset + 1).max(*count);
+                *count = (position.offset + 1).max(*count);
                 if known_above {
                     break;
                 }
-                place = self.runs.get(place.run).parent();
+                position = self.runs.get(position.run).parent();
             }
         }
         let mut area: Vec<(RunId, u16)> = needed.into_iter().collect();
@@ -291,15 +292,15 @@ impl Writer {
     }
 
     /// Whether a domain has no other name for any of these blocks and no other meaning of their names.
-    fn agrees(&self, area: &[(RunId, u16)], names_of: DomainId, domain: DomainId) -> bool {
+    fn agrees(&self, area: &[(RunId, u16)], old_domain: DomainId, domain: DomainId) -> bool {
         area.iter().all(|&(run, count)| {
             let columns = &self.runs.get(run).columns;
-            let (wanted, there) = (columns.get(names_of), columns.get(domain));
+            let (wanted, there) = (columns.get(old_domain), columns.get(domain));
             (0..count).all(|offset| {
-                let name = self.names.at(&wanted, offset);
-                match offset < there.named {
-                    true => self.names.at(&there, offset) == name,
-                    false => self.named(domain, name).is_none(),
+                let sequence = self.sequences.at(&wanted, offset);
+                match offset < there.len {
+                    true => self.sequences.at(&there, offset) == sequence,
+                    false => self.find_sequence(domain, sequence).is_none(),
                 }
             })
         })

@@ -7,12 +7,13 @@
 use std::ops::Range;
 
 use super::Writer;
-use super::coverage::{Coverage, Covered, Exceptions};
-use super::place::Cursor;
+use super::coverage::{Coverage, Part};
+use super::exceptions::Exceptions;
+use super::locate::Cursor;
 use crate::designs::run::published::atomics::Relaxed;
-use crate::designs::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
-use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
-use crate::designs::run::published::ranks::{HolderMeaning, RankSlot};
+use crate::designs::run::published::holdings::{Change, Holder, HoldingsForm, HoldingsWriter};
+use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
+use crate::designs::run::published::rank_table::{HolderAssignment, RankSlot};
 use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
 
 impl Writer {
@@ -42,10 +43,10 @@ impl Writer {
         }
     }
 
-    pub(super) fn holds(&self, slot: RankSlot, place: Place) -> bool {
-        match self.exception(place.run, slot) {
-            Some(coverage) => coverage.contains(place.offset),
-            None => place.offset < self.end(place.run, self.ranks.get(slot).home_holder()),
+    pub(super) fn holds(&self, slot: RankSlot, position: Position) -> bool {
+        match self.exception(position.run, slot) {
+            Some(coverage) => coverage.contains(position.offset),
+            None => position.offset < self.end(position.run, self.ranks.get(slot).home_holder()),
         }
     }
 
@@ -90,7 +91,7 @@ impl Writer {
     ) -> Applied {
         let coverage = self.coverage(run, slot);
         let parts = coverage.tier(tier).parts(range.clone());
-        let new = parts.iter().filter(|&&(_, covered)| covered == Covered::No);
+        let new = parts.iter().filter(|&&(_, covered)| covered == Part::Gap);
         let new: Vec<Range<u16>> = new.map(|(part, _)| part.clone()).collect();
         let newly_held = coverage.count_only_in(tier, &new);
         if coverage.is_empty() {
@@ -99,11 +100,11 @@ impl Writer {
         let mut applied = Applied::default();
         for (part, covered) in parts {
             match covered {
-                Covered::Yes => {
+                Part::Covered => {
                     applied.duplicate += part.len() as u64;
                     self.add_copies(slot, run, part, (tier, copies));
                 }
-                Covered::No => {
+                Part::Gap => {
                     applied.stored += part.len() as u64;
                     self.add_copies(slot, run, part, (tier, copies - 1));
                 }
@@ -136,7 +137,7 @@ impl Writer {
             _ => {
                 let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
                     exceptions.remove(slot, tier, ranges);
-                    let left = exceptions.left_of(slot);
+                    let left = exceptions.remaining(slot);
                     (left.count_only_in(tier, ranges), left.is_empty())
                 });
                 if holds_nothing {
@@ -164,7 +165,7 @@ impl Writer {
                 self.publish_end(run, holder, end);
             }
         }
-        self.rank_needs(slot, run, (old, end));
+        self.rank_retains(slot, run, (old, end));
     }
 
     /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
@@ -187,14 +188,14 @@ impl Writer {
             changed.insert(slot, home, plain);
         }
         let result = change(changed);
-        let left = changed.left_of(slot);
+        let left = changed.remaining(slot);
         let (is_plain, end_after) = (left.is_plain(home), left.end());
-        let mut reaches = PerTier::default();
+        let mut prefix_lengths = PerTier::default();
         for (tier, _) in levels.iter() {
-            reaches[tier] = left.reach(tier);
+            prefix_lengths[tier] = left.prefix_length(tier);
         }
         for (tier, holder) in levels.iter() {
-            self.publish_end(run, holder, reaches[tier]);
+            self.publish_end(run, holder, prefix_lengths[tier]);
         }
         let exceptions = &mut self.runs.get_mut(run).exceptions;
         if let Some(changed) = exceptions.as_mut().filter(|_| is_plain) {
@@ -204,7 +205,7 @@ impl Writer {
             }
         }
         self.rare_bytes = self.rare_bytes + exceptions_bytes(exceptions) - bytes_before;
-        self.rank_needs(slot, run, (end_before, end_after));
+        self.rank_retains(slot, run, (end_before, end_after));
         result
     }
 
@@ -226,7 +227,7 @@ impl Writer {
         let closes_hole = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
         if old == 0 {
             let parent = state.parent();
-            if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
+            if parent != Position::ROOT && self.end(parent.run, holder) <= parent.offset {
                 self.set_flag(parent.run, Info::RAGGED);
             }
         }
@@ -246,7 +247,7 @@ impl Writer {
             change = writer.set_end(holder, end);
         }
         if let Change::NewForm(form) = change {
-            let old = Form(record[HOLDINGS].load(Relaxed)).extent();
+            let old = HoldingsForm(record[HOLDINGS].load(Relaxed)).extent();
             self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
             if let Some(extent) = old {
                 self.extents.give_back(extent);
@@ -267,7 +268,7 @@ impl Writer {
         rank.runs.push(run);
         rank.runs_held += 1;
         let room_after = rank.runs.capacity();
-        self.ranks.relisted(room, room_after);
+        self.ranks.count_list_capacity(room, room_after);
     }
 
     /// The runs that the rank holds something of, each once.
@@ -297,15 +298,15 @@ impl Writer {
         (tier, range): (Tier, Range<u16>),
         change: impl Fn(u32) -> u32,
     ) {
-        let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        let extra = &mut self.ranks.get_mut(slot).reference_counts;
         let bytes_before = extra.bytes();
         extra.change(run, tier, range, change);
         self.rare_bytes = self.rare_bytes + extra.bytes() - bytes_before;
     }
 
     /// Copies of a block that the rank holds in the tier.
-    fn copies(&self, slot: RankSlot, place: Place, tier: Tier) -> u32 {
-        1 + self.ranks.get(slot).extra_copies.of(place.run, place.offset, tier)
+    fn copies(&self, slot: RankSlot, position: Position, tier: Tier) -> u32 {
+        1 + self.ranks.get(slot).reference_counts.of(position.run, position.offset, tier)
     }
 
     /// Makes sure that the rank has a level for the tier; false when there are too many holders.
@@ -318,7 +319,7 @@ impl Writer {
         }
         let holder = self.holders.take(slot);
         for run in self.runs_of(slot) {
-            let end = self.coverage(run, slot).reach(tier);
+            let end = self.coverage(run, slot).prefix_length(tier);
             self.publish_end(run, holder, end);
         }
         self.ranks.get_mut(slot).levels.set(tier, holder);
@@ -332,7 +333,7 @@ impl Writer {
         self.published.ranks.change(|table| {
             let mut next = Tier::ALL.len() as u8;
             for (tier, holder) in levels.iter().rev() {
-                table.set_holder(holder, HolderMeaning { rank: slot, first: tier as u8, last: next - 1 });
+                table.set_holder(holder, HolderAssignment { rank: slot, first: tier as u8, last: next - 1 });
                 next = tier as u8;
             }
         });
@@ -353,53 +354,53 @@ impl Writer {
         let rank = self.ranks.get(slot);
         let coverage = self.coverage(run, slot);
         let mut parent = match from.checked_sub(1) {
-            Some(offset) => Some(self.name_of(rank.domain, Place { run, offset })),
-            None => self.parent_name(rank.domain, Place { run, offset: 0 }),
+            Some(offset) => Some(self.sequence_of(rank.domain, Position { run, offset })),
+            None => self.parent_sequence(rank.domain, Position { run, offset: 0 }),
         };
         for offset in from..coverage.end() {
-            let place = Place { run, offset };
-            let sequence = self.name_of(rank.domain, place);
+            let position = Position { run, offset };
+            let sequence = self.sequence_of(rank.domain, position);
             if coverage.contains(offset) {
                 let mut copies = PerTier::default();
                 for tier in Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(offset)) {
-                    copies[tier] = self.copies(slot, place, tier);
+                    copies[tier] = self.copies(slot, position, tier);
                 }
-                held.push(HeldBlock { sequence, parent, local: self.local_of(place), copies });
+                held.push(HeldBlock { sequence, parent, local: self.local_of(position), copies });
             }
             parent = Some(sequence);
         }
     }
 
     /// A block that the rank holds, placed or waiting.
-    pub(super) fn held_block(&self, slot: RankSlot, name: SequenceHash) -> Option<HeldBlock> {
+    pub(super) fn held_block(&self, slot: RankSlot, sequence: SequenceHash) -> Option<HeldBlock> {
         let rank = self.ranks.get(slot);
-        if let Some(waiting) = rank.waiting.get(name) {
+        if let Some(waiting) = rank.waiting.get(sequence) {
             return Some(*waiting);
         }
-        let place = self.named(rank.domain, name)?.place;
-        let coverage = self.coverage(place.run, slot);
-        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(place.offset));
+        let position = self.find_sequence(rank.domain, sequence)?.position;
+        let coverage = self.coverage(position.run, slot);
+        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(position.offset));
         let mut copies = PerTier::default();
-        tiers.for_each(|tier| copies[tier] = self.copies(slot, place, tier));
-        let parent = self.parent_name(rank.domain, place);
-        (!copies.is_zero()).then(|| HeldBlock { sequence: name, parent, local: self.local_of(place), copies })
+        tiers.for_each(|tier| copies[tier] = self.copies(slot, position, tier));
+        let parent = self.parent_sequence(rank.domain, position);
+        (!copies.is_zero()).then(|| HeldBlock { sequence: sequence, parent, local: self.local_of(position), copies })
     }
 
     /// One more copy in a tier of blocks that the rank holds somewhere.
     pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
         let mut applied = Applied::default();
-        for &name in blocks {
+        for &sequence in blocks {
             let rank = self.ranks.get(slot);
-            let waits = rank.waiting.contains(name);
-            let at = self.named(rank.domain, name).filter(|at| !waits && self.holds(slot, at.place));
+            let waits = rank.waiting.contains(sequence);
+            let at = self.find_sequence(rank.domain, sequence).filter(|at| !waits && self.holds(slot, at.position));
             if !waits && at.is_none() {
                 applied.unknown += 1;
             } else if !self.use_tier(slot, tier) {
                 applied.refused += 1;
-            } else if let Some(Cursor { place: Place { run, offset }, .. }) = at {
+            } else if let Some(Cursor { position: Position { run, offset }, .. }) = at {
                 applied += self.hold(slot, run, offset..offset + 1, (tier, 1));
             } else {
-                applied += self.add_waiting_copies(slot, name, (tier, 1));
+                applied += self.add_waiting_copies(slot, sequence, (tier, 1));
             }
         }
         applied

@@ -2,32 +2,35 @@
 //! directories, who holds which runs — and publishes the rest.
 
 mod bounded;
+mod branch_tiers;
 mod chunked;
 mod clear;
 mod compaction;
 mod coverage;
 mod directory;
+mod directory_line;
 mod domains;
 mod evict;
-mod extra_copies;
+mod exceptions;
 mod hold;
-mod moves;
-mod names;
-mod needs;
-mod place;
+mod locate;
+mod prefetch_pipeline;
 mod prune;
-mod ranks;
-mod remains;
-mod remove;
+mod rank_states;
+mod reclaim;
+mod redefine;
+mod reference_counts;
+mod remove_blocks;
+mod retention;
+mod room;
+mod run_values;
 mod runs;
 mod segment;
+mod sequence_columns;
 mod steps;
-mod store;
-mod tiers;
+mod store_blocks;
 mod trim;
 mod twins;
-mod upcoming;
-mod value;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -36,22 +39,22 @@ use std::sync::Arc;
 pub(super) use self::bounded::Bounded;
 use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 pub(super) use self::compaction::Compaction;
-use self::directory::Rows;
+use self::directory::PrefetchBatches;
 use self::domains::Domains;
-use self::names::Names;
-use self::needs::AllNeeds;
+use self::prefetch_pipeline::PrefetchPipeline;
 use self::prune::Pruning;
-use self::ranks::Ranks;
-use self::remains::AllRemains;
+use self::rank_states::Ranks;
+use self::reclaim::ReclaimQueue;
+use self::retention::RetentionTable;
 use self::runs::Runs;
+use self::sequence_columns::SequenceColumns;
 use self::steps::Steps;
-use self::trim::Untrimmed;
-use self::upcoming::Upcoming;
+use self::trim::TrimQueue;
 use super::published::Published;
 use super::published::edges::EdgesWriter;
 use super::published::holdings::{Extents, Holder};
 use super::published::layout::{HOLDERS_MAX, RunId};
-use super::published::ranks::RankSlot;
+use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
 use crate::{Applied, BlockEvent, HeldBlock, WorkerRank, stored_events};
 
@@ -63,25 +66,25 @@ pub(super) struct Writer {
     runs: Runs,
     edges: EdgesWriter,
     extents: Extents,
-    names: Names,
-    rows: Rows,
-    upcoming: Upcoming,
+    sequences: SequenceColumns,
+    directory_batches: PrefetchBatches,
+    prefetch_pipeline: PrefetchPipeline,
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
-    all_needs: AllNeeds,
+    retention_table: RetentionTable,
     /// Cleared ranks whose holders still have something in runs.
-    leaving: VecDeque<RankSlot>,
+    retired: VecDeque<RankSlot>,
     /// Runs of chains whose trimming was put off.
-    untrimmed: Untrimmed,
+    trim_queue: TrimQueue,
     /// Blocks behind holes that are being set aside.
     pruning: Option<Box<Pruning>>,
     /// How many blocks more than the limit may be kept before it is looked again for what can be set aside.
-    pruned_in_vain: usize,
+    unheld_tolerated: usize,
     /// Memory to be given back.
-    remains: AllRemains,
+    reclaim_queue: ReclaimQueue,
     /// Blocks that ranks hold and that have a place, summed over the ranks.
-    placed: usize,
+    indexed: usize,
     /// Bytes of what is rare: tables for further domains, of exceptions and of extra copies.
     rare_bytes: usize,
     /// The last version given to any run: no version is given twice.
@@ -134,19 +137,19 @@ impl Writer {
             runs,
             edges: EdgesWriter::default(),
             extents: Extents::default(),
-            names: Names::new(key),
-            rows: Rows::default(),
-            upcoming: Upcoming::default(),
+            sequences: SequenceColumns::new(key),
+            directory_batches: PrefetchBatches::default(),
+            prefetch_pipeline: PrefetchPipeline::default(),
             domains: Domains::new(key),
             ranks: Ranks::default(),
             holders: Holders::default(),
-            all_needs: AllNeeds::default(),
-            leaving: VecDeque::new(),
-            untrimmed: Untrimmed::default(),
+            retention_table: RetentionTable::default(),
+            retired: VecDeque::new(),
+            trim_queue: TrimQueue::default(),
             pruning: None,
-            pruned_in_vain: 0,
-            remains: AllRemains::default(),
-            placed: 0,
+            unheld_tolerated: 0,
+            reclaim_queue: ReclaimQueue::default(),
+            indexed: 0,
             rare_bytes: 0,
             version: 0,
             steps: Steps::default(),
@@ -179,14 +182,14 @@ impl Writer {
             (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
-        self.do_leftover_of_event(self.ranks.slot(rank), event);
+        self.do_maintenance_of_event(self.ranks.slot(rank), event);
         applied
     }
 
     /// What an event does beside what it is about: a bounded part of what is left over.
-    fn do_leftover_of_event(&mut self, slot: Option<RankSlot>, event: &BlockEvent) {
+    fn do_maintenance_of_event(&mut self, slot: Option<RankSlot>, event: &BlockEvent) {
         if let Some(slot) = slot {
-            self.pruning_meets(slot);
+            self.invalidate_pruning(slot);
         }
         let blocks = match event {
             BlockEvent::Stored { blocks, .. } => blocks.len(),
@@ -194,13 +197,13 @@ impl Writer {
             // No event waits for a worker that leaves.
             BlockEvent::Cleared => return,
         };
-        self.do_leftover(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);
+        self.do_maintenance(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);
     }
 
     /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
     fn finish(&mut self, rank: WorkerRank) {
         let Some(slot) = self.ranks.slot(rank) else { return };
-        self.count_placed(slot);
+        self.count_indexed(slot);
         let size = self.ranks.get(slot).size;
         if size.blocks > 0 {
             self.published.ranks.set_size(slot, &size);
@@ -216,10 +219,13 @@ impl Writer {
 
     /// How much memory everything takes. Costs the number of ranks and directory segments.
     pub(super) fn memory(&self) -> RunMemory {
-        let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
-        let tables =
-            self.domains.bytes() + self.edges.bytes() + self.ranks.bytes() + self.rare_bytes + self.all_needs.bytes();
-        let tables = tables + self.remains.bytes();
+        let parts = [self.runs.bytes(), self.sequences.bytes(), self.extents.bytes()];
+        let tables = self.domains.bytes()
+            + self.edges.bytes()
+            + self.ranks.bytes()
+            + self.rare_bytes
+            + self.retention_table.bytes();
+        let tables = tables + self.reclaim_queue.bytes();
         RunMemory {
             runs: self.runs.count(),
             domains: self.domains.count(),
@@ -236,8 +242,8 @@ impl Writer {
 
     /// Bytes of runs and names in use, and bytes that ever were. Cheap.
     pub(super) fn block_bytes(&self) -> (usize, usize) {
-        let (runs, names) = (self.runs.bytes(), self.names.bytes());
-        (runs.0 + names.0, runs.1 + names.1)
+        let (runs, sequences) = (self.runs.bytes(), self.sequences.bytes());
+        (runs.0 + sequences.0, runs.1 + sequences.1)
     }
 
     /// The same content in memory of its own, as small as it can be.

@@ -10,33 +10,33 @@ use rustc_hash::FxHashMap;
 
 use super::Writer;
 use crate::Tier;
-use crate::designs::run::published::layout::{Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::layout::{Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 
 impl Writer {
     /// Notes how many blocks with a place the rank holds.
-    pub(super) fn count_placed(&mut self, slot: RankSlot) {
+    pub(super) fn count_indexed(&mut self, slot: RankSlot) {
         let rank = self.ranks.get_mut(slot);
-        let placed = rank.size.blocks - rank.size.waiting;
-        self.placed = self.placed - rank.placed + placed;
-        rank.placed = placed;
+        let indexed = rank.size.blocks - rank.size.waiting;
+        self.indexed = self.indexed - rank.indexed + indexed;
+        rank.indexed = indexed;
     }
 
     /// Starts to set aside what lies behind holes when too much is kept for it, which happens only after as many removals as
     /// the limit has blocks.
-    pub(super) fn prune_if_bare(&mut self) {
-        let (bare, limit) = (self.bare_blocks(), self.limits.removed_blocks_max);
-        if bare <= limit {
-            self.pruned_in_vain = 0;
-        } else if bare > limit.saturating_add(self.pruned_in_vain) && !self.has_leftover() {
+    pub(super) fn prune_if_many_unheld(&mut self) {
+        let (unheld, limit) = (self.unheld_blocks(), self.limits.removed_blocks_max);
+        if unheld <= limit {
+            self.unheld_tolerated = 0;
+        } else if unheld > limit.saturating_add(self.unheld_tolerated) && !self.has_maintenance() {
             // Otherwise what is left over may be all of it.
             self.pruning = Some(Box::default());
         }
     }
 
     /// Names that are kept although no rank of their domain holds the block, at most.
-    fn bare_blocks(&self) -> usize {
-        self.names.count().saturating_sub(self.placed)
+    fn unheld_blocks(&self) -> usize {
+        self.sequences.count().saturating_sub(self.indexed)
     }
 
     pub(super) fn is_pruning(&self) -> bool {
@@ -44,14 +44,14 @@ impl Writer {
     }
 
     /// An event of this rank is applied: what is known of its runs may not hold any more.
-    pub(super) fn pruning_meets(&mut self, slot: RankSlot) {
+    pub(super) fn invalidate_pruning(&mut self, slot: RankSlot) {
         if let Some(pruning) = self.pruning.as_mut().filter(|pruning| pruning.slot == slot) {
             pruning.forget();
         }
     }
 
     /// Looks at one more run of a rank, or at one above it. Says how many runs that was: always one.
-    pub(super) fn prune_some(&mut self) -> usize {
+    pub(super) fn prune_step(&mut self) -> usize {
         self.steps.take(1);
         let Some(mut pruning) = self.pruning.take() else { return 0 };
         if (pruning.slot.0 as usize) < self.ranks.slot_count() {
@@ -61,8 +61,8 @@ impl Writer {
             self.pruning = Some(pruning);
         } else {
             // What is too much now was added while other ranks were looked at: before the next time there must be more of it.
-            let (bare, limit) = (self.bare_blocks(), self.limits.removed_blocks_max);
-            self.pruned_in_vain = if bare > limit { bare - limit / 2 } else { 0 };
+            let (unheld, limit) = (self.unheld_blocks(), self.limits.removed_blocks_max);
+            self.unheld_tolerated = if unheld > limit { unheld - limit / 2 } else { 0 };
         }
         1
     }
@@ -80,11 +80,13 @@ impl Writer {
         }
         let end = self.coverage_end(run, slot);
         let parent = self.runs.get(run).parent();
-        let reach = match pruning.reaches.get(&parent.run) {
+        let prefix_length = match pruning.prefix_lengths.get(&parent.run) {
             // Nothing of it is held: what lies below is behind a hole, or it is looked at from there.
             _ if end == 0 => 0,
-            _ if parent == Place::ROOT => self.coverage(run, slot).reach(Tier::External),
-            Some(&reach) if parent.offset < reach => self.coverage(run, slot).reach(Tier::External),
+            _ if parent == Position::ROOT => self.coverage(run, slot).prefix_length(Tier::External),
+            Some(&prefix_length) if parent.offset < prefix_length => {
+                self.coverage(run, slot).prefix_length(Tier::External)
+            }
             Some(_) => 0,
             None => {
                 pruning.path.push(parent.run);
@@ -92,12 +94,12 @@ impl Writer {
             }
         };
         pruning.path.pop();
-        pruning.reaches.insert(run, reach);
-        if reach < end {
+        pruning.prefix_lengths.insert(run, prefix_length);
+        if prefix_length < end {
             let mut followers = Vec::new();
-            self.held_in(slot, run, reach, &mut followers);
-            self.release_from(slot, run, reach);
-            self.set_aside(slot, followers);
+            self.held_in(slot, run, prefix_length, &mut followers);
+            self.release_from(slot, run, prefix_length);
+            self.move_to_waiting(slot, followers);
             let rank = self.ranks.get(slot).rank;
             self.finish(rank);
         }
@@ -114,19 +116,19 @@ pub(super) struct Pruning {
     /// The rank that is being looked at; those before it are finished.
     slot: RankSlot,
     /// Entries of the rank's list of runs that have been looked at.
-    looked_at: usize,
+    visited: usize,
     /// The run that is looked at and those above it that must be first, lowest first.
     path: Vec<RunId>,
     /// How far runs are held without a hole in them or before them.
-    reaches: FxHashMap<RunId, u16>,
+    prefix_lengths: FxHashMap<RunId, u16>,
 }
 
 impl Pruning {
     fn next_run(&mut self, runs: &[RunId]) -> Option<RunId> {
         loop {
-            let &run = runs.get(self.looked_at)?;
-            self.looked_at += 1;
-            if !self.reaches.contains_key(&run) {
+            let &run = runs.get(self.visited)?;
+            self.visited += 1;
+            if !self.prefix_lengths.contains_key(&run) {
                 return Some(run);
             }
         }
@@ -134,13 +136,13 @@ impl Pruning {
 
     fn next_rank(&mut self) {
         self.slot.0 += 1;
-        self.looked_at = 0;
+        self.visited = 0;
         self.forget();
     }
 
     /// What is known of the rank's runs does not hold any more.
     fn forget(&mut self) {
         self.path.clear();
-        self.reaches.clear();
+        self.prefix_lengths.clear();
     }
 }

@@ -5,12 +5,13 @@ use bytemuck::Zeroable;
 use rustc_hash::FxHashMap;
 
 use super::chunked::{CHUNK, Chunked};
-use super::coverage::{Coverage, Exceptions};
-use super::names::Column;
-use super::needs::NeedsId;
-use crate::designs::run::published::arena::Numbers;
-use crate::designs::run::published::layout::{CAPACITIES, Place, RunArena, RunId, record_words};
-use crate::designs::run::published::ranks::RankSlot;
+use super::coverage::Coverage;
+use super::exceptions::Exceptions;
+use super::retention::RetentionId;
+use super::sequence_columns::Column;
+use crate::designs::run::published::arena::RecordNumbers;
+use crate::designs::run::published::layout::{CAPACITIES, Position, RunArena, RunId, record_words};
+use crate::designs::run::published::rank_table::RankSlot;
 
 /// A hash domain: ranks whose engines call the same prefix the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Zeroable)]
@@ -31,7 +32,7 @@ pub(super) struct RunState {
     next_sibling: RunId,
     previous_sibling: RunId,
     /// What its ranks and children need of it, once they are many.
-    pub(super) needs: NeedsId,
+    pub(super) retention: RetentionId,
     pub(super) columns: Columns,
     /// Ranks that hold more than an interval from the start in one tier.
     pub(super) exceptions: Option<Box<Exceptions>>,
@@ -42,8 +43,8 @@ const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "a line of the 
 impl Default for RunState {
     fn default() -> Self {
         Self {
-            parent_run: Place::ROOT.run,
-            parent_offset: Place::ROOT.offset,
+            parent_run: Position::ROOT.run,
+            parent_offset: Position::ROOT.offset,
             len: 0,
             deepest_child: 0,
             twins_inside: 0,
@@ -51,7 +52,7 @@ impl Default for RunState {
             first_child: RunId::NONE,
             next_sibling: RunId::NONE,
             previous_sibling: RunId::NONE,
-            needs: NeedsId::default(),
+            retention: RetentionId::default(),
             columns: Columns::default(),
             exceptions: None,
         }
@@ -60,11 +61,11 @@ impl Default for RunState {
 
 impl RunState {
     /// The block that its first one follows.
-    pub(super) fn parent(&self) -> Place {
-        Place { run: self.parent_run, offset: self.parent_offset }
+    pub(super) fn parent(&self) -> Position {
+        Position { run: self.parent_run, offset: self.parent_offset }
     }
 
-    fn set_parent(&mut self, parent: Place) {
+    fn set_parent(&mut self, parent: Position) {
         (self.parent_run, self.parent_offset) = (parent.run, parent.offset);
     }
 }
@@ -96,16 +97,16 @@ impl Columns {
     }
 
     fn set(&mut self, domain: DomainId, column: Column) {
-        if self.first.0 == domain || self.first.1.named == 0 {
+        if self.first.0 == domain || self.first.1.len == 0 {
             debug_assert!(self.more.as_ref().is_none_or(|more| !more.contains_key(&domain)));
             self.first = (domain, column);
-            if column.named == 0 {
+            if column.len == 0 {
                 self.promote();
             }
             return;
         }
         let more = self.more.get_or_insert_default();
-        if column.named > 0 {
+        if column.len > 0 {
             more.insert(domain, column);
         } else {
             more.remove(&domain);
@@ -129,18 +130,18 @@ impl Columns {
 
     /// Domains that have named something here.
     pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> {
-        let first = (self.first.1.named > 0).then_some(self.first.0);
+        let first = (self.first.1.len > 0).then_some(self.first.0);
         first.into_iter().chain(self.more.iter().flat_map(|more| more.keys().copied()))
     }
 
     /// How many blocks the only domain has named here; none when there are several.
-    pub(super) fn only_named(&self) -> Option<u16> {
-        self.is_single().then_some(self.first.1.named)
+    pub(super) fn only_column_len(&self) -> Option<u16> {
+        self.is_single().then_some(self.first.1.len)
     }
 
     /// How many those are.
     pub(super) fn domain_count(&self) -> usize {
-        usize::from(self.first.1.named > 0) + self.more.as_ref().map_or(0, |more| more.len())
+        usize::from(self.first.1.len > 0) + self.more.as_ref().map_or(0, |more| more.len())
     }
 
     /// Bytes of the table for further domains.
@@ -183,7 +184,7 @@ pub(super) fn map_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
 #[derive(Debug)]
 pub(super) struct Runs {
     states: [Chunked<RunState>; CAPACITIES.len()],
-    numbers: [Numbers; CAPACITIES.len()],
+    numbers: [RecordNumbers; CAPACITIES.len()],
 }
 
 impl Runs {
@@ -191,7 +192,7 @@ impl Runs {
     pub(super) fn new(arena: &RunArena) -> Self {
         let mut runs = Self { states: Default::default(), numbers: Default::default() };
         let none = runs.numbers[0].take(arena.class(0));
-        runs.states[0].make(none);
+        runs.states[0].ensure(none);
         runs
     }
 
@@ -212,7 +213,7 @@ impl Runs {
 
     pub(super) fn take(&mut self, arena: &RunArena, class: usize) -> RunId {
         let number = self.numbers[class].take(arena.class(class));
-        self.states[class].make(number);
+        self.states[class].ensure(number);
         RunId::new(class, number)
     }
 
@@ -223,7 +224,7 @@ impl Runs {
     }
 
     /// Hangs a run below its parent. Children of the root are not listed: nothing asks for them.
-    pub(super) fn link(&mut self, run: RunId, parent: Place) {
+    pub(super) fn link(&mut self, run: RunId, parent: Position) {
         self.get_mut(run).set_parent(parent);
         if parent.run == RunId::NONE {
             return;
@@ -273,13 +274,13 @@ impl Runs {
 
     /// Runs that take no more memory, of any class.
     pub(super) fn free_count(&self) -> usize {
-        self.numbers.iter().map(Numbers::free_count).sum()
+        self.numbers.iter().map(RecordNumbers::free_count).sum()
     }
 
     /// Makes sure that one more run of the smallest class takes its record only.
     pub(super) fn reserve_smallest(&mut self) {
         let next = self.numbers[0].touched() as u32;
-        self.states[0].make(next + CHUNK as u32 / 2);
+        self.states[0].ensure(next + CHUNK as u32 / 2);
     }
 
     /// Bytes of more memory that [`Runs::reserve_smallest`] takes.
@@ -309,7 +310,7 @@ impl Runs {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.numbers.iter().map(Numbers::in_use).sum::<usize>() - 1
+        self.numbers.iter().map(RecordNumbers::in_use).sum::<usize>() - 1
     }
 
     /// Bytes in use, and bytes that ever were: records and states.

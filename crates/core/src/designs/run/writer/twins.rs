@@ -5,17 +5,22 @@
 //! is flagged [`Info::TWIN_INSIDE`], and the table of edges lists its twins. When only one is left, its flag goes.
 
 use super::Writer;
-use super::place::Cursor;
+use super::locate::Cursor;
 use super::runs::DomainId;
 use crate::designs::run::published::atomics::Relaxed;
-use crate::designs::run::published::layout::{INFO, Info, Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::layout::{INFO, Info, Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::{Applied, Block, LocalHash};
 
 impl Writer {
     /// Gives a block that the domain calls something else a twin, in a run of its own, with as many of the blocks that
     /// follow it as there is room for. None if the block has as many twins as it may have, or its run.
-    pub(super) fn append_twin(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> Option<(usize, Cursor)> {
+    pub(super) fn append_twin(
+        &mut self,
+        domain: DomainId,
+        parent: Position,
+        blocks: &[Block],
+    ) -> Option<(usize, Cursor)> {
         let twins = self.followers(parent, blocks[0].local);
         let inside = twins.iter().find(|twin| twin.offset > 0).map(|twin| twin.run);
         // The count of a run has 16 bits.
@@ -65,7 +70,7 @@ impl Writer {
             return;
         }
         let parent = info.parent();
-        if self.goes_on_with(parent, local) {
+        if self.continues_with(parent, local) {
             self.unlist_inside(parent.run, run);
         }
         self.lose_twin(parent, local, None);
@@ -76,7 +81,7 @@ impl Writer {
         if self.runs.get(run).twins_inside == 0 || len == 0 {
             return;
         }
-        let (parent, lost) = (Place { run, offset: len - 1 }, Place { run, offset: len });
+        let (parent, lost) = (Position { run, offset: len - 1 }, Position { run, offset: len });
         let local = self.local_of(lost);
         for twin in self.followers(parent, local) {
             if twin.offset == 0 {
@@ -87,9 +92,9 @@ impl Writer {
     }
 
     /// Whether the block after a place in its own run is this one.
-    fn goes_on_with(&self, parent: Place, local: LocalHash) -> bool {
-        let next = Place { offset: parent.offset + 1, ..parent };
-        parent != Place::ROOT && next.offset < self.runs.get(parent.run).len && self.local_of(next) == local
+    fn continues_with(&self, parent: Position, local: LocalHash) -> bool {
+        let next = Position { offset: parent.offset + 1, ..parent };
+        parent != Position::ROOT && next.offset < self.runs.get(parent.run).len && self.local_of(next) == local
     }
 
     /// A run is no longer the twin of a block inside another.
@@ -105,8 +110,9 @@ impl Writer {
 
     /// One of several twins is gone, or is about to be `lost`: of those that are left one is the first, and one that is
     /// left alone is no twin.
-    fn lose_twin(&mut self, parent: Place, local: LocalHash, lost: Option<Place>) {
-        let left: Vec<Place> = self.followers(parent, local).into_iter().filter(|&twin| Some(twin) != lost).collect();
+    fn lose_twin(&mut self, parent: Position, local: LocalHash, lost: Option<Position>) {
+        let left: Vec<Position> =
+            self.followers(parent, local).into_iter().filter(|&twin| Some(twin) != lost).collect();
         let Some(first) = left.first() else { return };
         if first.offset == 0 {
             // All flags change with a new version, also those that go: a reader sees one state of all of them.

@@ -2,7 +2,7 @@
 
 use crate::keyed::{KeyedMap, KeyedSet};
 
-use super::remains::WaitingByParent;
+use super::reclaim::WaitingByParent;
 
 use crate::{HeldBlock, SequenceHash};
 
@@ -27,16 +27,16 @@ impl Waiting {
         self.blocks.len()
     }
 
-    pub(super) fn contains(&self, name: SequenceHash) -> bool {
-        self.blocks.contains_key(&name)
+    pub(super) fn contains(&self, sequence: SequenceHash) -> bool {
+        self.blocks.contains_key(&sequence)
     }
 
-    pub(super) fn get(&self, name: SequenceHash) -> Option<&HeldBlock> {
-        self.blocks.get(&name)
+    pub(super) fn get(&self, sequence: SequenceHash) -> Option<&HeldBlock> {
+        self.blocks.get(&sequence)
     }
 
-    pub(super) fn get_mut(&mut self, name: SequenceHash) -> Option<&mut HeldBlock> {
-        self.blocks.get_mut(&name)
+    pub(super) fn get_mut(&mut self, sequence: SequenceHash) -> Option<&mut HeldBlock> {
+        self.blocks.get_mut(&sequence)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &HeldBlock> {
@@ -50,11 +50,11 @@ impl Waiting {
         self.blocks.insert(block.sequence, block);
     }
 
-    pub(super) fn remove(&mut self, name: SequenceHash) -> Option<HeldBlock> {
-        let block = self.blocks.remove(&name)?;
+    pub(super) fn remove(&mut self, sequence: SequenceHash) -> Option<HeldBlock> {
+        let block = self.blocks.remove(&sequence)?;
         let parent = block.parent.expect("a waiting block has a parent");
         let siblings = self.by_parent.get_mut(&parent).expect("a waiting block is listed under its parent");
-        siblings.remove(&name);
+        siblings.remove(&sequence);
         if siblings.is_empty() {
             self.by_parent.remove(&parent);
         }
@@ -63,7 +63,7 @@ impl Waiting {
 
     /// Takes out what waits for this name.
     pub(super) fn take_followers(&mut self, parent: SequenceHash) -> Vec<HeldBlock> {
-        let names = self.by_parent.remove(&parent).unwrap_or_default();
-        names.into_iter().filter_map(|name| self.blocks.remove(&name)).collect()
+        let sequences = self.by_parent.remove(&parent).unwrap_or_default();
+        sequences.into_iter().filter_map(|sequence| self.blocks.remove(&sequence)).collect()
     }
 }

@@ -6,20 +6,20 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::Writer;
-use super::names::LINE_NAMES;
-use super::place::Cursor;
-use crate::designs::run::published::layout::{Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use super::locate::Cursor;
+use super::sequence_columns::LINE_SEQUENCES;
+use crate::designs::run::published::layout::{Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
 
 /// Blocks of one run that an event takes from a rank.
 #[derive(Debug)]
-struct Stretches {
+struct RemovedBlocks {
     run: RunId,
     /// In order; each is held as a whole.
     ranges: Ranges,
     /// How many names of the event they are.
-    names: usize,
+    sequences: usize,
     /// Where the block of the next name is, if that was looked for and found.
     next: Option<Cursor>,
 }
@@ -37,24 +37,24 @@ impl Writer {
     ) -> Applied {
         let mut applied = Applied::default();
         let (mut rest, mut next) = (blocks, None);
-        while let Some(&name) = rest.first() {
-            let at = next.take().or_else(|| self.named_and_placed(slot, name));
-            let held = at.map(|at| self.stretches(slot, tier, at, rest)).filter(|held| held.names > 0);
+        while let Some(&sequence) = rest.first() {
+            let at = next.take().or_else(|| self.find_indexed(slot, sequence));
+            let held = at.map(|at| self.removed_blocks(slot, tier, at, rest)).filter(|held| held.sequences > 0);
             let Some(held) = held else {
-                applied += self.remove_waiting(slot, tier, name, copies);
+                applied += self.remove_waiting(slot, tier, sequence, copies);
                 rest = &rest[1..];
                 continue;
             };
-            rest = &rest[held.names..];
+            rest = &rest[held.sequences..];
             next = held.next;
             let parent = self.runs.get(held.run).parent();
-            if let (Some(&name), None) = (rest.first(), next) {
+            if let (Some(&sequence), None) = (rest.first(), next) {
                 // The chain goes on in the parent, which comes from memory while these are forgotten.
-                self.domains.get(self.ranks.get(slot).domain).directory.prefetch(name);
-                self.prefetch_place(parent);
+                self.domains.get(self.ranks.get(slot).domain).directory.prefetch(sequence);
+                self.prefetch_position(parent);
             }
-            applied.removed += held.names as u64;
-            self.remove_stretches(slot, held.run, &held.ranges, (tier, copies));
+            applied.removed += held.sequences as u64;
+            self.remove_ranges(slot, held.run, &held.ranges, (tier, copies));
             if !rest.is_empty() {
                 self.prefetch_exceptions(parent.run);
             }
@@ -64,32 +64,34 @@ impl Writer {
 
     /// How many of `names`, the first of which the cursor stands at, the rank holds in that block's run, each once. They
     /// mostly go backward, past holes too. Holes are made one here and one there.
-    fn stretches(&self, slot: RankSlot, tier: Tier, at: Cursor, names: &[SequenceHash]) -> Stretches {
-        let (mut at, run) = (at, at.place.run);
+    fn removed_blocks(&self, slot: RankSlot, tier: Tier, at: Cursor, sequences: &[SequenceHash]) -> RemovedBlocks {
+        let (mut at, run) = (at, at.position.run);
         let rank = self.ranks.get(slot);
         // Where something waits, each name is asked whether it does, one by one.
-        let names = if rank.waiting.is_empty() { names } else { &names[..1] };
+        let sequences = if rank.waiting.is_empty() { sequences } else { &sequences[..1] };
         let coverage = self.coverage(run, slot);
         let held = coverage.tier(tier);
-        let mut found = Stretches { run, ranges: Ranges::new(), names: 0, next: None };
+        let mut found = RemovedBlocks { run, ranges: Ranges::new(), sequences: 0, next: None };
         // What has been found lies between these.
-        let mut met = 0..0;
-        while let Some((interval, end_before)) = held.containing(at.place.offset) {
-            let from = if at.place.offset < met.start { interval.start } else { interval.start.max(met.end) };
-            let before = &names[found.names + 1..];
-            let most = before.len().min(usize::from(at.place.offset - from));
-            let (count, first) = self.named_before(at, &before[..most]);
-            let range = first.place.offset..at.place.offset + 1;
-            met = if found.names == 0 { range.clone() } else { met.start.min(range.start)..met.end.max(range.end) };
+        let mut span = 0..0;
+        while let Some((interval, end_before)) = held.containing(at.position.offset) {
+            let from = if at.position.offset < span.start { interval.start } else { interval.start.max(span.end) };
+            let before = &sequences[found.sequences + 1..];
+            let most = before.len().min(usize::from(at.position.offset - from));
+            let (count, first) = self.preceding_in_column(at, &before[..most]);
+            let range = first.position.offset..at.position.offset + 1;
+            span =
+                if found.sequences == 0 { range.clone() } else { span.start.min(range.start)..span.end.max(range.end) };
             found.ranges.push(range);
-            found.names += count + 1;
+            found.sequences += count + 1;
             found.next = None;
             // A chain goes on in another run.
-            let Some(&name) = before.get(count).filter(|_| first.place.offset > 0) else { break };
-            let past_hole = end_before.filter(|_| first.place.offset == interval.start);
-            found.next =
-                past_hole.and_then(|end| self.named_at(first, end - 1, name)).or_else(|| self.named(rank.domain, name));
-            match found.next.filter(|next| next.place.run == run && !met.contains(&next.place.offset)) {
+            let Some(&sequence) = before.get(count).filter(|_| first.position.offset > 0) else { break };
+            let past_hole = end_before.filter(|_| first.position.offset == interval.start);
+            found.next = past_hole
+                .and_then(|end| self.sequence_at(first, end - 1, sequence))
+                .or_else(|| self.find_sequence(rank.domain, sequence));
+            match found.next.filter(|next| next.position.run == run && !span.contains(&next.position.offset)) {
                 Some(next) => at = next,
                 None => break,
             }
@@ -99,28 +101,28 @@ impl Writer {
     }
 
     /// The block that the rank's domain calls so, if it does not wait.
-    fn named_and_placed(&self, slot: RankSlot, name: SequenceHash) -> Option<Cursor> {
+    fn find_indexed(&self, slot: RankSlot, sequence: SequenceHash) -> Option<Cursor> {
         let rank = self.ranks.get(slot);
-        if rank.waiting.contains(name) { None } else { self.named(rank.domain, name) }
+        if rank.waiting.contains(sequence) { None } else { self.find_sequence(rank.domain, sequence) }
     }
 
     /// The block at an offset before the cursor's, if it is called so.
-    fn named_at(&self, behind: Cursor, offset: u16, name: SequenceHash) -> Option<Cursor> {
-        let line = self.names.line_before(behind.line, behind.place.offset, offset);
-        let is_it = self.names.line(line)[usize::from(offset) % LINE_NAMES] == name.0;
-        is_it.then_some(Cursor { place: Place { offset, ..behind.place }, line })
+    fn sequence_at(&self, behind: Cursor, offset: u16, sequence: SequenceHash) -> Option<Cursor> {
+        let line = self.sequences.line_before(behind.line, behind.position.offset, offset);
+        let is_it = self.sequences.line(line)[usize::from(offset) % LINE_SEQUENCES] == sequence.0;
+        is_it.then_some(Cursor { position: Position { offset, ..behind.position }, line })
     }
 
     /// Takes a copy, or all, of blocks that the rank holds in the tier.
-    fn remove_stretches(
+    fn remove_ranges(
         &mut self,
         slot: RankSlot,
         run: RunId,
         ranges: &[Range<u16>],
         (tier, copies): (Tier, RemovedCopies),
     ) {
-        let extra = &self.ranks.get(slot).extra_copies;
-        if !extra.are_in(run) {
+        let extra = &self.ranks.get(slot).reference_counts;
+        if !extra.has_run(run) {
             return self.release(slot, run, ranges, tier);
         }
         let last_copies: Ranges = match copies {
@@ -138,9 +140,9 @@ impl Writer {
         }
     }
 
-    fn remove_waiting(&mut self, slot: RankSlot, tier: Tier, name: SequenceHash, copies: RemovedCopies) -> Applied {
+    fn remove_waiting(&mut self, slot: RankSlot, tier: Tier, sequence: SequenceHash, copies: RemovedCopies) -> Applied {
         let rank = self.ranks.get_mut(slot);
-        let Some(block) = rank.waiting.get_mut(name).filter(|block| block.copies[tier] > 0) else {
+        let Some(block) = rank.waiting.get_mut(sequence).filter(|block| block.copies[tier] > 0) else {
             return Applied { unknown: 1, ..Applied::default() };
         };
         block.copies[tier] = match copies {
@@ -150,7 +152,7 @@ impl Writer {
         if block.copies[tier] == 0 {
             rank.size.by_tier[tier] -= 1;
             if block.copies.is_zero() {
-                rank.waiting.remove(name);
+                rank.waiting.remove(sequence);
                 rank.size.blocks -= 1;
                 rank.size.waiting -= 1;
             }

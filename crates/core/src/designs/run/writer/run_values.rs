@@ -37,14 +37,14 @@ impl Values {
 
     /// Makes room for runs of a class up to a number.
     pub(super) fn reserve(&mut self, class: usize, number: usize) {
-        self.values[class].make(number as u32);
+        self.values[class].ensure(number as u32);
     }
 
     /// A run that was just made.
     pub(super) fn start(&mut self, run: RunId) {
         self.now = self.now.wrapping_add(1);
         let class = &mut self.values[run.class()];
-        class.make(run.number());
+        class.ensure(run.number());
         class[run.number()] = Value { last: self.now, uses: 1.0 };
     }
 
@@ -54,7 +54,7 @@ impl Values {
     }
 
     /// A use more, if the run is one.
-    pub(super) fn touch(&mut self, run: RunId) {
+    pub(super) fn count_use(&mut self, run: RunId) {
         let (now, half_life) = (self.now, self.half_life);
         let class = &mut self.values[run.class()];
         if (run.number() as usize) < class.room() {

@@ -7,18 +7,18 @@
 
 use super::Writer;
 use super::runs::DomainId;
-use crate::designs::run::published::layout::{HEADER_WORDS, Place, RunId};
+use crate::designs::run::published::layout::{HEADER_WORDS, Position, RunId};
 use crate::designs::run::published::prefetch::prefetch;
 use crate::{Block, BlockEvent, SequenceHash, WorkerRank};
 
 /// Names that events start with, by how far they have come. They change nothing: a name may be gone, or mean something
 /// else, when its turn comes.
 #[derive(Debug, Default)]
-pub(super) struct Upcoming {
+pub(super) struct PrefetchPipeline {
     /// Their lines of the directory are asked for.
     in_directory: Option<Start>,
     /// Their lines of names as well.
-    in_names: Option<Start>,
+    in_columns: Option<Start>,
     /// Their runs: the writer's side and the readers'.
     in_runs: [Option<RunId>; 2],
 }
@@ -27,57 +27,58 @@ pub(super) struct Upcoming {
 #[derive(Debug, Clone, Copy)]
 struct Start {
     domain: DomainId,
-    names: [Option<SequenceHash>; 2],
+    sequences: [Option<SequenceHash>; 2],
 }
 
 impl Writer {
     /// Asks memory for what the event will need, one step, and for the next step of those told of before.
     pub(in crate::designs::run) fn prefetch(&mut self, rank: WorkerRank, event: &BlockEvent) {
         let next = self.start_of(rank, event);
-        let in_directory = std::mem::replace(&mut self.upcoming.in_directory, next);
-        let in_names = std::mem::replace(&mut self.upcoming.in_names, in_directory);
-        self.each_name(next, |writer, domain, name| {
+        let in_directory = std::mem::replace(&mut self.prefetch_pipeline.in_directory, next);
+        let in_columns = std::mem::replace(&mut self.prefetch_pipeline.in_columns, in_directory);
+        self.each_sequence(next, |writer, domain, sequence| {
             if let Some(domain) = writer.domains.find(domain) {
-                domain.directory.prefetch(name);
+                domain.directory.prefetch(sequence);
             }
         });
-        self.each_name(in_directory, |writer, domain, name| {
+        self.each_sequence(in_directory, |writer, domain, sequence| {
             if let Some(domain) = writer.domains.find(domain) {
-                domain.directory.prefetch_names(&writer.names, name);
+                domain.directory.prefetch_sequences(&writer.sequences, sequence);
             }
         });
         let mut runs = [None; 2];
-        self.each_name(in_names, |writer, domain, name| {
-            let found = writer.domains.find(domain).and_then(|domain| domain.directory.find(&writer.names, name));
-            if let Some((place, _)) = found {
-                writer.prefetch_place(place);
-                runs = [Some(place.run), runs[0]];
+        self.each_sequence(in_columns, |writer, domain, sequence| {
+            let found =
+                writer.domains.find(domain).and_then(|domain| domain.directory.find(&writer.sequences, sequence));
+            if let Some((position, _)) = found {
+                writer.prefetch_position(position);
+                runs = [Some(position.run), runs[0]];
             }
         });
-        for run in std::mem::replace(&mut self.upcoming.in_runs, runs).into_iter().flatten() {
+        for run in std::mem::replace(&mut self.prefetch_pipeline.in_runs, runs).into_iter().flatten() {
             self.prefetch_exceptions(run);
         }
     }
 
     /// Asks for a block's content and for both sides of its run.
-    pub(super) fn prefetch_place(&self, place: Place) {
-        let record = self.published.run(place.run).record;
+    pub(super) fn prefetch_position(&self, position: Position) {
+        let record = self.published.run(position.run).record;
         prefetch(&record[0]);
-        prefetch(&record[HEADER_WORDS + usize::from(place.offset)]);
-        prefetch(self.runs.get(place.run));
+        prefetch(&record[HEADER_WORDS + usize::from(position.offset)]);
+        prefetch(self.runs.get(position.run));
     }
 
     /// Asks for the block that a chain goes on with behind a run, in the directory and as if it were in the run's latest child.
     pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) {
         self.domains.get(domain).directory.prefetch(next.sequence);
         if let Some(child) = self.runs.get(run).latest_child() {
-            self.prefetch_place(Place { run: child, offset: 0 });
+            self.prefetch_position(Position { run: child, offset: 0 });
         }
     }
 
     /// The second step of [`Writer::prefetch_next`].
-    pub(super) fn prefetch_names_of_next(&self, domain: DomainId, run: RunId, next: &Block) {
-        self.domains.get(domain).directory.prefetch_names(&self.names, next.sequence);
+    pub(super) fn prefetch_sequences_of_next(&self, domain: DomainId, run: RunId, next: &Block) {
+        self.domains.get(domain).directory.prefetch_sequences(&self.sequences, next.sequence);
         if let Some(child) = self.runs.get(run).latest_child() {
             self.prefetch_exceptions(child);
         }
@@ -91,17 +92,17 @@ impl Writer {
     }
 
     fn start_of(&self, rank: WorkerRank, event: &BlockEvent) -> Option<Start> {
-        let names = match event {
+        let sequences = match event {
             BlockEvent::Stored { parent, blocks, .. } => [*parent, blocks.first().map(|block| block.sequence)],
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => [blocks.first().copied(), None],
             BlockEvent::Cleared => return None,
         };
         let slot = self.ranks.slot(rank)?;
-        Some(Start { domain: self.ranks.get(slot).domain, names })
+        Some(Start { domain: self.ranks.get(slot).domain, sequences })
     }
 
-    fn each_name(&self, start: Option<Start>, mut each: impl FnMut(&Self, DomainId, SequenceHash)) {
-        let Some(Start { domain, names }) = start else { return };
-        names.into_iter().flatten().for_each(|name| each(self, domain, name));
+    fn each_sequence(&self, start: Option<Start>, mut each: impl FnMut(&Self, DomainId, SequenceHash)) {
+        let Some(Start { domain, sequences }) = start else { return };
+        sequences.into_iter().flatten().for_each(|sequence| each(self, domain, sequence));
     }
 }

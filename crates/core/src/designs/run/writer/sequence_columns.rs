@@ -10,12 +10,12 @@ use bytemuck::Zeroable;
 
 use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
-use crate::designs::run::published::layout::{Place, RunId};
+use crate::designs::run::published::layout::{Position, RunId};
 use crate::designs::run::published::prefetch::prefetch;
 use crate::keyed::HashKey;
 
 /// Names in a line.
-pub(super) const LINE_NAMES: usize = 6;
+pub(super) const LINE_SEQUENCES: usize = 6;
 
 /// A line of names; zero is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord, Zeroable)]
@@ -32,7 +32,7 @@ impl LineId {
 #[derive(Debug, Clone, Copy, Zeroable)]
 #[repr(C, align(64))]
 struct Line {
-    names: [u64; LINE_NAMES],
+    sequences: [u64; LINE_SEQUENCES],
     run: RunId,
     /// Number of the line in its column.
     index: u16,
@@ -45,7 +45,7 @@ struct Line {
 impl Line {
     #[inline]
     fn valid(&self) -> &[u64] {
-        &self.names[..usize::from(self.used)]
+        &self.sequences[..usize::from(self.used)]
     }
 }
 
@@ -55,12 +55,12 @@ pub(super) struct Column {
     pub(super) first: LineId,
     last: LineId,
     /// Blocks with names.
-    pub(super) named: u16,
+    pub(super) len: u16,
 }
 
 /// All lines of all columns.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct SequenceColumns {
     lines: Chunked<Line>,
     end: u32,
     free: LineId,
@@ -70,7 +70,7 @@ pub(super) struct Names {
     key: HashKey,
 }
 
-impl Names {
+impl SequenceColumns {
     pub(super) fn new(key: HashKey) -> Self {
         // Line zero is none.
         Self { lines: Chunked::default(), end: 1, free: LineId::NONE, in_use: 0, count: 0, key }
@@ -90,19 +90,19 @@ impl Names {
     /// The line that the column's next names go into, and how many have room there.
     #[inline]
     pub(super) fn open(&mut self, run: RunId, column: &mut Column) -> (LineId, usize) {
-        let used = usize::from(column.named) % LINE_NAMES;
+        let used = usize::from(column.len) % LINE_SEQUENCES;
         if used == 0 {
             self.add_line(run, column);
         }
-        (column.last, LINE_NAMES - used)
+        (column.last, LINE_SEQUENCES - used)
     }
 
     /// Writes names behind those of an open line. They are not valid yet.
     #[inline]
-    pub(super) fn write(&mut self, line: LineId, names: impl Iterator<Item = SequenceHash>) {
+    pub(super) fn write(&mut self, line: LineId, sequences: impl Iterator<Item = SequenceHash>) {
         let line = &mut self.lines[line.0];
-        for (place, name) in line.names.iter_mut().skip(line.used.into()).zip(names) {
-            *place = name.0;
+        for (position, sequence) in line.sequences.iter_mut().skip(line.used.into()).zip(sequences) {
+            *position = sequence.0;
         }
     }
 
@@ -110,18 +110,18 @@ impl Names {
     #[inline]
     pub(super) fn validate(&mut self, column: &mut Column, count: usize) {
         self.lines[column.last.0].used += count as u16;
-        column.named += count as u16;
+        column.len += count as u16;
         self.count += count;
         if count == 0 {
             // The line may have been opened in vain.
-            self.truncate(column, column.named);
+            self.truncate(column, column.len);
         }
     }
 
     /// Gives a column whose lines are full one more.
     fn add_line(&mut self, run: RunId, column: &mut Column) {
         let line = self.take();
-        let index = column.named / LINE_NAMES as u16;
+        let index = column.len / LINE_SEQUENCES as u16;
         // The names are left as they are: none of them is valid.
         let new = &mut self.lines[line.0];
         (new.run, new.index, new.used, new.next, new.previous) = (run, index, 0, LineId::NONE, column.last);
@@ -136,12 +136,12 @@ impl Names {
     pub(super) fn last_lines(&self, column: &Column, keep: u16) -> impl Iterator<Item = (LineId, &[u64])> + Clone {
         let lines = iter::successors(Some(column.last), |line| Some(self.previous(*line)));
         let lines = lines.take_while(|&line| line != LineId::NONE);
-        let with_names = lines.map(move |id| {
+        let with_sequences = lines.map(move |id| {
             let line = &self.lines[id.0];
-            let kept = usize::from(keep.saturating_sub(line.index * LINE_NAMES as u16));
+            let kept = usize::from(keep.saturating_sub(line.index * LINE_SEQUENCES as u16));
             (id, line.valid().get(kept..).unwrap_or_default())
         });
-        with_names.take_while(|(_, names)| !names.is_empty())
+        with_sequences.take_while(|(_, sequences)| !sequences.is_empty())
     }
 
     /// The line of the column's last name; none in an empty column.
@@ -151,9 +151,9 @@ impl Names {
 
     /// Takes all names away but the first `keep`, of which there are no more than now.
     pub(super) fn truncate(&mut self, column: &mut Column, keep: u16) {
-        self.count -= usize::from(column.named - keep);
-        column.named = keep;
-        let lines = keep.div_ceil(LINE_NAMES as u16);
+        self.count -= usize::from(column.len - keep);
+        column.len = keep;
+        let lines = keep.div_ceil(LINE_SEQUENCES as u16);
         while column.last != LineId::NONE && self.lines[column.last.0].index >= lines {
             let line = column.last;
             column.last = self.lines[line.0].previous;
@@ -165,18 +165,18 @@ impl Names {
         }
         let link = &mut self.lines[column.last.0];
         link.next = LineId::NONE;
-        link.used = keep - link.index * LINE_NAMES as u16;
+        link.used = keep - link.index * LINE_SEQUENCES as u16;
     }
 
     /// The name at an offset that has one. Costs the distance from the nearer end of the column.
     pub(super) fn at(&self, column: &Column, offset: u16) -> SequenceHash {
-        debug_assert!(offset < column.named);
-        SequenceHash(self.lines[self.line_of(column, offset).0].names[usize::from(offset) % LINE_NAMES])
+        debug_assert!(offset < column.len);
+        SequenceHash(self.lines[self.line_of(column, offset).0].sequences[usize::from(offset) % LINE_SEQUENCES])
     }
 
     /// The line of an offset that has a name.
     pub(super) fn line_of(&self, column: &Column, offset: u16) -> LineId {
-        let (index, last) = (offset / LINE_NAMES as u16, (column.named - 1) / LINE_NAMES as u16);
+        let (index, last) = (offset / LINE_SEQUENCES as u16, (column.len - 1) / LINE_SEQUENCES as u16);
         if index <= last / 2 {
             return (0..index).fold(column.first, |line, _| self.lines[line.0].next);
         }
@@ -185,7 +185,7 @@ impl Names {
 
     /// The line of an offset that comes before another one, of which the line is known. Costs the lines between.
     pub(super) fn line_before(&self, line: LineId, offset: u16, before: u16) -> LineId {
-        let back = offset / LINE_NAMES as u16 - before / LINE_NAMES as u16;
+        let back = offset / LINE_SEQUENCES as u16 - before / LINE_SEQUENCES as u16;
         (0..back).fold(line, |line, _| self.previous(line))
     }
 
@@ -217,14 +217,15 @@ impl Names {
 
     /// Whether the line holds the name, and where that block is.
     #[inline]
-    pub(super) fn find_in(&self, line: LineId, name: SequenceHash) -> Option<Place> {
+    pub(super) fn find_in(&self, line: LineId, sequence: SequenceHash) -> Option<Position> {
         let line = &self.lines[line.0];
         let mut equal = 0_u32;
-        for (at, &other) in line.names.iter().enumerate() {
-            equal |= u32::from(other == name.0) << at;
+        for (at, &other) in line.sequences.iter().enumerate() {
+            equal |= u32::from(other == sequence.0) << at;
         }
         let at = (equal & ((1 << line.used) - 1)).trailing_zeros();
-        (at < LINE_NAMES as u32).then(|| Place { run: line.run, offset: line.index * LINE_NAMES as u16 + at as u16 })
+        (at < LINE_SEQUENCES as u32)
+            .then(|| Position { run: line.run, offset: line.index * LINE_SEQUENCES as u16 + at as u16 })
     }
 
     fn take(&mut self) -> LineId {
@@ -232,9 +233,9 @@ impl Names {
         match self.free {
             LineId::NONE => {
                 let line = LineId(self.end);
-                assert!(line.0 < LineId::END, "fewer than 2^32 names");
+                assert!(line.0 < LineId::END, "fewer than 2^32 lines of sequence hashes");
                 self.end += 1;
-                self.lines.make(line.0);
+                self.lines.ensure(line.0);
                 line
             }
             line => {
@@ -264,7 +265,7 @@ impl Names {
     pub(super) fn reserve(&mut self, lines: usize) {
         if let Some(missing) = lines.checked_sub(self.lines_at_hand()).filter(|&missing| missing > 0) {
             let last = (self.lines.room() + missing - 1) as u32;
-            self.lines.make(last);
+            self.lines.ensure(last);
         }
     }
 

@@ -2,12 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::extra_copies::ExtraCopies;
+use super::reference_counts::ReferenceCounts;
 use super::runs::DomainId;
 use super::waiting::Waiting;
 use crate::designs::run::published::holdings::Holder;
 use crate::designs::run::published::layout::RunId;
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::{PerTier, RankSize, Tier, WorkerRank};
 
 /// One rank that holds something.
@@ -25,11 +25,11 @@ pub(super) struct RankState {
     /// How many of `runs` are held.
     pub(super) runs_held: usize,
     /// Copies of a block beyond the first.
-    pub(super) extra_copies: ExtraCopies,
+    pub(super) reference_counts: ReferenceCounts,
     pub(super) waiting: Waiting,
     pub(super) size: RankSize,
     /// Its part of the writer's sum of placed blocks.
-    pub(super) placed: usize,
+    pub(super) indexed: usize,
 }
 
 impl RankState {
@@ -41,10 +41,10 @@ impl RankState {
             levels: Levels::default(),
             runs: Vec::new(),
             runs_held: 0,
-            extra_copies: ExtraCopies::default(),
+            reference_counts: ReferenceCounts::default(),
             waiting: Waiting::default(),
             size: RankSize::default(),
-            placed: 0,
+            indexed: 0,
         }
     }
 
@@ -117,7 +117,7 @@ impl Ranks {
     }
 
     /// Notes that a list of runs has another capacity than before.
-    pub(super) fn relisted(&mut self, before: usize, after: usize) {
+    pub(super) fn count_list_capacity(&mut self, before: usize, after: usize) {
         self.listed = self.listed + after - before;
     }
 
@@ -164,10 +164,10 @@ impl Ranks {
     /// Gives the memory back piece by piece, each with the steps that it takes.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.states.into_iter().flatten().flat_map(|state| {
-            let RankState { waiting, extra_copies, .. } = *state;
-            let waiting = waiting.into_sets().map(|(_, names)| 1 + names.len());
-            let extra_copies = extra_copies.into_runs().map(|_| 1);
-            waiting.chain(extra_copies).chain(std::iter::once(1))
+            let RankState { waiting, reference_counts, .. } = *state;
+            let waiting = waiting.into_sets().map(|(_, sequences)| 1 + sequences.len());
+            let reference_counts = reference_counts.into_runs().map(|_| 1);
+            waiting.chain(reference_counts).chain(std::iter::once(1))
         })
     }
 

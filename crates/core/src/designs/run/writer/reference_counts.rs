@@ -13,41 +13,42 @@ use crate::designs::run::published::layout::RunId;
 
 /// A rank's copies beyond the first of the blocks that it holds.
 #[derive(Debug, Default)]
-pub(super) struct ExtraCopies {
-    by_run: FxHashMap<RunId, Stretches>,
+pub(super) struct ReferenceCounts {
+    by_run: FxHashMap<RunId, CountedIntervals>,
     /// Bytes of all stretches.
-    stretch_bytes: usize,
+    interval_bytes: usize,
 }
 
 /// Those of one run, by tier and offset; disjoint, at least one copy each.
-type Stretches = Vec<Stretch>;
+type CountedIntervals = Vec<CountedInterval>;
 
 /// All of them, run by run.
-pub(super) type ExtraCopiesOfRuns = hash_map::IntoIter<RunId, Stretches>;
+pub(super) type ReferenceCountsByRun = hash_map::IntoIter<RunId, CountedIntervals>;
 
 /// Blocks next to each other with equally many copies beyond the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct CountedInterval {
     tier: Tier,
     start: u16,
     end: u16,
     copies: u32,
 }
 
-impl ExtraCopies {
+impl ReferenceCounts {
     /// Copies of a block in a tier beyond the first.
     pub(super) fn of(&self, run: RunId, offset: u16, tier: Tier) -> u32 {
-        let mut stretches = self.by_run.get(&run).into_iter().flatten();
-        let found = stretches.find(|stretch| stretch.tier == tier && (stretch.start..stretch.end).contains(&offset));
-        found.map_or(0, |stretch| stretch.copies)
+        let mut intervals = self.by_run.get(&run).into_iter().flatten();
+        let found =
+            intervals.find(|interval| interval.tier == tier && (interval.start..interval.end).contains(&offset));
+        found.map_or(0, |interval| interval.copies)
     }
 
     /// Changes how many copies beyond the first each block of a range has.
     pub(super) fn change(&mut self, run: RunId, tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) {
         match self.by_run.entry(run) {
             Entry::Occupied(mut entry) => {
-                let after = changed(entry.get(), tier, range, change);
-                self.stretch_bytes = self.stretch_bytes + bytes(&after) - bytes(entry.get());
+                let after = with_counts_changed(entry.get(), tier, range, change);
+                self.interval_bytes = self.interval_bytes + bytes(&after) - bytes(entry.get());
                 if after.is_empty() {
                     entry.remove();
                 } else {
@@ -55,8 +56,8 @@ impl ExtraCopies {
                 }
             }
             Entry::Vacant(entry) if change(0) > 0 && !range.is_empty() => {
-                let new = entry.insert(changed(&[], tier, range, change));
-                self.stretch_bytes += bytes(new);
+                let new = entry.insert(with_counts_changed(&[], tier, range, change));
+                self.interval_bytes += bytes(new);
             }
             Entry::Vacant(_) => {}
         }
@@ -64,12 +65,12 @@ impl ExtraCopies {
 
     /// The parts of a range that have no copy beyond the first, in order.
     pub(super) fn without(&self, run: RunId, tier: Tier, range: Range<u16>) -> Vec<Range<u16>> {
-        let stretches = self.by_run.get(&run).into_iter().flatten();
+        let intervals = self.by_run.get(&run).into_iter().flatten();
         let mut from = range.start;
         let mut parts = Vec::new();
-        for stretch in stretches.filter(|stretch| stretch.meets(tier, &range)) {
-            parts.push(from..stretch.start.max(from));
-            from = stretch.end;
+        for interval in intervals.filter(|interval| interval.meets(tier, &range)) {
+            parts.push(from..interval.start.max(from));
+            from = interval.end;
         }
         parts.push(from.min(range.end)..range.end);
         parts.retain(|part| !part.is_empty());
@@ -77,7 +78,7 @@ impl ExtraCopies {
     }
 
     /// Whether any block of a run has a copy beyond the first.
-    pub(super) fn are_in(&self, run: RunId) -> bool {
+    pub(super) fn has_run(&self, run: RunId) -> bool {
         self.by_run.contains_key(&run)
     }
 
@@ -86,49 +87,54 @@ impl ExtraCopies {
     }
 
     /// What is to be given back.
-    pub(super) fn into_runs(self) -> ExtraCopiesOfRuns {
+    pub(super) fn into_runs(self) -> ReferenceCountsByRun {
         self.by_run.into_iter()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        map_bytes(&self.by_run) + self.stretch_bytes
+        map_bytes(&self.by_run) + self.interval_bytes
     }
 }
 
-impl Stretch {
+impl CountedInterval {
     fn meets(&self, tier: Tier, range: &Range<u16>) -> bool {
         self.tier == tier && self.start < range.end && self.end > range.start
     }
 }
 
-fn bytes(stretches: &Stretches) -> usize {
-    stretches.capacity() * size_of::<Stretch>()
+fn bytes(intervals: &CountedIntervals) -> usize {
+    intervals.capacity() * size_of::<CountedInterval>()
 }
 
 /// The stretches with another number of copies in a range.
-fn changed(stretches: &[Stretch], tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) -> Stretches {
-    let first = stretches.partition_point(|stretch| (stretch.tier, stretch.end) <= (tier, range.start));
-    let (before, rest) = stretches.split_at(first);
-    let count = rest.iter().take_while(|stretch| stretch.tier == tier && stretch.start <= range.end).count();
-    let (met_or_touched, after) = rest.split_at(count);
+fn with_counts_changed(
+    intervals: &[CountedInterval],
+    tier: Tier,
+    range: Range<u16>,
+    change: impl Fn(u32) -> u32,
+) -> CountedIntervals {
+    let first = intervals.partition_point(|interval| (interval.tier, interval.end) <= (tier, range.start));
+    let (before, rest) = intervals.split_at(first);
+    let count = rest.iter().take_while(|interval| interval.tier == tier && interval.start <= range.end).count();
+    let (touched, after) = rest.split_at(count);
 
-    let mut changed = before.to_vec();
-    let mut push = |start: u16, end: u16, copies: u32| match changed.last_mut() {
+    let mut with_counts_changed = before.to_vec();
+    let mut push = |start: u16, end: u16, copies: u32| match with_counts_changed.last_mut() {
         _ if start >= end || copies == 0 => {}
         Some(last) if (last.tier, last.end, last.copies) == (tier, start, copies) => last.end = end,
-        _ => changed.push(Stretch { tier, start, end, copies }),
+        _ => with_counts_changed.push(CountedInterval { tier, start, end, copies }),
     };
     let mut from = range.start;
-    for stretch in met_or_touched {
-        push(stretch.start, range.start, stretch.copies);
-        push(from, stretch.start, change(0));
-        push(stretch.start.max(range.start), stretch.end.min(range.end), change(stretch.copies));
-        push(range.end, stretch.end, stretch.copies);
-        from = stretch.end;
+    for interval in touched {
+        push(interval.start, range.start, interval.copies);
+        push(from, interval.start, change(0));
+        push(interval.start.max(range.start), interval.end.min(range.end), change(interval.copies));
+        push(range.end, interval.end, interval.copies);
+        from = interval.end;
     }
     push(from, range.end, change(0));
-    changed.extend_from_slice(after);
-    changed
+    with_counts_changed.extend_from_slice(after);
+    with_counts_changed
 }
 
 #[cfg(all(test, not(loom)))]
@@ -139,8 +145,8 @@ mod tests {
 
     /// Ranges with more and fewer copies at random, next to a count for each block.
     #[test]
-    fn is_what_a_count_for_each_block_is() {
-        let (mut copies, mut plain) = (ExtraCopies::default(), HashMap::new());
+    fn reference_counts_equal_one_counter_for_each_block() {
+        let (mut copies, mut plain) = (ReferenceCounts::default(), HashMap::new());
         let mut random = 1_u64;
         let mut below = |end: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -167,10 +173,10 @@ mod tests {
             for at in 0..30 {
                 assert_eq!(copies.of(run, at, tier), plain_of(&plain, at));
             }
-            let stretches: usize = copies.by_run.values().map(bytes).sum();
-            assert_eq!(copies.stretch_bytes, stretches);
-            assert!(copies.by_run.values().all(|stretches| !stretches.is_empty()));
-            let neighbours = copies.by_run.values().flat_map(|stretches| stretches.windows(2));
+            let intervals: usize = copies.by_run.values().map(bytes).sum();
+            assert_eq!(copies.interval_bytes, intervals);
+            assert!(copies.by_run.values().all(|intervals| !intervals.is_empty()));
+            let neighbours = copies.by_run.values().flat_map(|intervals| intervals.windows(2));
             for pair in neighbours {
                 let touch = (pair[0].tier, pair[0].end) == (pair[1].tier, pair[1].start);
                 assert!(!touch || pair[0].copies != pair[1].copies, "they would be one");

@@ -37,30 +37,30 @@ pub(crate) struct RankTable {
 
 /// What a holder stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HolderMeaning {
+pub(crate) struct HolderAssignment {
     pub(crate) rank: RankSlot,
     /// Levels, as numbers of tiers, for which it answers: first and last.
     pub(crate) first: u8,
     pub(crate) last: u8,
 }
 
-impl HolderMeaning {
+impl HolderAssignment {
     /// What a holder stands for that is not in use, or whose ends are being filled in.
-    pub(crate) const NOBODY: Self = Self { rank: RankSlot(u32::MAX), first: 1, last: 0 };
+    pub(crate) const UNUSED: Self = Self { rank: RankSlot(u32::MAX), first: 1, last: 0 };
 
-    pub(crate) fn is_somebody(self) -> bool {
+    pub(crate) fn is_in_use(self) -> bool {
         self.first <= self.last
     }
 
     /// Whether it answers for what the rank holds in this tier and faster ones.
     #[inline]
-    pub(crate) fn answers_for(self, level: Tier) -> bool {
+    pub(crate) fn covers_level(self, level: Tier) -> bool {
         (self.first..=self.last).contains(&(level as u8))
     }
 
     /// Whether it answers for every level: the rank has no other holder.
     #[inline]
-    pub(crate) fn answers_for_all(self) -> bool {
+    pub(crate) fn covers_all_levels(self) -> bool {
         self.first == 0 && usize::from(self.last) + 1 == Tier::ALL.len()
     }
 }
@@ -102,7 +102,7 @@ impl RankTable {
 
     /// Whether nothing has changed since; call after `fence(Acquire)`.
     #[inline]
-    pub(crate) fn is_still(&self, version: u64) -> bool {
+    pub(crate) fn is_unchanged(&self, version: u64) -> bool {
         self.version.load(Relaxed) == version
     }
 
@@ -113,9 +113,9 @@ impl RankTable {
     }
 
     #[inline]
-    pub(crate) fn meaning(&self, holder: Holder) -> HolderMeaning {
+    pub(crate) fn assignment(&self, holder: Holder) -> HolderAssignment {
         let word = self.holders.record(holder.0)[0].load(Relaxed);
-        HolderMeaning { rank: RankSlot(word as u32), first: (word >> 32) as u8 & 15, last: (word >> 36) as u8 & 15 }
+        HolderAssignment { rank: RankSlot(word as u32), first: (word >> 32) as u8 & 15, last: (word >> 36) as u8 & 15 }
     }
 
     pub(crate) fn rank(&self, slot: RankSlot) -> WorkerRank {
@@ -138,7 +138,7 @@ impl RankTable {
             let in_use = (0..count).filter(|&slot| self.ranks.record(slot)[1].load(Relaxed) & IN_USE != 0);
             let sizes: Vec<_> = in_use.map(|slot| (self.rank(RankSlot(slot)), self.size_of(RankSlot(slot)))).collect();
             fence(Acquire);
-            if self.is_still(version) {
+            if self.is_unchanged(version) {
                 return sizes;
             }
         }
@@ -177,7 +177,7 @@ pub(crate) struct RankTableWriter<'a> {
 
 impl RankTableWriter<'_> {
     pub(crate) fn set_rank(&self, slot: RankSlot, rank: Option<WorkerRank>) {
-        self.table.ranks.make(slot.0);
+        self.table.ranks.ensure(slot.0);
         let record = self.table.ranks.record(slot.0);
         let (worker, dp_rank) = rank.map_or((0, 0), |rank| (rank.worker.0, IN_USE | u64::from(rank.dp_rank.0)));
         record[0].store(worker, Relaxed);
@@ -185,10 +185,10 @@ impl RankTableWriter<'_> {
         raise(&self.table.rank_count, slot.0);
     }
 
-    pub(crate) fn set_holder(&self, holder: Holder, meaning: HolderMeaning) {
-        self.table.holders.make(holder.0);
-        let levels = u64::from(meaning.first) << 32 | u64::from(meaning.last) << 36;
-        self.table.holders.record(holder.0)[0].store(u64::from(meaning.rank.0) | levels, Relaxed);
+    pub(crate) fn set_holder(&self, holder: Holder, assignment: HolderAssignment) {
+        self.table.holders.ensure(holder.0);
+        let levels = u64::from(assignment.first) << 32 | u64::from(assignment.last) << 36;
+        self.table.holders.record(holder.0)[0].store(u64::from(assignment.rank.0) | levels, Relaxed);
         raise(&self.table.holder_count, holder.0);
     }
 }

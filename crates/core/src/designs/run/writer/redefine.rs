@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use super::Writer;
 use super::runs::DomainId;
 use crate::designs::run::effort::{self, Effort};
-use crate::designs::run::published::layout::{Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::layout::{Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::{HeldBlock, Tier};
 
 /// Children that are looked at in any case before a rank's own runs are.
@@ -22,47 +22,47 @@ impl Writer {
     /// Takes from the rank, which must be alone in its domain, the block at `place` and sets aside all
     /// that it holds below. With that the domain has no name for the place any more. Costs what the rank holds below it,
     /// and a look at the children there or at all runs of the rank, whichever are fewer.
-    pub(super) fn move_away(&mut self, slot: RankSlot, place: Place) {
-        let mut below = self.named_below(slot, place);
+    pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: Position) {
+        let mut below = self.descendants(slot, position);
         let mut followers = Vec::new();
         for &(run, from) in &below {
             self.held_in(slot, run, from, &mut followers);
         }
-        below[0].1 = place.offset;
+        below[0].1 = position.offset;
         // Ends first, so that trimming meets no run twice.
         for (run, from) in below.into_iter().rev() {
             self.release_from(slot, run, from);
         }
-        self.set_aside(slot, followers);
+        self.move_to_waiting(slot, followers);
     }
 
     /// The runs that the rank's domain has named behind a place, each with the offset from which they are behind it; runs
     /// above come first.
-    fn named_below(&self, slot: RankSlot, place: Place) -> Vec<(RunId, u16)> {
+    fn descendants(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
         let domain = self.ranks.get(slot).domain;
         // A prompt that all ranks share has children of all of them.
         let children_max = self.ranks.get(slot).runs.len() + CHILDREN_MIN;
-        self.named_below_by_children(domain, place, children_max)
-            .unwrap_or_else(|| self.named_below_of_list(slot, place))
+        self.descendants_by_children(domain, position, children_max)
+            .unwrap_or_else(|| self.descendants_by_runs(slot, position))
     }
 
     /// The same from above downward, unless there are more children than `children_max`.
-    fn named_below_by_children(
+    fn descendants_by_children(
         &self,
         domain: DomainId,
-        place: Place,
+        position: Position,
         children_max: usize,
     ) -> Option<Vec<(RunId, u16)>> {
-        let mut below = vec![(place.run, place.offset + 1)];
-        let (mut at, mut looked_at) = (0, 0);
+        let mut below = vec![(position.run, position.offset + 1)];
+        let (mut at, mut visited) = (0, 0);
         while let Some(&(run, from)) = below.get(at) {
             for (child, offset) in self.runs.children(run) {
                 effort::spend(Effort::MovedRun, 1);
-                looked_at += 1;
-                if looked_at > children_max {
+                visited += 1;
+                if visited > children_max {
                     return None;
                 }
-                if offset + 1 >= from && self.runs.get(child).columns.get(domain).named > 0 {
+                if offset + 1 >= from && self.runs.get(child).columns.get(domain).len > 0 {
                     below.push((child, 0));
                 }
             }
@@ -72,12 +72,12 @@ impl Writer {
     }
 
     /// The same from the rank's own runs upward: a domain of one rank names what that rank holds and what lies above it.
-    fn named_below_of_list(&self, slot: RankSlot, place: Place) -> Vec<(RunId, u16)> {
-        let mut below = vec![(place.run, place.offset + 1)];
+    fn descendants_by_runs(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
+        let mut below = vec![(position.run, position.offset + 1)];
         let mut is_below: FxHashMap<RunId, bool> = FxHashMap::default();
-        is_below.insert(place.run, false);
+        is_below.insert(position.run, false);
         is_below.insert(RunId::NONE, false);
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         for run in self.runs_of(slot) {
             let mut run = run;
             let found = loop {
@@ -85,14 +85,14 @@ impl Writer {
                 if let Some(&known) = is_below.get(&run) {
                     break known;
                 }
-                way.push(run);
+                path.push(run);
                 let parent = self.runs.get(run).parent();
-                if parent.run == place.run {
-                    break parent.offset >= place.offset;
+                if parent.run == position.run {
+                    break parent.offset >= position.offset;
                 }
                 run = parent.run;
             };
-            for run in way.drain(..).rev() {
+            for run in path.drain(..).rev() {
                 is_below.insert(run, found);
                 if found {
                     below.push((run, 0));
@@ -114,9 +114,9 @@ impl Writer {
     }
 
     /// Within a bound of memory nothing waits: it is forgotten.
-    pub(super) fn set_aside(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
+    pub(super) fn move_to_waiting(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
         if self.bounded.is_some() {
-            return self.note_forgotten(slot, blocks.iter().map(|block| block.sequence));
+            return self.note_evicted(slot, blocks.iter().map(|block| block.sequence));
         }
         let rank = self.ranks.get_mut(slot);
         if let Some(compaction) = &mut self.compaction {
@@ -147,14 +147,15 @@ mod tests {
     }
 
     fn stored(parent: Option<u64>, blocks: impl Iterator<Item = (u64, u64)>) -> BlockEvent {
-        let blocks = blocks.map(|(name, local)| Block { sequence: SequenceHash(name), local: LocalHash(local) });
+        let blocks =
+            blocks.map(|(sequence, local)| Block { sequence: SequenceHash(sequence), local: LocalHash(local) });
         BlockEvent::Stored { tier: Tier::Device, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
     /// Steps that finding the followers of a moved block takes, beside this many children of other ranks.
-    fn steps_to_move(children: u64) -> usize {
+    fn steps_to_redefine(children: u64) -> usize {
         let index = RunIndex::default();
-        let prompt = |names: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (names + at, at)));
+        let prompt = |sequences: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (sequences + at, at)));
         index.apply(rank(1), &prompt(0));
         for child in 0..children {
             index.apply(rank(1), &stored(Some(PROMPT_BLOCKS), std::iter::once((1_000 + child, 1_000 + child))));
@@ -176,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_name_costs_nothing_of_other_ranks_children() {
-        let (few, many) = (steps_to_move(10), steps_to_move(5_000));
+    fn redefining_a_sequence_hash_visits_no_children_of_other_ranks() {
+        let (few, many) = (steps_to_redefine(10), steps_to_redefine(5_000));
         assert!(few <= 32, "{few}");
         assert!(many <= 2 * CHILDREN_MIN + 32, "{many} steps among many children of others, {few} among few");
     }

@@ -14,7 +14,7 @@ const SLOTS: usize = 1_024;
 
 /// Runs that were found lately; zero is none.
 #[derive(Debug)]
-pub(super) struct Touches {
+pub(super) struct UseSamples {
     slots: Box<[AtomicU32]>,
 }
 
@@ -22,7 +22,7 @@ thread_local! {
     static NEXT: Cell<u32> = const { Cell::new(0) };
 }
 
-impl Touches {
+impl UseSamples {
     pub(super) const BYTES: usize = SLOTS * size_of::<AtomicU32>();
 
     pub(super) fn new() -> Self {

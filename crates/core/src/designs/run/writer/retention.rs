@@ -12,9 +12,9 @@ use super::Writer;
 use super::runs::{DomainId, map_bytes};
 use crate::SequenceHash;
 use crate::designs::run::published::atomics::Relaxed;
-use crate::designs::run::published::holdings::Form;
-use crate::designs::run::published::layout::{HOLDINGS, Place, RunId};
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::holdings::HoldingsForm;
+use crate::designs::run::published::layout::{HOLDINGS, Position, RunId};
+use crate::designs::run::published::rank_table::RankSlot;
 
 /// Most children, holders or intervals of exceptions of a run that are looked through. With debug assertions it is small, so
 /// that tests meet counted runs everywhere.
@@ -54,7 +54,7 @@ impl Lengths {
 
 /// What the ranks and children of one run need.
 #[derive(Debug, Default)]
-pub(super) struct Needs {
+pub(super) struct Retention {
     children: Lengths,
     ranks: Lengths,
     /// The same by domain; empty while at most one domain has named anything in the run.
@@ -62,17 +62,17 @@ pub(super) struct Needs {
     /// Bytes behind the values of `by_domain`.
     by_domain_bytes: usize,
     /// Of a run that starts sequences and that several domains have named, who calls its first block what.
-    first_names: FxHashMap<SequenceHash, DomainId>,
+    first_sequences: FxHashMap<SequenceHash, DomainId>,
 }
 
-impl Needs {
+impl Retention {
     /// Blocks that must stay.
     pub(super) fn blocks(&self) -> u16 {
         self.children.longest().max(self.ranks.longest())
     }
 
     /// Blocks whose names a domain must keep.
-    pub(super) fn names(&self, domain: DomainId) -> u16 {
+    pub(super) fn sequences(&self, domain: DomainId) -> u16 {
         match self.by_domain.is_empty() {
             true => self.blocks(),
             false => self.by_domain.get(&domain).map_or(0, Lengths::longest),
@@ -85,8 +85,8 @@ impl Needs {
     }
 
     /// A domain that calls the run's first block so, where the run starts sequences.
-    pub(super) fn first_namer(&self, name: SequenceHash) -> Option<DomainId> {
-        self.first_names.get(&name).copied()
+    pub(super) fn domain_of_first(&self, sequence: SequenceHash) -> Option<DomainId> {
+        self.first_sequences.get(&sequence).copied()
     }
 
     fn of_domain(&mut self, domain: DomainId, change: impl FnOnce(&mut Lengths)) {
@@ -105,108 +105,108 @@ impl Needs {
 
     fn end_domain(&mut self, domain: DomainId) {
         if let Some(lengths) = self.by_domain.remove(&domain) {
-            debug_assert_eq!(lengths.longest(), 0, "names go when nothing needs them");
+            debug_assert_eq!(lengths.longest(), 0, "sequence hashes go when nothing needs them");
             self.by_domain_bytes -= lengths.heap_bytes();
         }
     }
 
     fn end_domains(&mut self) {
         self.by_domain = FxHashMap::default();
-        self.first_names = FxHashMap::default();
+        self.first_sequences = FxHashMap::default();
         self.by_domain_bytes = 0;
     }
 
     fn bytes(&self) -> usize {
         let lengths = self.children.heap_bytes() + self.ranks.heap_bytes();
-        let tables = map_bytes(&self.by_domain) + self.by_domain_bytes + map_bytes(&self.first_names);
+        let tables = map_bytes(&self.by_domain) + self.by_domain_bytes + map_bytes(&self.first_sequences);
         size_of::<Self>() + lengths + tables
     }
 }
 
 /// The number of a run's [`Needs`]; zero is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::Zeroable)]
-pub(super) struct NeedsId(u32);
+pub(super) struct RetentionId(u32);
 
 /// The needs of all counted runs.
 #[derive(Debug, Default)]
-pub(super) struct AllNeeds {
-    needs: Vec<Option<Box<Needs>>>,
-    free: Vec<NeedsId>,
+pub(super) struct RetentionTable {
+    retention: Vec<Option<Box<Retention>>>,
+    free: Vec<RetentionId>,
     bytes: usize,
 }
 
-impl AllNeeds {
+impl RetentionTable {
     /// Gives the memory back piece by piece, each with the steps that it takes.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
-        self.needs.into_iter().flatten().map(|needs| 1 + needs.bytes() / LINE_BYTES)
+        self.retention.into_iter().flatten().map(|retention| 1 + retention.bytes() / LINE_BYTES)
     }
 
     #[inline]
-    pub(super) fn get(&self, id: NeedsId) -> Option<&Needs> {
-        self.needs.get((id.0 as usize).checked_sub(1)?)?.as_deref()
+    pub(super) fn get(&self, id: RetentionId) -> Option<&Retention> {
+        self.retention.get((id.0 as usize).checked_sub(1)?)?.as_deref()
     }
 
-    fn insert(&mut self, needs: Needs) -> NeedsId {
-        self.bytes += needs.bytes();
+    fn insert(&mut self, retention: Retention) -> RetentionId {
+        self.bytes += retention.bytes();
         let id = self.free.pop().unwrap_or_else(|| {
-            self.needs.push(None);
-            NeedsId(u32::try_from(self.needs.len()).expect("fewer than 2^32 runs"))
+            self.retention.push(None);
+            RetentionId(u32::try_from(self.retention.len()).expect("fewer than 2^32 runs"))
         });
-        self.needs[id.0 as usize - 1] = Some(Box::new(needs));
+        self.retention[id.0 as usize - 1] = Some(Box::new(retention));
         id
     }
 
-    fn change(&mut self, id: NeedsId, change: impl FnOnce(&mut Needs)) {
-        let needs = self.needs[id.0 as usize - 1].as_deref_mut().expect("a counted run has needs");
-        let before = needs.bytes();
-        change(needs);
-        self.bytes = self.bytes + needs.bytes() - before;
+    fn change(&mut self, id: RetentionId, change: impl FnOnce(&mut Retention)) {
+        let retention = self.retention[id.0 as usize - 1].as_deref_mut().expect("a counted run has needs");
+        let before = retention.bytes();
+        change(retention);
+        self.bytes = self.bytes + retention.bytes() - before;
     }
 
-    fn remove(&mut self, id: NeedsId) {
-        let needs = self.needs[id.0 as usize - 1].take().expect("a counted run has needs");
-        self.bytes -= needs.bytes();
+    fn remove(&mut self, id: RetentionId) {
+        let retention = self.retention[id.0 as usize - 1].take().expect("a counted run has needs");
+        self.bytes -= retention.bytes();
         self.free.push(id);
     }
 
     /// Bytes of all of them, with their table.
     pub(super) fn bytes(&self) -> usize {
-        let table = self.needs.capacity() * size_of::<Option<Box<Needs>>>();
-        self.bytes + table + self.free.capacity() * size_of::<NeedsId>()
+        let table = self.retention.capacity() * size_of::<Option<Box<Retention>>>();
+        self.bytes + table + self.free.capacity() * size_of::<RetentionId>()
     }
 }
 
 impl Writer {
     #[inline]
     fn is_counted(&self, run: RunId) -> bool {
-        self.runs.get(run).needs != NeedsId::default()
+        self.runs.get(run).retention != RetentionId::default()
     }
 
     /// The needs of a run that has too many ranks or children to look through.
     #[inline]
-    pub(super) fn needs(&self, run: RunId) -> Option<&Needs> {
-        self.all_needs.get(self.runs.get(run).needs)
+    pub(super) fn retention(&self, run: RunId) -> Option<&Retention> {
+        self.retention_table.get(self.runs.get(run).retention)
     }
 
-    fn change_needs(&mut self, run: RunId, change: impl FnOnce(&mut Needs)) {
+    fn change_retention(&mut self, run: RunId, change: impl FnOnce(&mut Retention)) {
         self.steps.take(1);
-        let id = self.runs.get(run).needs;
-        self.all_needs.change(id, change);
+        let id = self.runs.get(run).retention;
+        self.retention_table.change(id, change);
     }
 
     /// A rank holds another number of first blocks of a run up to the last that it holds. To be called once the change is
     /// made, and with the rank in its domain.
     #[inline]
-    pub(super) fn rank_needs(&mut self, slot: RankSlot, run: RunId, (old, new): (u16, u16)) {
+    pub(super) fn rank_retains(&mut self, slot: RankSlot, run: RunId, (old, new): (u16, u16)) {
         if !self.is_counted(run) {
             if self.has_many_ranks(run) {
-                self.count_needs(run);
+                self.count_retention(run);
             }
             return;
         }
         if old != new {
             let domain = (!self.runs.get(run).columns.is_single()).then(|| self.ranks.get(slot).domain);
-            self.change_needs(run, |needs| {
+            self.change_retention(run, |retention| {
                 let change = |lengths: &mut Lengths| {
                     if old > 0 {
                         lengths.remove(old);
@@ -215,9 +215,9 @@ impl Writer {
                         lengths.add(new, 1);
                     }
                 };
-                change(&mut needs.ranks);
+                change(&mut retention.ranks);
                 if let Some(domain) = domain {
-                    needs.of_domain(domain, change);
+                    retention.of_domain(domain, change);
                 }
             });
         }
@@ -226,9 +226,9 @@ impl Writer {
     /// A rank goes from one domain to another, both of which have named what it holds of the run.
     pub(super) fn rank_changes_domain(&mut self, run: RunId, length: u16, (old, new): (DomainId, DomainId)) {
         if self.is_counted(run) && length > 0 {
-            self.change_needs(run, |needs| {
-                needs.of_domain(old, |lengths| lengths.remove(length));
-                needs.of_domain(new, |lengths| lengths.add(length, 1));
+            self.change_retention(run, |retention| {
+                retention.of_domain(old, |lengths| lengths.remove(length));
+                retention.of_domain(new, |lengths| lengths.add(length, 1));
             });
         }
     }
@@ -241,95 +241,96 @@ impl Writer {
         }
         if !self.is_counted(parent.run) {
             if self.runs.get(parent.run).children as usize > WALKED_MAX {
-                self.count_needs(parent.run);
+                self.count_retention(parent.run);
             }
             return;
         }
         let is_single = self.runs.get(parent.run).columns.is_single();
         let domains: SmallVec<[DomainId; 1]> = self.runs.get(child).columns.domains().collect();
         let length = parent.offset + 1;
-        self.change_needs(parent.run, |needs| {
-            needs.children.add(length, 1);
+        self.change_retention(parent.run, |retention| {
+            retention.children.add(length, 1);
             if !is_single {
-                domains.iter().for_each(|&domain| needs.of_domain(domain, |lengths| lengths.add(length, 1)));
+                domains.iter().for_each(|&domain| retention.of_domain(domain, |lengths| lengths.add(length, 1)));
             }
         });
     }
 
     /// A run without names was detached from its parent.
-    pub(super) fn child_detached(&mut self, parent: Place) {
+    pub(super) fn child_detached(&mut self, parent: Position) {
         if parent.run == RunId::NONE || !self.is_counted(parent.run) {
             return;
         }
         let mut longest = 0;
-        self.change_needs(parent.run, |needs| {
-            needs.children.remove(parent.offset + 1);
-            longest = needs.children.longest();
+        self.change_retention(parent.run, |retention| {
+            retention.children.remove(parent.offset + 1);
+            longest = retention.children.longest();
         });
         self.runs.get_mut(parent.run).deepest_child = longest.saturating_sub(1);
     }
 
     /// A domain has named its first block of a run.
-    pub(super) fn naming_started(&mut self, run: RunId, domain: DomainId) {
+    pub(super) fn column_started(&mut self, run: RunId, domain: DomainId) {
         let state = self.runs.get(run);
         let parent = state.parent();
         if !self.is_counted(run) {
             if state.columns.domain_count() > WALKED_MAX {
-                self.count_needs(run);
+                self.count_retention(run);
             }
         } else if !state.columns.is_single() {
             let other = state.columns.domains().find(|&other| other != domain);
-            let (own_name, other_name) = (self.first_name(run, domain), other.and_then(|at| self.first_name(run, at)));
-            self.change_needs(run, |needs| {
-                if let Some(other) = other.filter(|_| needs.by_domain.is_empty()) {
-                    needs.start_domains(other);
-                    needs.first_names.extend(other_name.map(|name| (name, other)));
+            let (own_sequence, other_sequence) =
+                (self.first_sequence(run, domain), other.and_then(|at| self.first_sequence(run, at)));
+            self.change_retention(run, |retention| {
+                if let Some(other) = other.filter(|_| retention.by_domain.is_empty()) {
+                    retention.start_domains(other);
+                    retention.first_sequences.extend(other_sequence.map(|sequence| (sequence, other)));
                 }
-                needs.first_names.extend(own_name.map(|name| (name, domain)));
+                retention.first_sequences.extend(own_sequence.map(|sequence| (sequence, domain)));
             });
         }
-        self.change_naming(parent, domain, |lengths, length| lengths.add(length, 1));
+        self.change_column_need(parent, domain, |lengths, length| lengths.add(length, 1));
     }
 
     /// A domain has no names in a run any more, of which this was the first.
-    pub(super) fn naming_ended(&mut self, run: RunId, domain: DomainId, first: SequenceHash) {
+    pub(super) fn column_ended(&mut self, run: RunId, domain: DomainId, first: SequenceHash) {
         let state = self.runs.get(run);
         let (parent, is_single) = (state.parent(), state.columns.is_single());
         if self.is_counted(run) {
-            self.change_needs(run, |needs| {
-                needs.end_domain(domain);
-                if needs.first_names.get(&first) == Some(&domain) {
-                    needs.first_names.remove(&first);
+            self.change_retention(run, |retention| {
+                retention.end_domain(domain);
+                if retention.first_sequences.get(&first) == Some(&domain) {
+                    retention.first_sequences.remove(&first);
                 }
                 if is_single {
-                    needs.end_domains();
+                    retention.end_domains();
                 }
             });
         }
-        self.change_naming(parent, domain, Lengths::remove);
+        self.change_column_need(parent, domain, Lengths::remove);
     }
 
     /// What a domain needs of the run that another one, which it starts or ends to name, is attached to.
-    fn change_naming(&mut self, parent: Place, domain: DomainId, change: impl FnOnce(&mut Lengths, u16)) {
+    fn change_column_need(&mut self, parent: Position, domain: DomainId, change: impl FnOnce(&mut Lengths, u16)) {
         if parent.run == RunId::NONE || !self.is_counted(parent.run) || self.runs.get(parent.run).columns.is_single() {
             return;
         }
-        self.change_needs(parent.run, |needs| {
-            needs.of_domain(domain, |lengths| change(lengths, parent.offset + 1));
+        self.change_retention(parent.run, |retention| {
+            retention.of_domain(domain, |lengths| change(lengths, parent.offset + 1));
         });
     }
 
     /// The run is gone.
-    pub(super) fn forget_needs(&mut self, run: RunId) {
-        let id = std::mem::take(&mut self.runs.get_mut(run).needs);
-        if id != NeedsId::default() {
-            self.all_needs.remove(id);
+    pub(super) fn forget_retention(&mut self, run: RunId) {
+        let id = std::mem::take(&mut self.runs.get_mut(run).retention);
+        if id != RetentionId::default() {
+            self.retention_table.remove(id);
         }
     }
 
     #[inline]
     fn has_many_ranks(&self, run: RunId) -> bool {
-        let form = Form(self.published.run(run).record[HOLDINGS].load(Relaxed));
+        let form = HoldingsForm(self.published.run(run).record[HOLDINGS].load(Relaxed));
         let exceptions = self.runs.get(run).exceptions.as_ref();
         form.holders_seen_max().is_none_or(|holders| holders > WALKED_MAX)
             || exceptions.is_some_and(|exceptions| exceptions.len() > WALKED_MAX)
@@ -337,34 +338,36 @@ impl Writer {
 
     /// Starts to count what a run's ranks and children need. It has just got one too many to be looked through.
     #[cold]
-    fn count_needs(&mut self, run: RunId) {
-        let mut needs = Needs::default();
+    fn count_retention(&mut self, run: RunId) {
+        let mut retention = Retention::default();
         let is_single = self.runs.get(run).columns.is_single();
         for (slot, length) in self.rank_lengths(run) {
-            needs.ranks.add(length, 1);
+            retention.ranks.add(length, 1);
             if !is_single {
-                needs.of_domain(self.ranks.get(slot).domain, |lengths| lengths.add(length, 1));
+                retention.of_domain(self.ranks.get(slot).domain, |lengths| lengths.add(length, 1));
             }
         }
         for (child, offset) in self.runs.children(run) {
             self.steps.take(1);
-            needs.children.add(offset + 1, 1);
+            retention.children.add(offset + 1, 1);
             if !is_single {
                 let domains = self.runs.get(child).columns.domains().inspect(|_| self.steps.take(1));
-                domains.for_each(|domain| needs.of_domain(domain, |lengths| lengths.add(offset + 1, 1)));
+                domains.for_each(|domain| retention.of_domain(domain, |lengths| lengths.add(offset + 1, 1)));
             }
         }
         if !is_single {
             let domains = self.runs.get(run).columns.domains();
-            needs.first_names.extend(domains.filter_map(|domain| Some((self.first_name(run, domain)?, domain))));
+            retention
+                .first_sequences
+                .extend(domains.filter_map(|domain| Some((self.first_sequence(run, domain)?, domain))));
         }
-        self.runs.get_mut(run).needs = self.all_needs.insert(needs);
+        self.runs.get_mut(run).retention = self.retention_table.insert(retention);
     }
 
     /// What a domain calls the first block of a run that starts sequences.
-    fn first_name(&self, run: RunId, domain: DomainId) -> Option<SequenceHash> {
+    fn first_sequence(&self, run: RunId, domain: DomainId) -> Option<SequenceHash> {
         let state = self.runs.get(run);
-        (state.parent().run == RunId::NONE).then(|| self.names.at(&state.columns.get(domain), 0))
+        (state.parent().run == RunId::NONE).then(|| self.sequences.at(&state.columns.get(domain), 0))
     }
 
     /// Every rank that holds something of a run, with its length up to the last block that it holds.

@@ -8,7 +8,7 @@ use crate::designs::run::published::Published;
 use crate::keyed::KeyedSet;
 
 use super::Writer;
-use super::extra_copies::ExtraCopiesOfRuns;
+use super::reference_counts::ReferenceCountsByRun;
 use super::segment::Segment;
 use crate::SequenceHash;
 
@@ -17,9 +17,9 @@ pub(super) type WaitingByParent = hash_map::IntoIter<SequenceHash, KeyedSet<Sequ
 
 /// Pieces of memory that nothing refers to.
 #[derive(Debug)]
-pub(super) enum Remains {
+pub(super) enum Garbage {
     Waiting(WaitingByParent),
-    Copies(ExtraCopiesOfRuns),
+    Copies(ReferenceCountsByRun),
     Directory(Vec<Segment>),
     Index(RetiredIndex),
 }
@@ -40,7 +40,7 @@ impl std::fmt::Debug for RetiredIndex {
 
 impl RetiredIndex {
     /// Gives a piece back, and says how many steps that took.
-    fn drop_piece(&mut self) -> Option<usize> {
+    fn reclaim_piece(&mut self) -> Option<usize> {
         self.pieces.next().or_else(|| {
             let published = Arc::into_inner(self.published.take()?)?;
             self.pieces = Box::new(published.into_pieces());
@@ -49,34 +49,34 @@ impl RetiredIndex {
     }
 }
 
-impl Remains {
+impl Garbage {
     /// Gives a piece back, and says how many steps that took; none when there is no other.
-    fn drop_piece(&mut self) -> Option<usize> {
+    fn reclaim_piece(&mut self) -> Option<usize> {
         match self {
             Self::Waiting(sets) => sets.next().map(|_| 1),
             Self::Copies(stretches) => stretches.next().map(|_| 1),
             Self::Directory(segments) => segments.pop().map(|_| 1),
-            Self::Index(index) => index.drop_piece(),
+            Self::Index(index) => index.reclaim_piece(),
         }
     }
 }
 
 /// All that is still to be given back.
 #[derive(Debug, Default)]
-pub(super) struct AllRemains {
-    queue: VecDeque<(Remains, usize)>,
+pub(super) struct ReclaimQueue {
+    queue: VecDeque<(Garbage, usize)>,
     bytes: usize,
 }
 
-impl AllRemains {
+impl ReclaimQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// Takes in what takes this many bytes.
-    pub(super) fn push(&mut self, remains: Remains, bytes: usize) {
+    pub(super) fn push(&mut self, reclaim_queue: Garbage, bytes: usize) {
         self.bytes += bytes;
-        self.queue.push_back((remains, bytes));
+        self.queue.push_back((reclaim_queue, bytes));
     }
 
     /// Takes in all that another list has.
@@ -86,9 +86,9 @@ impl AllRemains {
     }
 
     /// Gives one piece back. Says how many steps that took.
-    pub(super) fn drop_piece(&mut self) -> usize {
-        while let Some((remains, bytes)) = self.queue.front_mut() {
-            if let Some(steps) = remains.drop_piece() {
+    pub(super) fn reclaim_piece(&mut self) -> usize {
+        while let Some((reclaim_queue, bytes)) = self.queue.front_mut() {
+            if let Some(steps) = reclaim_queue.reclaim_piece() {
                 return steps;
             }
             self.bytes -= *bytes;
@@ -107,12 +107,12 @@ impl Writer {
     /// Gives back an index whose place this one has taken, a piece at a time.
     pub(in crate::designs::run) fn give_back(&mut self, index: Self) {
         let bytes = index.memory().bytes_taken;
-        let Self { published, runs, names, domains, ranks, all_needs, remains, .. } = index;
-        self.remains.append(remains);
-        let ranks = ranks.into_pieces().chain(all_needs.into_pieces());
-        let pieces = runs.into_pieces().chain(names.into_pieces()).chain(domains.into_pieces()).chain(ranks);
+        let Self { published, runs, sequences, domains, ranks, retention_table, reclaim_queue, .. } = index;
+        self.reclaim_queue.append(reclaim_queue);
+        let ranks = ranks.into_pieces().chain(retention_table.into_pieces());
+        let pieces = runs.into_pieces().chain(sequences.into_pieces()).chain(domains.into_pieces()).chain(ranks);
         let index = RetiredIndex { pieces: Box::new(pieces), published: Some(published) };
-        self.remains.push(Remains::Index(index), bytes);
+        self.reclaim_queue.push(Garbage::Index(index), bytes);
     }
 
     /// Gives up the copy that is being made, if there is one.

@@ -1,13 +1,13 @@
 //! Where blocks are, by name and by neighbourhood, and how new ones get their place.
 
 use super::Writer;
-use super::names::{LINE_NAMES, LineId};
 use super::runs::DomainId;
+use super::sequence_columns::{LINE_SEQUENCES, LineId};
 use crate::designs::run::published::atomics::{Relaxed, Release};
 use crate::designs::run::published::fingerprint::fingerprint_of;
-use crate::designs::run::published::holdings::Form;
+use crate::designs::run::published::holdings::HoldingsForm;
 use crate::designs::run::published::layout::{
-    HOLDINGS, INFO, Info, Place, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for,
+    HOLDINGS, INFO, Info, Position, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for,
 };
 use crate::designs::run::widest::widest;
 use crate::{Block, LocalHash, SequenceHash};
@@ -15,12 +15,12 @@ use crate::{Block, LocalHash, SequenceHash};
 /// A named block and the line that its name stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) line: LineId,
 }
 
 impl Cursor {
-    pub(super) const ROOT: Self = Self { place: Place::ROOT, line: LineId::NONE };
+    pub(super) const ROOT: Self = Self { position: Position::ROOT, line: LineId::NONE };
 }
 
 /// Lines of names that are asked for ahead where a column is followed from its end.
@@ -28,77 +28,77 @@ const LINES_AHEAD: u32 = 4;
 
 /// What a domain knows of a block that follows a certain place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Located {
+pub(super) enum BlockLookup {
     /// This name stands for just that.
-    Known(Cursor),
+    Found(Cursor),
     /// The content is there, and the domain has no name for it yet.
-    Unnamed(Place),
+    WithoutHash(Position),
     /// Nobody has told of the content.
     Absent,
     /// The domain calls that content something else.
-    OtherName,
+    OtherHash,
     /// The domain means another block by this name, at this place.
-    Elsewhere(Place),
+    OtherPosition(Position),
 }
 
 impl Writer {
     /// The block that the domain calls so.
     #[inline]
-    pub(super) fn named(&self, domain: DomainId, name: SequenceHash) -> Option<Cursor> {
-        let (place, line) = self.domains.get(domain).directory.find(&self.names, name)?;
-        Some(Cursor { place, line })
+    pub(super) fn find_sequence(&self, domain: DomainId, sequence: SequenceHash) -> Option<Cursor> {
+        let (position, line) = self.domains.get(domain).directory.find(&self.sequences, sequence)?;
+        Some(Cursor { position, line })
     }
 
     /// The domain's name of a block that it has named.
-    pub(super) fn name_of(&self, domain: DomainId, place: Place) -> SequenceHash {
-        self.names.at(&self.runs.get(place.run).columns.get(domain), place.offset)
+    pub(super) fn sequence_of(&self, domain: DomainId, position: Position) -> SequenceHash {
+        self.sequences.at(&self.runs.get(position.run).columns.get(domain), position.offset)
     }
 
     /// The domain's name of the block before one that it has named.
-    pub(super) fn parent_name(&self, domain: DomainId, place: Place) -> Option<SequenceHash> {
-        let parent = self.parent_of(place);
-        (parent != Place::ROOT).then(|| self.name_of(domain, parent))
+    pub(super) fn parent_sequence(&self, domain: DomainId, position: Position) -> Option<SequenceHash> {
+        let parent = self.parent_of(position);
+        (parent != Position::ROOT).then(|| self.sequence_of(domain, parent))
     }
 
-    pub(super) fn parent_of(&self, place: Place) -> Place {
-        match place.offset.checked_sub(1) {
-            Some(offset) => Place { run: place.run, offset },
-            None => self.runs.get(place.run).parent(),
+    pub(super) fn parent_of(&self, position: Position) -> Position {
+        match position.offset.checked_sub(1) {
+            Some(offset) => Position { run: position.run, offset },
+            None => self.runs.get(position.run).parent(),
         }
     }
 
-    pub(super) fn local_of(&self, place: Place) -> LocalHash {
-        LocalHash(self.published.run(place.run).locals()[usize::from(place.offset)].load(Relaxed))
+    pub(super) fn local_of(&self, position: Position) -> LocalHash {
+        LocalHash(self.published.run(position.run).locals()[usize::from(position.offset)].load(Relaxed))
     }
 
     /// How many of `blocks` follow the cursor in its own run under the names that the domain knows,
     /// and where the last of them is.
-    pub(super) fn known_after(&self, domain: DomainId, at: Cursor, blocks: &[Block]) -> (usize, Cursor) {
-        if at.place == Place::ROOT {
+    pub(super) fn following_in_column(&self, domain: DomainId, at: Cursor, blocks: &[Block]) -> (usize, Cursor) {
+        if at.position == Position::ROOT {
             return (0, at);
         }
-        let named = self.runs.get(at.place.run).columns.get(domain).named;
-        let in_run = usize::from(named - 1 - at.place.offset);
+        let column_len = self.runs.get(at.position.run).columns.get(domain).len;
+        let in_run = usize::from(column_len - 1 - at.position.offset);
         if let Some(next) = blocks.get(in_run).filter(|_| in_run > 0) {
-            self.prefetch_next(domain, at.place.run, next);
+            self.prefetch_next(domain, at.position.run, next);
         }
-        let locals = &self.published.run(at.place.run).locals()[..usize::from(named)];
+        let locals = &self.published.run(at.position.run).locals()[..usize::from(column_len)];
         let (mut cursor, mut known) = (at, 0);
-        let mut names = self.names.line(at.line);
+        let mut sequences = self.sequences.line(at.line);
         for block in blocks {
-            let next = usize::from(cursor.place.offset) + 1;
+            let next = usize::from(cursor.position.offset) + 1;
             if next >= locals.len() || locals[next].load(Relaxed) != block.local.0 {
                 break;
             }
             let mut line = cursor.line;
-            if next.is_multiple_of(LINE_NAMES) {
-                line = self.names.next(line);
-                names = self.names.line(line);
+            if next.is_multiple_of(LINE_SEQUENCES) {
+                line = self.sequences.next(line);
+                sequences = self.sequences.line(line);
             }
-            if names[next % LINE_NAMES] != block.sequence.0 {
+            if sequences[next % LINE_SEQUENCES] != block.sequence.0 {
                 break;
             }
-            cursor = Cursor { place: Place { offset: next as u16, ..cursor.place }, line };
+            cursor = Cursor { position: Position { offset: next as u16, ..cursor.position }, line };
             known += 1;
         }
         (known, cursor)
@@ -106,89 +106,90 @@ impl Writer {
 
     /// How many of `names` precede the cursor one after the other in its own column, and where the last
     /// of them is.
-    pub(super) fn named_before(&self, at: Cursor, names: &[SequenceHash]) -> (usize, Cursor) {
+    pub(super) fn preceding_in_column(&self, at: Cursor, sequences: &[SequenceHash]) -> (usize, Cursor) {
         let (mut cursor, mut count) = (at, 0);
-        if names.len() > LINE_NAMES {
-            (1..LINES_AHEAD).for_each(|lines| self.names.prefetch_before(at.line, lines));
+        if sequences.len() > LINE_SEQUENCES {
+            (1..LINES_AHEAD).for_each(|lines| self.sequences.prefetch_before(at.line, lines));
         }
-        while cursor.place.offset > 0 && count < names.len() {
-            let (line, within) = match usize::from(cursor.place.offset) % LINE_NAMES {
-                0 => (self.names.previous(cursor.line), LINE_NAMES),
+        while cursor.position.offset > 0 && count < sequences.len() {
+            let (line, within) = match usize::from(cursor.position.offset) % LINE_SEQUENCES {
+                0 => (self.sequences.previous(cursor.line), LINE_SEQUENCES),
                 within => (cursor.line, within),
             };
-            self.names.prefetch_before(line, LINES_AHEAD);
-            let before = self.names.line(line)[..within].iter().rev();
-            let same = before.zip(&names[count..]).take_while(|&(&known, name)| known == name.0).count();
+            self.sequences.prefetch_before(line, LINES_AHEAD);
+            let before = self.sequences.line(line)[..within].iter().rev();
+            let same = before.zip(&sequences[count..]).take_while(|&(&known, sequence)| known == sequence.0).count();
             if same == 0 {
                 break;
             }
-            cursor = Cursor { place: Place { offset: cursor.place.offset - same as u16, ..cursor.place }, line };
+            cursor =
+                Cursor { position: Position { offset: cursor.position.offset - same as u16, ..cursor.position }, line };
             count += same;
         }
         (count, cursor)
     }
 
     /// What is known of a block that is said to follow `parent`.
-    pub(super) fn locate(&self, domain: DomainId, parent: Place, block: &Block) -> Located {
-        if let Some(found) = self.named(domain, block.sequence) {
-            let fits = self.parent_of(found.place) == parent && self.local_of(found.place) == block.local;
-            return if fits { Located::Known(found) } else { Located::Elsewhere(found.place) };
+    pub(super) fn locate(&self, domain: DomainId, parent: Position, block: &Block) -> BlockLookup {
+        if let Some(found) = self.find_sequence(domain, block.sequence) {
+            let fits = self.parent_of(found.position) == parent && self.local_of(found.position) == block.local;
+            return if fits { BlockLookup::Found(found) } else { BlockLookup::OtherPosition(found.position) };
         }
-        let mut other_name = false;
-        for place in self.followers(parent, block.local) {
-            if self.runs.get(place.run).columns.get(domain).named > place.offset {
-                other_name = true;
+        let mut other_sequence = false;
+        for position in self.followers(parent, block.local) {
+            if self.runs.get(position.run).columns.get(domain).len > position.offset {
+                other_sequence = true;
             } else {
-                return Located::Unnamed(place);
+                return BlockLookup::WithoutHash(position);
             }
         }
-        if other_name { Located::OtherName } else { Located::Absent }
+        if other_sequence { BlockLookup::OtherHash } else { BlockLookup::Absent }
     }
 
     /// Every block with this content right after `parent`, the preferred one first: more than one are twins.
-    pub(super) fn followers(&self, parent: Place, local: LocalHash) -> Vec<Place> {
-        let mut places = Vec::new();
-        if parent != Place::ROOT {
-            let (state, next) = (self.runs.get(parent.run), Place { offset: parent.offset + 1, ..parent });
+    pub(super) fn followers(&self, parent: Position, local: LocalHash) -> Vec<Position> {
+        let mut positions = Vec::new();
+        if parent != Position::ROOT {
+            let (state, next) = (self.runs.get(parent.run), Position { offset: parent.offset + 1, ..parent });
             if next.offset < state.len && self.local_of(next) == local {
-                places.push(next);
+                positions.push(next);
             }
             if state.children == 0 || state.deepest_child < parent.offset {
                 // As at the end of a chain that grows: no need to look for an edge.
-                return places;
+                return positions;
             }
         }
         let edges = &self.published.edges;
         edges.search(edges.generation(), edges.hash(parent, local), |run| {
-            let place = Place { run, offset: 0 };
-            if self.runs.get(run).parent() == parent && self.local_of(place) == local {
-                places.push(place);
+            let position = Position { run, offset: 0 };
+            if self.runs.get(run).parent() == parent && self.local_of(position) == local {
+                positions.push(position);
             }
             false
         });
-        if places.len() > 1 {
-            places.sort_by_key(|place| self.is_later_twin(place.run));
+        if positions.len() > 1 {
+            positions.sort_by_key(|position| self.is_later_twin(position.run));
         }
-        places
+        positions
     }
 
     /// Gives names to blocks whose content is there from `place` on, in its run: as many as agree, the
     /// first of them at least, and not beyond a name that the domain knows.
-    pub(super) fn name_stretch(&mut self, domain: DomainId, place: Place, blocks: &[Block]) -> (usize, Cursor) {
-        let Place { run, offset } = place;
+    pub(super) fn extend_column(&mut self, domain: DomainId, position: Position, blocks: &[Block]) -> (usize, Cursor) {
+        let Position { run, offset } = position;
         let state = self.runs.get(run);
-        debug_assert_eq!(state.columns.get(domain).named, offset, "names of a column have no gaps");
+        debug_assert_eq!(state.columns.get(domain).len, offset, "a column has no gaps");
         let locals = &self.published.run(run).locals()[usize::from(offset)..usize::from(state.len)];
         let same = locals.iter().zip(blocks).take_while(|(local, block)| local.load(Relaxed) == block.local.0);
         let same = same.count();
-        self.push_names(domain, run, sequences(&blocks[..same]))
+        self.push_sequences(domain, run, sequences_of(&blocks[..same]))
     }
 
     /// Makes places for blocks that nobody has told of, in the run of `parent` if it ends there and
     /// has room, else in a new one. Returns how many; the first of them at least, and not beyond the
     /// end of a run or a name that the domain knows.
-    pub(super) fn append(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> (usize, Cursor) {
-        let at_end = parent != Place::ROOT && parent.offset + 1 == self.runs.get(parent.run).len;
+    pub(super) fn append(&mut self, domain: DomainId, parent: Position, blocks: &[Block]) -> (usize, Cursor) {
+        let at_end = parent != Position::ROOT && parent.offset + 1 == self.runs.get(parent.run).len;
         let (run, start) = match at_end && usize::from(parent.offset) + 1 < parent.run.capacity() {
             true => (parent.run, usize::from(parent.offset) + 1),
             false => (self.new_run(parent, blocks.len()), 0),
@@ -211,9 +212,9 @@ impl Writer {
 
     /// An unused run with room for so many blocks, and for more if it goes on a long chain: such
     /// chains grow block by block, and each run of them is a step for every query.
-    pub(super) fn new_run(&mut self, parent: Place, blocks: usize) -> RunId {
-        let goes_on = parent != Place::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
-        let room = if goes_on { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
+    pub(super) fn new_run(&mut self, parent: Position, blocks: usize) -> RunId {
+        let continues_chain = parent != Position::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
+        let room = if continues_chain { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
         let mut class = class_for(blocks.max(room));
         if self.bounded.is_some() {
             class = self.class_within_bound(class, blocks);
@@ -226,11 +227,11 @@ impl Writer {
     }
 
     /// Blocks from the root to `place`, both ends included; runs far up are not counted.
-    fn depth_of(&self, mut place: Place) -> usize {
+    fn depth_of(&self, mut position: Position) -> usize {
         let mut depth = 0;
-        while place != Place::ROOT && depth < 2 * RUN_BLOCKS_MAX {
-            depth += usize::from(place.offset) + 1;
-            place = self.runs.get(place.run).parent();
+        while position != Position::ROOT && depth < 2 * RUN_BLOCKS_MAX {
+            depth += usize::from(position.offset) + 1;
+            position = self.runs.get(position.run).parent();
         }
         depth
     }
@@ -238,7 +239,7 @@ impl Writer {
     /// Writes blocks, names and the fingerprints of sections that become complete behind the end of a run, where no
     /// reader looks yet.
     pub(super) fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
-        let (count, last) = self.push_names(domain, run, sequences(blocks));
+        let (count, last) = self.push_sequences(domain, run, sequences_of(blocks));
         let run = self.published.run(run);
         for (local, block) in run.locals()[start..].iter().zip(&blocks[..count]) {
             local.store(block.local.0, Relaxed);
@@ -254,27 +255,27 @@ impl Writer {
 
     /// Gives the next blocks in the domain's column of a run their names, up to the first that the domain knows. Says
     /// how many, and where the last of them is.
-    pub(super) fn push_names(
+    pub(super) fn push_sequences(
         &mut self,
         domain: DomainId,
         run: RunId,
         new: impl ExactSizeIterator<Item = SequenceHash>,
     ) -> (usize, Cursor) {
-        let Self { domains, names, rows, runs, rare_bytes, .. } = self;
+        let Self { domains, sequences, directory_batches, runs, rare_bytes, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
-        let named_before = column.named;
+        let preceding_in_column = column.len;
         let directory = &mut domains.get_mut(domain).directory;
         let bytes_before = directory.bytes();
-        directory.extend((names, rows), (run, &mut column), new);
+        directory.extend((sequences, directory_batches), (run, &mut column), new);
         let bytes = (bytes_before, directory.bytes());
         columns.set_counted(domain, column, rare_bytes);
         self.count_directory(bytes);
-        if named_before == 0 && column.named > 0 {
-            self.naming_started(run, domain);
+        if preceding_in_column == 0 && column.len > 0 {
+            self.column_started(run, domain);
         }
-        let last = Place { run, offset: column.named - 1 };
-        ((column.named - named_before).into(), Cursor { place: last, line: self.names.last_line(&column) })
+        let last = Position { run, offset: column.len - 1 };
+        ((column.len - preceding_in_column).into(), Cursor { position: last, line: self.sequences.last_line(&column) })
     }
 
     /// Lets readers see blocks that are written. A run that starts is linked to its parent.
@@ -290,18 +291,18 @@ impl Writer {
         self.child_attached(run);
         self.change_run(run, |run| {
             run.record[INFO].store(info.0, Relaxed);
-            run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
+            run.record[HOLDINGS].store(HoldingsForm::EMPTY.0, Relaxed);
         });
-        let hash = self.published.edges.hash(parent, self.local_of(Place { run, offset: 0 }));
+        let hash = self.published.edges.hash(parent, self.local_of(Position { run, offset: 0 }));
         self.edges.insert(&self.published.edges, hash, run);
-        self.show_child(parent.run);
+        self.publish_child(parent.run);
     }
 
     /// Lets readers see which run was hung from this one last.
-    pub(super) fn show_child(&self, run: RunId) {
+    pub(super) fn publish_child(&self, run: RunId) {
         if run != RunId::NONE {
             let form = &self.published.run(run).record[HOLDINGS];
-            let before = Form(form.load(Relaxed));
+            let before = HoldingsForm(form.load(Relaxed));
             let after = before.with_child(self.runs.latest_child(run));
             if after != before {
                 form.store(after.0, Release);
@@ -310,6 +311,6 @@ impl Writer {
     }
 }
 
-fn sequences(blocks: &[Block]) -> impl ExactSizeIterator<Item = SequenceHash> {
+fn sequences_of(blocks: &[Block]) -> impl ExactSizeIterator<Item = SequenceHash> {
     blocks.iter().map(|block| block.sequence)
 }

@@ -2,11 +2,11 @@
 //! that do not.
 
 use super::Writer;
-use super::ranks::RankState;
+use super::rank_states::RankState;
 use crate::designs::run::branching::{Branch, Branches};
-use crate::designs::run::find::{Way, walk};
+use crate::designs::run::find::{PathKind, walk};
 use crate::designs::run::matches::Step;
-use crate::designs::run::published::ranks::RankSlot;
+use crate::designs::run::published::rank_table::RankSlot;
 use crate::{LocalHash, PerTier, RankMatch, Tier, tiers};
 
 impl Writer {
@@ -14,10 +14,10 @@ impl Writer {
     /// walk, and a look at each run of it and of its branches for each match.
     pub(in crate::designs::run) fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let mut path = Vec::new();
-        let way = walk(&self.published, self.published.edges.generation(), query, &mut path, |_, _| {});
+        let kind = walk(&self.published, self.published.edges.generation(), query, &mut path, |_, _| {});
         let generation = self.published.edges.generation();
         let mut branches = Branches::default();
-        if way == Ok(Way::Branching) {
+        if kind == Ok(PathKind::Branching) {
             let followed = branches.follow(&self.published, generation, query, &path);
             debug_assert_eq!(followed, Ok(()), "only the writer changes anything");
         }
@@ -58,7 +58,7 @@ impl Writer {
     /// Notes the fastest tier of each block that the rank holds of a run from its start. Says how many these are.
     fn note_fastest(&self, slot: RankSlot, step: &Step, fastest: &mut [Option<Tier>]) -> u32 {
         let coverage = self.coverage(step.run, slot);
-        let held = u32::from(coverage.reach(Tier::External)).min(step.matched);
+        let held = u32::from(coverage.prefix_length(Tier::External)).min(step.matched);
         for (tier, blocks) in coverage.by_tier() {
             let blocks = u32::from(blocks.start)..u32::from(blocks.end).min(held);
             for block in blocks {
@@ -76,7 +76,7 @@ impl Writer {
             let wanted = step.matched.min(longest - step.base) as u16;
             let held = match self.exception(step.run, slot) {
                 Some(coverage) => {
-                    let held = coverage.reach(Tier::External).min(wanted);
+                    let held = coverage.prefix_length(Tier::External).min(wanted);
                     for (sum, blocks) in sum.0.iter_mut().zip(coverage.fastest(held).0) {
                         *sum += blocks;
                     }
