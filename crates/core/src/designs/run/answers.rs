@@ -7,11 +7,11 @@ use super::published::Published;
 use super::published::rank_table::RankSlot;
 use crate::{MatchScores, PerTier, RankMatch, Tier, WorkerRank};
 
-/// An answer of [`RunIndex`] in its own form: depths by holder, in memory that is used again.
+/// Reusable answer of [`RunIndex`](super::RunIndex): depths by holder.
 ///
 /// A holder is a small number for a rank and, where the rank uses several tiers, one of its levels;
-/// [`RunIndex::holders`] says which. The list of a large fleet's matches costs more than finding them:
-/// this form leaves it out.
+/// [`RunIndex::holders`](super::RunIndex::holders) maps holders to ranks. Listing the matches of a large fleet costs more than finding them, so
+/// this form omits the list.
 #[derive(Debug, Default)]
 pub struct RunMatches {
     pub(super) scratch: Scratch,
@@ -19,8 +19,8 @@ pub struct RunMatches {
 }
 
 impl RunMatches {
-    /// Leading blocks of the query by holder; zero for those without a match. A holder that is in use no
-    /// more ([`RunHolders::holders`] has none there) may still have a depth: it counts for nobody.
+    /// Leading blocks of the query by holder; zero for holders without a match. A holder that is no longer in use
+    /// ([`RunHolders::holders`] has none there) may still have a depth, which is to be ignored.
     #[must_use]
     pub fn depths(&self) -> &[u32] {
         self.scratch.depths.as_slice()
@@ -31,12 +31,12 @@ impl RunMatches {
         self.scratch.depths.for_each(|holder, depth| each(holder.0 as usize, depth));
     }
 
-    /// Holders with the deepest matches and their depths, after [`RunIndex::find_top`].
+    /// Holders with the deepest matches and their depths, after [`RunIndex::find_top`](super::RunIndex::find_top).
     pub fn top(&self) -> impl ExactSizeIterator<Item = (usize, u32)> {
         self.scratch.top.iter().map(|&(holder, depth)| (holder.0 as usize, depth))
     }
 
-    /// Takes in how a query ended: one of an abandoned index has found nothing.
+    /// Records the result of a query. An abandoned index yields none, which clears the answer.
     pub(super) fn record_result(&mut self, found: Option<((), u64)>) {
         match found {
             Some(((), version)) => self.version = version,
@@ -44,34 +44,35 @@ impl RunMatches {
         }
     }
 
-    /// The [`RunHolders::version`] that the holders are of.
+    /// The [`RunHolders::version`] to which the holders belong.
     #[must_use]
     pub fn holders_version(&self) -> u64 {
         self.version
     }
 }
 
-/// What the holders of a [`RunIndex`] stand for, at one moment.
+/// The assignment of all holders of a [`RunIndex`](super::RunIndex) at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct RunHolders {
-    /// Changes whenever ranks come or go; then another table is needed.
+    /// Changes whenever ranks join or leave; a table with another version no longer applies.
     pub version: u64,
-    /// By holder; none where it is not in use.
+    /// Indexed by holder; none for a holder that is not in use.
     pub holders: Vec<Option<RunHolder>>,
 }
 
-/// What one holder of a [`RunIndex`] stands for.
+/// The rank and tiers that one holder of a [`RunIndex`](super::RunIndex) represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunHolder {
-    /// Whose depth it is.
+    /// The rank to which the depth belongs.
     pub rank: WorkerRank,
-    /// Its depth is the rank's when a tier from `fastest` to `slowest` is used with all faster ones.
+    /// Fastest tier of the levels that the holder covers. For each tier from `fastest` to `slowest`, the depth is the
+    /// rank's depth in that tier and all faster ones.
     pub fastest: Tier,
-    /// The last tier of those.
+    /// Slowest tier of those levels.
     pub slowest: Tier,
 }
 
-/// Depths by holder as matches by rank.
+/// Converts depths by holder to matches by rank.
 pub(super) fn scores(published: &Published, found: &Scratch) -> MatchScores {
     let mut ranks: Vec<RankMatch> = Vec::new();
     // Ranks with several levels have several holders.

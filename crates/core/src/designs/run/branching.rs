@@ -1,8 +1,10 @@
-//! Queries that meet twins: a rank that has two names for one prefix holds two chains with the same local hashes.
+//! Queries that meet twins. A rank that has two sequence hashes for one prefix holds two chains with the same local
+//! hashes.
 //!
-//! The walk follows one chain, which nearly all holders are in, and merges their depths as usual. The others leave it, or
-//! each other, at twins: they are **branches**. They are followed after the walk, run by run, and only holders of their own
-//! runs are looked at. So a query costs what it costs without twins, and the branches' runs and holders.
+//! The walk follows one chain, which nearly all holders share, and merges their depths as usual. The other chains
+//! leave it, or each other, at twins: they are **branches**. The query follows them after the walk, run by run, and
+//! visits only holders of their runs. So a query costs what it would cost without twins, plus the runs and holders of
+//! the branches.
 
 use super::effort::{self, Effort};
 use super::find::{Conflict, as_child, match_length};
@@ -13,18 +15,18 @@ use super::published::holdings::Holder;
 use super::published::layout::{Info, Position, RunId};
 use crate::LocalHash;
 
-/// Twins that one query follows. With more, holders of the others may get less than they have.
+/// Twins that one query follows. Beyond this limit the depths of holders on the skipped twins may be too low.
 pub(super) const TWINS_FOLLOWED_MAX: usize = 256;
 
 /// A run of a branch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Branch {
     pub(super) step: Step,
-    /// The run that it follows, by its number among all runs of branches; none if that is on the walk's path.
+    /// The number of the run above it, among all runs of branches; none if that run lies on the walk's path.
     pub(super) above: Option<u32>,
 }
 
-/// A run of a branch that has been found and not been compared yet.
+/// A run of a branch that has been found but not compared yet.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     run: RunId,
@@ -34,10 +36,10 @@ struct Pending {
     above: Option<u32>,
 }
 
-/// Where a holder was met last, on the way down a branch.
+/// Where a holder was last seen on the way down a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LastSeen {
-    /// The run, by its number among all runs of branches plus one; zero is none.
+    /// The run's number among all runs of branches, plus one; zero is none.
     branch: u32,
     depth: u32,
 }
@@ -46,37 +48,37 @@ impl LastSeen {
     const NEVER: Self = Self { branch: 0, depth: 0 };
 }
 
-/// The branches of a query, and the memory that following them needs.
+/// The branches of a query, and the buffers for following them.
 #[derive(Debug, Default)]
 pub(super) struct Branches {
-    /// Each run after the one that it follows, and after all that follows its earlier siblings.
+    /// Runs in depth-first order: each after the run above it and after all descendants of its earlier siblings.
     runs: Vec<Branch>,
     pending: Vec<Pending>,
-    /// Twins found so far.
+    /// Twins followed so far.
     twins: usize,
-    /// Twins that were too many.
+    /// Twins beyond the limit.
     twins_skipped: usize,
-    /// By holder.
+    /// Indexed by holder.
     last_seen: Vec<LastSeen>,
-    /// What `met` was before, to be put back on the way up.
+    /// Previous values of `last_seen`, restored on the way up.
     undo: Vec<(Holder, LastSeen)>,
-    /// By run: how much of `undo` there was when its holders had been met.
+    /// By run: the length of `undo` after its holders were visited.
     marks: Vec<usize>,
     found: Vec<(Holder, u32)>,
 }
 
 impl Branches {
-    /// Runs of all branches, each after the one that it follows.
+    /// Runs of all branches, each after the run above it.
     pub(super) fn runs(&self) -> &[Branch] {
         &self.runs
     }
 
-    /// Twins that were not followed, and with them all that follows them.
+    /// Twins that the query did not follow; their descendants are skipped as well.
     pub(super) fn twins_skipped(&self) -> usize {
         self.twins_skipped
     }
 
-    /// No branches.
+    /// Removes all branches.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.runs.clear();
@@ -107,7 +109,8 @@ impl Branches {
             let step = Step { run, version, base: base as u32, matched: matched as u32, info };
             self.runs.push(Branch { step, above });
             if matched == 0 {
-                // Only a run that is being changed: its first block is what it was found by.
+                // The writer is changing the run: a run is found by its first block, so an unchanged run matches at
+                // least that.
                 return Err(Conflict);
             }
             let number = Some(self.runs.len() as u32 - 1);
@@ -118,7 +121,7 @@ impl Branches {
         Ok(())
     }
 
-    /// Finds the runs that follow a place with the query's block at `base`.
+    /// Finds the runs that follow a position with the query's block at `base`.
     fn find_at(
         &mut self,
         published: &Published,
@@ -142,7 +145,8 @@ impl Branches {
         result
     }
 
-    /// Finds the runs that leave a run inside what matched of it, although it goes on with the same block.
+    /// Finds the runs that are attached inside the matched part of a run although the run itself continues with the
+    /// same block.
     fn find_inside(
         &mut self,
         published: &Published,
@@ -171,7 +175,7 @@ impl Branches {
         result
     }
 
-    /// Takes in a run, unless it is one twin too many.
+    /// Adds a run, unless it exceeds the limit of twins.
     fn add(&mut self, pending: Pending) {
         if pending.info.has(Info::TWIN) {
             if self.twins == TWINS_FOLLOWED_MAX {
@@ -183,20 +187,21 @@ impl Branches {
         self.pending.push(pending);
     }
 
-    /// Raises the depths of holders that go further on a branch than on the walk's path, whose depths are given.
+    /// Raises the depths of holders that match more blocks on a branch than on the walk's path. `depths` are those of
+    /// the path.
     pub(super) fn merge(&mut self, published: &Published, depths: &mut Depths) {
         let holders = depths.as_slice().len();
         self.last_seen.resize(holders, LastSeen::NEVER);
         self.marks.clear();
         self.found.clear();
         for (number, &Branch { step, above }) in self.runs.iter().enumerate() {
-            // Back to where this run leaves.
+            // Restores the state at the position where this run leaves.
             let mark = above.map_or(0, |above| self.marks[above as usize]);
             undo_to(&mut self.last_seen, &mut self.undo, mark);
             published.run(step.run).holdings().for_each(|holder, end| {
                 effort::spend(Effort::BranchHolder, 1);
                 let Some(last_seen) = self.last_seen.get_mut(holder.0 as usize) else { return };
-                // Whether the holder has all that lies before this run.
+                // Whether the holder has every block before this run.
                 let is_complete = match above {
                     None => depths.as_slice()[holder.0 as usize] >= step.base,
                     Some(above) => last_seen.branch == above + 1 && last_seen.depth >= step.base,
@@ -216,7 +221,7 @@ impl Branches {
         }
     }
 
-    /// Whether all runs of branches are still as they were found.
+    /// Checks that no run of a branch has changed since it was read.
     pub(super) fn check(&self, published: &Published) -> Result<(), Conflict> {
         fence(Acquire);
         let mut steps = self.runs.iter().map(|branch| branch.step);
@@ -224,7 +229,7 @@ impl Branches {
     }
 }
 
-/// Takes back what was noted since there was as much to undo as `mark` says.
+/// Restores the values recorded since `undo` had `mark` entries.
 fn undo_to(last_seen: &mut [LastSeen], undo: &mut Vec<(Holder, LastSeen)>, mark: usize) {
     for (holder, before) in undo.drain(mark..).rev() {
         last_seen[holder.0 as usize] = before;
@@ -248,7 +253,7 @@ mod tests {
         (0..PROMPT_BLOCKS).map(LocalHash).collect()
     }
 
-    /// The names of the prompt's blocks, other ones from some block on.
+    /// The sequence hashes of the prompt's blocks, with an alias from the block `alias_from` on.
     fn sequences(alias: u64, alias_from: u64) -> Vec<SequenceHash> {
         (0..PROMPT_BLOCKS).map(|at| SequenceHash(at + if at >= alias_from { alias * 1_000 } else { 0 } + 7)).collect()
     }
@@ -273,7 +278,7 @@ mod tests {
         index
     }
 
-    /// Lines of the table of edges, runs of branches and holders of those that a query looks at.
+    /// Edge-table lines, branch runs and branch holders that a query visits.
     fn steps(index: &RunIndex, query: &[LocalHash]) -> [usize; 3] {
         [Effort::EdgeLine, Effort::BranchRun, Effort::BranchHolder].map(|effort| {
             let mut matches = RunMatches::default();
@@ -281,7 +286,7 @@ mod tests {
         })
     }
 
-    /// What the runs on the way of the prompt say of twins.
+    /// The twin flags of the runs along the prompt.
     fn flags(index: &RunIndex) -> u64 {
         let mut matches = RunMatches::default();
         index.find_depths(&prompt(), &mut matches);
@@ -289,7 +294,7 @@ mod tests {
         matches.scratch.path.iter().fold(0, |flags, step| flags | step.info.0 & twin_flags)
     }
 
-    /// One rank holds the shared prompt under other names from these blocks on, and lets go of them again.
+    /// One rank stores the shared prompt under other sequence hashes from these blocks on, and removes them again.
     fn check_twins(aliases_from: &[u64]) {
         let (index, query) = (fleet(), prompt());
         let before = steps(&index, &query);
@@ -299,7 +304,7 @@ mod tests {
         }
         let with_twins = steps(&index, &query);
         let twins = aliases_from.len();
-        // The first one makes the rank leave its domain and stores its chain block by block, in a few runs.
+        // The first alias makes the rank leave its domain and store its chain block by block, in a few runs.
         let runs = twins..=twins + 8;
         assert!(runs.contains(&with_twins[1]), "each twin's run is compared once: {with_twins:?}");
         assert!(with_twins[2] <= *runs.end(), "only its own holders are looked at: {with_twins:?}");
@@ -329,13 +334,13 @@ mod tests {
         }
         index.apply(rank(3), &BlockEvent::Cleared);
         for _ in 0..4 {
-            // With each event some of what the rank left goes.
+            // Each event carries a part of the maintenance for what the rank left.
             index.apply(rank(4), &stored(0, 0));
         }
         assert_eq!(steps(&index, &query), before);
     }
 
-    /// The first of twins goes, and the others are found; the last one that is left is no twin.
+    /// After the removal of the first twin, queries find the others; the last remaining one is no twin.
     #[test]
     fn the_last_of_several_twins_loses_the_twin_flag() {
         let index = RunIndex::default();
@@ -353,7 +358,7 @@ mod tests {
         assert_eq!(flags(&index), 0, "its run is looked at as any other");
     }
 
-    /// A run loses the blocks of which another run has twins: the others are the only ones then.
+    /// A run is truncated at blocks of which another run has twins; those are then the only ones.
     #[test]
     fn truncating_a_run_clears_the_flags_of_the_remaining_twin() {
         let index = RunIndex::default();
@@ -371,12 +376,13 @@ mod tests {
         assert_eq!(index.memory().runs, 0);
     }
 
-    /// Names of twins of twins: a query follows this many and no more.
+    /// Twins of twins: a query follows at most the limit.
     #[test]
     fn a_query_follows_at_most_the_twin_limit() {
         let index = RunIndex::default();
         index.apply(rank(1), &stored(0, 0));
-        // Each of the first blocks, under each of the names of the block before, under three further names.
+        // Each of the first blocks has three additional sequence hashes, below each sequence hash of the block
+        // before.
         let mut parents = vec![(None, 0_u64)];
         let mut next_name = 1_000_000;
         for _ in 0..5 {
@@ -397,7 +403,7 @@ mod tests {
         assert!(branch_runs <= 2 * TWINS_FOLLOWED_MAX, "{branch_runs}");
         assert!(holders <= 4 * TWINS_FOLLOWED_MAX && lines <= 8 * TWINS_FOLLOWED_MAX, "{holders} {lines}");
         assert!(index.twins_skipped() > 0, "it is counted");
-        // The walk's own path is followed to its end.
+        // The query follows the walk's own path to its end.
         assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
     }
 }

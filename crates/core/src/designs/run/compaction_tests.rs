@@ -1,5 +1,5 @@
-//! What is left over is done between any events, and the index goes on answering as the oracle does: also while a smaller
-//! copy of it is being made, which in these tests happens to indexes of any size.
+//! Maintenance runs between arbitrary events, and the index answers as the oracle does, including while a compacted
+//! copy is under construction. In these tests compaction applies to indexes of any size.
 
 use super::{RunIndex, RunLimits};
 use crate::oracle::Oracle;
@@ -10,7 +10,7 @@ use crate::{
 
 const RANKS: u64 = 5;
 
-/// Blocks along a path of content; ranks with an odd number have names of their own.
+/// Blocks along a path of content; ranks with an odd number have private sequence hashes.
 fn blocks(worker: u64, path: &[u64]) -> Vec<Block> {
     let mut sequence = worker % 2;
     let mut block = |&content: &u64| {
@@ -39,7 +39,7 @@ fn answers_equal_the_oracle_during_compaction() {
             let from = below(path.len() as u64) as usize;
             let tier = if below(4) == 0 { Tier::Host } else { Tier::Device };
             let sequences = || path[from..].iter().map(|block| block.sequence).collect();
-            // Much comes first, then most goes.
+            // Mostly stores first, mostly removals later.
             let is_early = step < 150;
             let event = match below(8) {
                 0..4 if is_early || below(4) == 0 => {

@@ -1,20 +1,21 @@
-//! How many steps an event may cost: a bound that no other rank's data moves, for every operation.
+//! Upper bounds on the steps of each operation, independent of the data that other ranks hold.
 //!
-//! Steps are counted and not timed ([`super::writer`] says what one is). Histories are scaled; the bound is not.
+//! The tests count steps and measure no time ([`super::writer`] defines a step). Histories scale with the test; the
+//! bound does not.
 
 use super::{RunIndex, RunLimits};
 use crate::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
-/// Steps of any event.
+/// Steps that any event may take.
 const EVENT_STEPS_MAX: u64 = 2_048;
-/// Steps of any turn of an idle writer.
+/// Steps that any maintenance call of an idle writer may take.
 const TURN_STEPS_MAX: u64 = 8_192;
-/// Steps more for each block that an event names.
+/// Additional steps for each block of an event.
 const BLOCK_STEPS_MAX: u64 = 16;
 
-/// An index whose events are looked at one by one.
+/// An index that checks the step count of every event.
 struct CountingIndex {
     index: RunIndex,
     most: u64,
@@ -29,7 +30,7 @@ impl CountingIndex {
         self.index.writer.lock().steps.taken()
     }
 
-    /// Applies an event and checks what it cost.
+    /// Applies an event and checks its step count.
     #[track_caller]
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         let before = self.steps();
@@ -45,12 +46,12 @@ impl CountingIndex {
         self.most = self.most.max(steps);
     }
 
-    /// Gives the index a turn without an event, checks what that cost and says whether there is more to do.
+    /// Calls `maintain`, checks its step count and returns whether more work is left.
     #[track_caller]
     fn maintain(&mut self) -> bool {
         let before = self.steps();
         let continues_chain = self.index.maintain();
-        // The writer of a copy that has taken the place of the index goes on counting.
+        // The step counter continues in the compacted copy that replaces the writer.
         let steps = self.steps() - before;
         assert!(steps <= TURN_STEPS_MAX, "{steps} steps for a turn, at most {TURN_STEPS_MAX}");
         self.most = self.most.max(steps);
@@ -83,7 +84,7 @@ fn mixed(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Blocks of some content, as engines with this seed call them.
+/// Blocks with the given content and with the sequence hashes of engines that use this seed.
 fn chain(seed: u64, content: u64, blocks: std::ops::Range<u64>) -> Vec<Block> {
     let block = |at: u64| {
         let local = mixed(content << 24 | at);
@@ -98,7 +99,7 @@ fn last(blocks: &[Block]) -> Option<SequenceHash> {
 
 const PREFIX: u64 = 128;
 
-/// Ranks that share a prefix, each with children of its own; `seed` says how a rank calls its blocks.
+/// Ranks that share a prefix, each with children of its own; `seed` maps a rank to the seed of its sequence hashes.
 fn share_prefix(index: &mut CountingIndex, ranks: u64, children: u64, seed: impl Fn(u64) -> u64) {
     for worker in 0..ranks {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
@@ -111,7 +112,7 @@ fn share_prefix(index: &mut CountingIndex, ranks: u64, children: u64, seed: impl
     }
 }
 
-/// Every rank removes the prefix and stores it again, so that its children hang behind a hole for a moment.
+/// Every rank removes the prefix and stores it again, so that its children lie behind a gap for a moment.
 fn restore_prefix(index: &mut CountingIndex, ranks: u64, seed: impl Fn(u64) -> u64) {
     for worker in 0..ranks {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
@@ -120,7 +121,7 @@ fn restore_prefix(index: &mut CountingIndex, ranks: u64, seed: impl Fn(u64) -> u
     }
 }
 
-/// Something of another rank, over and over, until what was cleared must be gone.
+/// Applies events of an unrelated rank until all maintenance for the cleared ranks is done.
 fn apply_unrelated_events(index: &mut CountingIndex, events: u64) {
     for event in 0..events {
         let blocks = chain(0, 1 << 39 | event, 0..2);
@@ -129,7 +130,8 @@ fn apply_unrelated_events(index: &mut CountingIndex, events: u64) {
     }
 }
 
-/// Many ranks with private names share one prefix and have short children of their own; then they are cleared.
+/// Many ranks with private sequence hashes share one prefix, have short child runs of their own, and are then
+/// cleared.
 #[test]
 fn clearing_ranks_with_private_sequence_hashes_costs_bounded_steps() {
     const RANKS: u64 = 60;
@@ -147,14 +149,14 @@ fn clearing_ranks_with_private_sequence_hashes_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// The same where two groups of ranks name alike: who holds what of the prefix matters as much as what hangs from it.
+/// The same with two groups of ranks whose sequence hashes agree: holders and child runs of the prefix both matter.
 #[test]
 fn clearing_ranks_of_two_domains_costs_bounded_steps() {
     const RANKS: u64 = 600;
     let seed = |worker: u64| 1 + worker % 2;
     let mut index = CountingIndex::new(RunIndex::default());
     share_prefix(&mut index, RANKS, 10, seed);
-    // Each ends elsewhere, and again and again one of them is the deepest of its domain.
+    // Each rank ends at another depth, and one of them repeatedly becomes the deepest of its domain.
     for worker in 0..RANKS {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
         for at in (worker % 120..PREFIX).rev() {
@@ -168,7 +170,7 @@ fn clearing_ranks_of_two_domains_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// A rank with many short prompts is cleared beside one that goes on.
+/// A rank with many short prompts is cleared while another rank keeps storing.
 #[test]
 fn clearing_one_large_rank_costs_bounded_steps() {
     const PROMPTS: u64 = 20_000;
@@ -183,7 +185,7 @@ fn clearing_one_large_rank_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// Blocks before the ends of chains go, of all ranks.
+/// Every rank removes all blocks of its chains except the last ones.
 #[test]
 fn removing_all_blocks_but_the_chain_ends_costs_bounded_steps() {
     const CHAINS: u64 = 2_000;
@@ -197,7 +199,7 @@ fn removing_all_blocks_but_the_chain_ends_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// A long chain of which only the end is left: with it all of the others go that were kept for it.
+/// A rank removes the held end of a long chain whose other blocks no rank holds; the removal frees the whole chain.
 #[test]
 fn removing_the_end_of_an_unheld_chain_costs_bounded_steps() {
     const LINKS: u64 = 4_000;
@@ -205,7 +207,7 @@ fn removing_the_end_of_an_unheld_chain_costs_bounded_steps() {
     let mut parent = None;
     let mut links = Vec::new();
     for link in 0..LINKS {
-        // Each leaves the run of the one before it after a block: a run for each.
+        // Each link leaves the previous run after one block, so that each link is a run.
         let blocks = chain(1, link, 0..2);
         index.store(rank(1), parent, &blocks);
         parent = last(&blocks[..1]);
@@ -220,7 +222,7 @@ fn removing_the_end_of_an_unheld_chain_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// Ranks come and go where every rank has names of its own.
+/// Ranks join and leave while every rank has private sequence hashes.
 #[test]
 fn joining_many_private_domains_costs_bounded_steps() {
     const RANKS: u64 = 6_000;
@@ -234,7 +236,7 @@ fn joining_many_private_domains_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// Most of the content goes from an index that is large enough to be made smaller.
+/// Most blocks are removed from an index that is large enough for compaction.
 #[test]
 fn removing_most_of_a_large_index_costs_bounded_steps() {
     const PROMPTS: u64 = 30_000;
@@ -255,8 +257,8 @@ fn removing_most_of_a_large_index_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// One rank is left of a large index: it is copied and the old memory is given back a part at a time, also while events of
-/// this rank are applied.
+/// One rank remains of a large index. The index copies that rank and reclaims the old memory in parts, also while
+/// events of the rank are applied.
 #[test]
 fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
     const PROMPTS: u64 = 105_000;
@@ -289,7 +291,7 @@ fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
     println!("{} steps at most, {turns} turns", index.most);
 }
 
-/// Within a bound of memory runs are forgotten for what is new, also those that a whole fleet holds.
+/// A bounded index evicts runs for new blocks, including runs that a whole fleet holds.
 #[test]
 fn evicting_runs_that_a_fleet_holds_costs_bounded_steps() {
     const RANKS: u64 = 300;
@@ -307,7 +309,7 @@ fn evicting_runs_that_a_fleet_holds_costs_bounded_steps() {
     println!("{} steps at most", index.most);
 }
 
-/// Ranks of some seeds store, remove, copy and are cleared, all below a few prefixes, in any order.
+/// Ranks with various seeds store, remove, copy and are cleared below a few shared prefixes, in random order.
 #[test]
 fn any_event_of_many_ranks_costs_bounded_steps() {
     const RANKS: u64 = 400;
@@ -320,7 +322,7 @@ fn any_event_of_many_ranks_costs_bounded_steps() {
     };
     for _ in 0..60_000 {
         let worker = below(RANKS);
-        // A third shares one seed, a third some others, the rest have their own.
+        // A third of the ranks share one seed, a third share a few seeds, the others have private seeds.
         let seed = match worker % 3 {
             0 => 1,
             1 => 2 + worker % 5,

@@ -1,13 +1,13 @@
-//! The answer of the run index in its own form, and the memory that finding it needs.
+//! Depths by holder, and the buffers that a query uses to compute them.
 
 use super::branching::Branches;
 use super::published::ends::for_each_end;
 use super::published::holdings::{Holder, Holdings};
 use super::published::layout::{Info, RunId};
 
-/// Depths by holder, in memory that is used again from query to query.
+/// Depths by holder, in memory that queries reuse.
 ///
-/// A fleet is answered as an array, because making a list of thousands costs more than finding them.
+/// A fleet's answer is an array, because listing thousands of holders costs more than finding them.
 #[derive(Debug, Default)]
 pub(super) struct Depths {
     /// Leading blocks by holder.
@@ -15,7 +15,7 @@ pub(super) struct Depths {
     occupancy: Occupancy,
 }
 
-/// Which elements may not be zero.
+/// Which elements may be nonzero.
 #[derive(Debug)]
 enum Occupancy {
     Sparse(Vec<Holder>),
@@ -29,7 +29,7 @@ impl Default for Occupancy {
 }
 
 impl Depths {
-    /// Zero for every holder.
+    /// Sets the depth of every holder to zero.
     pub(super) fn clear(&mut self, holders: usize) {
         match &mut self.occupancy {
             Occupancy::Sparse(listed) => {
@@ -47,7 +47,7 @@ impl Depths {
         }
     }
 
-    /// Makes a holder's depth no less than this one.
+    /// Raises a holder's depth to at least `depth`.
     pub(super) fn raise(&mut self, holder: Holder, depth: u32) {
         let Some(slot) = self.by_holder.get_mut(holder.0 as usize) else { return };
         if *slot == 0
@@ -59,8 +59,8 @@ impl Depths {
         *slot = depth.max(*slot);
     }
 
-    /// Takes in who holds how much of the first run of a path. Everything must be clear or, for a
-    /// dense run, may be anything.
+    /// Sets the depths from the holdings of the first run of a path. For a dense run, previous contents are
+    /// overwritten.
     #[inline]
     pub(super) fn start(&mut self, holders: usize, holdings: Holdings<'_>, matched: u32) {
         match holdings {
@@ -71,7 +71,7 @@ impl Depths {
                 };
                 holdings.for_each(|holder, end| {
                     if let Some(slot) = by_holder.get_mut(holder.0 as usize) {
-                        // A holder that goes and comes back meanwhile is met twice.
+                        // A holder that leaves and returns during the read appears twice.
                         if *slot == 0 {
                             listed.push(holder);
                         }
@@ -90,8 +90,8 @@ impl Depths {
         }
     }
 
-    /// Takes in who holds how much of a run that follows `base` matched blocks: who holds all of
-    /// those goes on.
+    /// Extends the depths by a run that follows `base` matched blocks: a holder that has all of those continues into
+    /// the run.
     #[inline]
     pub(super) fn advance(&mut self, holdings: Holdings<'_>, base: u32, matched: u32) {
         match holdings {
@@ -112,7 +112,7 @@ impl Depths {
         }
     }
 
-    /// Holders that hold at least the first block.
+    /// Calls `each` with holders that have at least the first block.
     #[inline]
     pub(super) fn for_each(&self, mut each: impl FnMut(Holder, u32)) {
         match &self.occupancy {
@@ -139,7 +139,7 @@ impl Depths {
     }
 }
 
-/// A run on the way of a query, as it was found.
+/// A run on the path of a query, as it was read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) run: RunId,
@@ -151,12 +151,12 @@ pub(super) struct Step {
     pub(super) info: Info,
 }
 
-/// What a query works with.
+/// Buffers of a query.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) path: Vec<Step>,
     pub(super) depths: Depths,
     pub(super) branches: Branches,
-    /// Holders with the deepest matches and their depths, when only those were asked for.
+    /// Holders with the deepest matches and their depths, when the query asked only for those.
     pub(super) top: Vec<(Holder, u32)>,
 }

@@ -1,10 +1,10 @@
-//! Models of the publication protocol: the real writer and the real reader under every order of their
-//! steps, and every order in which their stores may become visible, that a few preemptions allow.
+//! Loom models of the publication protocol. They run the real writer and the real reader under every interleaving and
+//! every visibility order of stores that a few preemptions allow.
 //!
-//! A model is a stream of events. Some are applied before the reader starts, the others beside it. What
-//! the reader is told of each rank must be what the oracle says after some block of some event; what
-//! is told in the end must be what the oracle says in the end. Sizes are small under `cfg(loom)`, so
-//! that all forms of all structures are met with a handful of blocks and ranks.
+//! A model is a stream of events. The writer applies some of them before the reader starts and the others
+//! concurrently. A reader's depth for each rank must equal the oracle's depth after some block of some event; the
+//! final depth must equal the oracle's final depth. Sizes are small under `cfg(loom)`, so that a handful of blocks
+//! and ranks reaches every form of every structure.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p flash-indexer-core --release --lib models`
 
@@ -30,20 +30,20 @@ use crate::{
 
 type Event = (WorkerRank, BlockEvent);
 
-/// How often a thread may be interrupted in one execution.
+/// Preemptions of threads in one execution.
 const PREEMPTIONS_MAX: usize = 2;
 
 const STACK_BYTES: usize = 1 << 20;
 
-/// A stream of events and the query that is asked beside the last ones.
+/// A stream of events and the query that runs concurrently with the last ones.
 struct Model {
-    /// Applied before the reader starts.
+    /// Events applied before the reader starts.
     before: Vec<Event>,
-    /// Applied while it reads.
+    /// Events applied while the reader runs.
     concurrent: Vec<Event>,
     query: Vec<LocalHash>,
     limits: RunLimits,
-    /// A rank with two names for a prefix, which may be told too little of while it changes.
+    /// A rank with two sequence hashes for one prefix. Its answer may be too low while it changes.
     twinned_rank: Option<WorkerRank>,
 }
 
@@ -66,14 +66,14 @@ impl Model {
         Self { twinned_rank: Some(rank(worker)), ..self }
     }
 
-    /// Checks the whole answer in every execution.
+    /// Checks the complete answer in every execution.
     fn check(self) {
         let truth = ExpectedDepths::of(&self);
         let query = self.query.clone();
         self.explore(move |published| truth.check(&find(published, &query)));
     }
 
-    /// Checks the few deepest ranks in every execution.
+    /// Checks the deepest ranks in every execution.
     fn check_top(self, count: usize) {
         let truth = ExpectedDepths::of(&self);
         let query = self.query.clone();
@@ -103,7 +103,7 @@ impl Model {
     }
 }
 
-/// A thread with room for what lies on the stack: loom's own have little.
+/// Spawns a thread with a stack that is large enough; loom's own stacks are small.
 fn spawn(run: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     thread::Builder::new().stack_size(STACK_BYTES).spawn(run).expect("a model has few threads")
 }
@@ -123,7 +123,7 @@ fn find(published: &Published, query: &[LocalHash]) -> MatchScores {
     until_unchanged(published, attempt).expect("no model abandons its index").0
 }
 
-/// Ranks with their depths in every tier together.
+/// Ranks with their depths in all tiers together.
 fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(WorkerRank, u32)> {
     let mut scratch = Scratch::default();
     let which = (count, Tier::External);
@@ -138,7 +138,7 @@ fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(Wo
     until_unchanged(published, attempt).expect("no model abandons its index").0
 }
 
-/// What each rank may be told to hold, level by level: what it held at some moment.
+/// The depths that each rank may have in an answer, level by level: every depth that it had at some moment.
 struct ExpectedDepths {
     ranks: Vec<(WorkerRank, Vec<PerTier<u32>>)>,
     twinned_rank: Option<WorkerRank>,
@@ -224,7 +224,7 @@ fn block_by_block((rank, event): &Event) -> Vec<Event> {
     singles.into_iter().map(|single| (*rank, single)).collect()
 }
 
-/// A chain is written as a word: each letter is the content of a block.
+/// A chain is written as a word: each letter is the local hash of a block.
 fn locals(chain: &str) -> Vec<LocalHash> {
     chain.bytes().map(|content| LocalHash(content.into())).collect()
 }
@@ -233,7 +233,7 @@ fn rank(worker: u64) -> WorkerRank {
     WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
 }
 
-/// The name of a chain's last block; all engines have the same seed unless a model says otherwise.
+/// The sequence hash of a chain's last block. All engines have the same seed unless a model sets another one.
 fn sequence(chain: &str, seed: u64) -> SequenceHash {
     SequenceHash(chain.bytes().fold(seed, |sequence, content| sequence.wrapping_mul(31).wrapping_add(content.into())))
 }
@@ -256,7 +256,7 @@ fn stores_as(worker: u64, tier: Tier, parent: &str, blocks: &str, seed: u64) -> 
     (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies: 1 })
 }
 
-/// A worker stores the block that follows `parent` under one more name.
+/// A worker stores the block that follows `parent` under a second sequence hash.
 fn renames(worker: u64, parent: &str, block: &str) -> Event {
     let (rank, mut event) = stores(worker, parent, block);
     if let BlockEvent::Stored { blocks, .. } = &mut event {
@@ -265,7 +265,7 @@ fn renames(worker: u64, parent: &str, block: &str) -> Event {
     (rank, event)
 }
 
-/// A worker gives up the last `count` blocks of a chain, last first.
+/// A worker removes the last `count` blocks of a chain, last block first.
 fn evicts(worker: u64, chain: &str, count: usize) -> Event {
     let ends = chain.len() - count + 1..=chain.len();
     let blocks = ends.rev().map(|end| sequence(&chain[..end], 7)).collect();

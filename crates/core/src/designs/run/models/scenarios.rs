@@ -1,5 +1,5 @@
-//! What happens beside the reader, one kind of change a test. In models runs have room for eight blocks,
-//! headers for two holders, and the first table of edges for two.
+//! One model for each kind of concurrent change. In models runs have room for eight blocks, headers for two holders,
+//! and the first edge table for two edges.
 
 use super::{Model, clears, evicts, rank, renames, sequence, stores, stores_as};
 use crate::designs::run::RunLimits;
@@ -17,13 +17,13 @@ fn a_chain_continues_in_another_run() {
 
 #[test]
 fn a_run_is_published_in_a_new_bucket() {
-    // No run of its size was there before.
+    // No run of this size existed before.
     Model::new("abc", &[stores(1, "", "z")], &[stores(1, "", "abcdefghi")]).check();
 }
 
 #[test]
 fn a_rank_replaces_the_tail_of_a_run() {
-    // Truncation, and other content at the same places.
+    // Truncation, and then other content at the same positions.
     Model::new("abcd", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
     Model::new("abxy", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
 }
@@ -38,20 +38,20 @@ fn another_rank_replaces_the_tail_of_a_run() {
 
 #[test]
 fn a_rank_replaces_a_fingerprinted_section() {
-    // Sections have two blocks here: fingerprints tell of "ab" and "cd" what "xy" makes untrue.
+    // Sections have two blocks here: the fingerprints of "ab" and "cd" become stale with "xy".
     Model::new("abcdef", &[stores(1, "", "abcdef")], &[evicts(1, "abcdef", 4), stores(1, "ab", "xyef")]).check();
     Model::new("abxyef", &[stores(1, "", "abcdef")], &[evicts(1, "abcdef", 4), stores(1, "ab", "xyef")]).check();
-    // And block by block.
+    // The same block by block.
     Model::new("abxyz", &[stores(1, "", "abx")], &[stores(1, "abx", "y"), stores(1, "abxy", "z")]).check();
 }
 
 #[test]
 fn a_freed_record_is_reused() {
-    // The rank itself stays, so that the run is all that changes.
+    // The rank itself stays, so that only the run changes.
     let before = [stores(1, "", "z"), stores(1, "", "ab")];
     Model::new("ab", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
     Model::new("cd", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
-    // Half of what the run was and half of what it becomes.
+    // Half of the old run's content and half of the new one's.
     Model::new("ad", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
 }
 
@@ -69,8 +69,7 @@ fn holdings_change_from_inline_to_list_to_array() {
     Model::new("abc", &[&two[..], &others].concat(), &[stores(3, "", "ab")]).check();
 }
 
-/// "abc" with a list that is full, which a ninth holder makes an array, and "x", which gets the list's
-/// memory for its third.
+/// "abc" has a full list, which a ninth holder turns into an array. "x" gets the list's memory for its third holder.
 fn list_memory_is_reused_model(query: &str) -> Model {
     let others = (1..=9).map(|worker| stores(worker, "", "z"));
     let abc = (1..=8).map(|worker| stores(worker, "", "abc"));
@@ -91,14 +90,14 @@ fn inline_holder_slots_are_reused() {
     let before = [&others[..], &[stores(1, "", "a"), stores(2, "", "a")]].concat();
     let concurrent = [evicts(1, "a", 1), stores(3, "", "a"), evicts(2, "a", 1), stores(1, "", "a")];
     Model::new("a", &before, &concurrent).check();
-    // The header still has the ends from before its holders got an array.
+    // The header still contains the ends from before the holdings became an array.
     let abc = [1, 2, 3].map(|worker| stores(worker, "", "abc"));
     let gone = [1, 2, 3].map(|worker| evicts(worker, "abc", 3));
     let before = [&others[..], &abc, &gone, &[stores(3, "", "de")]].concat();
     Model::new("de", &before, &[stores(2, "", "d")]).check();
 }
 
-/// "cd" hangs from the middle of "abz".
+/// "cd" is attached in the middle of "abz".
 fn forked() -> Vec<super::Event> {
     vec![stores(2, "", "abz"), stores(1, "", "abcd")]
 }
@@ -150,24 +149,24 @@ fn the_edge_table_grows() {
     Model::new("ab", &before, &[stores(1, "", "d")]).check();
     Model::new("abc", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
     Model::new("d", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
-    // The second growth takes two edges: while it goes on, an edge that was copied goes.
+    // The second growth moves two edges: during it, the writer removes an edge that was copied already.
     let before = [stores(1, "", "a"), stores(1, "", "b"), stores(1, "", "c"), stores(1, "", "d")];
     Model::new("e", &before, &[stores(1, "", "e"), evicts(1, "a", 1), stores(1, "", "f")]).check();
     Model::new("a", &before, &[stores(1, "", "e"), evicts(1, "a", 1), stores(1, "", "f")]).check();
-    // The edge to "cd" is only in the new table, and rank 1 holds all or one.
+    // The edge to "cd" exists only in the new table, and rank 1 holds all or one block.
     let before = [stores(2, "", "abz"), stores(1, "", "a"), stores(2, "", "y")];
     Model::new("abcd", &before, &[stores(1, "ab", "cd"), stores(1, "a", "b")]).check();
 }
 
 #[test]
 fn an_edge_overflows_its_line() {
-    // All of one line: the table of two edges has only one.
+    // All in one line: the table of two edges has only one line.
     Model::new("c", &[stores(1, "", "a"), stores(1, "", "c")], &[evicts(1, "a", 1), stores(1, "", "e")]).check();
 }
 
 #[test]
 fn a_block_gets_a_twin() {
-    // The twin's edge comes to lie before that of the older one.
+    // The twin's edge lies before that of the older run.
     let before = [stores(1, "", "x"), stores(1, "", "ab"), stores(2, "", "ab"), evicts(1, "x", 1)];
     let twin = stores_as(1, Tier::Device, "", "a", 9);
     Model::new("ab", &before, std::slice::from_ref(&twin)).check();
@@ -189,7 +188,7 @@ fn a_twin_is_removed() {
     );
     let before = [stores(1, "", "ab"), stores(2, "", "ab"), twin.clone()];
     Model::new("ab", &before, &[removes_twin]).with_twins(1).check();
-    // The later of the two is left.
+    // The later of the two remains.
     let before = [stores(1, "", "ab"), twin];
     Model::new("ab", &before, &[evicts(1, "ab", 2)]).with_twins(1).check();
 }

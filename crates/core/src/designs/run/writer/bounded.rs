@@ -1,12 +1,12 @@
-//! An index that keeps within a bound of memory.
+//! An index with a memory limit.
 //!
-//! Memory that readers may look at is never given back, so what counts is what was ever taken. Before blocks
-//! are stored the writer makes sure that they find room: in memory that is not taken yet while the bound
-//! allows, then in records of runs that are forgotten for them ([`super::evict`]). A part of the bound
-//! stays free for what cannot be foreseen block by block.
+//! The index never frees memory that readers may read, so the limit applies to all memory ever allocated. Before the
+//! writer stores blocks, it secures room for them ([`super::room`]): first in memory that is not allocated yet, as
+//! far as the limit allows, then in records of evicted runs ([`super::evict`]). A part of the limit stays free for
+//! needs that cannot be predicted block by block.
 //!
-//! What is not kept is forgotten as if its rank had removed it. So nothing waits for a parent here: what
-//! follows a block that the index does not know its rank to hold could not count, and is refused.
+//! Evicting a block has the same effect as its removal by the rank. So no block waits for a parent here: a block
+//! whose parent the rank does not hold in the index could not count, and is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,22 +21,22 @@ use crate::designs::run::published::rank_table::RankSlot;
 use crate::designs::run::use_samples::UseSamples;
 use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
 
-/// Blocks that are stored, or removed, between two looks at the bound.
+/// Blocks that are stored or removed between two checks of the limit.
 const BATCH_BLOCKS_MAX: usize = 128;
-/// One of so many bytes stays free of blocks.
+/// One in this many bytes stays free of blocks.
 const RESERVE_SHARE: usize = 16;
-/// Events between two looks at what queries have found.
+/// Events between two reads of the use samples.
 const EVENTS_BETWEEN_SAMPLES: u32 = 64;
-/// A name and its place in a directory, at worst.
+/// Upper bound on the bytes of a sequence hash and its directory entry.
 pub(super) const SEQUENCE_BYTES: usize = 32;
-/// What an index takes that has hardly anything: chunks of names and of some classes of runs.
+/// Bytes of a nearly empty index: chunks of sequence hashes and of some run classes.
 const EMPTY_BYTES: usize = FIXED_BYTES + 512 * 1024;
-/// A copy takes somewhat more than what is in use of the original, and its making as much again.
+/// A copy takes somewhat more than the used memory of the original; making it takes as much again.
 const COPY_TAKES: usize = 3;
-/// What every index takes: the tables of its arenas above all.
+/// Bytes of every index: mainly the tables of its arenas.
 const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<Bounded>() + UseSamples::BYTES;
 
-/// What a bounded index has beside others.
+/// Additional state of a bounded index.
 pub(in crate::designs::run) struct Bounded {
     bytes_max: usize,
     pub(super) values: Values,
@@ -45,12 +45,12 @@ pub(in crate::designs::run) struct Bounded {
     on_evicted: Option<OnEvicted>,
     /// Bytes of all directories.
     pub(super) directory_bytes: usize,
-    /// The run that blocks are being stored behind.
+    /// The run behind which blocks are being stored; it cannot be evicted.
     pub(super) pinned: RunId,
     /// The rank whose event is being applied.
     pub(super) current: Option<RankSlot>,
     pub(super) random: u64,
-    /// The record that was last looked at when they were gone through in order.
+    /// The last record visited by the sequential scan.
     pub(super) scanned: usize,
     events: u32,
     sequences: Vec<SequenceHash>,
@@ -84,22 +84,22 @@ impl Bounded {
         }
     }
 
-    /// Blocks that are stored between two looks at the bound.
+    /// Blocks that are stored between two checks of the limit.
     fn batch_blocks(&self) -> usize {
         (self.bytes_max >> 15).clamp(8, BATCH_BLOCKS_MAX)
     }
 
-    /// How much may be taken for blocks.
+    /// Limit of the memory for blocks, in bytes.
     pub(super) fn bytes_for_blocks(&self) -> usize {
         self.bytes_max - self.bytes_max / RESERVE_SHARE
     }
 
-    /// How much tables may take that hardly ever exist.
+    /// Limit of the memory for rare tables, in bytes.
     pub(super) fn bytes_for_rare(&self) -> usize {
         self.bytes_max / RESERVE_SHARE / 2
     }
 
-    /// How much may be taken for what blocks need later: more holders of runs, longer lists, exceptions.
+    /// Limit of the memory for blocks and for what they need later: more holders of runs, longer lists, exceptions.
     pub(super) fn bytes_for_others(&self) -> usize {
         self.bytes_max - self.bytes_max / RESERVE_SHARE / 2
     }
@@ -114,7 +114,7 @@ impl Writer {
         self.bounded.as_mut().expect("only a bounded index comes here")
     }
 
-    /// From now on the index is bounded. What is in it already must fit.
+    /// Applies the limit from now on. The present content must fit.
     pub(in crate::designs::run) fn bind(&mut self, bounded: Bounded) {
         let mut bounded = Box::new(bounded);
         bounded.directory_bytes = self.domains.bytes();
@@ -123,23 +123,23 @@ impl Writer {
         self.publish_bytes();
     }
 
-    /// Whether the index could go on within a bound as it is.
+    /// Whether the index fits a limit without compaction.
     pub(in crate::designs::run) fn fits(&self, bytes_max: usize) -> bool {
         self.bytes_allocated() <= bytes_max - bytes_max / RESERVE_SHARE / 2
     }
 
-    /// The bound is another one, in which the index fits.
+    /// Changes the limit to one in which the index fits.
     pub(in crate::designs::run) fn rebind(&mut self, bytes_max: usize) {
         self.bounded_mut().bytes_max = bytes_max;
     }
 
-    /// What bounds the index, for the copy that takes its place.
+    /// Takes the state of the limit, for the copy that replaces the index.
     pub(in crate::designs::run) fn unbind(&mut self, bytes_max: usize) -> Bounded {
         let bounded = self.bounded.take().expect("only a bounded index comes here");
         Bounded { bytes_max, values: Values::default(), ..*bounded }
     }
 
-    /// Forgets what is least valuable until a copy of the rest, and what making it takes, has room.
+    /// Evicts the least valuable runs until a copy of the rest, and the memory for making it, fits.
     pub(in crate::designs::run) fn evict_until_copy_fits(&mut self, spare_bytes: usize) {
         self.release_all_retired();
         let for_copy = spare_bytes.saturating_sub(EMPTY_BYTES) / COPY_TAKES;
@@ -147,20 +147,20 @@ impl Writer {
         self.release_all_retired();
     }
 
-    /// About what is in use of runs, lists and names, with the directory slots of these.
+    /// Estimates the used bytes of runs, lists and sequence hashes with their directory slots.
     fn used_bytes(&self) -> usize {
         let blocks = self.runs.bytes().0 + self.sequences.bytes().0 + self.extents.bytes().0;
         blocks + self.sequences.count() * SEQUENCE_BYTES / 2
     }
 
-    /// Registers a callback for what is forgotten.
+    /// Registers a callback for evicted blocks.
     pub(in crate::designs::run) fn on_evicted(&mut self, on_evicted: OnEvicted) {
         if let Some(bounded) = &mut self.bounded {
             bounded.on_evicted = Some(on_evicted);
         }
     }
 
-    /// All that the index takes, or no less. Cheap.
+    /// An upper bound on the memory that the index takes. Constant time.
     pub(super) fn bytes_allocated(&self) -> usize {
         let blocks = self.runs.bytes_allocated() + self.sequences.bytes_allocated() + self.extents.bytes_allocated();
         let bounded = self.bounded.as_ref();
@@ -179,7 +179,7 @@ impl Writer {
         self.bounded().counters.set_bytes(self.bytes_allocated());
     }
 
-    /// [`Writer::apply`] with the bound kept.
+    /// [`Writer::apply`] within the limit.
     pub(super) fn apply_within_bound(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let bounded = self.bounded_mut();
         bounded.events = bounded.events.wrapping_add(1);
@@ -211,7 +211,7 @@ impl Writer {
         applied
     }
 
-    /// Changes of blocks that the rank has, a few at a time; what is rare stays within its part.
+    /// Applies a change of held blocks in batches; after each batch it drops exceptions beyond their limit.
     fn in_batches(
         &mut self,
         rank: WorkerRank,
@@ -259,7 +259,7 @@ impl Writer {
             let stored = self.store_chain(slot, at, parent, batch_blocks, copies);
             applied += stored;
             if stored.refused > 0 {
-                // What follows has nothing to follow.
+                // The remaining blocks have lost their parent.
                 rest = more;
                 break;
             }
@@ -276,15 +276,15 @@ impl Writer {
         applied
     }
 
-    /// Where blocks go that follow `parent`, once there is room for them; none if the rank is not known
-    /// to hold the parent, or no room can be made.
+    /// Secures room for blocks that follow `parent` and returns where they go. Returns none if the index does not
+    /// know the rank to hold the parent, or if no room can be made.
     fn admit(&mut self, slot: RankSlot, parent: Option<SequenceHash>, blocks: &[Block]) -> Option<Cursor> {
         let at = self.held_parent(slot, parent)?;
         self.bounded_mut().pinned = at.position.run;
         if !self.make_room(slot, blocks) {
             return None;
         }
-        // It may have gone with what hung from it.
+        // Making room may have evicted the parent with its descendants.
         self.held_parent(slot, parent)
     }
 
@@ -294,8 +294,8 @@ impl Writer {
         self.holds(slot, at.position).then_some(at)
     }
 
-    /// Blocks are not kept. So that the index cannot know better later than an engine that removes one of two
-    /// copies, what it knew of them for this rank is forgotten as well.
+    /// Refuses blocks. An engine may later remove one of two copies; to stay consistent with it, the index also drops
+    /// what it knows of these blocks for the rank.
     pub(super) fn refuse(&mut self, slot: RankSlot, blocks: &[Block]) -> Applied {
         let sequences: Vec<SequenceHash> = blocks.iter().map(|block| block.sequence).collect();
         for tier in Tier::ALL {
@@ -308,8 +308,8 @@ impl Writer {
         Applied { refused: blocks.len() as u64, ..Applied::default() }
     }
 
-    /// Copies in a tier are not kept: the index has no room for the tier, or for the rank. Of that tier it knew nothing for
-    /// this rank, so what it knows of faster and slower ones stays right.
+    /// Refuses copies in a tier for which, or for whose rank, the index has no room. The index has no blocks of the
+    /// rank in that tier, so its content in faster and slower tiers stays correct.
     fn refuse_tier(
         &mut self,
         rank: WorkerRank,
@@ -326,7 +326,7 @@ impl Writer {
         self.bounded().counters.refused.fetch_add(blocks, Relaxed);
     }
 
-    /// Forgets all that a rank holds.
+    /// Evicts everything that a rank holds.
     pub(super) fn evict_rank(&mut self, slot: RankSlot) {
         let held = self.held_by(slot);
         for run in self.runs_of(slot).into_iter().rev() {
@@ -335,8 +335,7 @@ impl Writer {
         self.note_evicted(slot, held.into_iter().map(|block| block.sequence));
     }
 
-    /// What is not one interval from the start of a run is forgotten where it takes too much, in the runs of
-    /// these blocks.
+    /// Evicts the rank's exceptions in the runs of these blocks while rare tables exceed their limit.
     fn drop_exceptions(&mut self, slot: RankSlot, blocks: &[SequenceHash]) {
         let domain = self.ranks.get(slot).domain;
         for &sequence in blocks {
@@ -354,15 +353,15 @@ impl Writer {
         }
     }
 
-    /// Reports that the rank holds these no more, in any tier.
+    /// Reports blocks that the index no longer has for the rank in any tier.
     pub(super) fn note_evicted(&mut self, slot: RankSlot, sequences: impl Iterator<Item = SequenceHash>) {
         let rank = self.ranks.get(slot).rank;
         let evicted = self.report_evicted(rank, &Tier::ALL, sequences);
         self.bounded().counters.evicted.fetch_add(evicted, Relaxed);
     }
 
-    /// Reports blocks of which the index has no copy in these tiers although the rank may, and says how many. From now on the
-    /// rank is partial.
+    /// Reports blocks of which the index has no copy in these tiers although the rank may have one, and returns their
+    /// number. The rank is partial from then on.
     fn report_evicted(
         &mut self,
         rank: WorkerRank,
@@ -379,7 +378,7 @@ impl Writer {
         bounded.sequences.len()
     }
 
-    /// Takes in what queries have found.
+    /// Counts the sampled uses of runs.
     fn take_use_samples(&mut self) {
         let runs = self.runs.count();
         let Bounded { use_samples, values, .. } = self.bounded_mut();

@@ -1,5 +1,5 @@
-//! Which tiers hold the blocks of a match: only the writer knows of blocks that lie in a faster tier behind blocks
-//! that do not.
+//! Fastest tiers of the blocks of a match. Only the writer can answer this: a fast tier may hold blocks behind others
+//! that it does not hold.
 
 use super::Writer;
 use super::rank_states::RankState;
@@ -10,8 +10,8 @@ use crate::designs::run::published::rank_table::RankSlot;
 use crate::{LocalHash, PerTier, RankMatch, Tier, tiers};
 
 impl Writer {
-    /// For each match of a query, how many of its blocks have each tier as the fastest one that holds them. Costs one
-    /// walk, and a look at each run of it and of its branches for each match.
+    /// For each match of a query, counts its blocks by the fastest tier that holds them. Costs one walk, and for each
+    /// match a visit of each run on the path and its branches.
     pub(in crate::designs::run) fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let mut path = Vec::new();
         let kind = walk(&self.published, self.published.edges.generation(), query, &mut path, |_, _| {});
@@ -35,7 +35,8 @@ impl Writer {
         branches.runs().iter().any(|branch| self.coverage_end(branch.step.run, slot) > 0)
     }
 
-    /// The same for a rank that holds some of the blocks under several names: of each block the fastest copy counts.
+    /// The same for a rank that holds some of the blocks under several sequence hashes: the fastest copy of each
+    /// block counts.
     fn tiers_of_branches(&self, path: &[Step], branches: &Branches, slot: RankSlot, longest: u32) -> PerTier<u32> {
         let mut fastest: Vec<Option<Tier>> = vec![None; longest as usize];
         let mut on_path = 0;
@@ -55,7 +56,7 @@ impl Writer {
         sum
     }
 
-    /// Notes the fastest tier of each block that the rank holds of a run from its start. Says how many these are.
+    /// Records the fastest tier of each block that the rank holds of a run from its start. Returns their number.
     fn note_fastest(&self, slot: RankSlot, step: &Step, fastest: &mut [Option<Tier>]) -> u32 {
         let coverage = self.coverage(step.run, slot);
         let held = u32::from(coverage.prefix_length(Tier::External)).min(step.matched);

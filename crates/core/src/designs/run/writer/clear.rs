@@ -1,9 +1,9 @@
-//! Forgetting everything of a rank: at once for readers, little by little for the writer.
+//! Clearing a rank: at once for readers, incrementally for the writer.
 //!
-//! A cleared rank loses its place in the table of ranks, and with it every reader loses sight of its
-//! holders. What its holders still have in runs is released along the rank's own list of runs, a few
-//! with each event that follows, so that no event waits for a worker that leaves. An index that gets no events is asked to go on
-//! ([`Writer::do_leftover`]).
+//! A cleared rank leaves the rank table, and with it every reader stops seeing its holders. The writer then releases
+//! the entries of its holders along the rank's list of runs, a few with each event that follows, so that no event is
+//! delayed when a worker leaves. Maintenance calls do the same for an index that receives no events
+//! ([`Writer::do_maintenance`]).
 
 use super::Writer;
 use super::reclaim::Garbage;
@@ -11,14 +11,14 @@ use crate::designs::run::published::holdings::Holder;
 use crate::designs::run::published::layout::RunId;
 use crate::designs::run::published::rank_table::{HolderAssignment, RankSlot};
 
-/// Runs that are visited with each event for what is left over. An event seldom adds more than one or two to a rank.
+/// Runs that the maintenance of each event visits. An event seldom adds more than one or two runs to a rank.
 pub(super) const VISITED_WITH_EVENT: usize = 8;
-/// One more is visited for this many blocks of the event, which may be new runs.
+/// One more run is visited for this many blocks of the event, which may be new runs.
 pub(super) const BLOCKS_FOR_VISIT: usize = 64;
 
 impl Writer {
-    /// Forgets all that the rank holds, and says how many blocks that was. The rank is not in use any
-    /// more: it gets another slot when it comes back.
+    /// Clears a rank and returns the number of blocks that it held. The slot is retired: the rank gets another one
+    /// when it returns.
     pub(super) fn clear(&mut self, slot: RankSlot) -> u64 {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
@@ -44,9 +44,8 @@ impl Writer {
         blocks as u64
     }
 
-    /// Goes on with what is left over: chains whose trimming was put off, runs of ranks that were cleared, blocks behind
-    /// holes when there are too many, memory. Takes about as many steps as it is asked to, each a run or as much as one, and says
-    /// whether anything is left.
+    /// Does deferred work: trimming of long chains, runs of cleared ranks, blocks behind gaps beyond the limit,
+    /// memory to free. Takes about `visits` steps, each a run or the equivalent. Returns whether more work is left.
     pub(in crate::designs::run) fn do_maintenance(&mut self, visits: usize) -> bool {
         let mut left = visits;
         while left > 0 {
@@ -59,7 +58,7 @@ impl Writer {
         self.has_maintenance()
     }
 
-    /// Finishes it.
+    /// Does all deferred work.
     pub(in crate::designs::run) fn finish_maintenance(&mut self) {
         while self.do_maintenance_step() > 0 {}
     }
@@ -68,7 +67,7 @@ impl Writer {
         !self.retired.is_empty() || !self.trim_queue.is_empty() || !self.reclaim_queue.is_empty() || self.is_pruning()
     }
 
-    /// Does the next piece of it, and says how many runs that was.
+    /// Does one piece of deferred work and returns its steps.
     fn do_maintenance_step(&mut self) -> usize {
         if !self.trim_queue.is_empty() {
             return self.trim_next_queued();
@@ -88,7 +87,7 @@ impl Writer {
         usize::from(self.is_pruning())
     }
 
-    /// Goes on with what a cleared rank has left behind.
+    /// Releases one run of a cleared rank.
     fn release_retired(&mut self) -> usize {
         let Some(&slot) = self.retired.front() else { return 0 };
         match self.ranks.get_mut(slot).runs.pop() {
@@ -101,14 +100,15 @@ impl Writer {
         }
     }
 
-    /// Finishes what cleared ranks have left behind, and trims all chains.
+    /// Releases all runs of cleared ranks and trims all chains.
     pub(super) fn release_all_retired(&mut self) {
         while !self.trim_queue.is_empty() || !self.retired.is_empty() {
             self.do_maintenance_step();
         }
     }
 
-    /// Ends and intervals only: the rank itself counts no more. Says how many runs were trimmed.
+    /// Releases a run of a cleared rank: only ends and intervals, because the rank's counters no longer matter.
+    /// Returns the number of trimmed runs.
     pub(super) fn release_run_of_retired(&mut self, slot: RankSlot, run: RunId) -> usize {
         self.steps.take(1);
         let state = self.runs.get(run);

@@ -1,8 +1,7 @@
-//! Which blocks of one run a rank holds in each tier, where that is more than one interval from the
-//! start: after a removal from the middle, or when several tiers are in use.
+//! Coverage of a run by a rank: the blocks that the rank holds in each tier.
 //!
-//! A run has one list for all of its ranks, in order, as long as it is short. It mostly fits two lines of the cache, and then
-//! it lies in them.
+//! A rank nearly always holds one interval from the start. After a removal from the middle, or with several tiers in
+//! use, it is an exception with a list of intervals ([`super::exceptions`]).
 
 use std::fmt;
 use std::ops::Range;
@@ -11,8 +10,8 @@ use crate::designs::run::published::layout::RUN_BLOCKS_MAX;
 use crate::designs::run::published::rank_table::RankSlot;
 use crate::{PerTier, Tier};
 
-/// Blocks next to each other that a rank holds in a tier, in a word: rank (32 bits), tier (8), start (12), end (12). So
-/// words in order are intervals by rank, tier and offset.
+/// Consecutive blocks that a rank holds in a tier, packed into a word: rank (32 bits), tier (8), start (12), end
+/// (12). The order of the words is by rank, tier and offset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Interval(u64);
 
@@ -60,7 +59,7 @@ impl fmt::Debug for Interval {
     }
 }
 
-/// Where the intervals that start with these bits are among intervals in order. Mostly all of them do.
+/// Range of the intervals that start with these bits in a sorted list. Mostly all of them do.
 #[inline]
 pub(super) fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usize> {
     let key_of = |interval: &Interval| interval.0 >> shift;
@@ -74,22 +73,22 @@ pub(super) fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usi
     start..start + intervals[start..].partition_point(|interval| key_of(interval) == key)
 }
 
-/// What a rank holds of a run.
+/// The blocks of a run that a rank holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Coverage<'a>(pub(super) CoverageForm<'a>);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CoverageForm<'a> {
-    /// One interval from the start at most.
+    /// At most one interval from the start.
     Plain(Option<Interval>),
     Exception(&'a [Interval]),
 }
 
 impl Coverage<'_> {
-    /// Nothing at all.
+    /// No blocks.
     pub(super) const NOTHING: Self = Self(CoverageForm::Plain(None));
 
-    /// An interval from the start in one tier.
+    /// One interval from the start in one tier.
     pub(super) fn plain(rank: RankSlot, tier: Tier, end: u16) -> Self {
         Self(CoverageForm::Plain((end > 0).then(|| Interval::new(rank, tier, 0..end))))
     }
@@ -101,7 +100,7 @@ impl Coverage<'_> {
         }
     }
 
-    /// The intervals of blocks that it holds, fastest tier first.
+    /// Intervals with their tiers, fastest tier first.
     pub(super) fn by_tier(&self) -> impl Iterator<Item = (Tier, Range<u16>)> {
         self.intervals().iter().map(|interval| (interval.tier(), interval.blocks()))
     }
@@ -122,7 +121,7 @@ impl Coverage<'_> {
         self.intervals().iter().any(|interval| interval.blocks().contains(&offset))
     }
 
-    /// How many blocks of some ranges no tier but this one holds.
+    /// Counts the blocks of some ranges that no tier but this one holds.
     pub(super) fn count_only_in(&self, tier: Tier, ranges: &[Range<u16>]) -> usize {
         if self.is_empty() || self.only_tier() == Some(tier) {
             return ranges.iter().map(Range::len).sum();
@@ -137,7 +136,7 @@ impl Coverage<'_> {
         self.intervals().iter().map(|interval| interval.end()).max().unwrap_or(0)
     }
 
-    /// Whether it is one interval from the start in `home`, or nothing.
+    /// Whether it is empty or one interval from the start in `home`.
     pub(super) fn is_plain(&self, home: Tier) -> bool {
         match self.intervals() {
             [] => true,
@@ -146,7 +145,7 @@ impl Coverage<'_> {
         }
     }
 
-    /// How many of the first blocks, all of which some tier holds, have each tier as the fastest.
+    /// Counts, by fastest tier, the first `blocks` blocks, each of which some tier holds.
     pub(super) fn fastest(&self, blocks: u16) -> PerTier<u32> {
         let mut counters = PerTier::default();
         let mut left: Vec<Range<u16>> = std::iter::once(0..blocks).collect();
@@ -161,13 +160,13 @@ impl Coverage<'_> {
         counters
     }
 
-    /// The tier of all that it holds, if it is one.
+    /// The only tier with blocks, if there is exactly one.
     fn only_tier(&self) -> Option<Tier> {
         let (first, last) = (self.intervals().first()?.tier(), self.intervals().last()?.tier());
         (first == last).then_some(first)
     }
 
-    /// How far the blocks go from the start when `slowest` and faster tiers are used together.
+    /// Number of leading blocks held in `slowest` and faster tiers together.
     pub(super) fn prefix_length(&self, slowest: Tier) -> u16 {
         if let (Some(first), Some(tier)) = (self.intervals().first(), self.only_tier()) {
             return if tier <= slowest && first.start() == 0 { first.end() } else { 0 };
@@ -183,7 +182,7 @@ impl Coverage<'_> {
     }
 }
 
-/// What a rank holds of a run in one tier, in order.
+/// Intervals of a rank in one tier of a run, in order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Intervals<'a>(&'a [Interval]);
 
@@ -196,14 +195,14 @@ impl Intervals<'_> {
         self.containing(offset).is_some()
     }
 
-    /// The interval that an offset is in, and the end of the one before it.
+    /// The interval that contains an offset, and the end of the interval before it.
     pub(super) fn containing(self, offset: u16) -> Option<(Range<u16>, Option<u16>)> {
         let until_here = &self.0[..self.0.partition_point(|interval| interval.start() <= offset)];
         let (last, before) = until_here.split_last()?;
         last.blocks().contains(&offset).then(|| (last.blocks(), before.last().map(|interval| interval.end())))
     }
 
-    /// A range cut into the parts that are covered and those that are not, in order.
+    /// Splits a range into covered parts and gaps, in order.
     pub(super) fn parts(self, range: Range<u16>) -> Vec<(Range<u16>, Part)> {
         let mut parts = Vec::new();
         let mut from = range.start;
@@ -219,7 +218,7 @@ impl Intervals<'_> {
     }
 }
 
-/// Whether some part of a range is in the intervals.
+/// Whether a part of a range is covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Covered,

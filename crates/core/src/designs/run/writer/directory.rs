@@ -1,10 +1,10 @@
-//! From an engine's names to blocks: one hash table for each hash domain.
+//! Directory of a hash domain: a hash table from sequence hashes to blocks.
 //!
-//! The table is cut into segments by the upper bits of the names' tags; a segment that is full is
-//! doubled while it is small and split after that, so growing never costs more than one segment.
+//! The upper bits of a hash's tag select a segment. A full segment is doubled while it is small and split after that,
+//! so growth never costs more than one segment.
 //!
-//! Names come and go in rows. Where each of a row belongs is worked out once, ahead of its turn, and asked for from
-//! memory: see [`Row`].
+//! Sequence hashes are inserted and removed in batches. The location of each hash of a batch is computed once, ahead
+//! of its use, and prefetched: see [`PrefetchBatch`].
 
 use super::directory_line::{Hash, ProbeStart};
 use super::segment::Segment;
@@ -13,31 +13,31 @@ use crate::SequenceHash;
 use crate::designs::run::published::layout::{Position, RunId};
 use crate::keyed::HashKey;
 
-/// Names whose lines are asked for together: a few lines of names.
+/// Sequence hashes whose lines are prefetched together: a few lines of a column.
 const BATCH_SEQUENCES: usize = 3 * LINE_SEQUENCES;
 
-/// Sequence hash → place, for the names of one domain.
+/// Map from sequence hash to position, for one domain.
 #[derive(Debug)]
 pub(super) struct Directory {
     segments: Vec<Segment>,
     /// Segment by the upper `depth` bits of the tag.
     index: Vec<u32>,
     depth: u32,
-    /// The segment that was last looked at for memory to give back.
+    /// The segment that was last examined for shrinking.
     last_examined: usize,
     key: HashKey,
-    /// Of the segments and the index.
+    /// Bytes of the segments and the index.
     bytes: usize,
 }
 
-/// Where a name belongs in a directory until that grows.
+/// Location of a sequence hash in a directory, valid until the directory grows.
 #[derive(Debug, Clone, Copy, Default)]
 struct HashLocation {
     segment: u32,
     start: ProbeStart,
 }
 
-/// Some names on their way into a directory or out of it, each with what is to be done with it.
+/// Sequence hashes to be inserted or removed, each with an operand.
 #[derive(Debug)]
 struct PrefetchBatch<T> {
     entries: [(HashLocation, T); BATCH_SEQUENCES],
@@ -45,7 +45,7 @@ struct PrefetchBatch<T> {
 }
 
 impl<T: Copy> PrefetchBatch<T> {
-    /// An empty row; `nothing` is only there to be written over.
+    /// Creates an empty batch; `nothing` is a placeholder.
     fn new(nothing: T) -> Self {
         Self { entries: [(HashLocation::default(), nothing); BATCH_SEQUENCES], count: 0 }
     }
@@ -59,8 +59,8 @@ impl<T: Copy> PrefetchBatch<T> {
     }
 }
 
-/// Two rows for each way: what is in one has its turn while the other comes from memory. They are kept, because short
-/// events would spend a twentieth of their time on making them.
+/// Two batches for each direction: one is processed while the other is loaded from memory. They are kept, because
+/// allocating them would take a twentieth of the time of a short event.
 #[derive(Debug)]
 pub(super) struct PrefetchBatches {
     inserts: [PrefetchBatch<SequenceHash>; 2],
@@ -76,7 +76,7 @@ impl Default for PrefetchBatches {
 }
 
 impl Directory {
-    /// An empty directory; `key` is the key of its hash.
+    /// Creates an empty directory; `key` is the key of its hash.
     pub(super) fn new(key: HashKey) -> Self {
         let mut directory =
             Self { segments: vec![Segment::default()], index: vec![0], depth: 0, last_examined: 0, key, bytes: 0 };
@@ -84,7 +84,7 @@ impl Directory {
         directory
     }
 
-    /// The hash of a name that a client may have chosen.
+    /// Hashes a sequence hash that a client may have chosen.
     #[inline]
     pub(super) fn hash(&self, sequence: SequenceHash) -> Hash {
         Hash::of(self.key, sequence)
@@ -107,27 +107,27 @@ impl Directory {
         &self.segments[location.segment as usize]
     }
 
-    /// Where the block with this name is.
+    /// Finds the block with this sequence hash.
     #[inline]
     pub(super) fn find(&self, sequences: &SequenceColumns, sequence: SequenceHash) -> Option<(Position, LineId)> {
         let location = self.locate(sequence);
         self.segment(location).find(sequences, sequence, location.start)
     }
 
-    /// Asks for the line of a name that is looked for soon.
+    /// Prefetches the directory line of a sequence hash.
     #[inline]
     pub(super) fn prefetch(&self, sequence: SequenceHash) {
         let location = self.locate(sequence);
         self.segment(location).prefetch(location.start);
     }
 
-    /// Asks for the lines of names in which a name may stand, once the directory's own line has come.
+    /// Prefetches the column lines that may contain a sequence hash, once the directory's own line is in the cache.
     pub(super) fn prefetch_sequences(&self, sequences: &SequenceColumns, sequence: SequenceHash) {
         let location = self.locate(sequence);
         self.segment(location).candidates(location.start).for_each(|line| sequences.prefetch(line));
     }
 
-    /// Gives the next blocks of a column their names, up to the first name that is known already.
+    /// Appends sequence hashes to a column, up to the first one that the directory already has.
     pub(super) fn extend(
         &mut self,
         (sequences, directory_batches): (&mut SequenceColumns, &mut PrefetchBatches),
@@ -156,8 +156,8 @@ impl Directory {
         }
     }
 
-    /// Works out where the next names belong, asks for their lines, and makes room there for as many and `others`. Says
-    /// whether anything grew for that.
+    /// Computes the locations of the next sequence hashes, prefetches their lines, and grows their segments until
+    /// there is room for these hashes and `others` more. Returns whether a segment grew.
     fn fill(
         &mut self,
         batch: &mut PrefetchBatch<SequenceHash>,
@@ -189,7 +189,7 @@ impl Directory {
         self.locate_again(batch);
     }
 
-    /// Works out anew where the names of a row belong, after something grew.
+    /// Computes the locations of a batch again, after a segment grew.
     #[cold]
     fn locate_again(&self, batch: &mut PrefetchBatch<SequenceHash>) {
         for (location, sequence) in &mut batch.entries[..batch.count] {
@@ -197,7 +197,8 @@ impl Directory {
         }
     }
 
-    /// Takes in names that are written into a line, up to the first that is known already. Says how many.
+    /// Inserts sequence hashes that are written into a line, up to the first one that the directory already has.
+    /// Returns how many it inserted.
     #[inline]
     fn insert_hashed(
         &mut self,
@@ -208,7 +209,7 @@ impl Directory {
         for (inserted, &(location, sequence)) in new.iter().enumerate() {
             let segment = &mut self.segments[location.segment as usize];
             if !segment.put_new(location.start, line) {
-                // Names of this line are not valid yet.
+                // The hashes of this line are not valid yet.
                 let comes_again = || new[..inserted].iter().any(|&(_, before)| before == sequence);
                 if segment.find(sequences, sequence, location.start).is_some() || comes_again() {
                     return inserted;
@@ -219,7 +220,7 @@ impl Directory {
         new.len()
     }
 
-    /// Grows the segment of a name until there is room for so many more.
+    /// Grows the segment of a sequence hash until it has room for `count` more.
     fn make_room(&mut self, sequences: &SequenceColumns, sequence: SequenceHash, count: usize) {
         loop {
             let at = self.segment_of(self.hash(sequence)) as usize;
@@ -241,7 +242,7 @@ impl Directory {
         self.bytes = self.bytes + split_off + self.segments[at].bytes() + self.index_bytes() - before;
     }
 
-    /// Forgets the names of these lines, from the last one on.
+    /// Removes the sequence hashes of these lines, last line first.
     pub(super) fn forget<'a>(
         &mut self,
         directory_batches: &mut PrefetchBatches,
@@ -271,8 +272,8 @@ impl Directory {
         batch.count = 0;
     }
 
-    /// Makes room for `count` names more wherever one of these belongs, if that takes no more than
-    /// `bytes_max` more bytes. Says how many it took, as an error when more are needed.
+    /// Grows the segments of these sequence hashes until each has room for `count` more, within `bytes_max`
+    /// additional bytes. Returns the additional bytes, as an error if more would be needed.
     pub(super) fn reserve(
         &mut self,
         sequences: &SequenceColumns,
@@ -284,7 +285,7 @@ impl Directory {
             let hash = self.hash(sequence);
             let mut at = self.segment_of(hash) as usize;
             while !self.segments[at].has_room_for(count) {
-                // Growing needs as much again for a moment.
+                // Growth temporarily needs as much memory again.
                 let taken = self.bytes - before;
                 if taken + 2 * (self.segments[at].bytes() + self.index_bytes()) > bytes_max {
                     return Err(taken);
@@ -296,8 +297,7 @@ impl Directory {
         Ok(self.bytes - before)
     }
 
-    /// Looks at the next segment, and halves it if hardly anything is left in it. Says how many bytes that
-    /// gave back.
+    /// Examines the next segment and halves it if it is nearly empty. Returns the bytes freed.
     pub(super) fn shrink_next(&mut self, sequences: &SequenceColumns) -> usize {
         self.last_examined = (self.last_examined + 1) % self.segments.len();
         let segment = &mut self.segments[self.last_examined];
@@ -310,7 +310,7 @@ impl Directory {
         given_back
     }
 
-    /// What is to be given back.
+    /// Takes the segments, to be freed.
     pub(super) fn into_segments(self) -> Vec<Segment> {
         self.segments
     }
@@ -319,7 +319,7 @@ impl Directory {
         self.segments.iter().all(Segment::is_empty)
     }
 
-    /// Bytes that it takes. Cheap.
+    /// Bytes of the directory. Constant time.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -337,7 +337,7 @@ impl Directory {
             self.index = self.index.iter().flat_map(|&segment| [segment, segment]).collect();
             self.depth += 1;
         }
-        // All places of the index that start with the bits of the upper half.
+        // All entries of the index that start with the bits of the upper half.
         let width = 1_usize << (self.depth - depth);
         self.index[prefix * width..(prefix + 1) * width].fill(new);
     }
@@ -352,7 +352,7 @@ mod tests {
     use crate::designs::run::effort::{self, Effort};
     use crate::designs::run::published::layout::RunId;
 
-    /// Most lines of slots that a search for one of these names looks at, in a directory with all of them.
+    /// The most slot lines that a search for one of these sequence hashes reads, in a directory with all of them.
     fn longest_search(key: HashKey, chosen: &[SequenceHash]) -> usize {
         let (mut directory, mut sequences, mut directory_batches) =
             (Directory::new(key), SequenceColumns::new(key), PrefetchBatches::default());
@@ -371,7 +371,7 @@ mod tests {
         chosen.iter().map(search).max().unwrap_or(0)
     }
 
-    /// Names that an engine has chosen, by a hash that it can compute, to belong in one line.
+    /// An engine chooses sequence hashes that belong in one line under a known key.
     #[test]
     fn chosen_sequence_hashes_do_not_cluster_under_a_secret_key() {
         let belongs_there = |sequence: &SequenceHash| Hash::of(HashKey::FIXED, *sequence).home_of_test() == (0, 0);
@@ -384,7 +384,7 @@ mod tests {
         }
     }
 
-    /// Columns of a few names each, which come and go at random; the directory knows just those.
+    /// Short columns grow and shrink at random; the directory has exactly their sequence hashes.
     #[test]
     fn the_directory_finds_exactly_the_inserted_sequence_hashes() {
         let key = HashKey::FIXED;
@@ -397,7 +397,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let run = (random >> 33) as usize % columns.len();
             let column = &mut columns[run];
-            // More come than go, and every fourth name is one of few.
+            // More inserts than removals, and every fourth sequence hash is one of few.
             if random >> 20 & 3 > 0 && column.len < 40 {
                 let sequence = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
                 let offset = column.len;

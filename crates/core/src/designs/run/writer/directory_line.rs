@@ -14,7 +14,7 @@ use crate::keyed::HashKey;
 pub(super) const SLOTS: usize = 10;
 pub(super) const TAG_BITS: u32 = 16;
 
-/// A name's hash: tag, and line in its segment.
+/// Keyed hash of a sequence hash: a tag, and a line in its segment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Hash(u64);
 
@@ -34,39 +34,39 @@ impl Hash {
         (self.0 >> TAG_BITS) as usize & (lines - 1)
     }
 
-    /// Where the name belongs in a segment of so many lines.
+    /// Where a search starts in a segment of `lines` lines.
     #[inline]
     pub(super) fn probe_start(self, lines: usize) -> ProbeStart {
         ProbeStart { home: self.home(lines) as u32, tag: self.tag() }
     }
 
-    /// Its line among few, and the tag's kind: where it belongs in any small segment.
+    /// Home line and kind of tag: the same in every small segment.
     #[cfg(all(test, not(loom)))]
     pub(super) fn home_of_test(self) -> (usize, u16) {
         (self.home(256), self.tag() & 3)
     }
 
-    /// The first bits of the tag.
+    /// The upper bits of the tag.
     #[inline]
     pub(super) fn upper(self, bits: u32) -> usize {
         (u32::from(self.tag()) >> (TAG_BITS - bits)) as usize
     }
 }
 
-/// Where a name belongs in a segment of a certain size, and the tag that it has there.
+/// Home line of a sequence hash in a segment of a certain size, and its tag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ProbeStart {
     pub(super) home: u32,
     pub(super) tag: u16,
 }
 
-/// What a slot holds: a line of names, and how far from the line where it belongs the slot is.
+/// Content of a slot: a line of sequence hashes, and the distance of the slot from its home line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(transparent)]
 pub(super) struct SlotEntry(u32);
 
 impl SlotEntry {
-    /// So many lines or more.
+    /// Displacement of this many lines or more.
     pub(super) const FAR: usize = 7;
 
     pub(super) fn new(line: LineId, displacement: usize) -> Self {
@@ -83,9 +83,9 @@ impl SlotEntry {
     }
 }
 
-/// How many names belong in a line or before it and stand behind it: a counter for each of four kinds of tags, so that
-/// most names need not be looked for further where some have overflowed. A counter that is at its end stays there until
-/// its segment grows: then it only says that there may be some.
+/// Counts the sequence hashes whose home is this line or an earlier one and that lie behind this line: four counters
+/// by kind of tag, so that most searches can stop here even if some hashes were displaced. A saturated counter stays
+/// saturated until its segment grows; it then only means that there may be some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(super) struct Overflow(u16);
@@ -109,7 +109,7 @@ impl Overflow {
         }
     }
 
-    /// A name with this tag, which was added, is gone.
+    /// Counts the removal of a sequence hash with this tag that was added before.
     pub(super) fn subtract(&mut self, tag: u16) {
         let count = self.count(tag);
         assert_ne!(count, 0, "the sequence hash is in the directory");
@@ -133,7 +133,7 @@ impl Line {
     /// Slots in use with this tag, as bits.
     #[inline]
     pub(super) fn with_tag(&self, tag: u16) -> u32 {
-        // Ten tags, and six words of something else: slots that are none are not in use.
+        // Ten tags and six words of other fields: bits beyond the slots are never in use.
         let [first, second, ..]: &[[u16; 8]; 4] = bytemuck::cast_ref(self);
         equal_to([first, second], tag) & u32::from(self.used)
     }
@@ -151,8 +151,8 @@ impl Line {
         self.entries[slot] = hash_line;
     }
 
-    /// A slot of a name with this tag that stands in that line of names. Two names may share both: then their
-    /// slots are alike, and either will do.
+    /// A slot with this tag that refers to that line of sequence hashes. Two hashes may share both; then their slots
+    /// are equal, and either one will do.
     #[inline]
     pub(super) fn slot_of(&self, tag: u16, hash_line: LineId) -> Option<usize> {
         let mut candidates = self.with_tag(tag);
@@ -177,22 +177,22 @@ impl Line {
         self.used & self.tags.iter().enumerate().map(has_bit).fold(0, |slots, slot| slots | slot)
     }
 
-    /// Slots in use that belong to another line.
+    /// Slots in use whose home is another line.
     pub(super) fn displaced(&self) -> u16 {
         let is_displaced = |(slot, hash_line): (usize, &SlotEntry)| u16::from(hash_line.displacement() > 0) << slot;
         self.used & self.entries.iter().enumerate().map(is_displaced).fold(0, |slots, slot| slots | slot)
     }
 
-    /// Tags and places of the slots in use.
+    /// Tags and entries of the slots in use.
     pub(super) fn slots(&self) -> impl Iterator<Item = (u16, SlotEntry)> {
         ones(self.used).map(|slot| (self.tags[slot], self.entries[slot]))
     }
 }
 
-/// Which of sixteen words are this one, as bits.
+/// Compares sixteen words with one word; equal ones as bits.
 #[inline]
 pub(super) fn equal_to(words: [&[u16; 8]; 2], word: u16) -> u32 {
-    // The compiler makes vector code of the comparison by itself, but goes a long way from there to the bits.
+    // The compiler vectorises the comparison, but not the conversion to bits.
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::core_arch::x86::Sse2::try_new() {
         let wanted = simd._mm_set1_epi16(word as i16);
@@ -202,7 +202,7 @@ pub(super) fn equal_to(words: [&[u16; 8]; 2], word: u16) -> u32 {
     words.into_iter().flatten().enumerate().fold(0, |equal, (at, &other)| equal | u32::from(other == word) << at)
 }
 
-/// The numbers of the bits that are set.
+/// Numbers of the set bits.
 pub(super) fn ones(bits: u16) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)))
         .take_while(|&bits| bits != 0)

@@ -1,11 +1,11 @@
-//! Hash domains: which engines call the same prefix the same.
+//! Hash domains: groups of engines that give the same prefix the same sequence hash.
 //!
-//! Engines with one hash seed share a directory and one column of names a run: another replica of a
-//! prefix then costs one holding and no name. Nobody says which seed an engine has; it shows. A rank
-//! joins the domain that knows its first block, or one that does not contradict it. When it
-//! contradicts its domain later — another name for a known content, another meaning of a known name —
-//! it goes to a domain that agrees with all that it holds, or to one of its own. It keeps every
-//! holding meanwhile: runs belong to no domain.
+//! Engines with one hash seed share a directory and one column of sequence hashes for each run. Another replica of a
+//! prefix then costs one holding and no sequence hash. No engine publishes its seed; the index infers it. A rank
+//! joins the domain that knows its first block, or one that does not contradict it. A rank contradicts its domain
+//! when it stores a known block under another sequence hash, or another block under a known one. It then moves to a
+//! domain that agrees with everything that it holds, or to a new one. It keeps every holding meanwhile, because runs
+//! belong to no domain.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -24,45 +24,45 @@ use crate::designs::run::published::rank_table::RankSlot;
 use crate::keyed::HashKey;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
-/// Domains that are asked whether they know a name, the largest first. In a fleet with more of them that all have few ranks,
-/// a rank may get a domain of its own although another one names alike: that costs memory and changes no answer.
+/// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a
+/// rank may get a domain of its own although another one agrees with it: that costs memory and changes no answer.
 const ASKED_MAX: usize = 256;
 
-/// One domain.
+/// One hash domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) directory: Directory,
-    /// Ranks in it.
+    /// Number of ranks in it.
     members: usize,
-    /// Runs that are still to be trimmed for it; until then it exists.
-    pub(super) trim_queue: usize,
+    /// Deferred trims of runs on its behalf; the domain exists until they are done.
+    pub(super) queued_trims: usize,
     /// The rank that joined last.
     newest: Option<RankSlot>,
 }
 
 impl Domain {
     fn new(key: HashKey) -> Self {
-        Self { directory: Directory::new(key), members: 0, trim_queue: 0, newest: None }
+        Self { directory: Directory::new(key), members: 0, queued_trims: 0, newest: None }
     }
 
-    /// The domain's rank, if there is only one and it is known.
+    /// The domain's rank, if there is exactly one and it is known.
     pub(super) fn only_member(&self) -> Option<RankSlot> {
         self.newest.filter(|_| self.members == 1)
     }
 }
 
-/// Every domain.
+/// All domains.
 #[derive(Debug)]
 pub(super) struct Domains {
     domains: Vec<Option<Domain>>,
     free: Vec<DomainId>,
-    /// Those with ranks in them, by how many.
+    /// Domains with ranks, by the number of ranks.
     by_members: BTreeSet<(Reverse<usize>, DomainId)>,
     key: HashKey,
 }
 
 impl Domains {
-    /// None yet; `key` is the key of their directories' hash.
+    /// Creates an empty set of domains; `key` is the key of their directories' hash.
     pub(super) fn new(key: HashKey) -> Self {
         Self { domains: Vec::new(), free: Vec::new(), by_members: BTreeSet::new(), key }
     }
@@ -82,7 +82,7 @@ impl Domains {
         self.domains[domain.0 as usize].as_mut().expect("a domain with members exists")
     }
 
-    /// Whether no more than one rank is in the domain.
+    /// Whether at most one rank is in the domain.
     pub(super) fn has_single_rank(&self, domain: DomainId) -> bool {
         self.get(domain).members <= 1
     }
@@ -126,7 +126,7 @@ impl Domains {
         self.domains.len() - self.free.len()
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         let segments = self.domains.into_iter().flatten().flat_map(|domain| domain.directory.into_segments());
         segments.map(|segment| freeing_steps(segment.bytes()))
@@ -138,7 +138,7 @@ impl Domains {
 }
 
 impl Writer {
-    /// Takes in a rank that holds nothing yet; none when there are too many holders.
+    /// Adds a rank that holds nothing yet; none if the limit of holders is reached.
     pub(super) fn join(
         &mut self,
         rank: WorkerRank,
@@ -159,8 +159,8 @@ impl Writer {
         Some(slot)
     }
 
-    /// The domain for a rank whose first event is this: one that knows the block, else the largest one
-    /// that does not call it something else. Costs a search in the directories of [`ASKED_MAX`] domains.
+    /// Chooses the domain for a rank from its first event: one that knows the block, else the largest one that does
+    /// not contradict it. Searches the directories of at most [`ASKED_MAX`] domains.
     fn domain_for(&mut self, parent: Option<SequenceHash>, first: &Block) -> DomainId {
         if parent.is_none()
             && let Some(domain) = self.domain_that_starts_with(first)
@@ -178,7 +178,7 @@ impl Writer {
             match located {
                 Some(BlockLookup::Found(_)) => return domain,
                 Some(BlockLookup::OtherHash | BlockLookup::OtherPosition(_)) => {}
-                // Knowing the parent is a sign of kinship, knowing nothing is none.
+                // A domain that knows the parent is preferred to one that knows nothing.
                 Some(BlockLookup::WithoutHash(_) | BlockLookup::Absent) | None => {
                     let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
                     if best.is_none_or(|(best, _)| best < preference) {
@@ -196,7 +196,7 @@ impl Writer {
         starts.filter_map(|position| self.domain_of_first(position.run, first.sequence)).next()
     }
 
-    /// A domain that calls the first block of a run so.
+    /// A domain in which the first block of a run has this sequence hash.
     fn domain_of_first(&self, run: RunId, sequence: SequenceHash) -> Option<DomainId> {
         if let Some(retention) = self.retention(run).filter(|retention| retention.has_domains()) {
             self.steps.take(1);
@@ -213,16 +213,16 @@ impl Writer {
         domain
     }
 
-    /// A rank that holds nothing with the domain's names any more leaves it.
+    /// Removes a rank that no longer holds blocks under the domain's sequence hashes.
     pub(super) fn leave_domain(&mut self, domain: DomainId, rank: RankSlot) {
         self.domains.leave(domain, rank);
         self.end_domain_if_empty(domain);
     }
 
-    /// A domain goes with its last rank, or with its last name.
+    /// Frees a domain after its last rank has left and its last deferred trim is done.
     pub(super) fn end_domain_if_empty(&mut self, domain: DomainId) {
         let state = self.domains.get(domain);
-        if state.members > 0 || state.trim_queue > 0 {
+        if state.members > 0 || state.queued_trims > 0 {
             return;
         }
         debug_assert!(state.directory.is_empty(), "a domain drops its sequence hashes before their blocks go");
@@ -233,8 +233,8 @@ impl Writer {
         self.reclaim_queue.push(Garbage::Directory(state.directory.into_segments()), bytes);
     }
 
-    /// Moves a rank that contradicts its domain to another: to one that knows `hint`, if it agrees with
-    /// all that the rank holds, else to a new one. No reader sees any of it. Costs what the rank holds.
+    /// Moves a rank that contradicts its domain to another one: to a domain that knows `hint` and agrees with
+    /// everything that the rank holds, else to a new one. Invisible to readers. Costs what the rank holds.
     pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>) {
         let old = self.ranks.get(slot).domain;
         let area = self.runs_with_ancestors(slot);
@@ -265,8 +265,8 @@ impl Writer {
         self.leave_domain(old, slot);
     }
 
-    /// The runs that a rank holds something of, and those above them, each with the number of blocks
-    /// whose names the rank needs; runs above come first.
+    /// The runs of which a rank holds blocks, and their ancestors, each with the number of blocks whose sequence
+    /// hashes the rank needs; ancestors come first.
     fn runs_with_ancestors(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
         let mut needed: FxHashMap<RunId, u16> = FxHashMap::default();
         for run in self.runs_of(slot) {
@@ -291,7 +291,8 @@ impl Writer {
         above.take_while(|&run| run != RunId::NONE).count()
     }
 
-    /// Whether a domain has no other name for any of these blocks and no other meaning of their names.
+    /// Whether a domain has neither another sequence hash for any of these blocks nor another block for their
+    /// sequence hashes.
     fn agrees(&self, area: &[(RunId, u16)], old_domain: DomainId, domain: DomainId) -> bool {
         area.iter().all(|&(run, count)| {
             let columns = &self.runs.get(run).columns;

@@ -1,8 +1,8 @@
-//! What goes when there is no room: the least valuable of some runs from which nothing hangs.
+//! Eviction: drops the least valuable of some runs without child runs.
 //!
-//! Whole runs go, because a record that is free holds whatever comes, and ends of chains only, so that no
-//! prefix that is left has lost its beginning. A look at a few runs chosen by chance finds one that is
-//! nearly the least valuable of all, and needs no order to be kept up.
+//! It evicts whole runs, because a free record can be reused for any content, and only ends of chains, so that no
+//! remaining prefix loses its beginning. A random sample of a few runs contains one that is close to the least
+//! valuable of all, and sampling needs no ordered structure.
 
 use std::ops::ControlFlow;
 
@@ -13,22 +13,22 @@ use crate::designs::run::published::rank_table::RankSlot;
 
 /// Runs that are compared.
 const CANDIDATES: usize = 16;
-/// Records that are looked at for them. Most are in use where memory is short.
+/// Records that are sampled to find them. Most records are in use when memory is short.
 const SAMPLED_MAX: usize = 16 * CANDIDATES;
-/// Records that are gone through in order when none of those may go.
+/// Records that are scanned in order when no sampled run can be evicted.
 const SCANNED_MAX: usize = 2_048;
-/// Holders that are told apart when a run is valued: one with more is as good as kept.
+/// Holders that are counted in the value of a run; with more, eviction is practically excluded.
 const HOLDERS_COUNTED_MAX: u32 = 256;
-/// What a block takes of names and of their directory.
+/// Bytes of a block's sequence hash and its directory entry.
 const BLOCK_BYTES: f32 = 22.0;
-/// What room for a block takes.
+/// Bytes of a block's local hash.
 const LOCAL_BYTES: f32 = 8.0;
-/// What a run takes beside its blocks: header, state, edge, value.
+/// Bytes of a run beside its blocks: header, state, edge, value.
 const RUN_BYTES: f32 = 200.0;
 
 impl Writer {
-    /// Forgets a run for all ranks that hold it, or for as many as it may. Says for how many, at least one; zero when there is
-    /// no run that may go.
+    /// Evicts a run for all ranks that hold it, or for at most `holders_max` of them. Returns the number of ranks, at
+    /// least one; zero if no run can be evicted.
     pub(super) fn evict(&mut self, holders_max: usize) -> usize {
         let Some(run) = self.least_valuable() else { return 0 };
         let state = self.runs.get(run);
@@ -66,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Ranks that hold something of a run, also those that are cleared; no more than this many.
+    /// Ranks that hold blocks of a run, including cleared ones; at most `holders_max`.
     fn holders_of(&self, run: RunId, holders_max: usize) -> Vec<RankSlot> {
         let mut slots = Vec::new();
         self.published.run(run).holdings().each_until(|holder, _| {
@@ -100,7 +100,7 @@ impl Writer {
                 break;
             }
         }
-        // Hardly any run is in use, or each has another behind it: the others are gone through, a part each time.
+        // Hardly any run is in use, or each has child runs: a part of the records is scanned in order.
         least.map(|(_, run)| run).or_else(|| self.next_evictable(touched))
     }
 
@@ -134,8 +134,8 @@ impl Writer {
         state.len > 0 && state.children == 0 && Some(run) != self.bounded.as_ref().map(|bounded| bounded.pinned)
     }
 
-    /// Hits that may be lost with a run, in blocks, for each byte that it takes: how often it was of use
-    /// lately, for how many who hold it.
+    /// Value of a run: expected hits lost with it, in blocks, for each byte that it takes. It grows with recent uses
+    /// and with the number of holders.
     fn value(&self, run: RunId) -> f32 {
         let Some(bounded) = &self.bounded else { return 0.0 };
         let len = f32::from(self.runs.get(run).len);

@@ -10,40 +10,40 @@ use crate::Tier;
 use crate::designs::run::effort::{self, Effort};
 use crate::designs::run::published::rank_table::RankSlot;
 
-/// All intervals of the ranks of a run that hold more than one from its start, by rank, tier and offset; disjoint, none
-/// touching the next.
+/// Intervals of all exceptional ranks of a run, by rank, tier and offset; disjoint and not adjacent.
 ///
-/// Few of them are one list. Many are a list for each rank: looking for a rank costs the logarithm of their number, and a
-/// change moves no other rank's intervals.
+/// A run with few intervals keeps them in one sorted list, which mostly fits into two inline cache lines. A run with
+/// many intervals has a list for each rank: finding a rank takes logarithmic time, and a change moves no other rank's
+/// intervals.
 #[derive(Debug)]
 pub(super) enum Exceptions {
     Few(SmallVec<[Interval; INLINE]>),
     Many(Box<ByRank>),
 }
 
-/// With the length and the form, two lines of the cache.
+/// With the length and the discriminant, two cache lines.
 const INLINE: usize = 14;
 const _: () = assert!(size_of::<Exceptions>() == 128);
 
-/// Intervals of one list of several ranks.
+/// Most intervals of one list for several ranks.
 const FEW_MAX: usize = 64;
-/// With no more than these, intervals of several ranks become one list again.
+/// With at most this many intervals, lists by rank become one list again.
 const FEW_MIN: usize = INLINE;
 
 /// A list of intervals for each of many ranks.
 #[derive(Debug, Default)]
 pub(super) struct ByRank {
     ranks: BTreeMap<RankSlot, OfRank>,
-    /// How many ranks end at each offset.
+    /// Number of ranks that end at each offset.
     ends: BTreeMap<u16, u32>,
     intervals: usize,
-    /// Bytes behind the lists.
+    /// Heap bytes of the lists.
     list_bytes: usize,
 }
 
 type OfRank = SmallVec<[Interval; 2]>;
 
-/// What an entry of a table of ranks takes, at worst.
+/// Upper bound on the bytes of an entry in the table of ranks.
 const RANK_BYTES: usize = 2 * (size_of::<RankSlot>() + size_of::<OfRank>());
 
 impl Default for Exceptions {
@@ -53,12 +53,12 @@ impl Default for Exceptions {
 }
 
 impl Exceptions {
-    /// What a rank of which something was known has now.
+    /// Remaining coverage of a rank that had an exception.
     pub(super) fn remaining(&self, rank: RankSlot) -> Coverage<'_> {
         self.of(rank).unwrap_or(Coverage::NOTHING)
     }
 
-    /// What is known of a rank, if anything is.
+    /// Coverage of a rank, if it is an exception.
     pub(super) fn of(&self, rank: RankSlot) -> Option<Coverage<'_>> {
         let of_rank = match self {
             Self::Few(list) => &list[span_of(list, u64::from(rank.0), RANK_SHIFT)],
@@ -67,7 +67,7 @@ impl Exceptions {
         (!of_rank.is_empty()).then_some(Coverage(CoverageForm::Exception(of_rank)))
     }
 
-    /// Every rank of which something is known, with that.
+    /// Every exceptional rank with its coverage.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
         let (few, many) = match self {
             Self::Few(list) => (&list[..], None),
@@ -84,7 +84,7 @@ impl Exceptions {
         }
     }
 
-    /// Intervals of all ranks.
+    /// Number of intervals of all ranks.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Few(list) => list.len(),
@@ -103,7 +103,7 @@ impl Exceptions {
         }
     }
 
-    /// Bytes behind the list.
+    /// Heap bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Self::Few(list) => list_bytes(list),
@@ -111,7 +111,7 @@ impl Exceptions {
         }
     }
 
-    /// The rank holds these blocks as well.
+    /// Adds blocks to a rank.
     pub(super) fn insert(&mut self, rank: RankSlot, tier: Tier, blocks: Range<u16>) {
         if let Self::Few(list) = self
             && list.len() >= FEW_MAX
@@ -124,7 +124,7 @@ impl Exceptions {
         }
     }
 
-    /// The rank does not hold these blocks: ranges in order, each of which it held as a whole.
+    /// Removes ranges of blocks from a rank. The ranges are in order, and the rank held each completely.
     pub(super) fn remove(&mut self, rank: RankSlot, tier: Tier, ranges: &[Range<u16>]) {
         match self {
             Self::Few(list) => remove(list, rank, tier, ranges),
@@ -133,7 +133,7 @@ impl Exceptions {
         self.shrink_if_few();
     }
 
-    /// Nothing is known of the rank.
+    /// Removes a rank.
     pub(super) fn clear(&mut self, rank: RankSlot) {
         match self {
             Self::Few(list) => {
@@ -195,7 +195,7 @@ impl ByRank {
     }
 }
 
-/// One more than the last offset of one rank's intervals: of each tier the last one counts.
+/// One more than the last offset of one rank's intervals: the last interval of each tier decides.
 fn intervals_end(list: &[Interval]) -> u16 {
     let last_of = |tier: Tier| list.partition_point(|interval| interval.tier() <= tier).checked_sub(1);
     Tier::ALL.into_iter().filter_map(last_of).map(|last| list[last].end()).max().unwrap_or(0)
@@ -205,7 +205,7 @@ fn list_bytes<A: smallvec::Array<Item = Interval>>(list: &SmallVec<A>) -> usize 
     if list.spilled() { list.capacity() * size_of::<Interval>() } else { 0 }
 }
 
-/// Adds blocks of a rank to intervals in order.
+/// Adds blocks of a rank to sorted intervals.
 fn insert<A: smallvec::Array<Item = Interval>>(list: &mut SmallVec<A>, rank: RankSlot, tier: Tier, blocks: Range<u16>) {
     let overlapping = overlapping(list, rank, tier, &blocks);
     let merged = list[overlapping.clone()]
@@ -214,7 +214,7 @@ fn insert<A: smallvec::Array<Item = Interval>>(list: &mut SmallVec<A>, rank: Ran
     replace(list, overlapping, &[Interval::new(rank, tier, merged)]);
 }
 
-/// Takes ranges out of intervals in order.
+/// Removes ranges from sorted intervals.
 fn remove<A: smallvec::Array<Item = Interval>>(
     list: &mut SmallVec<A>,
     rank: RankSlot,
@@ -241,7 +241,7 @@ fn remove<A: smallvec::Array<Item = Interval>>(
     replace(list, overlapping, &left);
 }
 
-/// Puts others where some intervals are: in their places as far as there are as many, which is nearly always all.
+/// Replaces some intervals by others, in place as far as possible, which is nearly always completely.
 fn replace<A: smallvec::Array<Item = Interval>>(list: &mut SmallVec<A>, old: Range<usize>, new: &[Interval]) {
     let (in_place, more) = new.split_at(new.len().min(old.len()));
     list[old.start..old.start + in_place.len()].copy_from_slice(in_place);
@@ -254,7 +254,8 @@ fn replace<A: smallvec::Array<Item = Interval>>(list: &mut SmallVec<A>, old: Ran
     }
 }
 
-/// Where those intervals of a rank in a tier are that blocks lie in or touch; an empty range where they would be.
+/// Range of a rank's intervals in a tier that overlap or touch `blocks`; an empty range at the insertion point if
+/// there are none.
 fn overlapping(list: &[Interval], rank: RankSlot, tier: Tier, blocks: &Range<u16>) -> Range<usize> {
     let starts_from = Interval::new(rank, tier, blocks.start..0);
     let starts_until = Interval::new(rank, tier, blocks.end..OFFSET_MASK as u16);
@@ -272,7 +273,7 @@ mod tests {
 
     const BLOCKS: u16 = 24;
 
-    /// Some ranks, few or many, hold and lose ranges of blocks at random, next to a set of blocks.
+    /// A few or many ranks hold and release random ranges, compared with a plain set of blocks.
     #[test]
     fn exceptions_equal_a_set_of_blocks() {
         let mut random = 1_u64;
@@ -283,7 +284,7 @@ mod tests {
         let (mut exceptions, mut plain) = (Exceptions::default(), BTreeSet::<(RankSlot, Tier, u16)>::new());
         let (mut was_many, mut was_few_again) = (false, false);
         for step in 0..60_000_u64 {
-            // Ranks come for a while, and go for a while.
+            // Ranks accumulate blocks for a while and then release them.
             let grows = step / 3_000 % 2 == 0;
             let (rank, tier) = (RankSlot(below(30) as u32), [Tier::Device, Tier::Disk][below(2) as usize]);
             let start = below(u64::from(BLOCKS)) as u16;
@@ -327,7 +328,7 @@ mod tests {
         assert!(was_many && was_few_again);
     }
 
-    /// What a rank changes costs what it has itself, however many others have exceptions.
+    /// A rank's change costs its own intervals, however many other ranks have exceptions.
     #[test]
     fn a_change_moves_no_intervals_of_other_ranks_beyond_the_inline_list() {
         let steps_among = |ranks: u32| {

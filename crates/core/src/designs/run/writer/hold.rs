@@ -1,8 +1,8 @@
-//! Who holds which blocks: the truth for the writer, and what of it readers see.
+//! Holdings of ranks: the writer's exact state, and the part of it that is published.
 //!
-//! A rank nearly always holds one interval from a run's start in its home tier. Then the published end
-//! is the truth. Anything else is an exception: intervals by tier, from which the ends of the rank's
-//! levels are worked out.
+//! A rank nearly always holds one interval from a run's start in its home tier. Then the published end is the exact
+//! state. Everything else is an exception: intervals by tier, from which the writer derives the ends of the rank's
+//! levels.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::designs::run::published::rank_table::{HolderAssignment, RankSlot};
 use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
 
 impl Writer {
-    /// How far the holder goes in a run.
+    /// End of the holder's interval in a run.
     #[inline]
     pub(super) fn end(&self, run: RunId, holder: Holder) -> u16 {
         self.published.run(run).holdings().end(holder)
@@ -27,7 +27,7 @@ impl Writer {
         self.runs.get(run).exceptions.as_ref()?.of(slot)
     }
 
-    /// Everything that the rank holds of a run.
+    /// The blocks of a run that the rank holds.
     pub(super) fn coverage(&self, run: RunId, slot: RankSlot) -> Coverage<'_> {
         self.exception(run, slot).unwrap_or_else(|| {
             let rank = self.ranks.get(slot);
@@ -35,7 +35,7 @@ impl Writer {
         })
     }
 
-    /// One more than the last offset that the rank holds of a run.
+    /// One more than the last offset that the rank holds in a run.
     pub(super) fn coverage_end(&self, run: RunId, slot: RankSlot) -> u16 {
         match self.exception(run, slot) {
             Some(coverage) => coverage.end(),
@@ -50,7 +50,7 @@ impl Writer {
         }
     }
 
-    /// The rank holds so many more copies of blocks that have their place.
+    /// Adds `copies` copies of blocks of a run to a rank.
     pub(super) fn hold(
         &mut self,
         slot: RankSlot,
@@ -117,8 +117,8 @@ impl Writer {
         applied
     }
 
-    /// The rank no longer holds any copy of blocks that it held in the tier: ranges in order. Whatever nobody needs any
-    /// more is trimmed.
+    /// Removes the last copy, in a tier, of blocks that the rank held there; `ranges` are in order. Trims blocks that
+    /// no rank or run needs any more.
     pub(super) fn release(&mut self, slot: RankSlot, run: RunId, ranges: &[Range<u16>], tier: Tier) {
         debug_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
         self.steps.take(1);
@@ -156,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Publishes an interval from the start in the home tier, instead of one that ended elsewhere.
+    /// Publishes an interval from the start in the home tier that replaces one with another end.
     pub(super) fn publish_plain(&mut self, slot: RankSlot, run: RunId, (old, end): (u16, u16)) {
         let rank = self.ranks.get(slot);
         let home = rank.home;
@@ -168,7 +168,8 @@ impl Writer {
         self.rank_retains(slot, run, (old, end));
     }
 
-    /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
+    /// Changes the coverage of a run by a rank, as an exception, and publishes the prefix length of each of its
+    /// levels.
     pub(super) fn change_coverage<R>(
         &mut self,
         slot: RankSlot,
@@ -177,7 +178,7 @@ impl Writer {
     ) -> R {
         let rank = self.ranks.get(slot);
         let (home, levels) = (rank.home, rank.levels);
-        // What is not an exception yet becomes one.
+        // A plain interval becomes an exception.
         let exception_end = self.exception(run, slot).map(|coverage| coverage.end());
         let plain = exception_end.is_none().then(|| 0..self.end(run, rank.home_holder()));
         let end_before = exception_end.or(plain.as_ref().map(|plain| plain.end)).unwrap_or(0);
@@ -209,13 +210,13 @@ impl Writer {
         result
     }
 
-    /// Changes how far a holder goes.
+    /// Publishes the end of a holder's interval.
     ///
-    /// One store, which readers may see or not. But a query adds what it finds in one run to what it
-    /// has found in the runs before. So that no sum is of different times, an end that opens or closes a
-    /// hole in what a holder has — blocks further down without those here — changes with the run's
-    /// version: who has read the run before and sees anything later starts again, and so does who
-    /// comes upon the change. A run that is held without the blocks above it opens a hole up there.
+    /// A change is one store, which a reader may or may not see. But a query adds the ends of several runs, and they
+    /// must belong to one moment. So an end that opens or closes a gap in a holder's coverage — the holder has blocks
+    /// further down without those here — changes together with the run's version: a reader that read the run before
+    /// and sees anything later starts again, and so does a reader that meets the change. A run that is held without
+    /// the blocks above it opens a gap above.
     pub(super) fn publish_end(&mut self, run: RunId, holder: Holder, end: u16) {
         let old = self.end(run, holder);
         if old == end {
@@ -255,7 +256,7 @@ impl Writer {
         }
     }
 
-    /// Notes that the rank holds something of a run of which it held nothing.
+    /// Lists a run of which the rank held nothing before.
     fn list(&mut self, slot: RankSlot, run: RunId) {
         let rank = self.ranks.get(slot);
         let room = rank.runs.capacity();
@@ -271,7 +272,7 @@ impl Writer {
         self.ranks.count_list_capacity(room, room_after);
     }
 
-    /// The runs that the rank holds something of, each once.
+    /// The runs of which the rank holds blocks, each once.
     pub(super) fn runs_of(&self, slot: RankSlot) -> Vec<RunId> {
         let rank = self.ranks.get(slot);
         let mut runs = rank.runs.clone();
@@ -285,12 +286,12 @@ impl Writer {
 
     fn add_copies(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) {
         if copies > 0 && !range.is_empty() {
-            // One copy is counted by the interval.
+            // The interval itself counts as one reference.
             self.change_copies(slot, run, (tier, range), |before| before.saturating_add(copies).min(u32::MAX - 1));
         }
     }
 
-    /// Changes how many copies beyond the first the rank has of blocks in a tier.
+    /// Changes the reference counts above one of blocks in a tier.
     pub(super) fn change_copies(
         &mut self,
         slot: RankSlot,
@@ -304,12 +305,12 @@ impl Writer {
         self.rare_bytes = self.rare_bytes + extra.bytes() - bytes_before;
     }
 
-    /// Copies of a block that the rank holds in the tier.
+    /// Reference count of a block that the rank holds in the tier.
     fn copies(&self, slot: RankSlot, position: Position, tier: Tier) -> u32 {
         1 + self.ranks.get(slot).reference_counts.of(position.run, position.offset, tier)
     }
 
-    /// Makes sure that the rank has a level for the tier; false when there are too many holders.
+    /// Adds a level for the tier if the rank has none; false if the limit of holders is reached.
     pub(super) fn use_tier(&mut self, slot: RankSlot, tier: Tier) -> bool {
         if self.ranks.get(slot).uses(tier) {
             return true;
@@ -327,7 +328,7 @@ impl Writer {
         true
     }
 
-    /// Tells readers which holders the rank has and what levels they answer for.
+    /// Publishes the holders of a rank and the levels that they cover.
     pub(super) fn publish_levels(&self, slot: RankSlot) {
         let levels = self.ranks.get(slot).levels;
         self.published.ranks.change(|table| {
@@ -339,7 +340,7 @@ impl Writer {
         });
     }
 
-    /// Everything that the rank holds, its names as its own domain has them.
+    /// Every block that the rank holds, with the sequence hashes of its own domain.
     pub(super) fn held_by(&self, slot: RankSlot) -> Vec<HeldBlock> {
         let rank = self.ranks.get(slot);
         let mut held: Vec<HeldBlock> = rank.waiting.iter().copied().collect();
@@ -349,7 +350,7 @@ impl Writer {
         held
     }
 
-    /// Adds what the rank holds of a run from an offset on.
+    /// Appends the blocks of a run that the rank holds from an offset on.
     pub(super) fn held_in(&self, slot: RankSlot, run: RunId, from: u16, held: &mut Vec<HeldBlock>) {
         let rank = self.ranks.get(slot);
         let coverage = self.coverage(run, slot);
@@ -371,7 +372,7 @@ impl Writer {
         }
     }
 
-    /// A block that the rank holds, placed or waiting.
+    /// A block that the rank holds, indexed or waiting.
     pub(super) fn held_block(&self, slot: RankSlot, sequence: SequenceHash) -> Option<HeldBlock> {
         let rank = self.ranks.get(slot);
         if let Some(waiting) = rank.waiting.get(sequence) {
@@ -386,7 +387,7 @@ impl Writer {
         (!copies.is_zero()).then(|| HeldBlock { sequence: sequence, parent, local: self.local_of(position), copies })
     }
 
-    /// One more copy in a tier of blocks that the rank holds somewhere.
+    /// Adds one copy in a tier to blocks that the rank holds somewhere.
     pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
         let mut applied = Applied::default();
         for &sequence in blocks {

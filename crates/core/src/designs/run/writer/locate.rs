@@ -1,4 +1,4 @@
-//! Where blocks are, by name and by neighbourhood, and how new ones get their place.
+//! Positions of blocks: lookup by sequence hash and by parent, and allocation of positions for new blocks.
 
 use super::Writer;
 use super::runs::DomainId;
@@ -12,7 +12,7 @@ use crate::designs::run::published::layout::{
 use crate::designs::run::widest::widest;
 use crate::{Block, LocalHash, SequenceHash};
 
-/// A named block and the line that its name stands in.
+/// Position of a block, and the line with its sequence hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
     pub(super) position: Position,
@@ -23,38 +23,38 @@ impl Cursor {
     pub(super) const ROOT: Self = Self { position: Position::ROOT, line: LineId::NONE };
 }
 
-/// Lines of names that are asked for ahead where a column is followed from its end.
+/// Lines that are prefetched ahead when a column is followed backward.
 const LINES_AHEAD: u32 = 4;
 
-/// What a domain knows of a block that follows a certain place.
+/// Result of a lookup of a block below a certain parent in a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockLookup {
-    /// This name stands for just that.
+    /// The sequence hash belongs to exactly this block.
     Found(Cursor),
-    /// The content is there, and the domain has no name for it yet.
+    /// The block exists, and the domain has no sequence hash for it yet.
     WithoutHash(Position),
-    /// Nobody has told of the content.
+    /// No such block exists.
     Absent,
-    /// The domain calls that content something else.
+    /// The domain has another sequence hash for the block.
     OtherHash,
-    /// The domain means another block by this name, at this place.
+    /// The domain has another block, at this position, under the sequence hash.
     OtherPosition(Position),
 }
 
 impl Writer {
-    /// The block that the domain calls so.
+    /// Finds the block with a sequence hash.
     #[inline]
     pub(super) fn find_sequence(&self, domain: DomainId, sequence: SequenceHash) -> Option<Cursor> {
         let (position, line) = self.domains.get(domain).directory.find(&self.sequences, sequence)?;
         Some(Cursor { position, line })
     }
 
-    /// The domain's name of a block that it has named.
+    /// The domain's sequence hash of a block that has one.
     pub(super) fn sequence_of(&self, domain: DomainId, position: Position) -> SequenceHash {
         self.sequences.at(&self.runs.get(position.run).columns.get(domain), position.offset)
     }
 
-    /// The domain's name of the block before one that it has named.
+    /// The domain's sequence hash of the parent of a block that has one.
     pub(super) fn parent_sequence(&self, domain: DomainId, position: Position) -> Option<SequenceHash> {
         let parent = self.parent_of(position);
         (parent != Position::ROOT).then(|| self.sequence_of(domain, parent))
@@ -71,8 +71,8 @@ impl Writer {
         LocalHash(self.published.run(position.run).locals()[usize::from(position.offset)].load(Relaxed))
     }
 
-    /// How many of `blocks` follow the cursor in its own run under the names that the domain knows,
-    /// and where the last of them is.
+    /// Counts how many of `blocks` follow the cursor in its own run under the domain's sequence hashes. Returns the
+    /// count and the last of them.
     pub(super) fn following_in_column(&self, domain: DomainId, at: Cursor, blocks: &[Block]) -> (usize, Cursor) {
         if at.position == Position::ROOT {
             return (0, at);
@@ -104,8 +104,8 @@ impl Writer {
         (known, cursor)
     }
 
-    /// How many of `names` precede the cursor one after the other in its own column, and where the last
-    /// of them is.
+    /// Counts how many of `sequences` precede the cursor, one after the other, in its own column. Returns the count
+    /// and the last of them.
     pub(super) fn preceding_in_column(&self, at: Cursor, sequences: &[SequenceHash]) -> (usize, Cursor) {
         let (mut cursor, mut count) = (at, 0);
         if sequences.len() > LINE_SEQUENCES {
@@ -129,7 +129,7 @@ impl Writer {
         (count, cursor)
     }
 
-    /// What is known of a block that is said to follow `parent`.
+    /// Looks up a block below `parent`.
     pub(super) fn locate(&self, domain: DomainId, parent: Position, block: &Block) -> BlockLookup {
         if let Some(found) = self.find_sequence(domain, block.sequence) {
             let fits = self.parent_of(found.position) == parent && self.local_of(found.position) == block.local;
@@ -146,7 +146,7 @@ impl Writer {
         if other_sequence { BlockLookup::OtherHash } else { BlockLookup::Absent }
     }
 
-    /// Every block with this content right after `parent`, the preferred one first: more than one are twins.
+    /// Every block with this local hash right after `parent`, the preferred one first. Several such blocks are twins.
     pub(super) fn followers(&self, parent: Position, local: LocalHash) -> Vec<Position> {
         let mut positions = Vec::new();
         if parent != Position::ROOT {
@@ -155,7 +155,7 @@ impl Writer {
                 positions.push(next);
             }
             if state.children == 0 || state.deepest_child < parent.offset {
-                // As at the end of a chain that grows: no need to look for an edge.
+                // The end of a growing chain: no edge can exist.
                 return positions;
             }
         }
@@ -173,8 +173,8 @@ impl Writer {
         positions
     }
 
-    /// Gives names to blocks whose content is there from `place` on, in its run: as many as agree, the
-    /// first of them at least, and not beyond a name that the domain knows.
+    /// Adds sequence hashes to existing blocks from `position` on, in its run: at least one, up to the first block
+    /// that differs or sequence hash that the domain already has.
     pub(super) fn extend_column(&mut self, domain: DomainId, position: Position, blocks: &[Block]) -> (usize, Cursor) {
         let Position { run, offset } = position;
         let state = self.runs.get(run);
@@ -185,9 +185,8 @@ impl Writer {
         self.push_sequences(domain, run, sequences_of(&blocks[..same]))
     }
 
-    /// Makes places for blocks that nobody has told of, in the run of `parent` if it ends there and
-    /// has room, else in a new one. Returns how many; the first of them at least, and not beyond the
-    /// end of a run or a name that the domain knows.
+    /// Appends new blocks to the run of `parent` if that ends there and has room, else to a new run. Returns how
+    /// many: at least one, up to the end of the run or to a sequence hash that the domain already has.
     pub(super) fn append(&mut self, domain: DomainId, parent: Position, blocks: &[Block]) -> (usize, Cursor) {
         let at_end = parent != Position::ROOT && parent.offset + 1 == self.runs.get(parent.run).len;
         let (run, start) = match at_end && usize::from(parent.offset) + 1 < parent.run.capacity() {
@@ -202,7 +201,7 @@ impl Writer {
         (count, last)
     }
 
-    /// With a new version of the run: whoever has read it without the flag starts again.
+    /// Changes the run's version, so that a reader that has read the run without the flag starts again.
     pub(super) fn set_flag(&mut self, run: RunId, flag: u64) {
         self.change_run(run, |run| {
             let info = run.record[INFO].load(Relaxed);
@@ -210,8 +209,8 @@ impl Writer {
         });
     }
 
-    /// An unused run with room for so many blocks, and for more if it goes on a long chain: such
-    /// chains grow block by block, and each run of them is a step for every query.
+    /// Allocates a run with room for `blocks` blocks, or more if it continues a long chain: such chains grow block by
+    /// block, and each of their runs is a step for every query.
     pub(super) fn new_run(&mut self, parent: Position, blocks: usize) -> RunId {
         let continues_chain = parent != Position::ROOT && usize::from(parent.offset) + 1 == parent.run.capacity();
         let room = if continues_chain { (self.depth_of(parent) / 2).min(RUN_BLOCKS_MAX) } else { 0 };
@@ -226,7 +225,7 @@ impl Writer {
         run
     }
 
-    /// Blocks from the root to `place`, both ends included; runs far up are not counted.
+    /// Number of blocks from the root to `position`, inclusive; distant ancestors are not counted.
     fn depth_of(&self, mut position: Position) -> usize {
         let mut depth = 0;
         while position != Position::ROOT && depth < 2 * RUN_BLOCKS_MAX {
@@ -236,8 +235,8 @@ impl Writer {
         depth
     }
 
-    /// Writes blocks, names and the fingerprints of sections that become complete behind the end of a run, where no
-    /// reader looks yet.
+    /// Writes blocks, sequence hashes and the fingerprints of completed sections behind the end of a run, where no
+    /// reader reads yet.
     pub(super) fn fill(&mut self, domain: DomainId, run: RunId, start: usize, blocks: &[Block]) -> (usize, Cursor) {
         let (count, last) = self.push_sequences(domain, run, sequences_of(blocks));
         let run = self.published.run(run);
@@ -253,8 +252,8 @@ impl Writer {
         (count, last)
     }
 
-    /// Gives the next blocks in the domain's column of a run their names, up to the first that the domain knows. Says
-    /// how many, and where the last of them is.
+    /// Appends sequence hashes to the domain's column of a run, up to the first one that the domain already has.
+    /// Returns how many, and the last of them.
     pub(super) fn push_sequences(
         &mut self,
         domain: DomainId,
@@ -278,7 +277,7 @@ impl Writer {
         ((column.len - preceding_in_column).into(), Cursor { position: last, line: self.sequences.last_line(&column) })
     }
 
-    /// Lets readers see blocks that are written. A run that starts is linked to its parent.
+    /// Publishes written blocks. A new run is linked to its parent.
     pub(super) fn publish_length(&mut self, run: RunId, info: Info, start: usize, end: usize) {
         self.runs.get_mut(run).len = end as u16;
         let info = info.with_len(end);
@@ -298,7 +297,7 @@ impl Writer {
         self.publish_child(parent.run);
     }
 
-    /// Lets readers see which run was hung from this one last.
+    /// Publishes the run that was attached to this one last.
     pub(super) fn publish_child(&self, run: RunId) {
         if run != RunId::NONE {
             let form = &self.published.run(run).record[HOLDINGS];

@@ -1,5 +1,5 @@
-//! The writer: the only one that changes an index. It owns outright what only it needs — names,
-//! directories, who holds which runs — and publishes the rest.
+//! The writer: the only thread of control that changes an index. It owns the sequence hashes, the directories and the
+//! runs that each rank holds, and publishes everything that queries read.
 
 mod bounded;
 mod branch_tiers;
@@ -58,7 +58,7 @@ use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
 use crate::{Applied, BlockEvent, HeldBlock, WorkerRank, stored_events};
 
-/// One index's writer.
+/// Writer state of one index.
 #[derive(Debug)]
 pub(super) struct Writer {
     published: Arc<Published>,
@@ -73,30 +73,30 @@ pub(super) struct Writer {
     ranks: Ranks,
     holders: Holders,
     retention_table: RetentionTable,
-    /// Cleared ranks whose holders still have something in runs.
+    /// Cleared ranks whose holders still have entries in runs.
     retired: VecDeque<RankSlot>,
-    /// Runs of chains whose trimming was put off.
+    /// Runs whose trimming was deferred.
     trim_queue: TrimQueue,
-    /// Blocks behind holes that are being set aside.
+    /// Progress of moving blocks behind gaps to the waiting blocks.
     pruning: Option<Box<Pruning>>,
-    /// How many blocks more than the limit may be kept before it is looked again for what can be set aside.
+    /// Unheld blocks above the limit that pruning tolerates before it starts again.
     unheld_tolerated: usize,
-    /// Memory to be given back.
+    /// Memory to be freed.
     reclaim_queue: ReclaimQueue,
-    /// Blocks that ranks hold and that have a place, summed over the ranks.
+    /// Blocks that ranks hold at a position in a run, summed over the ranks.
     indexed: usize,
-    /// Bytes of what is rare: tables for further domains, of exceptions and of extra copies.
+    /// Bytes of rare tables: of additional domains, exceptions and reference counts.
     rare_bytes: usize,
-    /// The last version given to any run: no version is given twice.
+    /// The last version given to any run; no version is reused.
     version: u64,
     pub(super) steps: Steps,
-    /// A smaller copy that is being made.
+    /// A compacted copy under construction.
     pub(super) compaction: Option<Box<Compaction>>,
-    /// What keeps the index within a bound of memory, if there is one.
+    /// State of the memory limit, if there is one.
     bounded: Option<Box<Bounded>>,
 }
 
-/// Which holders are in use, and whose they are.
+/// Allocator of holders, with the rank of each.
 #[derive(Debug, Default)]
 struct Holders {
     owners: Vec<RankSlot>,
@@ -186,7 +186,7 @@ impl Writer {
         applied
     }
 
-    /// What an event does beside what it is about: a bounded part of what is left over.
+    /// Does the bounded part of the maintenance that each event carries.
     fn do_maintenance_of_event(&mut self, slot: Option<RankSlot>, event: &BlockEvent) {
         if let Some(slot) = slot {
             self.invalidate_pruning(slot);
@@ -194,13 +194,13 @@ impl Writer {
         let blocks = match event {
             BlockEvent::Stored { blocks, .. } => blocks.len(),
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
-            // No event waits for a worker that leaves.
+            // Unregistering a worker must not be delayed by maintenance.
             BlockEvent::Cleared => return,
         };
         self.do_maintenance(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);
     }
 
-    /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
+    /// Publishes the size of a rank, and forgets a rank that holds nothing.
     fn finish(&mut self, rank: WorkerRank) {
         let Some(slot) = self.ranks.slot(rank) else { return };
         self.count_indexed(slot);
@@ -212,12 +212,12 @@ impl Writer {
         }
     }
 
-    /// Everything that the rank holds.
+    /// Lists every block that the rank holds.
     pub(super) fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
     }
 
-    /// How much memory everything takes. Costs the number of ranks and directory segments.
+    /// Memory use. Costs the number of ranks and directory segments.
     pub(super) fn memory(&self) -> RunMemory {
         let parts = [self.runs.bytes(), self.sequences.bytes(), self.extents.bytes()];
         let tables = self.domains.bytes()
@@ -234,19 +234,19 @@ impl Writer {
         }
     }
 
-    /// The [`RunMemory::bytes_taken`] of now, with what cleared ranks have left behind. Costs the number of ranks and
-    /// directory segments; frees nothing.
+    /// The current [`RunMemory::bytes_taken`], including what cleared ranks have left behind. Costs the number of
+    /// ranks and directory segments; frees nothing.
     pub(super) fn bytes_taken(&self) -> usize {
         self.memory().bytes_taken
     }
 
-    /// Bytes of runs and names in use, and bytes that ever were. Cheap.
+    /// Bytes of runs and sequence hashes in use, and bytes that were ever in use. Constant time.
     pub(super) fn block_bytes(&self) -> (usize, usize) {
         let (runs, sequences) = (self.runs.bytes(), self.sequences.bytes());
         (runs.0 + sequences.0, runs.1 + sequences.1)
     }
 
-    /// The same content in memory of its own, as small as it can be.
+    /// Copies the content into new, minimal memory.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
         let published = Arc::new(Published::new(self.published.ranks.next_version(), self.published.edges.key()));
         let unlimited =
@@ -261,7 +261,7 @@ impl Writer {
         (published, compacted)
     }
 
-    /// Changes a run so that every reader sees all of it or starts again.
+    /// Changes a run atomically for readers: a reader that has seen part of the change starts again.
     fn change_run(&mut self, run: RunId, change: impl FnOnce(super::published::Run<'_>)) {
         self.version += 2;
         let run = self.published.run(run);

@@ -1,9 +1,9 @@
-//! Loads for events that come soon.
+//! Prefetch pipeline for upcoming events.
 //!
-//! Before an event changes anything it goes through a chain of loads, each of which says where the next one is: the line
-//! of a name in the directory, its line of names, the run. An event of a single block is little else, and all of
-//! it comes from memory. So whoever has the next events at hand tells of each some events before its turn, and the
-//! chain goes one load further each time that another one is told of.
+//! Before an event changes anything, it needs a chain of loads, each of which gives the address of the next: the
+//! directory line of a sequence hash, its column line, the run. For an event of a single block that is most of the
+//! work, and all of it comes from memory. So a caller announces each event some events before its turn, and each call
+//! advances the announced events by one load.
 
 use super::Writer;
 use super::runs::DomainId;
@@ -11,19 +11,19 @@ use crate::designs::run::published::layout::{HEADER_WORDS, Position, RunId};
 use crate::designs::run::published::prefetch::prefetch;
 use crate::{Block, BlockEvent, SequenceHash, WorkerRank};
 
-/// Names that events start with, by how far they have come. They change nothing: a name may be gone, or mean something
-/// else, when its turn comes.
+/// First sequence hashes of announced events, by stage. Announcing changes nothing: a hash may be removed or
+/// redefined before its turn.
 #[derive(Debug, Default)]
 pub(super) struct PrefetchPipeline {
-    /// Their lines of the directory are asked for.
+    /// Directory lines are prefetched.
     in_directory: Option<Start>,
-    /// Their lines of names as well.
+    /// Column lines are prefetched.
     in_columns: Option<Start>,
-    /// Their runs: the writer's side and the readers'.
+    /// Runs whose state and record are prefetched.
     in_runs: [Option<RunId>; 2],
 }
 
-/// The names that are looked for first when an event is applied.
+/// The sequence hashes that are looked up first when an event is applied.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     domain: DomainId,
@@ -31,7 +31,7 @@ struct Start {
 }
 
 impl Writer {
-    /// Asks memory for what the event will need, one step, and for the next step of those told of before.
+    /// Prefetches the first load of the event, and the next load of each event announced before.
     pub(in crate::designs::run) fn prefetch(&mut self, rank: WorkerRank, event: &BlockEvent) {
         let next = self.start_of(rank, event);
         let in_directory = std::mem::replace(&mut self.prefetch_pipeline.in_directory, next);
@@ -60,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// Asks for a block's content and for both sides of its run.
+    /// Prefetches a block's local hash, and the state and header of its run.
     pub(super) fn prefetch_position(&self, position: Position) {
         let record = self.published.run(position.run).record;
         prefetch(&record[0]);
@@ -68,7 +68,8 @@ impl Writer {
         prefetch(self.runs.get(position.run));
     }
 
-    /// Asks for the block that a chain goes on with behind a run, in the directory and as if it were in the run's latest child.
+    /// Prefetches the block with which a chain continues behind a run: in the directory, and in the run's latest
+    /// child as the likely place.
     pub(super) fn prefetch_next(&self, domain: DomainId, run: RunId, next: &Block) {
         self.domains.get(domain).directory.prefetch(next.sequence);
         if let Some(child) = self.runs.get(run).latest_child() {
@@ -76,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// The second step of [`Writer::prefetch_next`].
+    /// The second stage of [`Writer::prefetch_next`].
     pub(super) fn prefetch_sequences_of_next(&self, domain: DomainId, run: RunId, next: &Block) {
         self.domains.get(domain).directory.prefetch_sequences(&self.sequences, next.sequence);
         if let Some(child) = self.runs.get(run).latest_child() {
@@ -84,7 +85,7 @@ impl Writer {
         }
     }
 
-    /// Asks for what is special in a run whose state is at hand.
+    /// Prefetches the exceptions of a run whose state is in the cache.
     pub(super) fn prefetch_exceptions(&self, run: RunId) {
         if let Some(exceptions) = &self.runs.get(run).exceptions {
             prefetch(&**exceptions);

@@ -1,4 +1,5 @@
-//! What a rank, a domain or an index that is gone leaves in memory: many small pieces, given back a few at a time.
+//! Incremental freeing of memory that a rank, a domain or an index has left behind: many small pieces, a few at a
+//! time.
 
 use std::collections::VecDeque;
 use std::collections::hash_map;
@@ -12,10 +13,10 @@ use super::reference_counts::ReferenceCountsByRun;
 use super::segment::Segment;
 use crate::SequenceHash;
 
-/// Sets of waiting blocks by the name that they wait for.
+/// Sets of waiting blocks by the sequence hash of the missing parent.
 pub(super) type WaitingByParent = hash_map::IntoIter<SequenceHash, KeyedSet<SequenceHash>>;
 
-/// Pieces of memory that nothing refers to.
+/// Pieces of memory to which nothing refers.
 #[derive(Debug)]
 pub(super) enum Garbage {
     Waiting(WaitingByParent),
@@ -24,11 +25,11 @@ pub(super) enum Garbage {
     Index(RetiredIndex),
 }
 
-/// An index whose smaller copy has taken its place, or a copy that was given up.
+/// An index that a compacted copy has replaced, or an abandoned copy.
 pub(super) struct RetiredIndex {
-    /// Pieces of it, each with the steps that giving it back takes.
+    /// Its pieces, each with the steps of freeing it.
     pieces: Box<dyn Iterator<Item = usize> + Send + Sync>,
-    /// What readers see of it: its pieces come last, or go with the last reader that is still in it.
+    /// Its published part. Its pieces are freed last, or by the last reader that still uses it.
     published: Option<Arc<Published>>,
 }
 
@@ -39,7 +40,7 @@ impl std::fmt::Debug for RetiredIndex {
 }
 
 impl RetiredIndex {
-    /// Gives a piece back, and says how many steps that took.
+    /// Frees one piece and returns the steps.
     fn reclaim_piece(&mut self) -> Option<usize> {
         self.pieces.next().or_else(|| {
             let published = Arc::into_inner(self.published.take()?)?;
@@ -50,7 +51,7 @@ impl RetiredIndex {
 }
 
 impl Garbage {
-    /// Gives a piece back, and says how many steps that took; none when there is no other.
+    /// Frees one piece and returns the steps; none when no piece is left.
     fn reclaim_piece(&mut self) -> Option<usize> {
         match self {
             Self::Waiting(sets) => sets.next().map(|_| 1),
@@ -61,7 +62,7 @@ impl Garbage {
     }
 }
 
-/// All that is still to be given back.
+/// Queue of all memory to be freed.
 #[derive(Debug, Default)]
 pub(super) struct ReclaimQueue {
     queue: VecDeque<(Garbage, usize)>,
@@ -73,22 +74,22 @@ impl ReclaimQueue {
         self.queue.is_empty()
     }
 
-    /// Takes in what takes this many bytes.
-    pub(super) fn push(&mut self, reclaim_queue: Garbage, bytes: usize) {
+    /// Enqueues memory of `bytes` bytes.
+    pub(super) fn push(&mut self, garbage: Garbage, bytes: usize) {
         self.bytes += bytes;
-        self.queue.push_back((reclaim_queue, bytes));
+        self.queue.push_back((garbage, bytes));
     }
 
-    /// Takes in all that another list has.
+    /// Appends another queue.
     pub(super) fn append(&mut self, other: Self) {
         self.queue.extend(other.queue);
         self.bytes += other.bytes;
     }
 
-    /// Gives one piece back. Says how many steps that took.
+    /// Frees one piece and returns the steps.
     pub(super) fn reclaim_piece(&mut self) -> usize {
-        while let Some((reclaim_queue, bytes)) = self.queue.front_mut() {
-            if let Some(steps) = reclaim_queue.reclaim_piece() {
+        while let Some((garbage, bytes)) = self.queue.front_mut() {
+            if let Some(steps) = garbage.reclaim_piece() {
                 return steps;
             }
             self.bytes -= *bytes;
@@ -97,14 +98,14 @@ impl ReclaimQueue {
         0
     }
 
-    /// Bytes of what is not given back as a whole.
+    /// Bytes of the entries that are not freed completely.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
 impl Writer {
-    /// Gives back an index whose place this one has taken, a piece at a time.
+    /// Enqueues an index that this one has replaced, to be freed in pieces.
     pub(in crate::designs::run) fn give_back(&mut self, index: Self) {
         let bytes = index.memory().bytes_taken;
         let Self { published, runs, sequences, domains, ranks, retention_table, reclaim_queue, .. } = index;
@@ -115,7 +116,7 @@ impl Writer {
         self.reclaim_queue.push(Garbage::Index(index), bytes);
     }
 
-    /// Gives up the copy that is being made, if there is one.
+    /// Abandons the copy under construction, if there is one.
     pub(in crate::designs::run) fn give_up_copy(&mut self) {
         if let Some(compaction) = self.compaction.take() {
             self.give_back(compaction.into_copy());

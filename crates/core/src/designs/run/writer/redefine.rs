@@ -1,8 +1,8 @@
-//! A name that changes its meaning.
+//! Redefinition of a sequence hash: a rank stores it with another parent or local hash.
 //!
-//! The rank is alone in its domain then: it left any shared one, because the others still mean what
-//! they said. What it held under the old meaning is forgotten, and what follows the name waits for it
-//! to be told anew.
+//! The rank is alone in its domain at that point. It has left any shared domain, because the other ranks still use
+//! the old definition. The index drops what the rank held under the old definition, and the blocks that follow the
+//! sequence hash wait until it is stored again.
 
 use std::ops::Range;
 
@@ -15,13 +15,13 @@ use crate::designs::run::published::layout::{Position, RunId};
 use crate::designs::run::published::rank_table::RankSlot;
 use crate::{HeldBlock, Tier};
 
-/// Children that are looked at in any case before a rank's own runs are.
+/// Child runs that are always examined before the rank's own runs are.
 const CHILDREN_MIN: usize = 64;
 
 impl Writer {
-    /// Takes from the rank, which must be alone in its domain, the block at `place` and sets aside all
-    /// that it holds below. With that the domain has no name for the place any more. Costs what the rank holds below it,
-    /// and a look at the children there or at all runs of the rank, whichever are fewer.
+    /// Releases the block at `position` and moves everything that the rank holds below it to the waiting blocks. The
+    /// rank must be alone in its domain; afterwards the domain has no sequence hash for the position. Costs what the
+    /// rank holds below it, and a visit of the child runs there or of all runs of the rank, whichever are fewer.
     pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: Position) {
         let mut below = self.descendants(slot, position);
         let mut followers = Vec::new();
@@ -29,15 +29,15 @@ impl Writer {
             self.held_in(slot, run, from, &mut followers);
         }
         below[0].1 = position.offset;
-        // Ends first, so that trimming meets no run twice.
+        // Ends first, so that trimming visits no run twice.
         for (run, from) in below.into_iter().rev() {
             self.release_from(slot, run, from);
         }
         self.move_to_waiting(slot, followers);
     }
 
-    /// The runs that the rank's domain has named behind a place, each with the offset from which they are behind it; runs
-    /// above come first.
+    /// The runs below a position that have a column of the rank's domain, each with the first offset below; ancestors
+    /// come first.
     fn descendants(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
         let domain = self.ranks.get(slot).domain;
         // A prompt that all ranks share has children of all of them.
@@ -46,7 +46,7 @@ impl Writer {
             .unwrap_or_else(|| self.descendants_by_runs(slot, position))
     }
 
-    /// The same from above downward, unless there are more children than `children_max`.
+    /// The same from the top down, unless there are more than `children_max` children.
     fn descendants_by_children(
         &self,
         domain: DomainId,
@@ -71,7 +71,8 @@ impl Writer {
         Some(below)
     }
 
-    /// The same from the rank's own runs upward: a domain of one rank names what that rank holds and what lies above it.
+    /// The same from the rank's own runs upward: a domain of one rank has columns only for the runs that the rank
+    /// holds and for their ancestors.
     fn descendants_by_runs(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
         let mut below = vec![(position.run, position.offset + 1)];
         let mut is_below: FxHashMap<RunId, bool> = FxHashMap::default();
@@ -102,7 +103,7 @@ impl Writer {
         below
     }
 
-    /// Releases all copies of everything from an offset on.
+    /// Releases all copies of all blocks from an offset on.
     pub(super) fn release_from(&mut self, slot: RankSlot, run: RunId, from: u16) {
         let coverage = self.coverage(run, slot);
         let held: Vec<(Tier, Range<u16>)> = coverage.by_tier().filter(|(_, blocks)| blocks.end > from).collect();
@@ -113,7 +114,7 @@ impl Writer {
         }
     }
 
-    /// Within a bound of memory nothing waits: it is forgotten.
+    /// A bounded index has no waiting blocks: it evicts them.
     pub(super) fn move_to_waiting(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
         if self.bounded.is_some() {
             return self.note_evicted(slot, blocks.iter().map(|block| block.sequence));
@@ -152,7 +153,7 @@ mod tests {
         BlockEvent::Stored { tier: Tier::Device, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
-    /// Steps that finding the followers of a moved block takes, beside this many children of other ranks.
+    /// Steps for finding the descendants of a redefined block beside this many children of other ranks.
     fn steps_to_redefine(children: u64) -> usize {
         let index = RunIndex::default();
         let prompt = |sequences: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (sequences + at, at)));
@@ -160,13 +161,13 @@ mod tests {
         for child in 0..children {
             index.apply(rank(1), &stored(Some(PROMPT_BLOCKS), std::iter::once((1_000 + child, 1_000 + child))));
         }
-        // A rank with names of its own, and a few children of its own.
+        // A rank with private sequence hashes and a few child runs of its own.
         index.apply(rank(2), &prompt(OWN));
         for child in 0..5 {
             let child = (OWN + 1_000 + child, 1_000 + child);
             index.apply(rank(2), &stored(Some(OWN + PROMPT_BLOCKS), std::iter::once(child)));
         }
-        // A name in the middle gets another content: what follows it follows it there.
+        // A sequence hash in the middle gets another local hash; its descendants follow it.
         let moves = stored(Some(OWN + 10), std::iter::once((OWN + 11, 777)));
         let steps = effort::of(Effort::MovedRun, || assert_eq!(index.apply(rank(2), &moves).moved, 1));
         let query: Vec<LocalHash> =

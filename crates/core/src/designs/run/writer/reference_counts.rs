@@ -1,6 +1,7 @@
-//! Copies of blocks beyond the first, which some engines keep of a prompt that they have computed twice.
+//! Reference counts above one. Some engines keep several physical copies of a prompt that they computed more than
+//! once.
 //!
-//! They come and go as the prompts do, so they are kept by stretch and not by block.
+//! Copies of a prompt appear and disappear together, so the counts are kept by interval and not by block.
 
 use std::collections::hash_map::{self, Entry};
 use std::ops::Range;
@@ -11,21 +12,21 @@ use super::runs::map_bytes;
 use crate::Tier;
 use crate::designs::run::published::layout::RunId;
 
-/// A rank's copies beyond the first of the blocks that it holds.
+/// Reference counts above one of a rank's blocks. All values count the references beyond the first.
 #[derive(Debug, Default)]
 pub(super) struct ReferenceCounts {
     by_run: FxHashMap<RunId, CountedIntervals>,
-    /// Bytes of all stretches.
+    /// Bytes of all intervals.
     interval_bytes: usize,
 }
 
-/// Those of one run, by tier and offset; disjoint, at least one copy each.
+/// Intervals of one run by tier and offset; disjoint, each with a count of at least one.
 type CountedIntervals = Vec<CountedInterval>;
 
-/// All of them, run by run.
+/// All intervals, run by run.
 pub(super) type ReferenceCountsByRun = hash_map::IntoIter<RunId, CountedIntervals>;
 
-/// Blocks next to each other with equally many copies beyond the first.
+/// Consecutive blocks with the same count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CountedInterval {
     tier: Tier,
@@ -35,7 +36,7 @@ pub(super) struct CountedInterval {
 }
 
 impl ReferenceCounts {
-    /// Copies of a block in a tier beyond the first.
+    /// References to a block in a tier beyond the first.
     pub(super) fn of(&self, run: RunId, offset: u16, tier: Tier) -> u32 {
         let mut intervals = self.by_run.get(&run).into_iter().flatten();
         let found =
@@ -43,7 +44,7 @@ impl ReferenceCounts {
         found.map_or(0, |interval| interval.copies)
     }
 
-    /// Changes how many copies beyond the first each block of a range has.
+    /// Changes the count of each block of a range.
     pub(super) fn change(&mut self, run: RunId, tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) {
         match self.by_run.entry(run) {
             Entry::Occupied(mut entry) => {
@@ -63,7 +64,7 @@ impl ReferenceCounts {
         }
     }
 
-    /// The parts of a range that have no copy beyond the first, in order.
+    /// The parts of a range whose blocks have exactly one reference, in order.
     pub(super) fn without(&self, run: RunId, tier: Tier, range: Range<u16>) -> Vec<Range<u16>> {
         let intervals = self.by_run.get(&run).into_iter().flatten();
         let mut from = range.start;
@@ -77,7 +78,7 @@ impl ReferenceCounts {
         parts
     }
 
-    /// Whether any block of a run has a copy beyond the first.
+    /// Whether any block of a run has more than one reference.
     pub(super) fn has_run(&self, run: RunId) -> bool {
         self.by_run.contains_key(&run)
     }
@@ -86,7 +87,7 @@ impl ReferenceCounts {
         self.by_run.is_empty()
     }
 
-    /// What is to be given back.
+    /// Takes the intervals, to be freed.
     pub(super) fn into_runs(self) -> ReferenceCountsByRun {
         self.by_run.into_iter()
     }
@@ -106,7 +107,7 @@ fn bytes(intervals: &CountedIntervals) -> usize {
     intervals.capacity() * size_of::<CountedInterval>()
 }
 
-/// The stretches with another number of copies in a range.
+/// The intervals with the counts of a range changed.
 fn with_counts_changed(
     intervals: &[CountedInterval],
     tier: Tier,
@@ -143,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Ranges with more and fewer copies at random, next to a count for each block.
+    /// Random changes of ranges, compared with one counter for each block.
     #[test]
     fn reference_counts_equal_one_counter_for_each_block() {
         let (mut copies, mut plain) = (ReferenceCounts::default(), HashMap::new());

@@ -1,5 +1,5 @@
-//! Removals: engines give up chains from their ends, so after one search the next block is usually
-//! the neighbour of the last.
+//! Removal of blocks. Engines evict chains from their ends, so the next block of an event is usually the neighbour of
+//! the last one, and one search serves many blocks.
 
 use std::ops::Range;
 
@@ -12,19 +12,19 @@ use crate::designs::run::published::layout::{Position, RunId};
 use crate::designs::run::published::rank_table::RankSlot;
 use crate::{Applied, RemovedCopies, SequenceHash, Tier};
 
-/// Blocks of one run that an event takes from a rank.
+/// Blocks of one run that an event removes from a rank.
 #[derive(Debug)]
 struct RemovedBlocks {
     run: RunId,
-    /// In order; each is held as a whole.
+    /// In order; the rank holds each range completely.
     ranges: Ranges,
-    /// How many names of the event they are.
+    /// Number of sequence hashes of the event that they cover.
     sequences: usize,
-    /// Where the block of the next name is, if that was looked for and found.
+    /// The block of the next sequence hash, if that was already looked up.
     next: Option<Cursor>,
 }
 
-/// A run has few holes.
+/// A run has few gaps.
 type Ranges = SmallVec<[Range<u16>; 8]>;
 
 impl Writer {
@@ -49,7 +49,7 @@ impl Writer {
             next = held.next;
             let parent = self.runs.get(held.run).parent();
             if let (Some(&sequence), None) = (rest.first(), next) {
-                // The chain goes on in the parent, which comes from memory while these are forgotten.
+                // The chain continues in the parent run, which is loaded from memory while these blocks are released.
                 self.domains.get(self.ranks.get(slot).domain).directory.prefetch(sequence);
                 self.prefetch_position(parent);
             }
@@ -62,17 +62,17 @@ impl Writer {
         applied
     }
 
-    /// How many of `names`, the first of which the cursor stands at, the rank holds in that block's run, each once. They
-    /// mostly go backward, past holes too. Holes are made one here and one there.
+    /// Finds how many of `sequences`, starting at the cursor, the rank holds in the cursor's run, each once. They
+    /// mostly run backward, also across gaps, which are scattered.
     fn removed_blocks(&self, slot: RankSlot, tier: Tier, at: Cursor, sequences: &[SequenceHash]) -> RemovedBlocks {
         let (mut at, run) = (at, at.position.run);
         let rank = self.ranks.get(slot);
-        // Where something waits, each name is asked whether it does, one by one.
+        // If the rank has waiting blocks, each sequence hash is checked against them one by one.
         let sequences = if rank.waiting.is_empty() { sequences } else { &sequences[..1] };
         let coverage = self.coverage(run, slot);
         let held = coverage.tier(tier);
         let mut found = RemovedBlocks { run, ranges: Ranges::new(), sequences: 0, next: None };
-        // What has been found lies between these.
+        // All ranges found so far lie within this span.
         let mut span = 0..0;
         while let Some((interval, end_before)) = held.containing(at.position.offset) {
             let from = if at.position.offset < span.start { interval.start } else { interval.start.max(span.end) };
@@ -85,7 +85,7 @@ impl Writer {
             found.ranges.push(range);
             found.sequences += count + 1;
             found.next = None;
-            // A chain goes on in another run.
+            // The chain continues in another run.
             let Some(&sequence) = before.get(count).filter(|_| first.position.offset > 0) else { break };
             let past_hole = end_before.filter(|_| first.position.offset == interval.start);
             found.next = past_hole
@@ -100,20 +100,20 @@ impl Writer {
         found
     }
 
-    /// The block that the rank's domain calls so, if it does not wait.
+    /// The block with this sequence hash in the rank's domain, unless it waits.
     fn find_indexed(&self, slot: RankSlot, sequence: SequenceHash) -> Option<Cursor> {
         let rank = self.ranks.get(slot);
         if rank.waiting.contains(sequence) { None } else { self.find_sequence(rank.domain, sequence) }
     }
 
-    /// The block at an offset before the cursor's, if it is called so.
+    /// The block at an offset before the cursor, if it has this sequence hash.
     fn sequence_at(&self, behind: Cursor, offset: u16, sequence: SequenceHash) -> Option<Cursor> {
         let line = self.sequences.line_before(behind.line, behind.position.offset, offset);
         let is_it = self.sequences.line(line)[usize::from(offset) % LINE_SEQUENCES] == sequence.0;
         is_it.then_some(Cursor { position: Position { offset, ..behind.position }, line })
     }
 
-    /// Takes a copy, or all, of blocks that the rank holds in the tier.
+    /// Removes one copy, or all copies, of blocks that the rank holds in the tier.
     fn remove_ranges(
         &mut self,
         slot: RankSlot,

@@ -1,9 +1,10 @@
-//! How much of a run is needed, counted: for runs with many ranks or children.
+//! Retention of runs with many ranks or children: how many of their blocks and sequence hashes are still needed.
 //!
-//! A run must keep its blocks up to the last one that a rank holds or that a child run is attached to; a domain keeps its
-//! names up to the last one that one of its ranks or one of the children that it has named needs. A run with few ranks and
-//! children is looked through for that. A run with many of either, which a prefix of a whole fleet has, counts the lengths
-//! that they need, so that no change of it costs more than finding one length among those of the run.
+//! A run keeps its blocks up to the last one that a rank holds or to which a child run is attached. A domain keeps
+//! its sequence hashes up to the last one that one of its ranks, or one of the child runs with a column of the
+//! domain, needs. The writer determines this by a walk for a run with few ranks and children. A run with many, such
+//! as a prefix of a whole fleet, counts the lengths that its ranks and children need. A change of it then costs only
+//! a search among its distinct lengths.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -16,13 +17,13 @@ use crate::designs::run::published::holdings::HoldingsForm;
 use crate::designs::run::published::layout::{HOLDINGS, Position, RunId};
 use crate::designs::run::published::rank_table::RankSlot;
 
-/// Most children, holders or intervals of exceptions of a run that are looked through. With debug assertions it is small, so
-/// that tests meet counted runs everywhere.
+/// Most children, holders or exception intervals of a run that a walk visits. The value is small with debug
+/// assertions, so that tests meet counted runs everywhere.
 pub(super) const WALKED_MAX: usize = if cfg!(debug_assertions) { 5 } else { 64 };
 
 const LINE_BYTES: usize = 64;
 
-/// Lengths and how often each is needed, shortest first. A run has at most 512 different ones.
+/// Lengths with the number of times each is needed, shortest first. A run has at most 512 distinct ones.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Lengths(SmallVec<[(u16, u32); 2]>);
 
@@ -52,26 +53,27 @@ impl Lengths {
     }
 }
 
-/// What the ranks and children of one run need.
+/// The lengths that the ranks and children of one run need.
 #[derive(Debug, Default)]
 pub(super) struct Retention {
     children: Lengths,
     ranks: Lengths,
-    /// The same by domain; empty while at most one domain has named anything in the run.
+    /// The same by domain; empty while at most one domain has a column in the run.
     by_domain: FxHashMap<DomainId, Lengths>,
-    /// Bytes behind the values of `by_domain`.
+    /// Heap bytes of the values of `by_domain`.
     by_domain_bytes: usize,
-    /// Of a run that starts sequences and that several domains have named, who calls its first block what.
+    /// Domains by the sequence hash of the run's first block, for a run that starts sequences and has columns of
+    /// several domains.
     first_sequences: FxHashMap<SequenceHash, DomainId>,
 }
 
 impl Retention {
-    /// Blocks that must stay.
+    /// Number of blocks that must stay.
     pub(super) fn blocks(&self) -> u16 {
         self.children.longest().max(self.ranks.longest())
     }
 
-    /// Blocks whose names a domain must keep.
+    /// Number of sequence hashes that a domain must keep.
     pub(super) fn sequences(&self, domain: DomainId) -> u16 {
         match self.by_domain.is_empty() {
             true => self.blocks(),
@@ -79,12 +81,12 @@ impl Retention {
         }
     }
 
-    /// Whether domains are told apart.
+    /// Whether lengths are counted by domain.
     pub(super) fn has_domains(&self) -> bool {
         !self.by_domain.is_empty()
     }
 
-    /// A domain that calls the run's first block so, where the run starts sequences.
+    /// A domain in which the run's first block has this sequence hash, for a run that starts sequences.
     pub(super) fn domain_of_first(&self, sequence: SequenceHash) -> Option<DomainId> {
         self.first_sequences.get(&sequence).copied()
     }
@@ -96,7 +98,7 @@ impl Retention {
         self.by_domain_bytes = self.by_domain_bytes + lengths.heap_bytes() - before;
     }
 
-    /// All of it was of one domain until now.
+    /// Starts to count by domain; all lengths so far belong to one domain.
     fn start_domains(&mut self, domain: DomainId) {
         let mut all = self.children.clone();
         self.ranks.0.iter().for_each(|&(length, times)| all.add(length, times));
@@ -123,11 +125,11 @@ impl Retention {
     }
 }
 
-/// The number of a run's [`Needs`]; zero is none.
+/// Number of a run's [`Retention`]; zero is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::Zeroable)]
 pub(super) struct RetentionId(u32);
 
-/// The needs of all counted runs.
+/// Retention of all counted runs.
 #[derive(Debug, Default)]
 pub(super) struct RetentionTable {
     retention: Vec<Option<Box<Retention>>>,
@@ -136,7 +138,7 @@ pub(super) struct RetentionTable {
 }
 
 impl RetentionTable {
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.retention.into_iter().flatten().map(|retention| 1 + retention.bytes() / LINE_BYTES)
     }
@@ -169,7 +171,7 @@ impl RetentionTable {
         self.free.push(id);
     }
 
-    /// Bytes of all of them, with their table.
+    /// Bytes of all entries and of their table.
     pub(super) fn bytes(&self) -> usize {
         let table = self.retention.capacity() * size_of::<Option<Box<Retention>>>();
         self.bytes + table + self.free.capacity() * size_of::<RetentionId>()
@@ -182,7 +184,7 @@ impl Writer {
         self.runs.get(run).retention != RetentionId::default()
     }
 
-    /// The needs of a run that has too many ranks or children to look through.
+    /// The retention of a run that has too many ranks or children for a walk.
     #[inline]
     pub(super) fn retention(&self, run: RunId) -> Option<&Retention> {
         self.retention_table.get(self.runs.get(run).retention)
@@ -194,8 +196,7 @@ impl Writer {
         self.retention_table.change(id, change);
     }
 
-    /// A rank holds another number of first blocks of a run up to the last that it holds. To be called once the change is
-    /// made, and with the rank in its domain.
+    /// Records that a rank's coverage of a run has another end. Called after the change, with the rank in its domain.
     #[inline]
     pub(super) fn rank_retains(&mut self, slot: RankSlot, run: RunId, (old, new): (u16, u16)) {
         if !self.is_counted(run) {
@@ -223,7 +224,7 @@ impl Writer {
         }
     }
 
-    /// A rank goes from one domain to another, both of which have named what it holds of the run.
+    /// Records that a rank moved from one domain to another; both have columns for what it holds of the run.
     pub(super) fn rank_changes_domain(&mut self, run: RunId, length: u16, (old, new): (DomainId, DomainId)) {
         if self.is_counted(run) && length > 0 {
             self.change_retention(run, |retention| {
@@ -233,7 +234,7 @@ impl Writer {
         }
     }
 
-    /// A run was attached to its parent.
+    /// Records that a run was attached to its parent.
     pub(super) fn child_attached(&mut self, child: RunId) {
         let parent = self.runs.get(child).parent();
         if parent.run == RunId::NONE {
@@ -256,7 +257,7 @@ impl Writer {
         });
     }
 
-    /// A run without names was detached from its parent.
+    /// Records that a run without columns was detached from its parent.
     pub(super) fn child_detached(&mut self, parent: Position) {
         if parent.run == RunId::NONE || !self.is_counted(parent.run) {
             return;
@@ -269,7 +270,7 @@ impl Writer {
         self.runs.get_mut(parent.run).deepest_child = longest.saturating_sub(1);
     }
 
-    /// A domain has named its first block of a run.
+    /// Records that a domain has started a column in a run.
     pub(super) fn column_started(&mut self, run: RunId, domain: DomainId) {
         let state = self.runs.get(run);
         let parent = state.parent();
@@ -292,7 +293,7 @@ impl Writer {
         self.change_column_need(parent, domain, |lengths, length| lengths.add(length, 1));
     }
 
-    /// A domain has no names in a run any more, of which this was the first.
+    /// Records that a domain has dropped its column in a run; `first` was its first sequence hash.
     pub(super) fn column_ended(&mut self, run: RunId, domain: DomainId, first: SequenceHash) {
         let state = self.runs.get(run);
         let (parent, is_single) = (state.parent(), state.columns.is_single());
@@ -310,7 +311,7 @@ impl Writer {
         self.change_column_need(parent, domain, Lengths::remove);
     }
 
-    /// What a domain needs of the run that another one, which it starts or ends to name, is attached to.
+    /// Changes a domain's need in the parent run of a run in which it starts or drops a column.
     fn change_column_need(&mut self, parent: Position, domain: DomainId, change: impl FnOnce(&mut Lengths, u16)) {
         if parent.run == RunId::NONE || !self.is_counted(parent.run) || self.runs.get(parent.run).columns.is_single() {
             return;
@@ -320,7 +321,7 @@ impl Writer {
         });
     }
 
-    /// The run is gone.
+    /// Removes the retention of a freed run.
     pub(super) fn forget_retention(&mut self, run: RunId) {
         let id = std::mem::take(&mut self.runs.get_mut(run).retention);
         if id != RetentionId::default() {
@@ -336,7 +337,7 @@ impl Writer {
             || exceptions.is_some_and(|exceptions| exceptions.len() > WALKED_MAX)
     }
 
-    /// Starts to count what a run's ranks and children need. It has just got one too many to be looked through.
+    /// Starts to count the lengths of a run that has just exceeded the limit for walks.
     #[cold]
     fn count_retention(&mut self, run: RunId) {
         let mut retention = Retention::default();
@@ -364,13 +365,13 @@ impl Writer {
         self.runs.get_mut(run).retention = self.retention_table.insert(retention);
     }
 
-    /// What a domain calls the first block of a run that starts sequences.
+    /// A domain's sequence hash of the first block of a run that starts sequences.
     fn first_sequence(&self, run: RunId, domain: DomainId) -> Option<SequenceHash> {
         let state = self.runs.get(run);
         (state.parent().run == RunId::NONE).then(|| self.sequences.at(&state.columns.get(domain), 0))
     }
 
-    /// Every rank that holds something of a run, with its length up to the last block that it holds.
+    /// Every rank that holds blocks of a run, with the end of its coverage.
     pub(super) fn rank_lengths(&self, run: RunId) -> Vec<(RankSlot, u16)> {
         let mut lengths = Vec::new();
         self.published.run(run).holdings().for_each(|holder, end| {

@@ -12,15 +12,16 @@ use crate::designs::run::published::layout::{CAPACITIES, HEADER_WORDS, RunId};
 use crate::designs::run::published::rank_table::RankSlot;
 use crate::{Block, Tier};
 
-/// How often a rank forgets a run for one stretch of blocks, at most: what does not fit then is refused.
+/// Upper bound on evictions of a (run, rank) pair for one batch of blocks. Blocks that do not fit then are refused.
 const EVICTIONS_FOR_BATCH_MAX: usize = 512;
-/// What an exception of a run may take, with its share of a list that doubles.
+/// Upper bound on the bytes of an exception, with its share of a list that doubles.
 const EXCEPTION_BYTES: usize = 512;
-/// A run of the smallest class, with what it is worth.
+/// Bytes of a run of the smallest class, with its value.
 const SMALLEST_RUN_BYTES: usize = (CAPACITIES[0] as usize + HEADER_WORDS) * size_of::<u64>();
 
 impl Writer {
-    /// Makes sure that so many blocks of the rank find room, whatever way they go. Forgets others for them.
+    /// Secures room for the blocks of a rank, whether they extend runs or start new ones. Evicts other blocks if
+    /// necessary. Returns whether it succeeded.
     pub(super) fn make_room(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
         let mut evicted = 0;
         while !self.reserve(slot, blocks) {
@@ -37,7 +38,7 @@ impl Writer {
         true
     }
 
-    /// Takes memory for tables as far as these blocks may need it. At worst each is a run of its own.
+    /// Reserves table memory for the blocks. In the worst case each block is a run of its own.
     fn reserve(&mut self, slot: RankSlot, blocks: &[Block]) -> bool {
         let count = blocks.len();
         let allocated = self.bytes_allocated();
@@ -77,20 +78,21 @@ impl Writer {
         reserved.is_ok()
     }
 
-    /// A directory takes more or less than before: it has come or gone, or been filled.
+    /// Counts a change of a directory's size.
     pub(super) fn count_directory(&mut self, (before, after): (usize, usize)) {
         if let Some(bounded) = &mut self.bounded {
             bounded.directory_bytes = bounded.directory_bytes + after - before;
         }
     }
 
-    /// The class of a new run for `blocks` blocks that would be best in `wanted`: one for which there is memory.
+    /// Chooses the class of a new run for `blocks` blocks whose best class is `wanted`: one for which there is
+    /// memory.
     pub(super) fn class_within_bound(&self, wanted: usize, blocks: usize) -> usize {
         if self.runs.has_free(wanted) {
             return wanted;
         }
         let spare = self.bounded().bytes_for_blocks().saturating_sub(self.bytes_allocated());
-        // Whatever way the others go, they must find room as well.
+        // The remaining blocks must find room as well, in whatever runs.
         let others = blocks.saturating_sub(self.runs.free_count()) * SMALLEST_RUN_BYTES;
         let bytes = |class: usize| {
             self.runs.bytes_for(class) + self.bounded().values.bytes_for(class, self.runs.touched(class))
@@ -106,12 +108,12 @@ impl Writer {
         somewhat_larger.or_else(|| (0..wanted).rev().find(|&class| affords(class))).or_else(larger).unwrap_or(0)
     }
 
-    /// Whether a rank more may join.
+    /// Whether one more rank may join.
     pub(super) fn affords_rank(&self) -> bool {
         self.ranks.has_free() || self.bytes_allocated() + 3 * RANK_BYTES <= self.bounded().bytes_for_others()
     }
 
-    /// Whether the rank may use a tier: one that is new to it takes a holder for each of its runs.
+    /// Whether the rank may use a tier. A tier that is new to it adds a holder to each of its runs.
     pub(super) fn affords_tier(&mut self, slot: RankSlot, tier: Tier) -> bool {
         if self.ranks.get(slot).uses(tier) {
             return true;
@@ -155,11 +157,11 @@ impl Writer {
         bytes == 0 || self.bytes_allocated() + bytes <= self.bounded().bytes_for_others()
     }
 
-    /// Whether all names of the rank may be told once more, in another domain.
+    /// Whether another domain has room for a second column of the rank's sequence hashes.
     pub(super) fn affords_another_domain(&self, slot: RankSlot) -> bool {
         let blocks = self.ranks.get(slot).size.blocks;
         let runs = self.ranks.get(slot).runs_held;
-        // Runs above those that it holds are named as well; a directory may be as good as empty.
+        // The ancestors of held runs have columns as well. A directory may be nearly empty.
         let lines = blocks.div_ceil(LINE_SEQUENCES) + 2 * runs;
         let bytes = self.sequences.bytes_for(lines) + 4 * blocks * SEQUENCE_BYTES + 2 * runs * EXCEPTION_BYTES;
         self.bytes_allocated() + bytes <= self.bounded().bytes_for_others()

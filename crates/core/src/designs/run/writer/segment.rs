@@ -1,14 +1,9 @@
-//! One part of a directory: lines of slots that say in which line of names a name stands.
+//! Segment of a directory: slot lines that map sequence hashes to their column lines.
 //!
-//! ```text
-//!  line of 64 bytes: ten tags (16 bits) | used slots (16) | names that overflowed: four counters (4) | ten places (32)
-//!  place: displacement (3) | line of names (29)
-//! ```
-//!
-//! A slot says only in which line of names a name stands; the names of that line tell whether
-//! it does, and where. A name for which there is no slot in the line where it belongs stands in one of the
-//! next, and its place says how many lines further. So a segment is split without a look at any name: the tag
-//! says into which half a slot goes, its line and its displacement where in it.
+//! A slot identifies only a column line; the sequence hashes in that line determine whether it contains the wanted
+//! one, and where. A hash that finds no free slot in its home line is displaced to one of the next lines, and its
+//! entry records the displacement. So a segment can be split without reading any sequence hash: the tag selects the
+//! half, and line and displacement give the position in it. Layout of a line: [`super::directory_line`].
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -20,28 +15,28 @@ use crate::designs::run::effort::{self, Effort};
 use crate::designs::run::published::layout::Position;
 use crate::designs::run::published::prefetch::prefetch;
 
-/// Names for each line at which a segment counts as full.
+/// Load at which a segment counts as full, in sequence hashes for each line.
 const LINE_SEQUENCES_MAX: usize = 7;
 /// Lines of a segment that is split rather than doubled.
 const SPLIT_LINES: usize = 1_024;
 const SEGMENT_LINES_MIN: usize = 2;
-/// Lines of slots whose names are asked for ahead when a segment is refilled.
+/// Slot lines whose column lines are prefetched ahead when a segment is refilled.
 const REFILLED_AHEAD: usize = 3;
-/// Segments with fewer lines are not worth halving.
+/// Segments with fewer lines are never halved.
 const SHRUNK_LINES_MIN: usize = 64;
-/// The bits of a tag that choose the segment tell names of one segment apart no longer.
+/// Beyond this depth, the tag bits that select the segment would no longer distinguish hashes within it.
 const DEPTH_MAX: u32 = 10;
 
-/// A name taken out of its slot: where it belongs, and its line of names.
+/// A sequence hash taken out of its slot: its home, and its column line.
 type Displaced = (ProbeStart, LineId);
 
-/// A part of a directory.
+/// One part of a directory.
 #[derive(Debug)]
 pub(super) struct Segment {
     lines: Box<[Line]>,
-    /// Names more with which it counts as full.
+    /// Sequence hashes that still fit before the segment counts as full.
     room: u32,
-    /// How many upper bits of their tags all names of the segment share, and which.
+    /// Number of upper tag bits that all hashes of the segment share, and those bits.
     depth: u32,
     prefix: u32,
 }
@@ -53,7 +48,7 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// An empty one of so many lines, for names whose tags start with these bits.
+    /// Creates an empty segment of `lines` lines, for tags that start with these bits.
     fn new(lines: usize, (depth, prefix): (u32, u32)) -> Self {
         Self { lines: bytemuck::zeroed_slice_box(lines), room: sequences_max(lines), depth, prefix }
     }
@@ -74,13 +69,13 @@ impl Segment {
         self.count() == 0
     }
 
-    /// Whether so many names more leave it fast.
+    /// Whether the segment stays below its load limit with `count` more hashes.
     #[inline]
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.room as usize >= count
     }
 
-    /// Whether half of it would be much too large as well.
+    /// Whether half the size would still be much too large.
     pub(super) fn is_sparse(&self) -> bool {
         self.lines.len() >= SHRUNK_LINES_MIN && self.count() as usize * 5 < self.lines.len() * SLOTS
     }
@@ -89,7 +84,7 @@ impl Segment {
         size_of_val(&*self.lines)
     }
 
-    /// Where the name belongs until the segment grows.
+    /// Where a search starts; valid until the segment grows.
     #[inline]
     pub(super) fn probe_start(&self, hash: Hash) -> ProbeStart {
         hash.probe_start(self.lines.len())
@@ -105,7 +100,7 @@ impl Segment {
         prefetch(self.line(start));
     }
 
-    /// Lines of names in which a name may stand, as far as the line where it belongs says.
+    /// Column lines that may contain a sequence hash, as far as its home line shows.
     pub(super) fn candidates(&self, start: ProbeStart) -> impl Iterator<Item = LineId> {
         let line = self.line(start);
         ones(line.with_tag(start.tag) as u16).map(|slot| line.entries[slot].line())
@@ -137,8 +132,7 @@ impl Segment {
         None
     }
 
-    /// Takes in a name for which there is room, if the line where it belongs tells by itself that it is new and has a
-    /// slot for it.
+    /// Inserts a sequence hash if its home line alone proves that it is new and has a free slot. There must be room.
     #[inline]
     pub(super) fn put_new(&mut self, start: ProbeStart, hash_line: LineId) -> bool {
         let line = &mut self.lines[start.home as usize];
@@ -152,7 +146,7 @@ impl Segment {
         true
     }
 
-    /// Takes in a name for which there is room.
+    /// Inserts a sequence hash. There must be room.
     pub(super) fn put(&mut self, start: ProbeStart, hash_line: LineId) {
         self.room -= 1;
         let mut displacement = 0;
@@ -168,7 +162,7 @@ impl Segment {
         }
     }
 
-    /// Forgets a name that is here.
+    /// Removes a sequence hash that is present.
     #[inline]
     pub(super) fn remove(&mut self, start: ProbeStart, hash_line: LineId) {
         self.room += 1;
@@ -180,7 +174,7 @@ impl Segment {
         }
     }
 
-    /// Forgets a name that is in one of the lines behind the one where it belongs.
+    /// Removes a sequence hash that was displaced from its home line.
     fn remove_displaced(&mut self, start: ProbeStart, hash_line: LineId) {
         let mask = self.lines.len() - 1;
         let mut at = start.home as usize;
@@ -199,7 +193,7 @@ impl Segment {
         self.lines.len() >= SPLIT_LINES && self.depth < DEPTH_MAX
     }
 
-    /// Takes the names out whose tags go on with a one, into a segment of their own.
+    /// Moves the hashes whose next tag bit is one into a segment of their own.
     pub(super) fn split(&mut self, sequences: &SequenceColumns) -> Self {
         let displaced = self.take_displaced(sequences);
         let depth = self.depth + 1;
@@ -222,7 +216,7 @@ impl Segment {
         upper
     }
 
-    /// Takes out all names that do not stand where they belong. Without them nothing has overflowed.
+    /// Takes out all displaced hashes and resets the displacement counters.
     fn take_displaced(&mut self, sequences: &SequenceColumns) -> Vec<Displaced> {
         let mask = self.lines.len() - 1;
         let (mut displaced, mut far) = (Vec::new(), Vec::new());
@@ -249,8 +243,8 @@ impl Segment {
         displaced
     }
 
-    /// The lines where names belong that stand so far from them that their slots do not say it: only the
-    /// names do. Of names that are alike, those are meant whose slots are not found otherwise.
+    /// Finds the home lines of hashes that are displaced too far for their entries to record it; only the sequence
+    /// hashes determine those. Of hashes with equal slots, the ones without another slot are meant.
     fn homes_of_far(
         &self,
         sequences: &SequenceColumns,
@@ -279,12 +273,12 @@ impl Segment {
         found
     }
 
-    /// Twice the lines: which of two a name belongs to, only the name says.
+    /// Doubles the number of lines. Only the sequence hashes determine to which of two lines each belongs.
     pub(super) fn double(&mut self, sequences: &SequenceColumns) {
         self.refill(sequences, self.lines.len() * 2);
     }
 
-    /// Half of the lines, for few names.
+    /// Halves the number of lines.
     pub(super) fn halve(&mut self, sequences: &SequenceColumns) {
         self.refill(sequences, self.lines.len() / 2);
     }
@@ -297,11 +291,11 @@ impl Segment {
         }
     }
 
-    /// Every name of the segment, by its hash, and its line.
+    /// Every sequence hash of the segment, hashed, with its column line.
     fn entries(&self, sequences: &SequenceColumns) -> Vec<(Hash, LineId)> {
         let mut entries = Vec::with_capacity(self.count() as usize);
         let mut ambiguous = Vec::new();
-        // Names come from memory while those of the lines before are read.
+        // Column lines are prefetched while those of earlier slot lines are read.
         let ahead = self.lines.iter().skip(REFILLED_AHEAD).map(Some).chain(iter::repeat(None));
         let slots = self.lines.iter().zip(ahead).flat_map(|(line, ahead)| {
             ahead.into_iter().flat_map(Line::slots).for_each(|(_, hash_line)| sequences.prefetch(hash_line.line()));
@@ -314,7 +308,7 @@ impl Segment {
                 _ => ambiguous.push((hash_line.line(), tag)),
             }
         }
-        // Names of one line with one tag have slots that look alike: each name once.
+        // Several hashes of one column line with the same tag have equal slots: each hash is listed once.
         ambiguous.sort_unstable();
         ambiguous.dedup();
         for (hash_line, tag) in ambiguous {
@@ -324,12 +318,12 @@ impl Segment {
     }
 }
 
-/// Names with which a segment of so many lines counts as full.
+/// Sequence hashes at which a segment of `lines` lines counts as full.
 fn sequences_max(lines: usize) -> u32 {
     (lines * LINE_SEQUENCES_MAX) as u32
 }
 
-/// Hashes of the names in a line that have a tag.
+/// Hashes with a given tag among the sequence hashes of a column line.
 fn sequences_with_tag(sequences: &SequenceColumns, tag: u16, hash_line: LineId) -> impl Iterator<Item = Hash> {
     let hashes = sequences.line(hash_line).iter().map(|&sequence| Hash::of(sequences.key(), SequenceHash(sequence)));
     hashes.filter(move |hash| hash.tag() == tag)
@@ -344,15 +338,15 @@ mod tests {
 
     const KEY: HashKey = HashKey::FIXED;
 
-    /// Names that crowd into a few lines, far from where they belong, some of them alike in every way that
-    /// slots can tell: split or doubled, the segment knows each of them.
+    /// Hashes that cluster in a few lines, far from their home lines, some with equal slots: the segment finds each
+    /// of them after splitting and doubling.
     #[test]
     fn clustered_sequence_hashes_are_found_after_growth() {
         let of_home =
             |home: usize| move |sequence: &u64| Hash::of(KEY, SequenceHash(*sequence)).home(SPLIT_LINES) == home;
         let mut crowd: Vec<u64> = (0..1 << 20).filter(of_home(7)).take(400).collect();
         crowd.extend((0..1 << 20).filter(of_home(SPLIT_LINES - 1)).take(90));
-        // Equal tags beside each other share lines of names.
+        // Equal tags next to each other share column lines.
         crowd.sort_unstable_by_key(|&sequence| Hash::of(KEY, SequenceHash(sequence)).tag());
         let alike =
             |pair: &[u64]| Hash::of(KEY, SequenceHash(pair[0])).tag() == Hash::of(KEY, SequenceHash(pair[1])).tag();

@@ -1,4 +1,4 @@
-//! Stores: blocks find their places, then one holding for each run is extended.
+//! Storing blocks: the writer finds or allocates their positions, and then extends one holding for each run.
 
 use super::Writer;
 use super::locate::{BlockLookup, Cursor};
@@ -16,7 +16,7 @@ impl Writer {
     ) -> Applied {
         let rank = self.ranks.get(slot);
         if let Some(first) = blocks.first() {
-            // It comes from memory while its parent is looked for.
+            // Loads from memory while its parent is looked up.
             self.domains.get(rank.domain).directory.prefetch(first.sequence);
         }
         let at = match parent {
@@ -29,8 +29,8 @@ impl Writer {
         }
     }
 
-    /// Stores blocks that follow a block with a place. Without waiting blocks, or a single block that
-    /// neither waits nor has a name.
+    /// Stores blocks that follow an indexed block. The rank must have no waiting blocks, or there must be a single
+    /// block that neither waits nor has a sequence hash.
     pub(super) fn store_chain(
         &mut self,
         slot: RankSlot,
@@ -93,7 +93,8 @@ impl Writer {
         applied
     }
 
-    /// Stores each block by its parent's name: where something waits, or a name changes its meaning.
+    /// Stores each block by its parent's sequence hash: for ranks with waiting blocks, and when a sequence hash is
+    /// redefined.
     fn store_one_by_one(
         &mut self,
         slot: RankSlot,
@@ -149,13 +150,13 @@ impl Writer {
             return self.store_one(slot, parent, block, (tier, copies));
         }
         self.release_with_descendants(slot, position);
-        // Its old meaning must be gone, also where the trimming of what was kept for it was put off.
+        // The old definition must be gone, even if its trimming was deferred.
         while self.find_sequence(domain, block.sequence).is_some() && self.trim_next_queued() > 0 {}
         let limit = if held { usize::MAX } else { limit };
         Applied { moved: u64::from(held), ..self.insert(slot, parent, block, (tier, copies), limit) }
     }
 
-    /// A block that has no name and does not wait.
+    /// Stores a block that has no sequence hash in the domain and does not wait.
     fn insert(
         &mut self,
         slot: RankSlot,
@@ -173,7 +174,7 @@ impl Writer {
         }
     }
 
-    /// Where a named parent is; none when it is not known, or waits itself.
+    /// Position of a parent; none if it is unknown or waits itself.
     fn parent_position(&self, slot: RankSlot, parent: Option<SequenceHash>) -> Option<Cursor> {
         let Some(parent) = parent else { return Some(Cursor::ROOT) };
         let rank = self.ranks.get(slot);
@@ -205,7 +206,7 @@ impl Writer {
         Applied { stored: 1, waiting: 1, ..Applied::default() }
     }
 
-    /// More copies of a block that waits.
+    /// Adds copies to a waiting block.
     pub(super) fn add_waiting_copies(
         &mut self,
         slot: RankSlot,
@@ -238,8 +239,8 @@ impl Writer {
         }
     }
 
-    /// Gives places to the blocks that wait for this name, and to those that wait for them. Says which of them it had to
-    /// refuse.
+    /// Indexes the blocks that wait for this sequence hash, and those that wait for them. Reports the blocks that it
+    /// had to refuse.
     fn index_waiting(&mut self, slot: RankSlot, sequence: SequenceHash) -> Applied {
         let mut refused = Applied::default();
         let mut known = vec![sequence];
@@ -263,8 +264,8 @@ impl Writer {
         refused
     }
 
-    /// Like [`Writer::store_one`], for a block that waited: it was counted when it came, and may not be
-    /// refused now.
+    /// [`Writer::store_one`] for a block that waited: it was counted when it was stored, so the limit of waiting
+    /// blocks does not apply.
     fn store_waiting_one(
         &mut self,
         slot: RankSlot,

@@ -1,5 +1,5 @@
-//! Giving back what nobody needs: blocks at the end of a run that no rank holds and no run hangs
-//! from, and names of a domain in which no rank holds the block or any that follows it.
+//! Trimming: frees blocks at the end of a run that no rank holds and to which no run is attached, and sequence hashes
+//! of a domain in which no rank holds the block or one that follows it.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -13,15 +13,15 @@ use crate::designs::run::published::atomics::Relaxed;
 use crate::designs::run::published::holdings::HoldingsForm;
 use crate::designs::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
 
-/// Runs of one chain that are trimmed at once; those above them are trimmed later.
+/// Runs of one chain that are trimmed at once; trimming of their ancestors is deferred.
 const TRIMMED_AT_ONCE: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 
-/// Runs whose trimming was put off, in order, with the domains for which they are trimmed.
+/// Deferred trims, in order: runs with the domain on whose behalf they are trimmed.
 #[derive(Debug, Default)]
 pub(super) struct TrimQueue {
     queue: VecDeque<QueuedTrim>,
     by_run: FxHashMap<RunId, QueuedCount>,
-    /// Runs that were ever put off.
+    /// Number of runs ever enqueued.
     count: u64,
 }
 
@@ -32,8 +32,8 @@ struct QueuedTrim {
     number: u64,
 }
 
-/// How often a run is in the queue, and the number with which it first was. A freed run is not: its name may be another
-/// run's when its turn comes.
+/// How often a run is in the queue, and the number of its first entry. A freed run has no entry, because its id may
+/// have been reused when its turn comes.
 #[derive(Debug, Clone, Copy)]
 struct QueuedCount {
     times: u32,
@@ -45,7 +45,7 @@ impl TrimQueue {
         self.queue.is_empty()
     }
 
-    /// Whether some domain's names may go further in a run than anything needs.
+    /// Whether a column of the run may be longer than necessary.
     fn contains(&self, run: RunId) -> bool {
         !self.queue.is_empty() && self.by_run.contains_key(&run)
     }
@@ -57,7 +57,7 @@ impl TrimQueue {
         self.by_run.entry(run).or_insert(QueuedCount { times: 0, first: number }).times += 1;
     }
 
-    /// The next domain for which something was put off, and the run if that has not been freed since.
+    /// The domain of the next entry, and its run unless that was freed meanwhile.
     fn pop(&mut self) -> Option<(Option<RunId>, DomainId)> {
         let QueuedTrim { run, domain, number } = self.queue.pop_front()?;
         let times = self.by_run.get_mut(&run).filter(|times| times.first <= number);
@@ -79,9 +79,9 @@ impl TrimQueue {
 }
 
 impl Writer {
-    /// Trims a run of which a rank of this domain has let go, and then those above it that become free
-    /// of what was attached to them. Other domains need what they needed before. Of a long chain the rest is put off. Says
-    /// how many runs were looked at.
+    /// Trims a run after a rank of this domain has released blocks of it, and then those of its ancestors that lose
+    /// their last child. Other domains are not affected. Defers the rest of a long chain. Returns the number of runs
+    /// visited.
     pub(super) fn trim(&mut self, run: RunId, domain: DomainId) -> usize {
         let mut run = run;
         for visited in 0..TRIMMED_AT_ONCE {
@@ -111,22 +111,22 @@ impl Writer {
             run = parent;
         }
         if run != RunId::NONE {
-            self.domains.get_mut(domain).trim_queue += 1;
+            self.domains.get_mut(domain).queued_trims += 1;
             self.trim_queue.push(run, domain);
         }
         TRIMMED_AT_ONCE
     }
 
-    /// Goes on with what was put off. Says how many runs were looked at; none when nothing is left.
+    /// Does the next deferred trim. Returns the number of runs visited; zero when the queue is empty.
     pub(super) fn trim_next_queued(&mut self) -> usize {
         let Some((run, domain)) = self.trim_queue.pop() else { return 0 };
         let visited = run.map_or(0, |run| self.trim(run, domain)).max(1);
-        self.domains.get_mut(domain).trim_queue -= 1;
+        self.domains.get_mut(domain).queued_trims -= 1;
         self.end_domain_if_empty(domain);
         visited
     }
 
-    /// How many blocks of a run must stay for its holders and for the runs that hang from it.
+    /// Number of blocks of a run that its holders and child runs need.
     fn needed(&mut self, run: RunId) -> u16 {
         match self.retention(run) {
             Some(retention) => {
@@ -159,8 +159,7 @@ impl Writer {
         needed.max(deepest + 1)
     }
 
-    /// How many blocks of a run must keep the domain's names: those that its ranks hold and those from
-    /// which runs hang that it has named.
+    /// Number of the domain's sequence hashes of a run that its ranks need, and child runs in which it has a column.
     fn sequences_needed(&self, run: RunId, domain: DomainId) -> u16 {
         let column_len = self.runs.get(run).columns.get(domain).len;
         match self.retention(run) {
@@ -196,12 +195,12 @@ impl Writer {
         in_domain.map(|(_, length)| length).max().unwrap_or(0)
     }
 
-    /// Whether tests may walk a counted run, to compare.
+    /// Whether debug builds may compare the counts of a run with a walk.
     fn is_short(&self, run: RunId) -> bool {
         cfg!(all(debug_assertions, not(test))) && self.runs.get(run).children < 64 && self.holders.end() < 64
     }
 
-    /// Forgets the domain's names from an offset on.
+    /// Drops the domain's sequence hashes from an offset on.
     fn drop_sequences(&mut self, run: RunId, domain: DomainId, keep: u16) {
         let Self { runs, sequences, directory_batches, domains, rare_bytes, steps, .. } = self;
         let columns = &mut runs.get_mut(run).columns;

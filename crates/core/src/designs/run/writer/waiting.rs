@@ -1,4 +1,4 @@
-//! Blocks of one rank whose parent is not known: kept aside by the name that they wait for.
+//! Waiting blocks of one rank, indexed by the sequence hash of the parent that they wait for.
 
 use crate::keyed::{KeyedMap, KeyedSet};
 
@@ -18,7 +18,7 @@ impl Waiting {
         self.blocks.is_empty()
     }
 
-    /// What is to be given back piece by piece; the rest is one piece.
+    /// Takes the parts that are freed in pieces; the rest is one piece.
     pub(super) fn into_sets(self) -> WaitingByParent {
         self.by_parent.into_iter()
     }
@@ -43,7 +43,7 @@ impl Waiting {
         self.blocks.values()
     }
 
-    /// Keeps a block aside that was not.
+    /// Adds a block that does not wait yet.
     pub(super) fn insert(&mut self, block: HeldBlock) {
         let parent = block.parent.expect("only a block with a parent can wait for it");
         self.by_parent.entry(parent).or_default().insert(block.sequence);
@@ -61,7 +61,7 @@ impl Waiting {
         Some(block)
     }
 
-    /// Takes out what waits for this name.
+    /// Removes the blocks that wait for this sequence hash.
     pub(super) fn take_followers(&mut self, parent: SequenceHash) -> Vec<HeldBlock> {
         let sequences = self.by_parent.remove(&parent).unwrap_or_default();
         sequences.into_iter().filter_map(|sequence| self.blocks.remove(&sequence)).collect()
