@@ -1,20 +1,20 @@
-//! What the names of a rank stand for: the prefix that a block ends, by our own hash.
+//! Prefix hashes of a rank's sequence hashes: a placement that maps each block of the primary group to its prefix.
 
 use super::rank::{HeldPrefixMap, SecondaryGroups};
 use crate::designs::{Lookup, Placement, Tiers};
 use crate::hashing::next_sequence_hash;
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// A name and what it stands for.
+/// A sequence hash and the prefix that it identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Our own sequence hash, which a query can compute.
+    /// Prefix hash, which a query can compute.
     pub(super) prefix: SequenceHash,
     pub(super) sequence: SequenceHash,
 }
 
-/// A rank's places, as they come and go with the blocks of its indexed group. Before the first block of
-/// a sequence there is none.
+/// Placement of a rank's blocks: updates the held prefixes as blocks of the primary group are indexed and dropped.
+/// The start of a sequence has no place.
 pub(super) struct Places<'a> {
     pub(super) secondary: &'a SecondaryGroups,
     pub(super) held: &'a mut HeldPrefixMap,
@@ -34,7 +34,7 @@ impl Placement for Places<'_> {
         Some(place)
     }
 
-    /// Where the indexed group holds a block is the index's business.
+    /// The index itself tracks the tiers of the primary group.
     fn hold(&mut self, _: &Option<Place>, _: Tier) {}
 
     fn release(&mut self, _: &Option<Place>, _: Tier) {}

@@ -1,4 +1,4 @@
-//! What one rank holds in its further cache groups, by name for its events and by place for queries.
+//! Secondary cache groups of one rank, by sequence hash for events and by prefix hash for queries.
 
 use crate::keyed::KeyedMap;
 
@@ -10,7 +10,7 @@ use super::{
 use crate::designs::{Lookup, NamingLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
 
-/// One rank's further groups, and what the names of its indexed group stand for.
+/// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
 #[derive(Debug, Default)]
 pub(super) struct RankGroups {
     lookup: Lookup<Option<Place>>,
@@ -19,7 +19,7 @@ pub(super) struct RankGroups {
 }
 
 impl RankGroups {
-    /// Learns from an event of the indexed group what names stand for.
+    /// Updates the prefixes of sequence hashes from an event of the primary group.
     pub(super) fn apply_indexed(&mut self, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
             self.lookup = Lookup::default();
@@ -28,7 +28,7 @@ impl RankGroups {
             return;
         }
         let placement = Places { secondary: &self.secondary, held: &mut self.held };
-        // What is refused here is refused by the index as well, which says so.
+        // The index refuses the same blocks and reports them.
         RankWriter { placement, names: &mut self.lookup, limits: NamingLimits::default() }.apply(event);
     }
 
@@ -51,8 +51,8 @@ impl RankGroups {
         applied
     }
 
-    /// Cuts down how many leading blocks the indexed group holds, tier by tier, to what the further
-    /// groups can use. `prefixes` are our own sequence hashes of the query's blocks.
+    /// Reduces the prefix lengths of the primary group, tier by tier, to what the secondary groups can use.
+    /// `prefixes` are the prefix hashes of the query's blocks.
     pub(super) fn limit_to_usable(&self, blocks: &mut PerTier<u32>, prefixes: &[SequenceHash]) {
         let mut cache = LookupCache { held: &self.held, prefixes, by_block: Vec::new() };
         for (tier, blocks) in blocks.0.iter_mut().enumerate() {
@@ -60,7 +60,7 @@ impl RankGroups {
         }
     }
 
-    /// Where a prefix of `held` blocks is cut off when tiers up to `slowest` are used, if it is.
+    /// Explains why a prefix of `held` blocks is not usable with tiers up to `slowest`; none if it is.
     pub(super) fn cut(&self, held: u32, slowest: Tier, prefixes: &[SequenceHash]) -> Option<Cut> {
         let mut cache = LookupCache { held: &self.held, prefixes, by_block: Vec::new() };
         let usable = self.secondary.usable(held, slowest as usize, &mut cache);
@@ -68,17 +68,17 @@ impl RankGroups {
         (usable < held).then(shortfalls).map(|shortfalls| Cut { usable, wanted: held, shortfalls })
     }
 
-    /// Stores that say again what the further groups hold, and that there are such groups.
+    /// Stored events that recreate the secondary groups, including empty ones.
     pub(super) fn stores(&self) -> Vec<GroupChange> {
         self.secondary.groups.iter().flat_map(GroupBlocks::stores).collect()
     }
 }
 
-/// What is held at each place, by our own sequence hash; nothing of places where nothing is.
+/// The tiers in which the secondary groups hold each prefix; prefixes that no group holds have no entry.
 #[derive(Debug, Default)]
 pub(super) struct HeldPrefixMap(KeyedMap<SequenceHash, BlocksAtPrefix>);
 
-/// Nearly always one name: two where one rank has two names for one prefix.
+/// Nearly always one sequence hash; several if the rank has several for one prefix.
 #[derive(Debug)]
 enum BlocksAtPrefix {
     One(SequenceHash, HeldIn),
@@ -96,7 +96,7 @@ impl HeldPrefixMap {
         }
     }
 
-    /// From now on the name in this place is held so.
+    /// Sets the tiers in which the groups hold a sequence hash of a prefix.
     pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: HeldIn) {
         let is_held = held != HeldIn::default();
         match self.0.get_mut(&prefix) {
@@ -122,7 +122,7 @@ impl HeldPrefixMap {
     }
 }
 
-/// What a query has looked up of the places on its way: each once, from the end.
+/// Lookups of one query: each prefix is looked up at most once, from the end.
 struct LookupCache<'a> {
     held: &'a HeldPrefixMap,
     prefixes: &'a [SequenceHash],
@@ -130,7 +130,7 @@ struct LookupCache<'a> {
 }
 
 impl LookupCache<'_> {
-    /// Where the block is held that ends a prefix of so many.
+    /// The tiers in which the groups hold the last block of a prefix of `blocks` blocks.
     fn at(&mut self, blocks: u32) -> HeldIn {
         let at = blocks as usize - 1;
         if self.by_block.is_empty() {
@@ -140,14 +140,14 @@ impl LookupCache<'_> {
     }
 }
 
-/// The groups besides the indexed one, in the order in which they were first named.
+/// The secondary groups, in the order of their first events.
 #[derive(Debug, Default)]
 pub(super) struct SecondaryGroups {
     groups: Vec<GroupBlocks>,
 }
 
 impl SecondaryGroups {
-    /// Where a group is kept, from now on if it is new; none if there are too many.
+    /// Index of a group, which is added if it is new; none above the limit.
     fn position_of(&mut self, group: SecondaryGroup) -> Option<usize> {
         if let Some(at) = self.groups.iter().position(|known| known.group.id == group.id) {
             self.groups[at].group = group;
@@ -159,7 +159,7 @@ impl SecondaryGroups {
         })
     }
 
-    /// Which groups hold a name.
+    /// The groups that hold a sequence hash, with their tiers.
     pub(super) fn holding(&self, sequence: SequenceHash) -> HeldIn {
         let mut held = HeldIn::default();
         for (at, group) in self.groups.iter().enumerate() {
@@ -172,7 +172,7 @@ impl SecondaryGroups {
         held
     }
 
-    /// The longest prefix of at most `blocks` blocks that every group can use when tiers up to `tier` are.
+    /// The longest prefix of at most `blocks` blocks that every group can use with tiers up to `tier`.
     fn usable(&self, blocks: u32, tier: usize, cache: &mut LookupCache<'_>) -> u32 {
         let mut usable = blocks;
         while usable > 0 {
@@ -180,7 +180,7 @@ impl SecondaryGroups {
                 let needed = usable - group.group.window.blocks_of(usable)..usable;
                 needed.rev().map(|before| before + 1).find(|&block| cache.at(block).fastest(at) > tier)
             });
-            // No prefix that reaches as far as this and ends before `usable` has the missing block either.
+            // Any prefix that includes this block in its window and ends before `usable` lacks the block too.
             match missing.next() {
                 None => break,
                 Some(block) => usable = block - 1,
@@ -189,7 +189,7 @@ impl SecondaryGroups {
         usable
     }
 
-    /// What each group lacks of a prefix.
+    /// The blocks of a prefix that each group lacks.
     fn shortfalls(&self, blocks: u32, slowest: Tier, cache: &mut LookupCache<'_>) -> Vec<Shortfall> {
         let mut shortfalls = Vec::new();
         for (at, GroupBlocks { group, .. }) in self.groups.iter().enumerate() {
@@ -214,7 +214,7 @@ impl SecondaryGroups {
     }
 }
 
-/// A group's names, with how many copies lie where.
+/// The sequence hashes of a group, with reference counts by tier.
 #[derive(Debug)]
 struct GroupBlocks {
     group: SecondaryGroup,

@@ -1,4 +1,4 @@
-//! A rank's places as a tree, each with what must be used to have everything up to it.
+//! Tree of a rank's blocks, each with the slowest tier needed for its whole prefix.
 
 use crate::keyed::KeyedMap;
 
@@ -7,14 +7,14 @@ use crate::designs::{Lookup, Placement, Tiers};
 use crate::hashing::next_sequence_hash;
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// Number of a node; none is what the first block of a sequence follows.
+/// Number of a node; none is the parent of the first block of a sequence.
 pub(super) type NodeId = Option<u32>;
 
-/// A tier by number; one that does not exist where the prefix is not held.
+/// Number of a tier; the number of tiers if the prefix is not held.
 type Level = usize;
 const NOT_HELD: Level = Tier::ALL.len();
 
-/// The place of one name. Nodes that follow the same one are linked to each other.
+/// The node of one sequence hash. Nodes with the same parent are linked to each other.
 #[derive(Debug)]
 struct Node {
     prefix: Prefix,
@@ -27,7 +27,7 @@ struct Node {
     level: u8,
 }
 
-/// The nodes at one prefix: nearly always one; more where the rank has several names for it.
+/// The nodes of one prefix: nearly always one; several if the rank has several sequence hashes for it.
 #[derive(Debug)]
 enum NodesAtPrefix {
     One(u32),
@@ -51,7 +51,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// The nodes to be changed by a writer, with somebody to tell.
+    /// The nodes, with a callback for changed prefixes.
     pub(super) fn reporting_to<'a, F: FnMut(Prefix)>(&'a mut self, changed: &'a mut F) -> ChangeReporter<'a, F> {
         ChangeReporter { nodes: self, changed }
     }
@@ -78,7 +78,7 @@ impl Nodes {
         at.map_or(0, |at| self.node(at).level.into())
     }
 
-    /// What must be used to have everything up to the node, given that its parent's level is right.
+    /// The level of a node, given that its parent's level is up to date.
     fn level_of(&self, at: u32) -> u8 {
         let node = self.node(at);
         // At most the number of tiers.
@@ -119,7 +119,7 @@ impl Nodes {
         at
     }
 
-    /// Takes out a node that nothing follows.
+    /// Removes a node without children.
     fn remove(&mut self, at: u32) {
         let &Node { parent, next, previous, prefix, .. } = self.node(at);
         match (previous, parent) {
@@ -138,14 +138,14 @@ impl Nodes {
     }
 }
 
-/// Nodes, and somebody who wants to know what becomes of prefixes.
+/// Nodes with a callback that receives every changed prefix.
 pub(super) struct ChangeReporter<'a, F> {
     nodes: &'a mut Nodes,
     changed: &'a mut F,
 }
 
 impl<F: FnMut(Prefix)> ChangeReporter<'_, F> {
-    /// Brings the level of a node up to date, and of what follows as far as it matters there.
+    /// Updates the level of a node and of its descendants as far as it affects them.
     fn update(&mut self, at: u32) {
         let mut pending = vec![at];
         while let Some(at) = pending.pop() {

@@ -1,10 +1,10 @@
-//! How one rank's events change what its names mean and which places it has.
+//! Applies the events of one rank to its sequence hashes and places.
 
 use super::lookup::Lookup;
 use super::{NamingLimits, Placement};
 use crate::{Applied, Block, BlockEvent, RemovedCopies, SequenceHash, Tier};
 
-/// One rank's names and places, to be changed.
+/// Sequence hashes and places of one rank, to be changed.
 pub(crate) struct RankWriter<'l, P: Placement> {
     pub(crate) placement: P,
     pub(crate) names: &'l mut Lookup<P::Place>,
@@ -48,7 +48,8 @@ impl<P: Placement> RankWriter<'_, P> {
         if (entry.parent, entry.local) == (parent, block.local) {
             return self.add_copies(block.sequence, copies);
         }
-        // The name has another meaning now: what it meant is gone, and what followed it follows.
+        // The sequence hash is redefined: the old definition is dropped, and the blocks that followed it follow the
+        // new one.
         let was_held = entry.is_held();
         self.detach_followers(block.sequence);
         self.forget(block.sequence);
@@ -59,7 +60,7 @@ impl<P: Placement> RankWriter<'_, P> {
         self.insert(parent, block, copies, self.limits.waiting_blocks_max)
     }
 
-    /// More copies of a block whose meaning is known.
+    /// Adds copies to a block whose parent and local hash are known.
     fn add_copies(&mut self, sequence: SequenceHash, (tier, copies): (Tier, u32)) -> Applied {
         if self.names.add_copies(sequence, tier, copies) > 0 {
             return Applied { duplicate: 1, ..Applied::default() };
@@ -70,7 +71,7 @@ impl<P: Placement> RankWriter<'_, P> {
         Applied { stored: 1, ..Applied::default() }
     }
 
-    /// A block that the rank has no name for so far.
+    /// Adds a block whose sequence hash is unknown so far.
     fn insert(
         &mut self,
         parent: Option<SequenceHash>,
@@ -93,7 +94,7 @@ impl<P: Placement> RankWriter<'_, P> {
         Applied { stored: 1, waiting, ..Applied::default() }
     }
 
-    /// Gives a waiting block its place under `above`, and then whatever waited for it.
+    /// Places a waiting block under `above`, and then the blocks that waited for it.
     fn place(&mut self, above: P::Place, sequence: SequenceHash) {
         let mut pending = vec![(above, sequence)];
         while let Some((above, sequence)) = pending.pop() {
@@ -104,7 +105,7 @@ impl<P: Placement> RankWriter<'_, P> {
         }
     }
 
-    /// Makes everything that follows a block wait for it. Costs what [`Placement::below`] costs.
+    /// Makes all descendants of a block wait for it. Costs what [`Placement::below`] costs.
     fn detach_followers(&mut self, sequence: SequenceHash) {
         let Some(entry) = self.names.get(sequence).filter(|entry| entry.has_followers()) else { return };
         let place = entry.place().expect("what is followed has a place");
@@ -137,8 +138,8 @@ impl<P: Placement> RankWriter<'_, P> {
         Applied { removed: 1, ..Applied::default() }
     }
 
-    /// The last copy in a tier is gone. A block without any keeps its place while followers need it,
-    /// as far as the limit allows.
+    /// Handles the removal of the last copy in a tier. A block without copies keeps its place while children need it,
+    /// within the limit.
     fn release(&mut self, sequence: SequenceHash, tier: Tier) {
         let entry = self.names.get(sequence).expect("the caller found the entry");
         let keeps_place =
@@ -153,7 +154,7 @@ impl<P: Placement> RankWriter<'_, P> {
         }
     }
 
-    /// Forgets everything, and says how many blocks were held.
+    /// Drops everything and returns the number of held blocks.
     fn clear(&mut self) -> u64 {
         let held = self.names.size().blocks as u64;
         for place in self.names.drain() {
