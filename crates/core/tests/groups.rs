@@ -242,7 +242,7 @@ fn group() -> impl Strategy<Value = SecondaryGroup> {
 /// Some names of a chain, or any.
 fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     let of_chain = support::path().prop_flat_map(move |path| {
-        let names = support::names(rank, &path);
+        let names = support::sequences(rank, &path);
         let count = names.len();
         prop_oneof![Just(names.clone()), subsequence(names, 0..=count)]
     });
