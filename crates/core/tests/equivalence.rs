@@ -25,7 +25,7 @@ fn check_index(
 ) -> Result<(), TestCaseError> {
     let (index, oracle) = (build(), Locked::<Oracle>::default());
     for (at, step) in steps.iter().enumerate() {
-        // What is said of events to come changes nothing, whatever happens until their turn.
+        // Announced events change nothing, whatever is applied before their turn.
         if let Some(Step::Event(rank, event)) = steps.get(at + PREFETCH_DISTANCE) {
             index.prefetch(*rank, event);
         }

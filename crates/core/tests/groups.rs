@@ -1,4 +1,4 @@
-//! Ranks with several cache groups are answered as the brute-force statement of the rule says.
+//! Queries of ranks with several cache groups equal the brute-force oracle.
 
 mod support;
 
@@ -40,13 +40,13 @@ fn stored(count: u64, tier: Tier) -> BlockEvent {
     BlockEvent::Stored { tier, parent: None, blocks, copies: 1 }
 }
 
-/// A store of some of them, counted from one, in a further group.
+/// A store of some of them, counted from one, in a secondary group.
 fn group_stored(positions: &[usize], tier: Tier) -> GroupEvent {
     let names = names(20);
     GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| names[at - 1]).collect(), copies: 1 }
 }
 
-fn told(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
+fn change(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
     GroupChange { group, event }
 }
 
@@ -60,14 +60,14 @@ fn a_window_needs_its_last_blocks_and_no_others() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [8; 4], "one group so far");
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[5, 6], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [6; 4]);
     assert_eq!(usable(&index, 5), [0; 4], "the first five end in the middle of a window");
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[1], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[1], Tier::Device)));
     assert_eq!(usable(&index, 5), [1; 4], "a prefix that is shorter than the window needs all of its blocks");
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[8], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[8], Tier::Device)));
     assert_eq!(usable(&index, 8), [6; 4]);
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[7], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[7], Tier::Device)));
     assert_eq!(usable(&index, 8), [8; 4]);
 }
 
@@ -75,12 +75,12 @@ fn a_window_needs_its_last_blocks_and_no_others() {
 fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(8, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 7, 8], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 7, 8], Tier::Device)));
     let startable = |count| index.find_prompt(&locals(count)).get(RANK).map(|found| found.blocks.0);
     assert_eq!(usable(&index, 8), [8; 4]);
     assert_eq!(startable(8), Some([4; 4]), "the first seven blocks end in the middle of a window");
     assert_eq!(startable(4), None);
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[6], Tier::Host)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[6], Tier::Host)));
     assert_eq!(startable(8), Some([4, 8, 8, 8]));
     let other = WorkerRank { dp_rank: DpRank(1), ..RANK };
     index.apply(other, &stored(8, Tier::Device));
@@ -88,14 +88,14 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
 }
 
 #[test]
-fn what_is_cut_off_is_told_block_by_block() {
+fn a_cut_lists_each_missing_block() {
     let index = index(Design::Run);
     let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
-    index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[7, 8], Tier::Disk)));
+    index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[7, 8], Tier::Disk)));
     let missing = |position, held_in| MissingBlock { position, held_in };
     let of_whole = Shortfall { group: whole, missing_count: 1, missing: vec![missing(6, None)] };
     let on_disk = vec![missing(6, Some(Tier::Disk)), missing(7, Some(Tier::Disk))];
@@ -104,7 +104,7 @@ fn what_is_cut_off_is_told_block_by_block() {
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Host), cut(vec![of_window, of_whole.clone()]));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Disk), cut(vec![of_whole]));
 
-    index.apply_group(RANK, &told(whole, group_stored(&[7], Tier::Device)));
+    index.apply_group(RANK, &change(whole, group_stored(&[7], Tier::Device)));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::Disk), None);
     let lacks = Shortfall { group: WINDOW, missing_count: 1, missing: vec![missing(5, None)] };
     let startable = Cut { usable: 4, wanted: 7, shortfalls: vec![lacks] };
@@ -118,7 +118,7 @@ fn only_the_first_missing_blocks_are_listed() {
     let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     let blocks = MISSING_LISTED_MAX as u32 + 10;
     index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
-    index.apply_group(RANK, &told(whole, group_stored(&[], Tier::Device)));
+    index.apply_group(RANK, &change(whole, group_stored(&[], Tier::Device)));
     let cut = index.cut(RANK, &locals(u64::from(blocks)), blocks, Tier::Device).expect("it lacks everything");
     assert_eq!((cut.shortfalls[0].missing_count, cut.shortfalls[0].missing.len()), (blocks, MISSING_LISTED_MAX));
 }
@@ -128,21 +128,21 @@ fn every_group_must_agree() {
     let index = index(Design::Run);
     let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     let state = SecondaryGroup { id: GroupId(2), window: AttentionWindow::LastBlocks(1) };
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
-    assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
+    assert_eq!(usable(&index, 8), [0; 4], "the primary group has not stored the blocks yet");
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [6; 4]);
-    index.apply_group(RANK, &told(whole, group_stored(&[1, 2, 3, 4, 5], Tier::Device)));
+    index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5], Tier::Device)));
     assert_eq!(usable(&index, 8), [5; 4]);
-    index.apply_group(RANK, &told(state, group_stored(&[4], Tier::Device)));
+    index.apply_group(RANK, &change(state, group_stored(&[4], Tier::Device)));
     assert_eq!(usable(&index, 8), [4; 4]);
     let removed = |positions: &[usize]| {
         let blocks = positions.iter().map(|&at| names(8)[at - 1]).collect();
         GroupEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
     };
-    index.apply_group(RANK, &told(whole, removed(&[2])));
+    index.apply_group(RANK, &change(whole, removed(&[2])));
     assert_eq!(usable(&index, 8), [0; 4]);
-    let applied = index.apply_group(RANK, &told(whole, removed(&[2, 1])));
+    let applied = index.apply_group(RANK, &change(whole, removed(&[2, 1])));
     assert_eq!((applied.removed, applied.unknown), (1, 1));
 }
 
@@ -150,32 +150,32 @@ fn every_group_must_agree() {
 fn tiers_are_used_together_in_every_group() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(6, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[5, 6], Tier::Disk)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[5, 6], Tier::Disk)));
     assert_eq!(usable(&index, 6), [4, 4, 6, 6]);
 }
 
 #[test]
-fn a_name_counts_where_it_stands_now() {
+fn a_redefined_sequence_hash_counts_at_its_new_position() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(3, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[2, 3], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[2, 3], Tier::Device)));
     assert_eq!(usable(&index, 3), [3; 4]);
-    let [first, second, third] = names(3)[..] else { panic!("three names") };
-    let tell = |parent, sequence, local| {
+    let [first, second, third] = names(3)[..] else { panic!("three sequence hashes") };
+    let store = |parent, sequence, local| {
         let blocks = vec![Block { sequence, local: LocalHash(local) }];
         index.apply(RANK, &BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 });
     };
-    // Another name takes the place of the third block, whose own name means something else now.
-    tell(None, third, 9);
-    tell(Some(second), SequenceHash(77), 3);
-    assert_eq!(usable(&index, 3), [0; 4], "the group does not hold the new name");
+    // Another sequence hash takes the position of the third block, whose own sequence hash is redefined.
+    store(None, third, 9);
+    store(Some(second), SequenceHash(77), 3);
+    assert_eq!(usable(&index, 3), [0; 4], "the group does not hold the new sequence hash");
     let of_new_place = index.find(&[LocalHash(9)]).get(RANK).map(|found| found.blocks.0);
     assert_eq!(of_new_place, Some([1; 4]));
-    tell(Some(second), third, 3);
+    store(Some(second), third, 3);
     assert_eq!(usable(&index, 3), [3; 4]);
 
-    // A block that is removed and told again is in its old place, with what the group holds all the time.
+    // A block that is removed and stored again returns to its position; the group held it all the time.
     let blocks = vec![third, SequenceHash(77), second, first];
     index.apply(RANK, &BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All });
     assert_eq!(usable(&index, 3), [0; 4]);
@@ -187,12 +187,12 @@ fn a_name_counts_where_it_stands_now() {
 fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
     let index = index(Design::Run);
     index.apply(RANK, &stored(4, Tier::Device));
-    index.apply_group(RANK, &told(WINDOW, group_stored(&[3, 4], Tier::Device)));
+    index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4], Tier::Device)));
     assert_eq!(index.size(RANK).blocks, 4);
     assert_eq!(index.apply(RANK, &BlockEvent::Cleared).removed, 4);
     assert!(index.ranks().is_empty());
     index.apply(RANK, &stored(4, Tier::Device));
-    assert_eq!(usable(&index, 4), [0; 4], "the window's blocks are gone as well");
+    assert_eq!(usable(&index, 4), [0; 4], "the window's blocks are dropped as well");
     index.clear_rank(RANK);
     assert!(index.ranks().is_empty());
     assert_eq!(index.dump_events(RANK), []);
@@ -216,12 +216,12 @@ enum GroupedStep {
     Further(WorkerRank, GroupChange),
 }
 
-/// Streams in which a rank has one name for a prefix.
+/// Streams in which a rank has one sequence hash for a prefix.
 fn consistent_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     vec(prop_oneof![support::consistent_step().prop_map(GroupedStep::Indexed), further()], 1..60)
 }
 
-/// Any streams, also of engines that contradict themselves.
+/// Arbitrary streams, including contradictions.
 fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
     let indexed = support::stream(12).prop_map(|steps| steps.into_iter().map(GroupedStep::Indexed).collect());
     let further = further().prop_map(|step| vec![step]);
@@ -239,7 +239,7 @@ fn group() -> impl Strategy<Value = SecondaryGroup> {
     prop_oneof![9 => usual, 1 => changed].prop_map(|(id, window)| SecondaryGroup { id: GroupId(id), window })
 }
 
-/// Some names of a chain, or any.
+/// Some sequence hashes of a chain, or arbitrary ones.
 fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     let of_chain = support::path().prop_flat_map(move |path| {
         let names = support::sequences(rank, &path);
@@ -258,7 +258,7 @@ fn further() -> impl Strategy<Value = GroupedStep> {
         prop_oneof![3 => stored, 1 => removed]
     };
     (support::rank(), group()).prop_flat_map(move |(rank, group)| {
-        event(rank).prop_map(move |event| GroupedStep::Further(rank, told(group, event)))
+        event(rank).prop_map(move |event| GroupedStep::Further(rank, change(group, event)))
     })
 }
 
@@ -299,7 +299,7 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
         for query in queries {
             prop_assert_eq!(index.find(query).sorted(), oracle.find(query).sorted(), "{:?}", query);
         }
-        // One of them is enough: another one comes with another stream.
+        // One query of each stream is enough.
         queries.first().map_or(Ok(()), |query| check_cuts(&index, oracle, query))
     })?;
     let restored = GroupedIndex::new(design.build());
@@ -319,7 +319,7 @@ fn check(design: Design, steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> R
     Ok(())
 }
 
-/// What is cut off explains every answer.
+/// The cuts explain every answer.
 fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash]) -> Result<(), TestCaseError> {
     let (found, prompt, indexed) = (index.find(query), index.find_prompt(query), oracle.find_indexed(query));
     for rank in all_ranks() {
@@ -336,7 +336,7 @@ fn check_cuts(index: &GroupedIndex, oracle: &GroupedOracle, query: &[LocalHash])
     Ok(())
 }
 
-/// Whatever an engine says, an answer is neither below the oracle's nor above what the indexed group holds.
+/// For any events, an answer is neither below the oracle's nor above what the indexed group holds.
 fn check_bounds(steps: &[GroupedStep], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
     let index = index(Design::Run);
     let blocks = |scores: &MatchScores, rank| scores.get(rank).map(|found| found.blocks.0).unwrap_or_default();
@@ -367,7 +367,7 @@ fn remove_everything(index: &GroupedIndex, rank: WorkerRank) {
     for event in index.dump_events(rank) {
         let RankEvent::Secondary(GroupChange { group, event }) = event else { continue };
         let GroupEvent::Stored { tier, blocks, .. } = event else { panic!("a dump consists of stores") };
-        index.apply_group(rank, &told(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
+        index.apply_group(rank, &change(group, GroupEvent::Removed { tier, blocks, copies: RemovedCopies::All }));
     }
 }
 
@@ -395,13 +395,13 @@ proptest! {
 }
 
 #[test]
-fn more_groups_than_are_kept_are_refused() {
+fn groups_beyond_the_limit_are_refused() {
     let index = index(Design::Run);
     let group = |id| SecondaryGroup { id: GroupId(id), window: AttentionWindow::LastBlocks(1) };
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
-        assert_eq!(index.apply_group(RANK, &told(group(id), group_stored(&[1], Tier::External))).stored, 1);
+        assert_eq!(index.apply_group(RANK, &change(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }
-    assert_eq!(index.apply_group(RANK, &told(group(99), group_stored(&[1, 2], Tier::Device))).refused, 2);
+    assert_eq!(index.apply_group(RANK, &change(group(99), group_stored(&[1, 2], Tier::Device))).refused, 2);
     index.apply(RANK, &stored(1, Tier::Device));
     let found = index.find(&locals(1)).get(RANK).map(|found| found.blocks);
     assert_eq!(found, Some(PerTier([0, 0, 0, 1])), "the last group's bits are its own");
