@@ -1,7 +1,7 @@
 //! Keyed hashing, for tables whose keys clients choose.
 //!
 //! A client that can compute a table's hash can choose prompts or sequence hashes that all fall into one part of the
-//! table. A secret key prevents that: without it, nobody outside can find colliding keys offline.
+//! table. A secret key prevents that: without it, a client cannot find colliding keys offline.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
@@ -19,7 +19,7 @@ pub struct HashKey([u64; 4]);
 
 /// The process's key is already in use: existing tables cannot change their key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the hash key of this process is in use: set it before any table is filled")]
+#[error("failed to set hash key: a table of this process already uses one; set the key at startup")]
 pub struct KeyInUse;
 
 static PROCESS_KEY: OnceLock<HashKey> = OnceLock::new();

@@ -98,7 +98,7 @@ impl PrefixIndex for Oracle {
             let matched = query.len().min(found.longest() as usize);
             for sequences in reached(held, &query[..matched], Tier::External) {
                 let holds = |tier: Tier| sequences.iter().any(|sequence| held[sequence].copies[tier] > 0);
-                let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("what is reached is held");
+                let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("a reached block is held");
                 tiers[fastest] += 1;
             }
             tiers

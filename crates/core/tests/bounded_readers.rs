@@ -128,5 +128,5 @@ fn no_answer_exceeds_what_was_true_during_the_call() {
     });
     let bound = index.memory_limit().expect("the index is bounded");
     assert!(bound.evicted_blocks > 10_000 && bound.bytes_highest <= bound.bytes_max, "{bound:?}");
-    assert!(matched > 0, "somebody was found");
+    assert!(matched > 0, "at least one query matched");
 }

@@ -68,7 +68,7 @@ fn answers(
     ranks: &BTreeMap<WorkerRank, ReportedPrefixes>,
     of: impl Fn(&ReportedPrefixes) -> PerTier<u32>,
 ) -> MatchScores {
-    let ranks = ranks.iter().map(|(&rank, told)| RankMatch { rank, blocks: of(told) });
+    let ranks = ranks.iter().map(|(&rank, reported)| RankMatch { rank, blocks: of(reported) });
     MatchScores { ranks: ranks.filter(|found| found.longest() > 0).collect() }
 }
 
@@ -91,14 +91,18 @@ fn check(steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError
         }
         for query in queries {
             let expected = oracle.find(query).sorted();
-            prop_assert_eq!(&answers(&ranks, |told| told.walk(query)), &expected, "{:?}", query);
-            prop_assert_eq!(&answers(&ranks, |told| told.by_last_held(query)), &expected, "closed under prefixes");
+            prop_assert_eq!(&answers(&ranks, |reported| reported.walk(query)), &expected, "{:?}", query);
+            prop_assert_eq!(
+                &answers(&ranks, |reported| reported.by_last_held(query)),
+                &expected,
+                "closed under prefixes"
+            );
         }
-        for (rank, told) in &ranks {
-            let mut all: Vec<SequenceHash> = told.prefixes.iter().map(|prefix| prefix.hash).collect();
+        for (rank, reported) in &ranks {
+            let mut all: Vec<SequenceHash> = reported.prefixes.iter().map(|prefix| prefix.hash).collect();
             all.sort_unstable();
-            prop_assert_eq!(all, told.copy.keys().copied().collect::<Vec<_>>());
-            prop_assert_eq!(told.prefixes.blocks(), oracle.size(*rank).blocks);
+            prop_assert_eq!(all, reported.copy.keys().copied().collect::<Vec<_>>());
+            prop_assert_eq!(reported.prefixes.blocks(), oracle.size(*rank).blocks);
         }
     }
     Ok(())
@@ -124,9 +128,9 @@ proptest! {
         let mut ranks = BTreeMap::<WorkerRank, ReportedPrefixes>::new();
         for step in &steps {
             let Step::Event(rank, event) = step else { continue };
-            let told = ranks.entry(*rank).or_default();
-            told.apply(event);
-            views.entry(*rank).or_default().push((told.copy.clone(), told.walk(&query)));
+            let reported = ranks.entry(*rank).or_default();
+            reported.apply(event);
+            views.entry(*rank).or_default().push((reported.copy.clone(), reported.walk(&query)));
         }
         for views in views.values() {
             for tier in Tier::ALL {

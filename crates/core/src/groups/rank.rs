@@ -90,8 +90,8 @@ impl HeldPrefixMap {
         match self.0.get(&prefix) {
             None => HeldIn::default(),
             Some(BlocksAtPrefix::One(_, held)) => *held,
-            Some(BlocksAtPrefix::Several(lookup)) => {
-                lookup.iter().fold(HeldIn::default(), |all, (_, held)| all.or(*held))
+            Some(BlocksAtPrefix::Several(blocks)) => {
+                blocks.iter().fold(HeldIn::default(), |all, (_, held)| all.or(*held))
             }
         }
     }
@@ -106,15 +106,15 @@ impl HeldPrefixMap {
                 true => *old = held,
                 false => drop(self.0.remove(&prefix)),
             },
-            Some(lookup @ BlocksAtPrefix::One(..)) if is_held => {
-                let BlocksAtPrefix::One(known, old) = *lookup else { return };
-                *lookup = BlocksAtPrefix::Several(vec![(known, old), (sequence, held)]);
+            Some(blocks @ BlocksAtPrefix::One(..)) if is_held => {
+                let BlocksAtPrefix::One(known, old) = *blocks else { return };
+                *blocks = BlocksAtPrefix::Several(vec![(known, old), (sequence, held)]);
             }
             Some(BlocksAtPrefix::One(..)) => {}
-            Some(BlocksAtPrefix::Several(lookup)) => {
-                lookup.retain(|(known, _)| *known != sequence);
-                lookup.extend(is_held.then_some((sequence, held)));
-                if lookup.is_empty() {
+            Some(BlocksAtPrefix::Several(blocks)) => {
+                blocks.retain(|(known, _)| *known != sequence);
+                blocks.extend(is_held.then_some((sequence, held)));
+                if blocks.is_empty() {
                     self.0.remove(&prefix);
                 }
             }

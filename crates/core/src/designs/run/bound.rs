@@ -14,7 +14,7 @@ pub const INDEX_BYTES_MIN: usize = 1 << 20;
 
 /// The memory limit is below [`INDEX_BYTES_MIN`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} bytes are too few for an index: give it {INDEX_BYTES_MIN} (1 MiB) at least")]
+#[error("failed to create index: a memory limit of {0} bytes is too low; set at least {INDEX_BYTES_MIN} (1 MiB)")]
 pub struct MemoryTooSmall(pub(super) usize);
 
 /// Callback for evicted and refused blocks: the index has no copy of them in these tiers although the rank may hold

@@ -28,7 +28,7 @@ pub(super) struct Branch {
 
 /// A run of a branch that has been found but not compared yet.
 #[derive(Debug, Clone, Copy)]
-struct Pending {
+struct PendingRun {
     run: RunId,
     version: u64,
     info: Info,
@@ -53,7 +53,7 @@ impl LastSeen {
 pub(super) struct Branches {
     /// Runs in depth-first order: each after the run above it and after all descendants of its earlier siblings.
     runs: Vec<Branch>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingRun>,
     /// Twins followed so far.
     twins: usize,
     /// Twins beyond the limit.
@@ -103,7 +103,7 @@ impl Branches {
             }
             self.find_inside(published, generation, query, step, None)?;
         }
-        while let Some(Pending { run, version, info, base, above }) = self.pending.pop() {
+        while let Some(PendingRun { run, version, info, base, above }) = self.pending.pop() {
             effort::spend(Effort::BranchRun, 1);
             let matched = match_length(published.run(run), info, &query[base..]);
             let step = Step { run, version, base: base as u32, matched: matched as u32, info };
@@ -136,7 +136,7 @@ impl Branches {
             if is_wanted(run) {
                 result = as_child(published.run(run), parent, local).map(|child| {
                     if let Some((version, info)) = child {
-                        self.add(Pending { run, version, info, base, above });
+                        self.add(PendingRun { run, version, info, base, above });
                     }
                 });
             }
@@ -166,7 +166,7 @@ impl Branches {
                 let base = (step.base + offset) as usize;
                 result = as_child(published.run(run), parent, query[base]).map(|child| {
                     if let Some((version, info)) = child {
-                        self.add(Pending { run, version, info, base, above });
+                        self.add(PendingRun { run, version, info, base, above });
                     }
                 });
             }
@@ -176,7 +176,7 @@ impl Branches {
     }
 
     /// Adds a run, unless it exceeds the limit of twins.
-    fn add(&mut self, pending: Pending) {
+    fn add(&mut self, pending: PendingRun) {
         if pending.info.has(Info::TWIN) {
             if self.twins == TWINS_FOLLOWED_MAX {
                 self.twins_skipped += 1;
@@ -307,7 +307,7 @@ mod tests {
         // The first alias makes the rank leave its domain and store its chain block by block, in a few runs.
         let runs = twins..=twins + 8;
         assert!(runs.contains(&with_twins[1]), "each twin's run is compared once: {with_twins:?}");
-        assert!(with_twins[2] <= *runs.end(), "only its own holders are looked at: {with_twins:?}");
+        assert!(with_twins[2] <= *runs.end(), "a query visits only the holders of the branch: {with_twins:?}");
         assert!(with_twins[0] <= before[0] + 4 * runs.end(), "{with_twins:?} after {before:?}");
         assert_eq!(index.find(&query).ranks.len() as u64, RANKS);
         assert_eq!(index.twins_skipped(), 0);
@@ -355,7 +355,7 @@ mod tests {
             assert_eq!(branch_runs, left);
             assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
         }
-        assert_eq!(flags(&index), 0, "its run is looked at as any other");
+        assert_eq!(flags(&index), 0, "its run has no flag left");
     }
 
     /// A run is truncated at blocks of which another run has twins; those are then the only ones.

@@ -74,5 +74,5 @@ fn answers_equal_the_oracle_during_compaction() {
         }
         assert_eq!((index.memory().runs, index.memory().domains), (0, 0), "nothing is kept");
     }
-    assert!(copies > 30, "{copies} copies were finished concurrent events");
+    assert!(copies > 30, "{copies} copies were completed during the events");
 }

@@ -11,7 +11,7 @@ use crate::{
 /// Steps that any event may take.
 const EVENT_STEPS_MAX: u64 = 2_048;
 /// Steps that any maintenance call of an idle writer may take.
-const TURN_STEPS_MAX: u64 = 8_192;
+const MAINTENANCE_STEPS_MAX: u64 = 8_192;
 /// Additional steps for each block of an event.
 const BLOCK_STEPS_MAX: u64 = 16;
 
@@ -53,7 +53,10 @@ impl CountingIndex {
         let continues_chain = self.index.maintain();
         // The step counter continues in the compacted copy that replaces the writer.
         let steps = self.steps() - before;
-        assert!(steps <= TURN_STEPS_MAX, "{steps} steps for a turn, at most {TURN_STEPS_MAX}");
+        assert!(
+            steps <= MAINTENANCE_STEPS_MAX,
+            "{steps} steps for a maintenance call, at most {MAINTENANCE_STEPS_MAX}"
+        );
         self.most = self.most.max(steps);
         continues_chain
     }
@@ -250,8 +253,8 @@ fn removing_most_of_a_large_index_costs_bounded_steps() {
     }
     apply_unrelated_events(&mut index, 500);
     while index.maintain() {}
-    let memory = index.index.memory_bytes().expect("it contains_rank its size");
-    assert!(memory < 16 << 20, "{memory} bytes for what is left");
+    let memory = index.index.memory_bytes().expect("the index reports its size");
+    assert!(memory < 16 << 20, "{memory} bytes remain");
     let prompt: Vec<LocalHash> = prompt(6).iter().map(|block| block.local).collect();
     assert_eq!(index.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(64));
     println!("{} steps at most", index.most);
@@ -271,7 +274,7 @@ fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
             index.store(rank(1), None, &prompt(number));
         }
     }
-    let full = index.index.memory_bytes().expect("it contains_rank its size");
+    let full = index.index.memory_bytes().expect("the index reports its size");
     index.clear(rank(2));
     let mut turns = 0;
     while index.maintain() {
@@ -282,8 +285,8 @@ fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
         }
         turns += 1;
     }
-    let left = index.index.memory_bytes().expect("it contains_rank its size");
-    assert!(left < full / 4, "{left} bytes of {full} for what is left");
+    let left = index.index.memory_bytes().expect("the index reports its size");
+    assert!(left < full / 4, "{left} of {full} bytes remain");
     for number in (0..KEPT).step_by(97) {
         let prompt: Vec<LocalHash> = prompt(number).iter().map(|block| block.local).collect();
         assert_eq!(index.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(8));

@@ -5,6 +5,15 @@
 //! number of leading blocks of the run that each holder has. Only the writer keeps the engines' sequence hashes, and
 //! one directory of them for each hash domain. Readers compare local hashes along runs, merge the holdings and check
 //! versions at the end.
+//!
+//! | module | role |
+//! |---|---|
+//! | `published` | what queries read: runs, edges, holdings and the rank table |
+//! | `find`, `branching`, `top` | queries: the walk, twins, the deepest ranks |
+//! | `matches`, `answers` | depths by holder, and their conversion to ranks |
+//! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
+//! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
+//! | `models`, `costs`, `compaction_tests` | loom models, step limits and compaction against the oracle |
 
 mod answers;
 mod bound;
@@ -90,7 +99,7 @@ const COMPACTED_SHARE: (usize, usize) = if SMALL { (7, 8) } else { (1, 4) };
 const SMALL: bool = cfg!(all(test, debug_assertions));
 /// Blocks and runs that compaction processes with a removal event and with a maintenance call.
 const COPIED_WITH_EVENT: usize = if SMALL { 2 } else { 64 };
-const COPIED_AT_A_TURN: usize = if SMALL { 8 } else { 4_096 };
+const COPIED_WITH_MAINTENANCE: usize = if SMALL { 8 } else { 4_096 };
 /// Waiting blocks of a rank whose copy an event may start; compaction lists them at once. A rank with more of them is
 /// copied by a maintenance call.
 const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
@@ -184,14 +193,14 @@ impl RunIndex {
 
     /// Records the use of the deepest run for the eviction policy, and the twins that the query skipped.
     #[inline]
-    fn note_use(&self, scratch: &Scratch) {
+    fn record_use(&self, scratch: &Scratch) {
         if scratch.branches.twins_skipped() > 0 {
             self.twins_skipped.fetch_add(scratch.branches.twins_skipped() as u64, Relaxed);
         }
         if let Some(bound) = &self.bound
             && let Some(step) = scratch.path.last()
         {
-            bound.use_samples.note(step.run);
+            bound.use_samples.record(step.run);
         }
     }
 
@@ -201,7 +210,7 @@ impl RunIndex {
         let published = self.published.load();
         let found = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
         matches.record_result(found);
-        self.note_use(&matches.scratch);
+        self.record_use(&matches.scratch);
     }
 
     /// Finds the `count` ranks with the longest prefixes in `level` and faster tiers, deepest first. Costs the path
@@ -211,7 +220,7 @@ impl RunIndex {
         let scratch = &mut matches.scratch;
         let found = until_unchanged(&published, || find_top(&published, query, (count, level), scratch));
         matches.record_result(found);
-        self.note_use(&matches.scratch);
+        self.record_use(&matches.scratch);
     }
 
     /// The rank and tiers of each holder. Costs the number of holders.
@@ -275,15 +284,15 @@ impl RunIndex {
         let (published, compacted) = compaction.finish(writer);
         let index = std::mem::replace(writer, compacted);
         self.published.store(published);
-        writer.give_back(index);
+        writer.reclaim_index(index);
         true
     }
 }
 
 /// Runs that one maintenance call visits.
-const VISITED_AT_A_TURN: usize = 512;
+const VISITED_WITH_MAINTENANCE: usize = 512;
 /// Matches whose tiers one lock of the writer resolves.
-const MATCHES_AT_A_TURN: usize = 64;
+const MATCHES_PER_LOCK: usize = 64;
 
 thread_local! {
     /// Buffers that the queries of a thread reuse.
@@ -299,7 +308,7 @@ impl SharedIndex for RunIndex {
         }
         if applied.refused > 0 {
             // The copy might have had room for the refused blocks, so it could differ.
-            writer.give_up_copy();
+            writer.abandon_copy();
         }
         if matches!(event, BlockEvent::Removed { .. }) {
             self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, WAITING_LISTED_WITH_EVENT_MAX);
@@ -322,7 +331,7 @@ impl SharedIndex for RunIndex {
                 Ok(scores(&published, scratch))
             });
             let Some((found, _)) = found else { return MatchScores::default() };
-            self.note_use(scratch);
+            self.record_use(scratch);
             found
         })
     }
@@ -332,7 +341,7 @@ impl SharedIndex for RunIndex {
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let in_device: Option<Vec<_>> = found.iter().map(tiers::in_device).collect();
         in_device.unwrap_or_else(|| {
-            let turns = found.chunks(MATCHES_AT_A_TURN);
+            let turns = found.chunks(MATCHES_PER_LOCK);
             turns.flat_map(|found| self.writer.lock().fastest_tiers(query, found)).collect()
         })
     }
@@ -371,7 +380,8 @@ impl SharedIndex for RunIndex {
 
     fn maintain(&self) -> bool {
         let mut writer = self.writer.lock();
-        writer.do_maintenance(VISITED_AT_A_TURN) || self.compact_if_sparse(&mut writer, COPIED_AT_A_TURN, usize::MAX)
+        writer.do_maintenance(VISITED_WITH_MAINTENANCE)
+            || self.compact_if_sparse(&mut writer, COPIED_WITH_MAINTENANCE, usize::MAX)
     }
 
     /// Returns the figure from before the change while one is under way: it never blocks on the writer.
@@ -429,7 +439,7 @@ mod tests {
         let (rank, event) = stored(1);
         index.apply(rank, &event);
         let published = index.published.load_full();
-        let change = || published.ranks.change(|_| panic!("a test asked for it"));
+        let change = || published.ranks.change(|_| panic!("panic of the test"));
         assert!(catch_unwind(AssertUnwindSafe(change)).is_err());
         assert_eq!(published.ranks.version(), None, "the change never ends");
         index.abandon();

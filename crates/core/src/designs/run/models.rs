@@ -130,7 +130,7 @@ fn find_top(published: &Published, query: &[LocalHash], count: usize) -> Vec<(Wo
     let attempt = || {
         top::find_top(published, query, which, &mut scratch)?;
         let found = scratch.top.iter().map(|&(holder, depth)| {
-            assert!((holder.0 as usize) < published.ranks.holder_count(), "a holder that stands for nobody");
+            assert!((holder.0 as usize) < published.ranks.holder_count(), "a holder without an assignment");
             (published.ranks.rank(published.ranks.assignment(holder).rank), depth)
         });
         Ok(found.collect())
@@ -181,7 +181,7 @@ impl ExpectedDepths {
                 assert!(was_true, "{rank:?}: {depths:?} is none of {true_depths:?}");
             }
         }
-        assert!(found.ranks.iter().all(|found| self.contains_rank(found.rank)), "nobody else: {found:?}");
+        assert!(found.ranks.iter().all(|found| self.contains_rank(found.rank)), "an unknown rank: {found:?}");
         let distinct: BTreeSet<WorkerRank> = found.ranks.iter().map(|found| found.rank).collect();
         assert_eq!(distinct.len(), found.ranks.len(), "each rank once: {found:?}");
     }
@@ -189,7 +189,8 @@ impl ExpectedDepths {
     fn check_top(&self, found: &[(WorkerRank, u32)], count: usize) {
         assert!(found.len() <= count);
         for &(rank, depth) in found {
-            let (_, true_depths) = self.ranks.iter().find(|known| known.0 == rank).expect("nobody else");
+            let (_, true_depths) =
+                self.ranks.iter().find(|known| known.0 == rank).expect("an answer has only known ranks");
             let was_true = true_depths.iter().any(|moment| moment[Tier::External] == depth);
             assert!(was_true, "{rank:?}: {depth} is none of {true_depths:?}");
         }

@@ -49,7 +49,7 @@ fn from_deepest(
             if top.len() >= count {
                 break;
             }
-            collect(published, &path[..at], step, (count, level), top);
+            collect_holders(published, &path[..at], step, (count, level), top);
         }
     }
     check(published, generation, path)?;
@@ -57,7 +57,7 @@ fn from_deepest(
 }
 
 /// Adds new holders of one run, deepest first, up to `count` in total.
-fn collect(
+fn collect_holders(
     published: &Published,
     above: &[Step],
     step: &Step,

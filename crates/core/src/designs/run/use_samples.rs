@@ -29,7 +29,7 @@ impl UseSamples {
     }
 
     /// Any memory order suffices: a lost use, or one counted for another run, only makes the estimate slightly worse.
-    pub(super) fn note(&self, run: RunId) {
+    pub(super) fn record(&self, run: RunId) {
         let next = NEXT.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         NEXT.set(next);
         self.slots[next as usize >> 8 & (SLOTS - 1)].store(run.0, Relaxed);

@@ -70,7 +70,7 @@ fn holdings_change_from_inline_to_list_to_array() {
 }
 
 /// "abc" has a full list, which a ninth holder turns into an array. "x" gets the list's memory for its third holder.
-fn list_memory_is_reused_model(query: &str) -> Model {
+fn model_of_reused_list_memory(query: &str) -> Model {
     let others = (1..=9).map(|worker| stores(worker, "", "z"));
     let abc = (1..=8).map(|worker| stores(worker, "", "abc"));
     let x = [stores(1, "", "x"), stores(2, "", "x")];
@@ -80,8 +80,8 @@ fn list_memory_is_reused_model(query: &str) -> Model {
 
 #[test]
 fn freed_list_memory_is_reused() {
-    list_memory_is_reused_model("abc").check();
-    list_memory_is_reused_model("x").check();
+    model_of_reused_list_memory("abc").check();
+    model_of_reused_list_memory("x").check();
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn a_rank_holds_a_run_without_its_parent() {
 
 #[test]
 fn a_gap_closes_after_a_change_below() {
-    let hole = [forked(), vec![evicts(1, "ab", 1)]].concat();
-    Model::new("abcde", &hole, &[stores(1, "abcd", "e"), stores(1, "a", "b")]).check();
-    let hole = [forked(), vec![stores(3, "", "a"), stores(3, "ab", "cd")]].concat();
-    Model::new("abcde", &hole, &[stores(3, "abcd", "e"), stores(3, "a", "b")]).check();
-    let hole = [stores(1, "", "abc"), evicts(1, "ab", 1)];
-    Model::new("abcd", &hole, &[stores(1, "abc", "d"), stores(1, "a", "b")]).check();
+    let gap = [forked(), vec![evicts(1, "ab", 1)]].concat();
+    Model::new("abcde", &gap, &[stores(1, "abcd", "e"), stores(1, "a", "b")]).check();
+    let gap = [forked(), vec![stores(3, "", "a"), stores(3, "ab", "cd")]].concat();
+    Model::new("abcde", &gap, &[stores(3, "abcd", "e"), stores(3, "a", "b")]).check();
+    let gap = [stores(1, "", "abc"), evicts(1, "ab", 1)];
+    Model::new("abcd", &gap, &[stores(1, "abc", "d"), stores(1, "a", "b")]).check();
 }
 
 #[test]
@@ -204,5 +204,5 @@ fn find_top_returns_the_deepest_ranks() {
     Model::new("abcde", &forked(), &[evicts(1, "ab", 1), stores(1, "abcd", "e")]).check_top(1);
     Model::new("abcd", &forked(), &[stores(3, "", "abcd"), evicts(1, "abcd", 1)]).check_top(2);
     Model::new("abc", &[stores(1, "", "abc")], &[stores_as(1, Tier::Host, "", "a", 7)]).check_top(2);
-    list_memory_is_reused_model("abc").check_top(20);
+    model_of_reused_list_memory("abc").check_top(20);
 }

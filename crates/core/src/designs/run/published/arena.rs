@@ -98,7 +98,7 @@ impl RecordNumbers {
         })
     }
 
-    pub(crate) fn give_back(&mut self, number: u32) {
+    pub(crate) fn free(&mut self, number: u32) {
         self.free.push(number);
     }
 

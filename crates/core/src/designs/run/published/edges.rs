@@ -100,7 +100,7 @@ impl Edges {
     }
 
     fn words(&self, size: u32) -> &[AtomicU64] {
-        self.sizes[size as usize].get().expect("a size is used after it was made")
+        self.sizes[size as usize].get().expect("a table is allocated before its use")
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
             }
             growing += usize::from(writer.growth.is_some());
         }
-        assert!(growing > 500, "{growing} edges came while the table grew");
+        assert!(growing > 500, "{growing} edges were inserted while the table grew");
         let left: usize = (1..40_000).map(is_there).sum();
         assert_eq!(left, writer.count);
         (1..40_000).filter(|&at| is_there(at) == 1).for_each(|at| writer.remove(&edges, hash(at), RunId(at)));

@@ -149,8 +149,8 @@ impl Extents {
         Extent((size as u32) << 27 | number)
     }
 
-    pub(crate) fn give_back(&mut self, extent: Extent) {
-        self.sizes[extent.size()].give_back(extent.number());
+    pub(crate) fn free(&mut self, extent: Extent) {
+        self.sizes[extent.size()].free(extent.number());
     }
 
     /// Bytes that are allocated and written, and those of the free lists.

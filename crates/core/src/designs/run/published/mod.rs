@@ -9,7 +9,7 @@ pub(super) mod fingerprint;
 pub(super) mod holdings;
 pub(super) mod layout;
 #[cfg(loom)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only models say who writes"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "only models mark the writer"))]
 pub(super) mod modelled;
 pub(super) mod prefetch;
 pub(super) mod rank_table;

@@ -32,7 +32,7 @@ pub(super) const SEQUENCE_BYTES: usize = 32;
 /// Bytes of a nearly empty index: chunks of sequence hashes and of some run classes.
 const EMPTY_BYTES: usize = FIXED_BYTES + 512 * 1024;
 /// A copy takes somewhat more than the used memory of the original; making it takes as much again.
-const COPY_TAKES: usize = 3;
+const COPY_FACTOR: usize = 3;
 /// Bytes of every index: mainly the tables of its arenas.
 const FIXED_BYTES: usize = size_of::<Published>() + size_of::<Writer>() + size_of::<Bounded>() + UseSamples::BYTES;
 
@@ -107,11 +107,11 @@ impl Bounded {
 
 impl Writer {
     pub(super) fn bounded(&self) -> &Bounded {
-        self.bounded.as_ref().expect("only a bounded index comes here")
+        self.bounded.as_ref().expect("the index is bounded")
     }
 
     pub(super) fn bounded_mut(&mut self) -> &mut Bounded {
-        self.bounded.as_mut().expect("only a bounded index comes here")
+        self.bounded.as_mut().expect("the index is bounded")
     }
 
     /// Applies the limit from now on. The present content must fit.
@@ -135,14 +135,14 @@ impl Writer {
 
     /// Takes the state of the limit, for the copy that replaces the index.
     pub(in crate::designs::run) fn unbind(&mut self, bytes_max: usize) -> Bounded {
-        let bounded = self.bounded.take().expect("only a bounded index comes here");
+        let bounded = self.bounded.take().expect("the index is bounded");
         Bounded { bytes_max, values: Values::default(), ..*bounded }
     }
 
     /// Evicts the least valuable runs until a copy of the rest, and the memory for making it, fits.
     pub(in crate::designs::run) fn evict_until_copy_fits(&mut self, spare_bytes: usize) {
         self.release_all_retired();
-        let for_copy = spare_bytes.saturating_sub(EMPTY_BYTES) / COPY_TAKES;
+        let for_copy = spare_bytes.saturating_sub(EMPTY_BYTES) / COPY_FACTOR;
         while self.used_bytes() > for_copy && self.evict(usize::MAX) > 0 {}
         self.release_all_retired();
     }
@@ -303,7 +303,7 @@ impl Writer {
                 self.remove(slot, tier, &sequences, RemovedCopies::All);
             }
         }
-        self.note_evicted(slot, sequences.iter().copied());
+        self.record_evicted(slot, sequences.iter().copied());
         self.count_refused(blocks.len());
         Applied { refused: blocks.len() as u64, ..Applied::default() }
     }
@@ -332,7 +332,7 @@ impl Writer {
         for run in self.runs_of(slot).into_iter().rev() {
             self.release_from(slot, run, 0);
         }
-        self.note_evicted(slot, held.into_iter().map(|block| block.sequence));
+        self.record_evicted(slot, held.into_iter().map(|block| block.sequence));
     }
 
     /// Evicts the rank's exceptions in the runs of these blocks while rare tables exceed their limit.
@@ -349,12 +349,12 @@ impl Writer {
             let mut held = Vec::new();
             self.held_in(slot, at.position.run, 0, &mut held);
             self.release_from(slot, at.position.run, 0);
-            self.note_evicted(slot, held.into_iter().map(|block| block.sequence));
+            self.record_evicted(slot, held.into_iter().map(|block| block.sequence));
         }
     }
 
     /// Reports blocks that the index no longer has for the rank in any tier.
-    pub(super) fn note_evicted(&mut self, slot: RankSlot, sequences: impl Iterator<Item = SequenceHash>) {
+    pub(super) fn record_evicted(&mut self, slot: RankSlot, sequences: impl Iterator<Item = SequenceHash>) {
         let rank = self.ranks.get(slot).rank;
         let evicted = self.report_evicted(rank, &Tier::ALL, sequences);
         self.bounded().counters.evicted.fetch_add(evicted, Relaxed);

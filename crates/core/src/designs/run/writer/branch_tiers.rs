@@ -42,14 +42,14 @@ impl Writer {
         let mut on_path = 0;
         for step in path {
             if step.base == on_path {
-                on_path += self.note_fastest(slot, step, &mut fastest);
+                on_path += self.record_fastest(slot, step, &mut fastest);
             }
         }
         let mut depths: Vec<u32> = Vec::with_capacity(branches.runs().len());
         for Branch { step, above } in branches.runs() {
             let depth_above = above.map_or(on_path, |above| depths[above as usize]);
             let is_complete = depth_above >= step.base;
-            depths.push(if is_complete { step.base + self.note_fastest(slot, step, &mut fastest) } else { 0 });
+            depths.push(if is_complete { step.base + self.record_fastest(slot, step, &mut fastest) } else { 0 });
         }
         let mut sum = PerTier::<u32>::default();
         fastest.into_iter().map_while(|tier| tier).for_each(|tier| sum[tier] += 1);
@@ -57,7 +57,7 @@ impl Writer {
     }
 
     /// Records the fastest tier of each block that the rank holds of a run from its start. Returns their number.
-    fn note_fastest(&self, slot: RankSlot, step: &Step, fastest: &mut [Option<Tier>]) -> u32 {
+    fn record_fastest(&self, slot: RankSlot, step: &Step, fastest: &mut [Option<Tier>]) -> u32 {
         let coverage = self.coverage(step.run, slot);
         let held = u32::from(coverage.prefix_length(Tier::External)).min(step.matched);
         for (tier, blocks) in coverage.by_tier() {

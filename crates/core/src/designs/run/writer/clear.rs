@@ -31,7 +31,7 @@ impl Writer {
             self.reclaim_queue.push(Garbage::Waiting(waiting.into_sets()), 0);
         }
         if !copies.is_empty() {
-            self.reclaim_queue.push(Garbage::Copies(copies.into_runs()), copies_bytes);
+            self.reclaim_queue.push(Garbage::ReferenceCounts(copies.into_runs()), copies_bytes);
         }
         self.published.ranks.set_size(slot, &crate::RankSize::default());
         self.published.ranks.change(|table| {

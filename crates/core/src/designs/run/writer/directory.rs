@@ -243,7 +243,7 @@ impl Directory {
     }
 
     /// Removes the sequence hashes of these lines, last line first.
-    pub(super) fn forget<'a>(
+    pub(super) fn remove_lines<'a>(
         &mut self,
         directory_batches: &mut PrefetchBatches,
         lines: impl Iterator<Item = (LineId, &'a [u64])>,
@@ -412,7 +412,7 @@ mod tests {
                 }
             } else if let Some(keep) = column.len.checked_sub(1) {
                 known.remove(&sequences.at(column, keep).0);
-                directory.forget(&mut directory_batches, sequences.last_lines(column, keep));
+                directory.remove_lines(&mut directory_batches, sequences.last_lines(column, keep));
                 sequences.truncate(column, keep);
             }
         }
@@ -422,7 +422,7 @@ mod tests {
             assert_eq!(found, known.get(&sequence).copied(), "{sequence}");
         }
         for column in &mut columns {
-            directory.forget(&mut directory_batches, sequences.last_lines(column, 0));
+            directory.remove_lines(&mut directory_batches, sequences.last_lines(column, 0));
             sequences.truncate(column, 0);
         }
         assert!(directory.is_empty());

@@ -26,7 +26,7 @@ use crate::{Block, SequenceHash, Tier, WorkerRank};
 
 /// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a
 /// rank may get a domain of its own although another one agrees with it: that costs memory and changes no answer.
-const ASKED_MAX: usize = 256;
+const SEARCHED_DOMAINS_MAX: usize = 256;
 
 /// One hash domain.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Domains {
 
     /// The largest domains.
     fn largest(&self) -> impl Iterator<Item = DomainId> {
-        self.by_members.iter().take(ASKED_MAX).map(|&(_, domain)| domain)
+        self.by_members.iter().take(SEARCHED_DOMAINS_MAX).map(|&(_, domain)| domain)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -160,7 +160,7 @@ impl Writer {
     }
 
     /// Chooses the domain for a rank from its first event: one that knows the block, else the largest one that does
-    /// not contradict it. Searches the directories of at most [`ASKED_MAX`] domains.
+    /// not contradict it. Searches the directories of at most [`SEARCHED_DOMAINS_MAX`] domains.
     fn domain_for(&mut self, parent: Option<SequenceHash>, first: &Block) -> DomainId {
         if parent.is_none()
             && let Some(domain) = self.domain_that_starts_with(first)

@@ -59,7 +59,7 @@ impl Writer {
         self.held_in(slot, run, 0, &mut held);
         self.release_from(slot, run, 0);
         let sequences: Vec<SequenceHash> = held.into_iter().map(|block| block.sequence).collect();
-        self.note_evicted(slot, sequences.into_iter());
+        self.record_evicted(slot, sequences.into_iter());
         if self.bounded_mut().current != Some(slot) {
             let rank = self.ranks.get(slot).rank;
             self.finish(rank);

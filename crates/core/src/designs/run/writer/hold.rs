@@ -251,7 +251,7 @@ impl Writer {
             let old = HoldingsForm(record[HOLDINGS].load(Relaxed)).extent();
             self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
             if let Some(extent) = old {
-                self.extents.give_back(extent);
+                self.extents.free(extent);
             }
         }
     }
@@ -384,7 +384,7 @@ impl Writer {
         let mut copies = PerTier::default();
         tiers.for_each(|tier| copies[tier] = self.copies(slot, position, tier));
         let parent = self.parent_sequence(rank.domain, position);
-        (!copies.is_zero()).then(|| HeldBlock { sequence: sequence, parent, local: self.local_of(position), copies })
+        (!copies.is_zero()).then(|| HeldBlock { sequence, parent, local: self.local_of(position), copies })
     }
 
     /// Adds one copy in a tier to blocks that the rank holds somewhere.

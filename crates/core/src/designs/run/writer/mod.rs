@@ -1,5 +1,17 @@
 //! The writer: the only thread of control that changes an index. It owns the sequence hashes, the directories and the
 //! runs that each rank holds, and publishes everything that queries read.
+//!
+//! | module | role |
+//! |---|---|
+//! | `store_blocks`, `remove_blocks`, `clear` | events: store, remove, clear |
+//! | `locate`, `redefine`, `twins`, `waiting` | positions of blocks, redefined sequence hashes, twins, waiting blocks |
+//! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
+//! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
+//! | `runs`, `rank_states`, `retention`, `trim`, `prune` | state of runs and ranks, and when blocks are freed |
+//! | `compaction`, `reclaim` | a compacted copy, and freeing of memory in pieces |
+//! | `bounded`, `room`, `evict`, `run_values` | the memory limit |
+//! | `branch_tiers` | fastest tiers of matches |
+//! | `prefetch_pipeline`, `chunked`, `steps` | prefetching, a vector that never copies, step counts of tests |
 
 mod bounded;
 mod branch_tiers;

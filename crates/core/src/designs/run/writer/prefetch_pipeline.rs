@@ -16,16 +16,16 @@ use crate::{Block, BlockEvent, SequenceHash, WorkerRank};
 #[derive(Debug, Default)]
 pub(super) struct PrefetchPipeline {
     /// Directory lines are prefetched.
-    in_directory: Option<Start>,
+    in_directory: Option<FirstHashes>,
     /// Column lines are prefetched.
-    in_columns: Option<Start>,
+    in_columns: Option<FirstHashes>,
     /// Runs whose state and record are prefetched.
     in_runs: [Option<RunId>; 2],
 }
 
 /// The sequence hashes that are looked up first when an event is applied.
 #[derive(Debug, Clone, Copy)]
-struct Start {
+struct FirstHashes {
     domain: DomainId,
     sequences: [Option<SequenceHash>; 2],
 }
@@ -92,18 +92,18 @@ impl Writer {
         }
     }
 
-    fn start_of(&self, rank: WorkerRank, event: &BlockEvent) -> Option<Start> {
+    fn start_of(&self, rank: WorkerRank, event: &BlockEvent) -> Option<FirstHashes> {
         let sequences = match event {
             BlockEvent::Stored { parent, blocks, .. } => [*parent, blocks.first().map(|block| block.sequence)],
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => [blocks.first().copied(), None],
             BlockEvent::Cleared => return None,
         };
         let slot = self.ranks.slot(rank)?;
-        Some(Start { domain: self.ranks.get(slot).domain, sequences })
+        Some(FirstHashes { domain: self.ranks.get(slot).domain, sequences })
     }
 
-    fn each_sequence(&self, start: Option<Start>, mut each: impl FnMut(&Self, DomainId, SequenceHash)) {
-        let Some(Start { domain, sequences }) = start else { return };
+    fn each_sequence(&self, start: Option<FirstHashes>, mut each: impl FnMut(&Self, DomainId, SequenceHash)) {
+        let Some(FirstHashes { domain, sequences }) = start else { return };
         sequences.into_iter().flatten().for_each(|sequence| each(self, domain, sequence));
     }
 }

@@ -45,7 +45,7 @@ impl Writer {
     /// Discards what pruning has found for a rank to which an event was applied.
     pub(super) fn invalidate_pruning(&mut self, slot: RankSlot) {
         if let Some(pruning) = self.pruning.as_mut().filter(|pruning| pruning.slot == slot) {
-            pruning.forget();
+            pruning.discard();
         }
     }
 
@@ -136,11 +136,11 @@ impl Pruning {
     fn next_rank(&mut self) {
         self.slot.0 += 1;
         self.visited = 0;
-        self.forget();
+        self.discard();
     }
 
     /// Discards what was found for the rank.
-    fn forget(&mut self) {
+    fn discard(&mut self) {
         self.path.clear();
         self.prefix_lengths.clear();
     }

@@ -20,7 +20,7 @@ pub(super) type WaitingByParent = hash_map::IntoIter<SequenceHash, KeyedSet<Sequ
 #[derive(Debug)]
 pub(super) enum Garbage {
     Waiting(WaitingByParent),
-    Copies(ReferenceCountsByRun),
+    ReferenceCounts(ReferenceCountsByRun),
     Directory(Vec<Segment>),
     Index(RetiredIndex),
 }
@@ -55,7 +55,7 @@ impl Garbage {
     fn reclaim_piece(&mut self) -> Option<usize> {
         match self {
             Self::Waiting(sets) => sets.next().map(|_| 1),
-            Self::Copies(stretches) => stretches.next().map(|_| 1),
+            Self::ReferenceCounts(intervals) => intervals.next().map(|_| 1),
             Self::Directory(segments) => segments.pop().map(|_| 1),
             Self::Index(index) => index.reclaim_piece(),
         }
@@ -106,7 +106,7 @@ impl ReclaimQueue {
 
 impl Writer {
     /// Enqueues an index that this one has replaced, to be freed in pieces.
-    pub(in crate::designs::run) fn give_back(&mut self, index: Self) {
+    pub(in crate::designs::run) fn reclaim_index(&mut self, index: Self) {
         let bytes = index.memory().bytes_taken;
         let Self { published, runs, sequences, domains, ranks, retention_table, reclaim_queue, .. } = index;
         self.reclaim_queue.append(reclaim_queue);
@@ -117,9 +117,9 @@ impl Writer {
     }
 
     /// Abandons the copy under construction, if there is one.
-    pub(in crate::designs::run) fn give_up_copy(&mut self) {
+    pub(in crate::designs::run) fn abandon_copy(&mut self) {
         if let Some(compaction) = self.compaction.take() {
-            self.give_back(compaction.into_copy());
+            self.reclaim_index(compaction.into_copy());
         }
     }
 }

@@ -117,7 +117,7 @@ impl Writer {
     /// A bounded index has no waiting blocks: it evicts them.
     pub(super) fn move_to_waiting(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
         if self.bounded.is_some() {
-            return self.note_evicted(slot, blocks.iter().map(|block| block.sequence));
+            return self.record_evicted(slot, blocks.iter().map(|block| block.sequence));
         }
         let rank = self.ranks.get_mut(slot);
         if let Some(compaction) = &mut self.compaction {
@@ -181,6 +181,6 @@ mod tests {
     fn redefining_a_sequence_hash_visits_no_children_of_other_ranks() {
         let (few, many) = (steps_to_redefine(10), steps_to_redefine(5_000));
         assert!(few <= 32, "{few}");
-        assert!(many <= 2 * CHILDREN_MIN + 32, "{many} steps among many children of others, {few} among few");
+        assert!(many <= 2 * CHILDREN_MIN + 32, "{many} steps beside many children of other ranks, {few} beside few");
     }
 }

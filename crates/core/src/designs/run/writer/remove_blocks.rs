@@ -19,7 +19,7 @@ struct RemovedBlocks {
     /// In order; the rank holds each range completely.
     ranges: Ranges,
     /// Number of sequence hashes of the event that they cover.
-    sequences: usize,
+    count: usize,
     /// The block of the next sequence hash, if that was already looked up.
     next: Option<Cursor>,
 }
@@ -39,13 +39,13 @@ impl Writer {
         let (mut rest, mut next) = (blocks, None);
         while let Some(&sequence) = rest.first() {
             let at = next.take().or_else(|| self.find_indexed(slot, sequence));
-            let held = at.map(|at| self.removed_blocks(slot, tier, at, rest)).filter(|held| held.sequences > 0);
+            let held = at.map(|at| self.removed_blocks(slot, tier, at, rest)).filter(|held| held.count > 0);
             let Some(held) = held else {
                 applied += self.remove_waiting(slot, tier, sequence, copies);
                 rest = &rest[1..];
                 continue;
             };
-            rest = &rest[held.sequences..];
+            rest = &rest[held.count..];
             next = held.next;
             let parent = self.runs.get(held.run).parent();
             if let (Some(&sequence), None) = (rest.first(), next) {
@@ -53,7 +53,7 @@ impl Writer {
                 self.domains.get(self.ranks.get(slot).domain).directory.prefetch(sequence);
                 self.prefetch_position(parent);
             }
-            applied.removed += held.sequences as u64;
+            applied.removed += held.count as u64;
             self.remove_ranges(slot, held.run, &held.ranges, (tier, copies));
             if !rest.is_empty() {
                 self.prefetch_exceptions(parent.run);
@@ -71,24 +71,23 @@ impl Writer {
         let sequences = if rank.waiting.is_empty() { sequences } else { &sequences[..1] };
         let coverage = self.coverage(run, slot);
         let held = coverage.tier(tier);
-        let mut found = RemovedBlocks { run, ranges: Ranges::new(), sequences: 0, next: None };
+        let mut found = RemovedBlocks { run, ranges: Ranges::new(), count: 0, next: None };
         // All ranges found so far lie within this span.
         let mut span = 0..0;
         while let Some((interval, end_before)) = held.containing(at.position.offset) {
             let from = if at.position.offset < span.start { interval.start } else { interval.start.max(span.end) };
-            let before = &sequences[found.sequences + 1..];
+            let before = &sequences[found.count + 1..];
             let most = before.len().min(usize::from(at.position.offset - from));
             let (count, first) = self.preceding_in_column(at, &before[..most]);
             let range = first.position.offset..at.position.offset + 1;
-            span =
-                if found.sequences == 0 { range.clone() } else { span.start.min(range.start)..span.end.max(range.end) };
+            span = if found.count == 0 { range.clone() } else { span.start.min(range.start)..span.end.max(range.end) };
             found.ranges.push(range);
-            found.sequences += count + 1;
+            found.count += count + 1;
             found.next = None;
             // The chain continues in another run.
             let Some(&sequence) = before.get(count).filter(|_| first.position.offset > 0) else { break };
-            let past_hole = end_before.filter(|_| first.position.offset == interval.start);
-            found.next = past_hole
+            let across_gap = end_before.filter(|_| first.position.offset == interval.start);
+            found.next = across_gap
                 .and_then(|end| self.sequence_at(first, end - 1, sequence))
                 .or_else(|| self.find_sequence(rank.domain, sequence));
             match found.next.filter(|next| next.position.run == run && !span.contains(&next.position.offset)) {

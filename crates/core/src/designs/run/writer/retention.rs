@@ -159,14 +159,14 @@ impl RetentionTable {
     }
 
     fn change(&mut self, id: RetentionId, change: impl FnOnce(&mut Retention)) {
-        let retention = self.retention[id.0 as usize - 1].as_deref_mut().expect("a counted run has needs");
+        let retention = self.retention[id.0 as usize - 1].as_deref_mut().expect("a counted run has a retention");
         let before = retention.bytes();
         change(retention);
         self.bytes = self.bytes + retention.bytes() - before;
     }
 
     fn remove(&mut self, id: RetentionId) {
-        let retention = self.retention[id.0 as usize - 1].take().expect("a counted run has needs");
+        let retention = self.retention[id.0 as usize - 1].take().expect("a counted run has a retention");
         self.bytes -= retention.bytes();
         self.free.push(id);
     }
@@ -322,7 +322,7 @@ impl Writer {
     }
 
     /// Removes the retention of a freed run.
-    pub(super) fn forget_retention(&mut self, run: RunId) {
+    pub(super) fn drop_retention(&mut self, run: RunId) {
         let id = std::mem::take(&mut self.runs.get_mut(run).retention);
         if id != RetentionId::default() {
             self.retention_table.remove(id);

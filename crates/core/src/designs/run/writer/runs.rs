@@ -37,7 +37,7 @@ pub(super) struct RunState {
     pub(super) exceptions: Option<Box<Exceptions>>,
 }
 
-const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "a line of the cache");
+const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "one cache line");
 
 impl Default for RunState {
     fn default() -> Self {
@@ -216,10 +216,10 @@ impl Runs {
         RunId::new(class, number)
     }
 
-    pub(super) fn give_back(&mut self, run: RunId) {
+    pub(super) fn free(&mut self, run: RunId) {
         debug_assert!(self.get(run).children == 0 && self.get(run).columns.domains().next().is_none());
         *self.get_mut(run) = RunState::default();
-        self.numbers[run.class()].give_back(run.number());
+        self.numbers[run.class()].free(run.number());
     }
 
     /// Attaches a run to its parent. Children of the root are not listed, because no operation needs them.

@@ -28,7 +28,7 @@ const SHRUNK_LINES_MIN: usize = 64;
 const DEPTH_MAX: u32 = 10;
 
 /// A sequence hash taken out of its slot: its home, and its column line.
-type Displaced = (ProbeStart, LineId);
+type DisplacedSlot = (ProbeStart, LineId);
 
 /// One part of a directory.
 #[derive(Debug)]
@@ -119,8 +119,8 @@ impl Segment {
             let mut candidates = line.with_tag(start.tag);
             while candidates != 0 {
                 let candidate = line.entries[candidates.trailing_zeros() as usize].line();
-                if let Some(hash_line) = sequences.find_in(candidate, sequence) {
-                    return Some((hash_line, candidate));
+                if let Some(position) = sequences.find_in(candidate, sequence) {
+                    return Some((position, candidate));
                 }
                 candidates &= candidates - 1;
             }
@@ -217,19 +217,19 @@ impl Segment {
     }
 
     /// Takes out all displaced hashes and resets the displacement counters.
-    fn take_displaced(&mut self, sequences: &SequenceColumns) -> Vec<Displaced> {
+    fn take_displaced(&mut self, sequences: &SequenceColumns) -> Vec<DisplacedSlot> {
         let mask = self.lines.len() - 1;
         let (mut displaced, mut far) = (Vec::new(), Vec::new());
         for (at, line) in self.lines.iter_mut().enumerate() {
             line.overflow = Overflow::NONE;
             let leaving_slots = line.displaced();
             for slot in ones(leaving_slots) {
-                let (tag, hash_line) = (line.tags[slot], line.entries[slot]);
-                match hash_line.displacement() {
-                    SlotEntry::FAR => far.push((tag, hash_line.line())),
+                let (tag, entry) = (line.tags[slot], line.entries[slot]);
+                match entry.displacement() {
+                    SlotEntry::FAR => far.push((tag, entry.line())),
                     displacement => {
                         let home = (at.wrapping_sub(displacement) & mask) as u32;
-                        displaced.push((ProbeStart { home, tag }, hash_line.line()));
+                        displaced.push((ProbeStart { home, tag }, entry.line()));
                     }
                 }
             }
@@ -249,8 +249,8 @@ impl Segment {
         &self,
         sequences: &SequenceColumns,
         mut far: Vec<(u16, LineId)>,
-        displaced: &[Displaced],
-    ) -> Vec<Displaced> {
+        displaced: &[DisplacedSlot],
+    ) -> Vec<DisplacedSlot> {
         far.sort_unstable();
         let mut found = Vec::with_capacity(far.len());
         for alike in far.chunk_by(|a, b| a == b) {

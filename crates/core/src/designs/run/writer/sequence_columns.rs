@@ -101,8 +101,8 @@ impl SequenceColumns {
     #[inline]
     pub(super) fn write(&mut self, line: LineId, sequences: impl Iterator<Item = SequenceHash>) {
         let line = &mut self.lines[line.0];
-        for (position, sequence) in line.sequences.iter_mut().skip(line.used.into()).zip(sequences) {
-            *position = sequence.0;
+        for (slot, sequence) in line.sequences.iter_mut().skip(line.used.into()).zip(sequences) {
+            *slot = sequence.0;
         }
     }
 
@@ -157,7 +157,7 @@ impl SequenceColumns {
         while column.last != LineId::NONE && self.lines[column.last.0].index >= lines {
             let line = column.last;
             column.last = self.lines[line.0].previous;
-            self.give_back(line);
+            self.free(line);
         }
         if column.last == LineId::NONE {
             column.first = LineId::NONE;
@@ -249,7 +249,7 @@ impl SequenceColumns {
         }
     }
 
-    fn give_back(&mut self, line: LineId) {
+    fn free(&mut self, line: LineId) {
         self.in_use -= 1;
         let given = &mut self.lines[line.0];
         (given.run, given.used, given.next) = (RunId::NONE, 0, self.free);

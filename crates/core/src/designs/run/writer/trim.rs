@@ -71,7 +71,7 @@ impl TrimQueue {
         Some((is_there.then_some(run), domain))
     }
 
-    fn forget(&mut self, run: RunId) {
+    fn remove(&mut self, run: RunId) {
         if !self.queue.is_empty() {
             self.by_run.remove(&run);
         }
@@ -210,7 +210,7 @@ impl Writer {
         }
         steps.take(usize::from(column.len - keep).div_ceil(LINE_SEQUENCES));
         let directory = &mut domains.get_mut(domain).directory;
-        directory.forget(directory_batches, sequences.last_lines(&column, keep));
+        directory.remove_lines(directory_batches, sequences.last_lines(&column, keep));
         let first = sequences.at(&column, 0);
         sequences.truncate(&mut column, keep);
         columns.set_counted(domain, column, rare_bytes);
@@ -243,14 +243,14 @@ impl Writer {
             run.record[HOLDINGS].store(HoldingsForm::EMPTY.0, Relaxed);
         });
         if let Some(extent) = extent {
-            self.extents.give_back(extent);
+            self.extents.free(extent);
         }
         self.runs.unlink(run);
-        self.forget_retention(run);
-        self.trim_queue.forget(run);
+        self.drop_retention(run);
+        self.trim_queue.remove(run);
         self.child_detached(parent);
         self.publish_child(parent.run);
-        self.runs.give_back(run);
+        self.runs.free(run);
         self.after_freeing_twin((run, info), local);
     }
 }

@@ -72,9 +72,9 @@ impl Writer {
         }
         let parent = info.parent();
         if self.continues_with(parent, local) {
-            self.unlist_inside(parent.run, run);
+            self.remove_inside_twin(parent.run, run);
         }
-        self.lose_twin(parent, local, None);
+        self.update_remaining_twins(parent, local, None);
     }
 
     /// Updates the flags before a run is truncated: the block behind its new end may be a twin of runs that follow
@@ -87,10 +87,10 @@ impl Writer {
         let local = self.local_of(lost);
         for twin in self.followers(parent, local) {
             if twin.offset == 0 {
-                self.unlist_inside(run, twin.run);
+                self.remove_inside_twin(run, twin.run);
             }
         }
-        self.lose_twin(parent, local, Some(lost));
+        self.update_remaining_twins(parent, local, Some(lost));
     }
 
     /// Whether the block after a position in its own run has this local hash.
@@ -100,7 +100,7 @@ impl Writer {
     }
 
     /// Removes a run from the twins of a block inside another run.
-    fn unlist_inside(&mut self, inside: RunId, twin: RunId) {
+    fn remove_inside_twin(&mut self, inside: RunId, twin: RunId) {
         let hash = self.published.edges.hash_of_twins_inside(inside);
         self.edges.remove(&self.published.edges, hash, twin);
         let state = self.runs.get_mut(inside);
@@ -112,7 +112,7 @@ impl Writer {
 
     /// Updates the flags of the remaining twins after one is gone, or before `lost` goes: one of them becomes the
     /// first, and a single one is no twin.
-    fn lose_twin(&mut self, parent: Position, local: LocalHash, lost: Option<Position>) {
+    fn update_remaining_twins(&mut self, parent: Position, local: LocalHash, lost: Option<Position>) {
         let left: Vec<Position> =
             self.followers(parent, local).into_iter().filter(|&twin| Some(twin) != lost).collect();
         let Some(first) = left.first() else { return };
