@@ -24,6 +24,16 @@
 //! let scores = index.find(&locals);
 //! assert_eq!(scores.get(rank).expect("it holds the first block").blocks[Tier::Device], 1);
 //! ```
+//!
+//! | module | role |
+//! |---|---|
+//! | `event`, `ids` | events of a rank's cache, and the identities in them |
+//! | `hashing`, `keyed` | local hashes and prefix hashes; keyed hash tables |
+//! | `index`, `scores`, `held`, `tiers` | the trait of index designs, answers, dumps and fastest tiers |
+//! | `oracle` | the reference implementation that every design must equal |
+//! | `run` | the run index, the default design |
+//! | `naming`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
+//! | `groups` | cache groups of hybrid models |
 
 pub mod designs;
 pub mod groups;

@@ -141,7 +141,7 @@ fn rank(worker: u64) -> WorkerRank {
 }
 
 fn event(change: &Change) -> Option<(WorkerRank, BlockEvent)> {
-    let some_names = |worker: u64, prompt: Prompt, from: usize, count: usize| -> Vec<SequenceHash> {
+    let some_sequences = |worker: u64, prompt: Prompt, from: usize, count: usize| -> Vec<SequenceHash> {
         let sequences = sequences(worker, &prompt.locals());
         let from = from.min(sequences.len() - 1);
         sequences[from..(from + count).min(sequences.len())].iter().rev().copied().collect()
@@ -156,10 +156,10 @@ fn event(change: &Change) -> Option<(WorkerRank, BlockEvent)> {
             (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies })
         }
         Change::Remove { worker, prompt, from, count, tier, copies } => {
-            (rank(worker), BlockEvent::Removed { tier, blocks: some_names(worker, prompt, from, count), copies })
+            (rank(worker), BlockEvent::Removed { tier, blocks: some_sequences(worker, prompt, from, count), copies })
         }
         Change::Copy { worker, prompt, from, count, tier } => {
-            (rank(worker), BlockEvent::Copied { tier, blocks: some_names(worker, prompt, from, count) })
+            (rank(worker), BlockEvent::Copied { tier, blocks: some_sequences(worker, prompt, from, count) })
         }
         Change::Clear { worker } => (rank(worker), BlockEvent::Cleared),
         Change::Ask { .. } => return None,

@@ -29,21 +29,21 @@ fn locals(count: u64) -> Vec<LocalHash> {
     (1..=count).map(LocalHash).collect()
 }
 
-fn names(count: u64) -> Vec<SequenceHash> {
+fn sequences(count: u64) -> Vec<SequenceHash> {
     sequence_hashes(&locals(count)).collect()
 }
 
 /// A store of the first `count` blocks of the sequence 1, 2, 3, …
 fn stored(count: u64, tier: Tier) -> BlockEvent {
-    let blocks = names(count).into_iter().zip(locals(count));
+    let blocks = sequences(count).into_iter().zip(locals(count));
     let blocks = blocks.map(|(sequence, local)| Block { sequence, local }).collect();
     BlockEvent::Stored { tier, parent: None, blocks, copies: 1 }
 }
 
 /// A store of some of them, counted from one, in a secondary group.
 fn group_stored(positions: &[usize], tier: Tier) -> GroupEvent {
-    let names = names(20);
-    GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| names[at - 1]).collect(), copies: 1 }
+    let sequences = sequences(20);
+    GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| sequences[at - 1]).collect(), copies: 1 }
 }
 
 fn change(group: SecondaryGroup, event: GroupEvent) -> GroupChange {
@@ -137,7 +137,7 @@ fn every_group_must_agree() {
     index.apply_group(RANK, &change(state, group_stored(&[4], Tier::Device)));
     assert_eq!(usable(&index, 8), [4; 4]);
     let removed = |positions: &[usize]| {
-        let blocks = positions.iter().map(|&at| names(8)[at - 1]).collect();
+        let blocks = positions.iter().map(|&at| sequences(8)[at - 1]).collect();
         GroupEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
     };
     index.apply_group(RANK, &change(whole, removed(&[2])));
@@ -161,7 +161,7 @@ fn a_redefined_sequence_hash_counts_at_its_new_position() {
     index.apply(RANK, &stored(3, Tier::Device));
     index.apply_group(RANK, &change(WINDOW, group_stored(&[2, 3], Tier::Device)));
     assert_eq!(usable(&index, 3), [3; 4]);
-    let [first, second, third] = names(3)[..] else { panic!("three sequence hashes") };
+    let [first, second, third] = sequences(3)[..] else { panic!("three sequence hashes") };
     let store = |parent, sequence, local| {
         let blocks = vec![Block { sequence, local: LocalHash(local) }];
         index.apply(RANK, &BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 });

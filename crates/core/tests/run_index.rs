@@ -169,10 +169,10 @@ proptest! {
         let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
         let (mut chain, mut queries) = (Vec::new(), Vec::new());
         for (step, &(lost, new)) in (1..).zip(&steps) {
-            let names_before = sequences(1, &chain);
+            let sequences_before = sequences(1, &chain);
             let kept = chain.len() - lost.min(chain.len());
             if kept < chain.len() {
-                let blocks = names_before[kept..].iter().rev().copied().collect();
+                let blocks = sequences_before[kept..].iter().rev().copied().collect();
                 let event = BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All };
                 prop_assert_eq!(index.apply(rank(1), &event), oracle.apply(rank(1), &event));
             }

@@ -56,7 +56,7 @@ impl BoundCounters {
     }
 
     /// Marks the rank as complete: it holds nothing, and so does the index.
-    pub(super) fn set_whole(&self, rank: WorkerRank) {
+    pub(super) fn set_complete(&self, rank: WorkerRank) {
         self.change_partial(|partial| !partial.contains(&rank), |partial| partial.remove(&rank));
     }
 

@@ -384,16 +384,16 @@ mod tests {
         // Each of the first blocks has three additional sequence hashes, below each sequence hash of the block
         // before.
         let mut parents = vec![(None, 0_u64)];
-        let mut next_name = 1_000_000;
+        let mut next_sequence = 1_000_000;
         for _ in 0..5 {
             let mut column_len = Vec::new();
             for (parent, at) in parents {
                 for _ in 0..4 {
-                    next_name += 1;
-                    let blocks = vec![Block { sequence: SequenceHash(next_name), local: LocalHash(at) }];
+                    next_sequence += 1;
+                    let blocks = vec![Block { sequence: SequenceHash(next_sequence), local: LocalHash(at) }];
                     let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
                     assert_eq!(index.apply(rank(1), &event).stored, 1);
-                    column_len.push((Some(SequenceHash(next_name)), at + 1));
+                    column_len.push((Some(SequenceHash(next_sequence)), at + 1));
                 }
             }
             parents = column_len;

@@ -198,7 +198,7 @@ impl Writer {
                 self.in_batches(rank, blocks, |writer, slot, blocks| writer.remove(slot, *tier, blocks, *copies))
             }
             BlockEvent::Cleared => {
-                self.bounded().counters.set_whole(rank);
+                self.bounded().counters.set_complete(rank);
                 let removed = self.ranks.slot(rank).map_or(0, |slot| self.clear(slot));
                 Applied { removed, ..Applied::default() }
             }

@@ -224,8 +224,8 @@ impl Writer {
         }
         let state = self.runs.get(run);
         let info = Info(self.published.run(run).record[INFO].load(Relaxed));
-        let opens_hole = end < old && state.children > 0 && state.deepest_child >= end;
-        let closes_hole = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
+        let opens_gap = end < old && state.children > 0 && state.deepest_child >= end;
+        let closes_gap = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
         if old == 0 {
             let parent = state.parent();
             if parent != Position::ROOT && self.end(parent.run, holder) <= parent.offset {
@@ -236,11 +236,11 @@ impl Writer {
         let record = published.run(run).record;
         let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end() };
         let mut change = Change::Done;
-        if opens_hole || closes_hole {
+        if opens_gap || closes_gap {
             *version += 2;
             published.run(run).change(*version, || {
                 change = writer.set_end(holder, end);
-                if opens_hole {
+                if opens_gap {
                     record[INFO].store(info.0 | Info::RAGGED, Relaxed);
                 }
             });
