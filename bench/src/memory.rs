@@ -48,7 +48,7 @@ pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
     if whole.known_blocks != whole.held_blocks || whole.too_high > 0 {
         bail!("an index with ample memory must know everything: {whole:?}");
     }
-    let bytes_needed = ample.memory_bound().map_or(0, |bound| bound.bytes_highest);
+    let bytes_needed = ample.memory_limit().map_or(0, |bound| bound.bytes_highest);
     let mut run = MemoryLine { name: "run, bounded".to_owned(), points: Vec::new() };
     let mut two_level = MemoryLine { name: TWO_LEVEL_LRU.to_owned(), points: Vec::new() };
     for share in SHARES {
@@ -56,7 +56,7 @@ pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
         eprintln!("memory: {} MiB at most", bytes_max >> 20);
         let index = RunIndex::bounded(RunLimits::default(), bytes_max)?;
         let hits = KnownHits::of_index(play, &index);
-        let bytes_highest = index.memory_bound().map(|bound| bound.bytes_highest);
+        let bytes_highest = index.memory_limit().map(|bound| bound.bytes_highest);
         if hits.too_high > 0 || bytes_highest.is_none_or(|highest| highest > bytes_max) {
             bail!("an index of {bytes_max} bytes took {bytes_highest:?} and claimed too much {} times", hits.too_high);
         }

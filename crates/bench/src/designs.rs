@@ -1,7 +1,7 @@
 //! The designs of this project as contenders.
 
 use flash_indexer_core::run::{INDEX_BYTES_MIN, MemoryTooSmall, RunIndex, RunLimits, RunMatches};
-use flash_indexer_core::{EVENTS_AHEAD, LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{PREFETCH_DISTANCE, LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
 use flash_indexer_designs::Design;
 
 use crate::backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
@@ -97,7 +97,7 @@ impl Lane for RunLane<'_> {
     fn apply(&mut self, events: usize) {
         let events = &self.events[self.next..self.next + events];
         for (at, WorkerEvent { rank, event }) in events.iter().enumerate() {
-            if let Some(WorkerEvent { rank, event }) = events.get(at + EVENTS_AHEAD) {
+            if let Some(WorkerEvent { rank, event }) = events.get(at + PREFETCH_DISTANCE) {
                 self.run.shard(*rank).prefetch(*rank, event);
             }
             self.run.shard(*rank).apply(*rank, event);

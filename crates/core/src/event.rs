@@ -1,60 +1,60 @@
-//! What one worker rank says about its cache.
+//! Events: changes of one worker rank's cache.
 
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// A block as an event names it.
+/// A block in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// The engine's name of the block.
+    /// Engine-given id of the block.
     pub sequence: SequenceHash,
-    /// What the block contains.
+    /// Content id of the block.
     pub local: LocalHash,
 }
 
-/// How many copies a removal takes away.
+/// Number of copies that a removal affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovedCopies {
-    /// One: the engine tells of each physical copy.
+    /// One copy: the engine publishes an event for each physical copy.
     One,
-    /// Every one in the tier: the engine tells only when the last copy is gone.
+    /// All copies in the tier: the engine publishes an event only for the last copy.
     All,
 }
 
-/// One change of one rank's cache. Events of a rank are applied in the order in which it made them.
+/// One change of one rank's cache. Events of a rank are applied in the order in which the engine made them.
 ///
-/// Presence is counted: an engine may keep several physical copies of one block, each stored and
-/// removed on its own, and the block is held while copies are left.
+/// Blocks are reference-counted: an engine may keep several physical copies of one block, each stored and removed
+/// separately, and the rank holds the block while at least one copy is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockEvent {
-    /// Copies of each block were stored. The blocks chain: the first follows `parent` (none at the
-    /// start of a sequence), each further one follows the one before it.
+    /// Copies of each block were stored. The blocks form a chain: the first follows `parent` (none at the start of a
+    /// sequence), and each other block follows the one before it.
     Stored {
-        /// Where the copies lie.
+        /// Tier of the copies.
         tier: Tier,
-        /// The block before the first one; none where a sequence starts.
+        /// The block before the first one; none at the start of a sequence.
         parent: Option<SequenceHash>,
         /// The blocks, in sequence order.
         blocks: Vec<Block>,
-        /// Copies of each: one, unless several events are told as one. Zero changes nothing.
+        /// Copies of each block: one, unless several events were combined. Zero changes nothing.
         copies: u32,
     },
-    /// A copy of each block was stored whose content and parent this rank has told before, and
-    /// which it still holds somewhere: an offload to another tier names blocks by hash alone.
+    /// One copy of each block was stored in another tier. The rank has stored each block with its parent and local
+    /// hash before, and still holds it somewhere: an offload identifies blocks by sequence hash alone.
     Copied {
-        /// Where the new copies lie.
+        /// Tier of the new copies.
         tier: Tier,
         /// The blocks, in any order.
         blocks: Vec<SequenceHash>,
     },
     /// Copies of each block were removed.
     Removed {
-        /// Where the copies lay.
+        /// Tier of the removed copies.
         tier: Tier,
         /// The blocks, in any order.
         blocks: Vec<SequenceHash>,
-        /// How many of each.
+        /// Number of copies of each block.
         copies: RemovedCopies,
     },
-    /// The whole cache of the rank was dropped, in every tier.
+    /// The rank's whole cache was dropped, in every tier.
     Cleared,
 }

@@ -1,7 +1,7 @@
-//! The hashing contract: tokens to local hashes, local hashes to our own sequence hashes.
+//! The hashing contract: from tokens to local hashes, and from local hashes to prefix hashes.
 //!
-//! All hashes are XXH3 (64 bits) over little-endian bytes. Frontends that compute local hashes
-//! themselves must follow it to the bit; the figures in the tests are the contract's.
+//! All hashes are XXH3 (64 bits) over little-endian bytes. A frontend that computes local hashes itself must follow
+//! the contract exactly; the values in the tests are part of it.
 
 use std::num::NonZeroU32;
 
@@ -9,12 +9,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{LocalHash, SequenceHash};
 
-/// Seed of local hashes without adapter or salt, and of sequence hashes.
+/// Seed of local hashes without adapter or salt, and of prefix hashes.
 const SEED: u64 = 1337;
 const LORA_SEED: u64 = 0;
 const SALT_SEED: u64 = 1;
 
-/// Tokens in a block. At least one.
+/// Number of tokens in a block; at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockSize(NonZeroU32);
 
@@ -41,22 +41,22 @@ impl BlockSize {
     }
 }
 
-/// What keeps equal tokens apart: the LoRA adapter and the cache salt (or namespace).
+/// Hash variant: the LoRA adapter and the cache salt (or namespace) under which tokens are hashed.
 ///
-/// Content hashed in different spaces never matches. An empty name counts as absent.
+/// Blocks of different variants never match. An empty adapter or salt counts as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HashVariant {
     seed: u64,
 }
 
 impl HashVariant {
-    /// The space of one adapter and one salt.
+    /// The variant of one adapter and one salt.
     #[must_use]
     pub fn new(lora: Option<&str>, salt: Option<&str>) -> Self {
         Self::salted(lora, salt.and_then(Salt::new))
     }
 
-    /// The same with a salt that is hashed already.
+    /// The same with a salt that is already hashed.
     #[must_use]
     pub fn salted(lora: Option<&str>, salt: Option<Salt>) -> Self {
         let lora = lora.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), LORA_SEED));
@@ -64,24 +64,24 @@ impl HashVariant {
     }
 }
 
-/// A cache salt (or namespace), hashed: all that block hashes need of it.
+/// A hashed cache salt (or namespace).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Salt(u64);
 
 impl Salt {
-    /// The salt of this text; an empty one is none.
+    /// Hashes a salt; none for an empty text.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(xxh3_64_with_seed(text.as_bytes(), SALT_SEED)))
     }
 
-    /// The salt with these bits, as [`Salt::to_bits`] gave them.
+    /// Restores a salt from [`Salt::to_bits`].
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// All that is known of the salt's text.
+    /// The hash of the salt.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0
@@ -94,7 +94,7 @@ impl Default for HashVariant {
     }
 }
 
-/// Which tokens a block's hash covers.
+/// Token window: the tokens that a block's hash covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TokenWindow {
     /// The block's own tokens.
@@ -105,7 +105,7 @@ pub enum TokenWindow {
 }
 
 impl TokenWindow {
-    /// Tokens under one hash.
+    /// Number of tokens under one hash.
     #[must_use]
     pub const fn token_count(self, block_size: BlockSize) -> usize {
         match self {
@@ -115,36 +115,36 @@ impl TokenWindow {
     }
 }
 
-/// An image, sound or other item whose placeholder tokens lie in a block.
+/// An image, audio clip or other item whose placeholder tokens lie in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MultimodalItem {
-    /// Where the item starts, in tokens; negative when it starts before the block.
+    /// Start of the item in tokens, relative to the block; negative if it starts before the block.
     pub offset: i64,
     /// Hash of the item's content.
     pub hash: u64,
 }
 
-/// Computes local hashes, keeping its byte buffer between blocks.
+/// Computes local hashes and reuses its byte buffer.
 #[derive(Debug, Default)]
 pub struct LocalHasher {
     bytes: Vec<u8>,
 }
 
 impl LocalHasher {
-    /// The local hash of one block's (or window's) tokens.
-    pub fn tokens(&mut self, space: HashVariant, tokens: &[u32]) -> LocalHash {
+    /// The local hash of one block's (or token window's) tokens.
+    pub fn tokens(&mut self, variant: HashVariant, tokens: &[u32]) -> LocalHash {
         self.load(tokens);
-        self.finish(space)
+        self.finish(variant)
     }
 
-    /// The local hash of a block that multimodal items touch.
+    /// The local hash of a block with multimodal items.
     ///
-    /// Without items it is [`LocalHasher::tokens`]. One item appends its hash. Several append hash and offset each, in order of offset, so that
-    /// two images swapped inside one block are told apart.
-    pub fn multimodal(&mut self, space: HashVariant, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
+    /// Without items it is [`LocalHasher::tokens`]. One item appends its hash. Several items append hash and offset
+    /// each, in order of offset, so that two swapped images inside one block give different hashes.
+    pub fn multimodal(&mut self, variant: HashVariant, tokens: &[u32], items: &[MultimodalItem]) -> LocalHash {
         match items {
-            [] => return self.tokens(space, tokens),
-            [one] => return self.multimodal_unordered(space, tokens, [one.hash]),
+            [] => return self.tokens(variant, tokens),
+            [one] => return self.multimodal_unordered(variant, tokens, [one.hash]),
             _ => {}
         }
         let mut items = items.to_vec();
@@ -154,14 +154,14 @@ impl LocalHasher {
             self.bytes.extend_from_slice(&item.hash.to_le_bytes());
             self.bytes.extend_from_slice(&item.offset.to_le_bytes());
         }
-        self.finish(space)
+        self.finish(variant)
     }
 
-    /// The form that other indexers' clients compute: the items' hashes appended in ascending
-    /// order. It cannot tell swapped items of one block apart.
+    /// The hash that clients of other indexers compute: the items' hashes appended in ascending order. It does not
+    /// distinguish swapped items of one block.
     pub fn multimodal_unordered(
         &mut self,
-        space: HashVariant,
+        variant: HashVariant,
         tokens: &[u32],
         hashes: impl IntoIterator<Item = u64>,
     ) -> LocalHash {
@@ -171,7 +171,7 @@ impl LocalHasher {
         for hash in hashes {
             self.bytes.extend_from_slice(&hash.to_le_bytes());
         }
-        self.finish(space)
+        self.finish(variant)
     }
 
     fn load(&mut self, tokens: &[u32]) {
@@ -181,22 +181,26 @@ impl LocalHasher {
         places.iter_mut().zip(tokens).for_each(|(place, token)| *place = token.to_le_bytes());
     }
 
-    fn finish(&self, space: HashVariant) -> LocalHash {
-        LocalHash(xxh3_64_with_seed(&self.bytes, space.seed))
+    fn finish(&self, variant: HashVariant) -> LocalHash {
+        LocalHash(xxh3_64_with_seed(&self.bytes, variant.seed))
     }
 }
 
-/// Local hashes of every complete block of `tokens`; a partial last block has none.
+/// Local hashes of all complete blocks of `tokens`; a partial last block has none.
 #[must_use]
-pub fn local_hashes(space: HashVariant, tokens: &[u32], block_size: BlockSize, window: TokenWindow) -> Vec<LocalHash> {
+pub fn local_hashes(
+    variant: HashVariant,
+    tokens: &[u32],
+    block_size: BlockSize,
+    window: TokenWindow,
+) -> Vec<LocalHash> {
     let length = window.token_count(block_size);
     let mut hasher = LocalHasher::default();
     let starts = (0..tokens.len()).step_by(block_size.token_count());
-    starts.map_while(|at| tokens.get(at..at + length)).map(|window| hasher.tokens(space, window)).collect()
+    starts.map_while(|at| tokens.get(at..at + length)).map(|window| hasher.tokens(variant, window)).collect()
 }
 
-/// Our own sequence hashes: each is the hash of the one before it and the block's local hash, the
-/// first is the local hash itself.
+/// Prefix hashes: each is the hash of the previous one and the block's local hash; the first equals its local hash.
 pub fn sequence_hashes(locals: &[LocalHash]) -> impl Iterator<Item = SequenceHash> {
     locals.iter().scan(None, |previous, &local| {
         *previous = Some(next_sequence_hash(*previous, local));
@@ -204,8 +208,7 @@ pub fn sequence_hashes(locals: &[LocalHash]) -> impl Iterator<Item = SequenceHas
     })
 }
 
-/// Our own sequence hash of one block after the block whose hash is `previous`; none at the start of
-/// a sequence.
+/// The prefix hash of a block whose predecessor has the prefix hash `previous`; none at the start of a sequence.
 #[must_use]
 pub fn next_sequence_hash(previous: Option<SequenceHash>, local: LocalHash) -> SequenceHash {
     let Some(previous) = previous else { return SequenceHash(local.0) };
@@ -223,8 +226,8 @@ mod tests {
         BlockSize::new(4).expect("not zero")
     }
 
-    fn local(space: HashVariant, tokens: &[u32]) -> u64 {
-        LocalHasher::default().tokens(space, tokens).0
+    fn local(variant: HashVariant, tokens: &[u32]) -> u64 {
+        LocalHasher::default().tokens(variant, tokens).0
     }
 
     #[test]
@@ -254,16 +257,19 @@ mod tests {
 
     #[test]
     fn one_multimodal_item_matches_the_contract_and_swapped_items_differ() {
-        let (space, tokens, mut hasher) = (HashVariant::default(), [1, 2, 3, 4], LocalHasher::default());
+        let (variant, tokens, mut hasher) = (HashVariant::default(), [1, 2, 3, 4], LocalHasher::default());
         let one = [MultimodalItem { offset: 1, hash: 42 }];
-        assert_eq!(hasher.multimodal(space, &tokens, &one).0, 14000361058806882387);
-        assert_eq!(hasher.multimodal_unordered(space, &tokens, [42]).0, 14000361058806882387);
+        assert_eq!(hasher.multimodal(variant, &tokens, &one).0, 14000361058806882387);
+        assert_eq!(hasher.multimodal_unordered(variant, &tokens, [42]).0, 14000361058806882387);
         let pair =
             |first, second| [MultimodalItem { offset: 0, hash: first }, MultimodalItem { offset: 2, hash: second }];
-        assert_ne!(hasher.multimodal(space, &tokens, &pair(42, 43)), hasher.multimodal(space, &tokens, &pair(43, 42)));
+        assert_ne!(
+            hasher.multimodal(variant, &tokens, &pair(42, 43)),
+            hasher.multimodal(variant, &tokens, &pair(43, 42))
+        );
         assert_eq!(
-            hasher.multimodal_unordered(space, &tokens, [42, 43]),
-            hasher.multimodal_unordered(space, &tokens, [43, 42])
+            hasher.multimodal_unordered(variant, &tokens, [42, 43]),
+            hasher.multimodal_unordered(variant, &tokens, [43, 42])
         );
     }
 

@@ -1,4 +1,4 @@
-//! What a rank holds, as a list, and the events that say it again.
+//! Blocks that a rank holds, and the events that recreate them.
 
 use crate::keyed::{KeyedMap, KeyedSet};
 
@@ -7,13 +7,13 @@ use crate::{Block, BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
 /// One block that a rank holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBlock {
-    /// The engine's name of the block.
+    /// Engine-given id of the block.
     pub sequence: SequenceHash,
     /// The block before it; none at the start of a sequence.
     pub parent: Option<SequenceHash>,
-    /// What it contains.
+    /// Content id of the block.
     pub local: LocalHash,
-    /// Copies in each tier; at least one is not zero.
+    /// Reference count in each tier; at least one is not zero.
     pub copies: PerTier<u32>,
 }
 
@@ -31,9 +31,8 @@ impl HeldBlock {
 
 /// Stored events that recreate `held` in an empty index.
 ///
-/// Parents come before children, and consecutive blocks with the same copies share an event for
-/// each tier. Blocks whose parent is not held come last, with the parent they wait for. Linear in
-/// the number of blocks.
+/// Parents come before children, and consecutive blocks with equal reference counts share an event for each tier.
+/// Blocks whose parent is not held come last, with the parent for which they wait. Linear in the number of blocks.
 #[must_use]
 pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
     held.sort_unstable_by_key(|block| block.sequence);
@@ -45,7 +44,7 @@ pub fn stored_events(mut held: Vec<HeldBlock>) -> Vec<BlockEvent> {
     for start in roots.chain(waiting) {
         chain.emit_from(start, &mut seen, &mut events);
     }
-    // Blocks that follow each other in a circle, and what follows them, are reached from neither.
+    // Neither start reaches blocks that follow each other in a circle, nor their descendants.
     for block in 0..held.len() {
         if !seen[block] {
             chain.emit_from(chain.start_of(block), &mut seen, &mut events);
@@ -64,7 +63,7 @@ fn push_run(events: &mut Vec<BlockEvent>, held: &[HeldBlock], run: &[usize]) {
     }
 }
 
-/// Which held blocks follow which.
+/// The parent-child relation of held blocks.
 struct Chain<'a> {
     held: &'a [HeldBlock],
     position: KeyedMap<SequenceHash, usize>,
@@ -87,7 +86,7 @@ impl<'a> Chain<'a> {
         self.position.contains_key(&sequence)
     }
 
-    /// Events for all blocks that follow from `start`.
+    /// Emits events for all descendants of `start`.
     fn emit_from(&self, start: usize, seen: &mut [bool], events: &mut Vec<BlockEvent>) {
         let mut pending = vec![start];
         while let Some(first) = pending.pop() {
@@ -98,7 +97,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Where the parents of a block lead: a block without held parent, or one of a circle.
+    /// The end of a block's chain of parents: a block without a held parent, or one of a circle.
     fn start_of(&self, block: usize) -> usize {
         let mut visited = KeyedSet::default();
         let mut at = block;
@@ -111,7 +110,7 @@ impl<'a> Chain<'a> {
         at
     }
 
-    /// The blocks from `first` on that one event can carry; what else follows them goes to `pending`.
+    /// The blocks from `first` on that one event can carry; other descendants go to `pending`.
     fn run_from(&self, first: usize, seen: &mut [bool], pending: &mut Vec<usize>) -> Vec<usize> {
         let mut run = vec![first];
         seen[first] = true;

@@ -1,22 +1,23 @@
-//! Who holds what: identities of blocks, of workers and of the memory that a block lies in.
+//! Identities of blocks and workers, and the memory tiers that hold blocks.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// Hash of one block's content: its tokens, adapter, salt and multimodal items, without its prefix.
+/// Engine-independent content id of one block: a hash of its tokens, adapter, salt and multimodal items, without its
+/// prefix.
 ///
-/// Two blocks with the same content have the same local hash wherever they stand in a sequence.
+/// Two blocks with the same content have the same local hash at any position of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalHash(pub u64);
 
-/// An engine's name for a block at the end of one particular prefix.
+/// Engine-given id of a block and its whole prefix.
 ///
-/// Opaque: engines choose the recipe and the seed, so two engines may name the same prefix
-/// differently. Within one worker rank a sequence hash means one prefix at a time.
+/// Opaque: engines choose the recipe and the seed, so two engines may give the same prefix different sequence hashes.
+/// Within one worker rank a sequence hash identifies one prefix at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceHash(pub u64);
 
-/// One engine instance, as numbered by whoever owns the index.
+/// One engine instance; the owner of the index assigns the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u64);
 
@@ -30,7 +31,7 @@ impl fmt::Display for DpRank {
     }
 }
 
-/// One cache: a data-parallel rank of a worker. The unit in which events arrive and matches are counted.
+/// One cache: a data-parallel rank of a worker. Events and matches refer to ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerRank {
     /// The engine instance.
@@ -39,11 +40,11 @@ pub struct WorkerRank {
     pub dp_rank: DpRank,
 }
 
-/// The memory that a block lies in, from fastest to slowest.
+/// The memory that holds a block, from fastest to slowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Tier {
-    /// The accelerator's own memory.
+    /// Device memory of the accelerator.
     Device,
     /// Host memory, pinned or not.
     Host,

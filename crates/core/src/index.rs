@@ -1,4 +1,4 @@
-//! What every index design offers.
+//! The trait of index designs, and the results of applying events.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -14,61 +14,60 @@ use crate::{
 ///
 /// # What a rank holds
 ///
-/// For each rank an index knows a set of sequence hashes, each with its parent, its local hash and
-/// how many copies lie in each tier. A rank holds the first *d* blocks of a query when there is a
-/// chain of held blocks from the start of a sequence, linked by parent, whose local hashes are the
-/// first *d* of the query. Nothing else counts: not the order in which blocks arrived, not blocks
-/// removed in between. So
+/// For each rank an index has a set of sequence hashes, each with its parent, its local hash and a reference count
+/// for each tier. A rank holds the first *d* blocks of a query if it has a chain of held blocks from the start of a
+/// sequence, linked by parent, whose local hashes are the first *d* of the query. Nothing else matters, neither the
+/// order in which blocks arrived nor blocks removed in between:
 ///
-/// * a block whose parent is missing **waits** and counts from the moment its parent is held;
-/// * a block removed from the middle of a chain hides what follows it until it is stored again;
-/// * a sequence hash means one thing at a time: stored again with another parent or content it
-///   **moves**, every earlier copy is forgotten, and blocks that follow it follow it there.
+/// * a block whose parent is missing **waits**, and counts once its parent is held;
+/// * a block removed from the middle of a chain hides the blocks that follow it until it is stored again;
+/// * a sequence hash identifies one block at a time: stored again with another parent or local hash it **moves**,
+///   every earlier copy is dropped, and the blocks that follow it move with it.
 ///
-/// [`oracle::Oracle`](crate::oracle::Oracle) says exactly this, without any shortcut; every exact
-/// design must give its answers.
+/// [`oracle::Oracle`](crate::oracle::Oracle) implements this definition literally; every exact design must give its
+/// answers.
 ///
 /// # Consistency
 ///
-/// One writer (`&mut self`), any number of readers between writes; every answer is exact, except that
-/// the designs that look blocks up by content alone claim too much where they say so.
-/// [`SharedIndex`](crate::SharedIndex) is what threads share.
+/// One writer (`&mut self`), any number of readers between writes. Every answer is exact, except that designs which
+/// look up blocks by local hash alone may overestimate, as each of them documents. Threads share a
+/// [`SharedIndex`](crate::SharedIndex).
 pub trait PrefixIndex: Send + Sync {
-    /// Applies one event of `rank` and says what it changed.
+    /// Applies one event of `rank` and returns what it changed.
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) -> Applied;
 
-    /// For the local hashes of a prompt's blocks, how many leading blocks each rank holds.
+    /// Returns how many leading blocks of a prompt, given by local hashes, each rank holds.
     fn find(&self, query: &[LocalHash]) -> MatchScores;
 
-    /// Where the blocks of matches lie: for each of `found`, as `find` gave it for `query`, how many of its blocks
-    /// have each tier as the fastest one that holds them. Together they are as many as the match has in any tier,
-    /// unless something changes meanwhile. Where a rank has several names for one prefix, the fastest counts.
+    /// Counts the blocks of matches by the fastest tier that holds them, for each of `found`, which `find` returned
+    /// for `query`. The counts of a match add up to its length in all tiers unless an event is applied meanwhile. If
+    /// a rank has several sequence hashes for one prefix, the fastest copy counts.
     ///
-    /// A match that goes no further in slower tiers costs nothing. Others cost what the rank holds, unless the
-    /// design knows better.
+    /// A match that is no longer in slower tiers than in device memory takes constant time. Others cost what the rank
+    /// holds, unless the design does better.
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         tiers::fastest_tiers(query, found, |found| self.held(found.rank))
     }
 
-    /// Every rank that the index holds something of, in no particular order.
+    /// Every rank with blocks in the index, in no particular order.
     fn ranks(&self) -> Vec<WorkerRank>;
 
-    /// Everything that `rank` holds, in no particular order.
+    /// Every block that `rank` holds, in no particular order.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock>;
 
-    /// Forgets everything that `rank` holds.
+    /// Drops every block that `rank` holds.
     fn clear_rank(&mut self, rank: WorkerRank);
 
-    /// How much `rank` holds. Cheap: called once a rank on every query of the service.
+    /// Size of `rank`. Must be fast: the service calls it once for each rank on every query.
     fn size(&self, rank: WorkerRank) -> RankSize;
 
-    /// Stored events that make an empty index answer for `rank` as this one does, now and after any
-    /// further event; parents come before children.
+    /// Stored events that make an empty index give the same answers for `rank` as this one, now and after any further
+    /// event; parents come before children.
     fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
         stored_events(self.held(rank))
     }
 
-    /// Forgets every rank of `worker`.
+    /// Drops every rank of `worker`.
     fn remove_worker(&mut self, worker: WorkerId) {
         for rank in self.ranks() {
             if rank.worker == worker {
@@ -81,23 +80,23 @@ pub trait PrefixIndex: Send + Sync {
 /// What one event changed, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Newly held in the event's tier.
+    /// Blocks that the event's tier did not hold before.
     pub stored: u64,
-    /// Held in the event's tier already, with more copies now.
+    /// Blocks that the event's tier held already and that have more copies now.
     pub duplicate: u64,
-    /// Of `stored`, those set aside because their parent is not known: held, but not counted in
-    /// any match until it is. A design that sets nothing aside reports none.
+    /// Of `stored`, blocks whose parent is unknown. The rank holds them, but they count in no match until the parent
+    /// is held. A design without waiting blocks reports none.
     pub waiting: u64,
-    /// Of `stored`, those that contradicted what their sequence hash meant to the rank.
+    /// Of `stored`, blocks whose sequence hash the rank used for another block before.
     pub moved: u64,
-    /// Stored blocks refused because too many were waiting for a parent already, or had twins.
+    /// Stored blocks that were refused because too many blocks wait for a parent, or because of too many twins.
     pub refused: u64,
-    /// Of `refused`, those refused because the rank has too many other names for the same prefix, and blocks that follow
+    /// Of `refused`, blocks whose prefix has too many sequence hashes in the rank already, and the blocks that follow
     /// them.
     pub twins_refused: u64,
-    /// Removals of blocks that were held in the event's tier; for a clear, blocks that were held.
+    /// Removed blocks that the event's tier held; for a clear, all blocks that the rank held.
     pub removed: u64,
-    /// Removals or tier copies of blocks that the rank does not hold.
+    /// Blocks to be removed or copied that the rank does not hold.
     pub unknown: u64,
 }
 
@@ -140,32 +139,30 @@ impl Sum for RankSize {
     }
 }
 
-/// What bounds the memory of an index, and what that has cost.
+/// Memory limit of an index, and its effects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MemoryBound {
-    /// Bytes that the index takes at most.
+pub struct MemoryLimit {
+    /// Limit, in bytes.
     pub bytes_max: usize,
-    /// Bytes that it takes.
+    /// Bytes in use now.
     pub bytes: usize,
-    /// The most that it ever took.
+    /// Most bytes ever in use.
     pub bytes_highest: usize,
-    /// Blocks that were forgotten for others, once for each rank that held them.
-    pub forgotten_blocks: u64,
-    /// Stored blocks that were not taken in: their rank was not known to hold what they follow, or there was
-    /// no room.
+    /// Evicted blocks, counted once for each rank that held them.
+    pub evicted_blocks: u64,
+    /// Stored blocks that were refused: the index did not know their rank to hold the parent, or had no room.
     pub refused_blocks: u64,
-    /// Ranks that hold more than the index knows: since it last knew them to hold nothing, it has
-    /// forgotten or refused some of theirs.
+    /// Partial ranks: since the index last had all blocks of such a rank, it has evicted or refused some.
     pub partial_ranks: Arc<FxHashSet<WorkerRank>>,
 }
 
-/// How much one rank holds, in distinct blocks (copies of one block count once).
+/// Number of distinct blocks of one rank; copies of one block count once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RankSize {
-    /// Held in at least one tier.
+    /// Blocks held in at least one tier.
     pub blocks: usize,
-    /// Held in each tier.
+    /// Blocks held in each tier.
     pub by_tier: PerTier<usize>,
-    /// Of `blocks`, those set aside until their parent is known.
+    /// Of `blocks`, those that wait for an unknown parent.
     pub waiting: usize,
 }

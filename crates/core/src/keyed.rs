@@ -1,7 +1,7 @@
 //! Keyed hashing, for tables whose keys clients choose.
 //!
-//! A client that can compute a table's hash can choose prompts or names that all land in one part of the table. A secret
-//! key prevents that: without it, colliding keys cannot be found offline.
+//! A client that can compute a table's hash can choose prompts or sequence hashes that all fall into one part of the
+//! table. A secret key prevents that: without it, a client cannot find colliding keys offline.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
@@ -17,54 +17,53 @@ pub type KeyedSet<K> = HashSet<K, KeyedState>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u64; 4]);
 
-/// Hash tables of this process have used a key already: tables that exist cannot take another one.
+/// The process's key is already in use: existing tables cannot change their key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the hash key of this process is in use: set it before any table is filled")]
+#[error("failed to set hash key: a table of this process already uses one; set the key at startup")]
 pub struct KeyInUse;
 
 static PROCESS_KEY: OnceLock<HashKey> = OnceLock::new();
 
 impl std::fmt::Debug for HashKey {
-    /// Without the words: they are secret.
+    /// Omits the words, because they are secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HashKey(..)")
     }
 }
 
 impl HashKey {
-    /// A key that is no secret, for tests and measurements that are to be repeatable.
+    /// A public key, for reproducible tests and measurements.
     pub const FIXED: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
-    /// A key of random words.
+    /// Creates a key of random words.
     #[must_use]
     pub const fn new([first, second, third, fourth]: [u64; 4]) -> Self {
-        // A factor with zeros at its end would lose bits of the input.
+        // A factor with trailing zero bits would lose bits of the input.
         Self([first, second | 1, third, fourth | 1])
     }
 
-    /// The key of this process: the one that was set, or [`HashKey::FIXED`] if a table was used before one was.
+    /// The key of this process: the one that was set, or [`HashKey::FIXED`] if a table was used before.
     #[inline]
     #[must_use]
     pub fn of_process() -> Self {
         *PROCESS_KEY.get_or_init(|| Self::FIXED)
     }
 
-    /// Sets the key of this process. The core has no source of randomness: the program brings it, once, before anything
-    /// else.
+    /// Sets the key of this process. The core has no source of randomness, so the program sets it once at startup.
     ///
     /// # Errors
     ///
-    /// When a key is in use already.
+    /// [`KeyInUse`] if a key is in use already.
     pub fn set_for_process(self) -> Result<(), KeyInUse> {
         PROCESS_KEY.set(self).map_err(|_| KeyInUse)
     }
 
-    /// A hash of two words. Some ten processor cycles.
+    /// Hashes two words in about ten processor cycles.
     ///
-    /// Two rounds of a multiplication whose halves are folded. Both factors of the first one are secret, so differences
-    /// of chosen inputs do not carry over to differences of what it makes of them, as they would with a known factor; the
-    /// second one spreads what is left of regular inputs.
+    /// Two rounds of a multiplication with folded halves. Both factors of the first round are secret, so chosen input
+    /// differences do not lead to known output differences, as they would with a known factor. The second round
+    /// spreads the remaining regularity of the inputs.
     #[inline]
     #[must_use]
     pub const fn hash(&self, first: u64, second: u64) -> u64 {
@@ -79,7 +78,7 @@ const fn folded(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Makes hashers with the key of this process.
+/// Builds hashers with the key of this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KeyedState;
 
@@ -155,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys of which the test pretends that no client knows them.
+    /// Keys that the clients of a test do not know.
     fn secret_keys() -> impl Iterator<Item = HashKey> {
         let mut state = 7_u64;
         std::iter::repeat_with(move || {
@@ -168,7 +167,7 @@ mod tests {
         .take(8)
     }
 
-    /// The most inputs that share the lower `bits` of their hashes.
+    /// The largest number of inputs that share the lower `bits` of their hashes.
     fn fullest(key: HashKey, inputs: &[u64], bits: u32) -> usize {
         let mut counts: HashMap<u64, usize> = HashMap::new();
         inputs.iter().for_each(|&input| *counts.entry(key.hash(input, 0) & ((1 << bits) - 1)).or_default() += 1);
@@ -181,7 +180,7 @@ mod tests {
         let inputs: Vec<u64> = (0..).filter(collide).take(1_024).collect();
         assert_eq!(fullest(HashKey::FIXED, &inputs, 10), 1_024);
         for key in secret_keys() {
-            // At random, ten of 1,024 in one of 1,024 places are rare.
+            // For random hashes, ten of 1,024 inputs in one of 1,024 buckets are rare.
             assert!(fullest(key, &inputs, 10) <= 12, "{}", fullest(key, &inputs, 10));
         }
     }

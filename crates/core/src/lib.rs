@@ -23,6 +23,16 @@
 //! let scores = index.find(&locals);
 //! assert_eq!(scores.get(rank).expect("it holds the first block").blocks[Tier::Device], 1);
 //! ```
+//!
+//! | module | role |
+//! |---|---|
+//! | `event`, `ids` | events of a rank's cache, and the identities in them |
+//! | `hashing`, `keyed` | local hashes and prefix hashes; keyed hash tables |
+//! | `index`, `scores`, `held`, `tiers` | the trait of index designs, answers, dumps and fastest tiers |
+//! | `oracle` | the reference implementation that every design must equal |
+//! | `run` | the run index, the default design |
+//! | `naming`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
+//! | `groups` | cache groups of hybrid models |
 
 pub mod groups;
 pub mod hashing;
@@ -44,7 +54,7 @@ mod tiers;
 pub use event::{Block, BlockEvent, RemovedCopies};
 pub use held::{HeldBlock, stored_events};
 pub use ids::{DpRank, LocalHash, PerTier, SequenceHash, Tier, WorkerId, WorkerRank};
-pub use index::{Applied, MemoryBound, PrefixIndex, RankSize};
+pub use index::{Applied, MemoryLimit, PrefixIndex, RankSize};
 pub use locked::Locked;
 pub use scores::{MatchScores, RankMatch};
-pub use shared_index::{EVENTS_AHEAD, SharedIndex};
+pub use shared_index::{PREFETCH_DISTANCE, SharedIndex};

@@ -7,9 +7,9 @@ use crate::{
     WorkerRank,
 };
 
-/// Shares a [`PrefixIndex`] by a read-write lock.
+/// Shares a [`PrefixIndex`] behind a read-write lock.
 ///
-/// A query sees an event entirely or not at all, and waits while one is applied.
+/// A query sees an event entirely or not at all, and blocks while an event is applied.
 #[derive(Debug, Default)]
 pub struct Locked<I> {
     index: RwLock<I>,

@@ -1,8 +1,8 @@
-//! The definition of a right answer, as literal as it can be written.
+//! Reference implementation of the index, as literal as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::groups::{GroupChange, GroupEvent, GroupId, Reach};
+use crate::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId};
 use crate::{
     Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, PerTier, PrefixIndex, RankMatch, RankSize, RemovedCopies,
     SequenceHash, Tier, WorkerRank,
@@ -10,7 +10,7 @@ use crate::{
 
 /// Brute force: a list of held blocks for each rank, searched from the start for every query.
 ///
-/// It exists to be obviously right. Every other design is tested against it; nothing else uses it.
+/// It is simple enough to be obviously right. Every other design is tested against it; nothing else uses it.
 #[derive(Debug, Default)]
 pub struct Oracle {
     ranks: BTreeMap<WorkerRank, BTreeMap<SequenceHash, HeldBlock>>,
@@ -96,9 +96,9 @@ impl PrefixIndex for Oracle {
             let mut tiers = PerTier::<u32>::default();
             let Some(held) = self.ranks.get(&found.rank) else { return tiers };
             let matched = query.len().min(found.longest() as usize);
-            for names in reached(held, &query[..matched], Tier::External) {
-                let holds = |tier: Tier| names.iter().any(|name| held[name].copies[tier] > 0);
-                let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("what is reached is held");
+            for sequences in reached(held, &query[..matched], Tier::External) {
+                let holds = |tier: Tier| sequences.iter().any(|sequence| held[sequence].copies[tier] > 0);
+                let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("a reached block is held");
                 tiers[fastest] += 1;
             }
             tiers
@@ -131,13 +131,13 @@ impl PrefixIndex for Oracle {
     }
 }
 
-/// Leading blocks of `query` that are held in `slowest` or a faster tier.
+/// Counts the leading blocks of `query` that are held in `slowest` or a faster tier.
 fn depth(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest: Tier) -> u32 {
     reached(held, query, slowest).len() as u32
 }
 
-/// For each of these blocks the names that it may have: those held in `slowest` or a faster tier that follow one of the block
-/// before and say what the query says.
+/// For each leading block of the query, the sequence hashes that it may have: those with its local hash, held in
+/// `slowest` or a faster tier, whose parent is one of the previous block's.
 fn reached(
     held: &BTreeMap<SequenceHash, HeldBlock>,
     query: &[LocalHash],
@@ -150,58 +150,58 @@ fn reached(
             (Some(before), parent) => parent.is_some_and(|parent| before.contains(&parent)),
         };
         let next = held.values().filter(|block| block.local == local).filter(follows);
-        let names: BTreeSet<_> =
+        let sequences: BTreeSet<_> =
             next.filter(|block| is_within(&block.copies, slowest)).map(|block| block.sequence).collect();
-        if names.is_empty() {
+        if sequences.is_empty() {
             break;
         }
-        reached.push(names);
+        reached.push(sequences);
     }
     reached
 }
 
-/// Brute force for ranks with several cache groups: every chain of names that a query can follow is
-/// written out, and each of its beginnings is held against each group.
+/// Brute force for ranks with several cache groups. It enumerates every chain of sequence hashes that a query can
+/// follow, and checks each prefix of a chain in each group.
 ///
-/// It says what [`GroupedIndex`](crate::groups::GroupedIndex) must answer.
+/// It defines the answers of [`GroupedIndex`](crate::groups::GroupedIndex).
 #[derive(Debug, Default)]
 pub struct GroupedOracle {
     indexed: Oracle,
-    further: BTreeMap<(WorkerRank, GroupId), HeldNames>,
+    secondary: BTreeMap<(WorkerRank, GroupId), GroupCopies>,
 }
 
-/// What a further group holds.
+/// Blocks of a secondary group.
 #[derive(Debug)]
-struct HeldNames {
-    reach: Reach,
+struct GroupCopies {
+    window: AttentionWindow,
     copies: BTreeMap<SequenceHash, PerTier<u32>>,
 }
 
 impl GroupedOracle {
-    /// Applies one event of the indexed group.
+    /// Applies one event of the primary group.
     pub fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
-            let groups = self.further.iter_mut().filter(|((of, _), _)| *of == rank);
+            let groups = self.secondary.iter_mut().filter(|((of, _), _)| *of == rank);
             groups.for_each(|(_, group)| group.copies.clear());
         }
         self.indexed.apply(rank, event);
     }
 
-    /// Applies one event of a further group.
+    /// Applies one event of a secondary group.
     pub fn apply_group(&mut self, rank: WorkerRank, GroupChange { group, event }: &GroupChange) {
-        let new = HeldNames { reach: group.reach, copies: BTreeMap::new() };
-        let HeldNames { reach, copies: held } = self.further.entry((rank, group.id)).or_insert(new);
-        *reach = group.reach;
+        let new = GroupCopies { window: group.window, copies: BTreeMap::new() };
+        let GroupCopies { window, copies: held } = self.secondary.entry((rank, group.id)).or_insert(new);
+        *window = group.window;
         match event {
             GroupEvent::Stored { tier, blocks, copies } => {
-                for &name in blocks {
-                    let held = &mut held.entry(name).or_default()[*tier];
+                for &sequence in blocks {
+                    let held = &mut held.entry(sequence).or_default()[*tier];
                     *held = held.saturating_add(*copies);
                 }
             }
             GroupEvent::Removed { tier, blocks, copies } => {
-                for &name in blocks {
-                    let held = &mut held.entry(name).or_default()[*tier];
+                for &sequence in blocks {
+                    let held = &mut held.entry(sequence).or_default()[*tier];
                     *held = match copies {
                         RemovedCopies::One => held.saturating_sub(1),
                         RemovedCopies::All => 0,
@@ -211,13 +211,13 @@ impl GroupedOracle {
         }
     }
 
-    /// Forgets everything about `rank`.
+    /// Drops everything of `rank`.
     pub fn clear_rank(&mut self, rank: WorkerRank) {
         self.indexed.clear_rank(rank);
-        self.further.retain(|(of, _), _| *of != rank);
+        self.secondary.retain(|(of, _), _| *of != rank);
     }
 
-    /// For each rank, how many leading blocks it can use.
+    /// For each rank, the number of leading blocks that it can use.
     #[must_use]
     pub fn find(&self, query: &[LocalHash]) -> MatchScores {
         let matches = self.indexed.ranks.iter().map(|(&rank, held)| {
@@ -232,21 +232,21 @@ impl GroupedOracle {
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
 
-    /// For each rank, how many leading blocks its indexed group holds.
+    /// For each rank, the number of leading blocks that its primary group holds.
     #[must_use]
     pub fn find_indexed(&self, query: &[LocalHash]) -> MatchScores {
         self.indexed.find(query)
     }
 
-    /// Whether each further group of a rank holds what it must of a prefix.
+    /// Whether each secondary group of a rank holds what it must of a prefix.
     fn is_usable(&self, rank: WorkerRank, prefix: &[SequenceHash], slowest: Tier) -> bool {
-        let mut groups = self.further.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
+        let mut groups = self.secondary.iter().filter(|((of, _), _)| *of == rank).map(|(_, group)| group);
         groups.all(|group| {
-            let needed = match group.reach {
-                Reach::Whole => prefix.len(),
-                Reach::LastBlocks(blocks) => prefix.len().min(blocks as usize),
+            let needed = match group.window {
+                AttentionWindow::Full => prefix.len(),
+                AttentionWindow::LastBlocks(blocks) => prefix.len().min(blocks as usize),
             };
-            let is_held = |name| group.copies.get(name).is_some_and(|copies| is_within(copies, slowest));
+            let is_held = |sequence| group.copies.get(sequence).is_some_and(|copies| is_within(copies, slowest));
             prefix[prefix.len() - needed..].iter().all(is_held)
         })
     }
@@ -257,7 +257,8 @@ fn is_within(copies: &PerTier<u32>, slowest: Tier) -> bool {
     copies.iter().any(|(tier, &copies)| tier <= slowest && copies > 0)
 }
 
-/// Every chain of names, of any length, that is held in `slowest` or faster tiers and says what the query says.
+/// Every chain of sequence hashes, of any length, with the local hashes of the query, held in `slowest` or faster
+/// tiers.
 fn chains(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest: Tier) -> Vec<Vec<SequenceHash>> {
     let mut all: Vec<Vec<SequenceHash>> = Vec::new();
     let mut longest: Vec<Vec<SequenceHash>> = vec![Vec::new()];

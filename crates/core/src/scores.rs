@@ -1,14 +1,14 @@
-//! The answer to a query.
+//! Answers to queries.
 
 use crate::{PerTier, Tier, WorkerRank};
 
-/// How much of a query's prefix one rank holds.
+/// Prefix length of one rank for a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMatch {
     /// The rank.
     pub rank: WorkerRank,
-    /// Leading **blocks** of the query that the rank holds when a tier and the faster ones are
-    /// used together. Never decreases from tier to slower tier.
+    /// Leading **blocks** of the query that the rank holds in a tier and all faster ones together. Never decreases
+    /// from a tier to a slower one.
     pub blocks: PerTier<u32>,
 }
 
@@ -20,8 +20,8 @@ impl RankMatch {
     }
 }
 
-/// Matches of one query, one entry for each rank that holds at least its first block in some tier.
-/// The order of entries is the index's own.
+/// Matches of one query, one entry for each rank that holds at least the first block in some tier. The order of the
+/// entries depends on the index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MatchScores {
     /// The matches.
@@ -29,13 +29,13 @@ pub struct MatchScores {
 }
 
 impl MatchScores {
-    /// The match of one rank, if it holds anything of the prefix. Linear in the number of matches.
+    /// The match of one rank, if it holds any block of the prefix. Linear in the number of matches.
     #[must_use]
     pub fn get(&self, rank: WorkerRank) -> Option<&RankMatch> {
         self.ranks.iter().find(|entry| entry.rank == rank)
     }
 
-    /// The same matches ordered by rank, so that answers of different designs can be compared.
+    /// The same matches in order of rank, for comparing designs.
     #[must_use]
     pub fn sorted(mut self) -> Self {
         self.ranks.sort_unstable_by_key(|entry| entry.rank);

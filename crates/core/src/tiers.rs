@@ -1,11 +1,11 @@
-//! Where the blocks of a match lie.
+//! Fastest tiers of the blocks of a match.
 
 use crate::keyed::KeyedMap;
 
 use crate::{HeldBlock, LocalHash, PerTier, RankMatch, SequenceHash, Tier};
 
-/// For each of some matches of a query, how many of its blocks have each tier as the fastest one that holds them, given
-/// what ranks hold. Linear in what they hold, except for matches that lie in device memory as a whole.
+/// For each match of a query, counts its blocks by the fastest tier that holds them, given the blocks of each rank.
+/// Linear in the blocks of the ranks, except for matches that lie completely in device memory.
 pub(crate) fn fastest_tiers(
     query: &[LocalHash],
     found: &[RankMatch],
@@ -15,12 +15,12 @@ pub(crate) fn fastest_tiers(
     found.iter().map(tiers).collect()
 }
 
-/// The blocks of a query that a match is about.
+/// The blocks of a query that a match covers.
 pub(crate) fn matched<'q>(query: &'q [LocalHash], found: &RankMatch) -> &'q [LocalHash] {
     &query[..query.len().min(found.longest() as usize)]
 }
 
-/// The answer for a match that goes no further in any tier than in device memory.
+/// The counts of a match that is no longer in any tier than in device memory.
 pub(crate) fn in_device(found: &RankMatch) -> Option<PerTier<u32>> {
     let device = found.blocks[Tier::Device];
     (device == found.longest()).then(|| {
@@ -30,7 +30,8 @@ pub(crate) fn in_device(found: &RankMatch) -> Option<PerTier<u32>> {
     })
 }
 
-/// The answer for a rank that holds these blocks. Where it has several names for one prefix, the fastest counts.
+/// The counts for a rank that holds these blocks. If it has several sequence hashes for one prefix, the fastest copy
+/// counts.
 pub(crate) fn of_held(held: &[HeldBlock], matched: &[LocalHash]) -> PerTier<u32> {
     let mut following: KeyedMap<(Option<SequenceHash>, LocalHash), Vec<&HeldBlock>> = KeyedMap::default();
     for block in held {

@@ -1,5 +1,4 @@
-//! The run index within a bound of memory: what it forgets it treats as removed, and it never takes more
-//! than it may.
+//! The run index with a memory limit: an evicted block counts as removed, and the index never exceeds its limit.
 
 mod support;
 
@@ -10,7 +9,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::run::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, Locked, MemoryBound, RemovedCopies, SequenceHash, SharedIndex, Tier,
+    Block, BlockEvent, DpRank, LocalHash, Locked, MemoryLimit, RemovedCopies, SequenceHash, SharedIndex, Tier,
     WorkerId, WorkerRank,
 };
 use parking_lot::Mutex;
@@ -19,61 +18,60 @@ use proptest::prelude::*;
 use support::check_equal;
 
 const WORKERS: u64 = 24;
-/// Content that prompts are made of: far more than fits.
+/// Content of the prompts: far more than fits.
 const FAMILIES: u64 = 400;
 
-type Forgotten = Arc<Mutex<Vec<(WorkerRank, Vec<Tier>, Vec<SequenceHash>)>>>;
+type Evicted = Arc<Mutex<Vec<(WorkerRank, Vec<Tier>, Vec<SequenceHash>)>>>;
 
-/// An index, and what it has reported as forgotten since the list was last emptied.
-fn bounded(bytes_max: usize) -> (RunIndex, Forgotten) {
+/// An index, and the blocks that it has reported as evicted since the list was last emptied.
+fn bounded(bytes_max: usize) -> (RunIndex, Evicted) {
     let index = RunIndex::bounded(RunLimits::default(), bytes_max).expect("enough for an index");
-    let forgotten = Forgotten::default();
-    let reported = Arc::clone(&forgotten);
-    index.on_forgotten(Box::new(move |rank, tiers, names| {
-        reported.lock().push((rank, tiers.to_vec(), names.to_vec()));
+    let evicted = Evicted::default();
+    let reported = Arc::clone(&evicted);
+    index.on_evicted(Box::new(move |rank, tiers, sequences| {
+        reported.lock().push((rank, tiers.to_vec(), sequences.to_vec()));
     }));
-    (index, forgotten)
+    (index, evicted)
 }
 
-fn bound(index: &RunIndex) -> MemoryBound {
-    index.memory_bound().expect("the index is bounded")
+fn bound(index: &RunIndex) -> MemoryLimit {
+    index.memory_limit().expect("the index is bounded")
 }
 
-/// Applies an event to the index, and to the oracle together with removals where the index forgot.
+/// Applies an event to the index, and to the oracle together with removals of the evicted blocks.
 ///
-/// What is forgotten to make room for an event that stores it again is stored again after that: its removal comes first.
-/// What is refused of an event in one tier is removed after it.
-fn apply_to_both(
-    index: &RunIndex,
-    oracle: &dyn SharedIndex,
-    forgotten: &Forgotten,
-    rank: WorkerRank,
-    event: &BlockEvent,
-) {
+/// Blocks evicted to make room for an event that stores them again are removed before the event. Blocks refused in
+/// one tier of an event are removed after it.
+fn apply_to_both(index: &RunIndex, oracle: &dyn SharedIndex, evicted: &Evicted, rank: WorkerRank, event: &BlockEvent) {
     index.apply(rank, event);
-    let forgotten = std::mem::take(&mut *forgotten.lock());
+    let evicted = std::mem::take(&mut *evicted.lock());
     let stored: HashSet<SequenceHash> = match event {
         BlockEvent::Stored { blocks, .. } => blocks.iter().map(|block| block.sequence).collect(),
         _ => HashSet::new(),
     };
-    let held: HashSet<SequenceHash> = match forgotten.iter().any(|(of, ..)| *of == rank) {
+    let held: HashSet<SequenceHash> = match evicted.iter().any(|(of, ..)| *of == rank) {
         true => index.held(rank).into_iter().map(|block| block.sequence).collect(),
         false => HashSet::new(),
     };
-    let is_stored_again = |of: WorkerRank, tiers: &[Tier], name: &SequenceHash| {
-        of == rank && tiers == Tier::ALL && stored.contains(name) && held.contains(name)
+    let is_stored_again = |of: WorkerRank, tiers: &[Tier], sequence: &SequenceHash| {
+        of == rank && tiers == Tier::ALL && stored.contains(sequence) && held.contains(sequence)
     };
-    for (of, tiers, names) in &forgotten {
-        remove(oracle, *of, tiers, names.iter().filter(|name| is_stored_again(*of, tiers, name)));
+    for (of, tiers, sequences) in &evicted {
+        remove(oracle, *of, tiers, sequences.iter().filter(|sequence| is_stored_again(*of, tiers, sequence)));
     }
     oracle.apply(rank, event);
-    for (of, tiers, names) in &forgotten {
-        remove(oracle, *of, tiers, names.iter().filter(|name| !is_stored_again(*of, tiers, name)));
+    for (of, tiers, sequences) in &evicted {
+        remove(oracle, *of, tiers, sequences.iter().filter(|sequence| !is_stored_again(*of, tiers, sequence)));
     }
 }
 
-fn remove<'a>(from: &dyn SharedIndex, rank: WorkerRank, tiers: &[Tier], names: impl Iterator<Item = &'a SequenceHash>) {
-    let blocks: Vec<SequenceHash> = names.copied().collect();
+fn remove<'a>(
+    from: &dyn SharedIndex,
+    rank: WorkerRank,
+    tiers: &[Tier],
+    sequences: impl Iterator<Item = &'a SequenceHash>,
+) {
+    let blocks: Vec<SequenceHash> = sequences.copied().collect();
     for &tier in tiers {
         from.apply(rank, &BlockEvent::Removed { tier, blocks: blocks.clone(), copies: RemovedCopies::All });
     }
@@ -132,8 +130,8 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Of three engines two have the same seed.
-fn names(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
+/// Two of three engines share a seed.
+fn sequences(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
     let seed = if worker.is_multiple_of(3) { worker + 1 } else { 0 };
     sequence_hashes(locals).map(|hash| SequenceHash(hash.0 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
 }
@@ -143,25 +141,25 @@ fn rank(worker: u64) -> WorkerRank {
 }
 
 fn event(change: &Change) -> Option<(WorkerRank, BlockEvent)> {
-    let some_names = |worker: u64, prompt: Prompt, from: usize, count: usize| -> Vec<SequenceHash> {
-        let names = names(worker, &prompt.locals());
-        let from = from.min(names.len() - 1);
-        names[from..(from + count).min(names.len())].iter().rev().copied().collect()
+    let some_sequences = |worker: u64, prompt: Prompt, from: usize, count: usize| -> Vec<SequenceHash> {
+        let sequences = sequences(worker, &prompt.locals());
+        let from = from.min(sequences.len() - 1);
+        sequences[from..(from + count).min(sequences.len())].iter().rev().copied().collect()
     };
     Some(match *change {
         Change::Store { worker, prompt, from, tier, copies } => {
             let locals = prompt.locals();
-            let names = names(worker, &locals);
+            let sequences = sequences(worker, &locals);
             let from = from.min(locals.len() - 1);
-            let parent = from.checked_sub(1).map(|at| names[at]);
-            let blocks = (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect();
+            let parent = from.checked_sub(1).map(|at| sequences[at]);
+            let blocks = (from..locals.len()).map(|at| Block { sequence: sequences[at], local: locals[at] }).collect();
             (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies })
         }
         Change::Remove { worker, prompt, from, count, tier, copies } => {
-            (rank(worker), BlockEvent::Removed { tier, blocks: some_names(worker, prompt, from, count), copies })
+            (rank(worker), BlockEvent::Removed { tier, blocks: some_sequences(worker, prompt, from, count), copies })
         }
         Change::Copy { worker, prompt, from, count, tier } => {
-            (rank(worker), BlockEvent::Copied { tier, blocks: some_names(worker, prompt, from, count) })
+            (rank(worker), BlockEvent::Copied { tier, blocks: some_sequences(worker, prompt, from, count) })
         }
         Change::Clear { worker } => (rank(worker), BlockEvent::Cleared),
         Change::Ask { .. } => return None,
@@ -171,21 +169,21 @@ fn event(change: &Change) -> Option<(WorkerRank, BlockEvent)> {
 proptest! {
     #![proptest_config(support::cases(10))]
 
-    /// After every event the bound holds, and everything that can be asked is answered as by an oracle that
-    /// was told of removals where the index forgot.
+    /// After every event the index is within its limit, and every answer equals that of an oracle that received
+    /// removals of the evicted blocks.
     #[test]
-    fn equals_an_oracle_that_is_told_what_was_forgotten(
+    fn a_bounded_index_equals_an_oracle_that_receives_its_evictions(
         bytes_max in INDEX_BYTES_MIN..2 * INDEX_BYTES_MIN,
         changes in vec(change(), 100..400),
         queries in vec(prompt(), 6),
     ) {
-        let (index, forgotten) = bounded(bytes_max);
+        let (index, evicted) = bounded(bytes_max);
         let oracle = Locked::<Oracle>::default();
         let queries: Vec<_> = queries.into_iter().map(Prompt::locals).collect();
         for (number, change) in changes.iter().enumerate() {
             match (event(change), change) {
                 (Some((rank, event)), _) => {
-                    apply_to_both(&index, &oracle, &forgotten, rank, &event);
+                    apply_to_both(&index, &oracle, &evicted, rank, &event);
                 }
                 (None, Change::Ask { prompt }) => drop(index.find(&prompt.locals())),
                 (None, _) => {}
@@ -206,7 +204,7 @@ fn store(index: &dyn SharedIndex, worker: u64, prompt: Prompt) {
     }
 }
 
-/// Leading blocks of a prompt that the worker is known to hold.
+/// Leading blocks of a prompt that the index knows the worker to hold.
 fn depth(index: &dyn SharedIndex, worker: u64, prompt: Prompt) -> usize {
     index.find(&prompt.locals()).get(rank(worker)).map_or(0, |found| found.longest() as usize)
 }
@@ -216,14 +214,14 @@ fn alone(family: u64) -> Prompt {
 }
 
 #[test]
-fn too_low_a_bound_is_refused() {
+fn a_limit_below_the_minimum_is_rejected() {
     let refused = RunIndex::bounded(RunLimits::default(), INDEX_BYTES_MIN - 1);
     assert!(refused.is_err_and(|error| error.to_string().contains("1 MiB")));
 }
 
-/// What is asked for stays, and what nobody asked for goes.
+/// The index keeps prompts that queries match and evicts the others.
 #[test]
-fn what_is_of_use_is_kept() {
+fn queried_prompts_survive_eviction() {
     let (index, _) = bounded(INDEX_BYTES_MIN);
     let used: Vec<Prompt> = (0..4).map(alone).collect();
     used.iter().for_each(|&prompt| store(&index, 0, prompt));
@@ -231,16 +229,16 @@ fn what_is_of_use_is_kept() {
         store(&index, family % WORKERS, alone(family));
         used.iter().for_each(|&prompt| drop(index.find(&prompt.locals())));
     }
-    assert!(bound(&index).forgotten_blocks > 100_000, "{:?}", bound(&index));
+    assert!(bound(&index).evicted_blocks > 100_000, "{:?}", bound(&index));
     for prompt in used {
         assert_eq!(depth(&index, 0, prompt), 200, "{prompt:?}");
     }
     assert!((10..500).all(|family| depth(&index, family % WORKERS, alone(family)) == 0));
 }
 
-/// Ranks are partial from the first block that is forgotten until nothing is known of them.
+/// Ranks are partial from their first eviction until the index has none of their blocks.
 #[test]
-fn partial_ranks_are_named_until_they_are_cleared() {
+fn ranks_are_partial_from_an_eviction_until_a_clear() {
     let (index, _) = bounded(INDEX_BYTES_MIN);
     store(&index, 0, alone(0));
     assert!(bound(&index).partial_ranks.is_empty());
@@ -251,13 +249,13 @@ fn partial_ranks_are_named_until_they_are_cleared() {
     assert_eq!(bound(&index).partial_ranks.iter().copied().collect::<Vec<_>>(), [rank(2)]);
 }
 
-/// What follows a block that was forgotten could not count, and is not kept.
+/// Blocks that follow an evicted block could not count, and are refused.
 #[test]
-fn what_follows_forgotten_blocks_is_refused() {
+fn blocks_that_follow_evicted_blocks_are_refused() {
     let (index, _) = bounded(INDEX_BYTES_MIN);
     store(&index, 0, alone(0));
     (1..500).for_each(|family| store(&index, 1, alone(family)));
-    assert_eq!(depth(&index, 0, alone(0)), 0, "it is forgotten");
+    assert_eq!(depth(&index, 0, alone(0)), 0, "it is evicted");
     let turn = Change::Store {
         worker: 0,
         prompt: Prompt { blocks: 250, ..alone(0) },
@@ -269,25 +267,26 @@ fn what_follows_forgotten_blocks_is_refused() {
     assert_eq!(index.apply(rank, &event).refused, 50);
     assert_eq!(index.size(rank).blocks, 0);
     store(&index, 0, alone(0));
-    assert_eq!(depth(&index, 0, alone(0)), 200, "told again it counts again");
+    assert_eq!(depth(&index, 0, alone(0)), 200, "stored again it counts again");
 }
 
-/// A tier that is new to a rank takes a holder in each of its runs. Where there is no room for these, its copies are refused
-/// and reported, stored or copied, and the rank is partial. So is a rank for which there is no room at all.
+/// A tier that is new to a rank adds a holder to each of its runs. Without room for these, the index refuses and
+/// reports copies in that tier, stored or copied, and the rank is partial. So is a rank for which there is no room at
+/// all.
 #[test]
-fn what_is_refused_of_a_tier_is_reported() {
-    // All that a run holds without a list.
+fn blocks_refused_in_a_tier_are_reported() {
+    // Holders of a run that fit without a list.
     const HOLDERS: u64 = 10;
-    let (index, forgotten) = bounded(4 * INDEX_BYTES_MIN);
+    let (index, evicted) = bounded(4 * INDEX_BYTES_MIN);
     let oracle = Locked::<Oracle>::default();
     let apply = |change: Change| {
         let (rank, event) = event(&change).expect("an event");
-        apply_to_both(&index, &oracle, &forgotten, rank, &event);
+        apply_to_both(&index, &oracle, &evicted, rank, &event);
         check_equal(&index, &oracle, &[alone(0).locals()]).expect("they are equal");
     };
     let store = |worker: u64, tier: Tier| Change::Store { worker, prompt: alone(0), from: 0, tier, copies: 1 };
     (0..HOLDERS).for_each(|worker| apply(store(worker, Tier::Device)));
-    // The least bound in which the index fits as it is.
+    // The smallest limit in which the index fits without compaction.
     let bytes = bound(&index).bytes;
     let least = (bytes..).find(|max| max - max / 32 >= bytes).expect("there is one");
     index.set_memory_max(least, 0);
@@ -296,32 +295,33 @@ fn what_is_refused_of_a_tier_is_reported() {
     apply(Change::Copy { worker: 2, prompt: alone(0), from: 0, count: 200, tier: Tier::External });
     apply(store(HOLDERS, Tier::Device));
     let bound = bound(&index);
-    assert_eq!((bound.refused_blocks, bound.forgotten_blocks), (600, 0), "nothing goes that was held");
+    assert_eq!((bound.refused_blocks, bound.evicted_blocks), (600, 0), "no held block is evicted");
     let mut partial: Vec<WorkerRank> = bound.partial_ranks.iter().copied().collect();
     partial.sort_unstable();
     assert_eq!(partial, [rank(1), rank(2), rank(HOLDERS)]);
     assert!((0..HOLDERS).all(|worker| depth(&index, worker, alone(0)) == 200));
 }
 
-/// Half of the memory, and twice of it again: what is kept is right, and no more than that is taken.
+/// Half of the memory, and twice as much again: the remaining blocks are correct, and the index stays within the
+/// limit.
 #[test]
-fn a_bound_can_change() {
-    let (index, forgotten) = bounded(8 * INDEX_BYTES_MIN);
+fn the_memory_limit_can_change() {
+    let (index, evicted) = bounded(8 * INDEX_BYTES_MIN);
     let oracle = Locked::<Oracle>::default();
     let tell = |families: std::ops::Range<u64>| {
         for family in families {
             let worker = family % WORKERS;
             let change = Change::Store { worker, prompt: alone(family), from: 0, tier: Tier::Device, copies: 1 };
             let (rank, event) = event(&change).expect("an event");
-            apply_to_both(&index, &oracle, &forgotten, rank, &event);
+            apply_to_both(&index, &oracle, &evicted, rank, &event);
         }
     };
     let queries: Vec<_> = (0..FAMILIES).step_by(7).map(|family| alone(family).locals()).collect();
     tell(0..2_000);
     assert!(bound(&index).bytes > 7 * INDEX_BYTES_MIN);
     index.set_memory_max(3 * INDEX_BYTES_MIN, 2 * INDEX_BYTES_MIN);
-    for (rank, tiers, names) in forgotten.lock().drain(..) {
-        remove(&oracle, rank, &tiers, names.iter());
+    for (rank, tiers, sequences) in evicted.lock().drain(..) {
+        remove(&oracle, rank, &tiers, sequences.iter());
     }
     assert!(bound(&index).bytes <= 3 * INDEX_BYTES_MIN, "{:?}", bound(&index));
     assert!(index.sizes().iter().map(|(_, size)| size.blocks).sum::<usize>() > 2_000, "the best of it is kept");

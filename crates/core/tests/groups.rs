@@ -1,11 +1,11 @@
-//! Ranks with several cache groups are answered as the brute-force statement of the rule says.
+//! Queries of ranks with several cache groups equal the brute-force oracle.
 
 #[path = "support/groups.rs"]
 mod grouped;
 mod support;
 
 use flash_indexer_core::groups::{
-    Cut, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, Reach, SecondaryGroup, Shortfall,
+    Cut, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, AttentionWindow, SecondaryGroup, Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::run::RunIndex;
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use crate::grouped::{any_stream, change, check, check_bounds, consistent_stream};
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
-const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), reach: Reach::LastBlocks(2) };
+const WINDOW: SecondaryGroup = SecondaryGroup { id: GroupId(0), window: AttentionWindow::LastBlocks(2) };
 
 fn index() -> GroupedIndex {
     GroupedIndex::new(run_index())
@@ -32,21 +32,21 @@ fn locals(count: u64) -> Vec<LocalHash> {
     (1..=count).map(LocalHash).collect()
 }
 
-fn names(count: u64) -> Vec<SequenceHash> {
+fn sequences(count: u64) -> Vec<SequenceHash> {
     sequence_hashes(&locals(count)).collect()
 }
 
 /// A store of the first `count` blocks of the sequence 1, 2, 3, …
 fn stored(count: u64, tier: Tier) -> BlockEvent {
-    let blocks = names(count).into_iter().zip(locals(count));
+    let blocks = sequences(count).into_iter().zip(locals(count));
     let blocks = blocks.map(|(sequence, local)| Block { sequence, local }).collect();
     BlockEvent::Stored { tier, parent: None, blocks, copies: 1 }
 }
 
-/// A store of some of them, counted from one, in a further group.
+/// A store of some of them, counted from one, in a secondary group.
 fn group_stored(positions: &[usize], tier: Tier) -> GroupEvent {
-    let names = names(20);
-    GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| names[at - 1]).collect(), copies: 1 }
+    let sequences = sequences(20);
+    GroupEvent::Stored { tier, blocks: positions.iter().map(|&at| sequences[at - 1]).collect(), copies: 1 }
 }
 
 /// Usable blocks of the sequence, from device memory to all tiers.
@@ -89,7 +89,7 @@ fn a_prompt_that_ends_with_a_block_counts_as_far_as_an_engine_can_start_with_it(
 #[test]
 fn what_is_cut_off_is_told_block_by_block() {
     let index = index();
-    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
+    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(index.cut(RANK, &locals(8), 8, Tier::External), None, "one group so far");
     index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5, 6, 8], Tier::Device)));
@@ -114,7 +114,7 @@ fn what_is_cut_off_is_told_block_by_block() {
 #[test]
 fn only_the_first_missing_blocks_are_listed() {
     let index = index();
-    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
+    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     let blocks = MISSING_LISTED_MAX as u32 + 10;
     index.apply(RANK, &stored(u64::from(blocks), Tier::Device));
     index.apply_group(RANK, &change(whole, group_stored(&[], Tier::Device)));
@@ -125,8 +125,8 @@ fn only_the_first_missing_blocks_are_listed() {
 #[test]
 fn every_group_must_agree() {
     let index = index();
-    let whole = SecondaryGroup { id: GroupId(1), reach: Reach::Whole };
-    let state = SecondaryGroup { id: GroupId(2), reach: Reach::LastBlocks(1) };
+    let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
+    let state = SecondaryGroup { id: GroupId(2), window: AttentionWindow::LastBlocks(1) };
     index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
     assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
     index.apply(RANK, &stored(8, Tier::Device));
@@ -136,7 +136,7 @@ fn every_group_must_agree() {
     index.apply_group(RANK, &change(state, group_stored(&[4], Tier::Device)));
     assert_eq!(usable(&index, 8), [4; 4]);
     let removed = |positions: &[usize]| {
-        let blocks = positions.iter().map(|&at| names(8)[at - 1]).collect();
+        let blocks = positions.iter().map(|&at| sequences(8)[at - 1]).collect();
         GroupEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::One }
     };
     index.apply_group(RANK, &change(whole, removed(&[2])));
@@ -160,21 +160,21 @@ fn a_name_counts_where_it_stands_now() {
     index.apply(RANK, &stored(3, Tier::Device));
     index.apply_group(RANK, &change(WINDOW, group_stored(&[2, 3], Tier::Device)));
     assert_eq!(usable(&index, 3), [3; 4]);
-    let [first, second, third] = names(3)[..] else { panic!("three names") };
-    let tell = |parent, sequence, local| {
+    let [first, second, third] = sequences(3)[..] else { panic!("three sequence hashes") };
+    let store = |parent, sequence, local| {
         let blocks = vec![Block { sequence, local: LocalHash(local) }];
         index.apply(RANK, &BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 });
     };
-    // Another name takes the place of the third block, whose own name means something else now.
-    tell(None, third, 9);
-    tell(Some(second), SequenceHash(77), 3);
-    assert_eq!(usable(&index, 3), [0; 4], "the group does not hold the new name");
+    // Another sequence hash takes the position of the third block, whose own sequence hash is redefined.
+    store(None, third, 9);
+    store(Some(second), SequenceHash(77), 3);
+    assert_eq!(usable(&index, 3), [0; 4], "the group does not hold the new sequence hash");
     let of_new_place = index.find(&[LocalHash(9)]).get(RANK).map(|found| found.blocks.0);
     assert_eq!(of_new_place, Some([1; 4]));
-    tell(Some(second), third, 3);
+    store(Some(second), third, 3);
     assert_eq!(usable(&index, 3), [3; 4]);
 
-    // A block that is removed and told again is in its old place, with what the group holds all the time.
+    // A block that is removed and stored again returns to its position; the group held it all the time.
     let blocks = vec![third, SequenceHash(77), second, first];
     index.apply(RANK, &BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All });
     assert_eq!(usable(&index, 3), [0; 4]);
@@ -191,7 +191,7 @@ fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
     assert_eq!(index.apply(RANK, &BlockEvent::Cleared).removed, 4);
     assert!(index.ranks().is_empty());
     index.apply(RANK, &stored(4, Tier::Device));
-    assert_eq!(usable(&index, 4), [0; 4], "the window's blocks are gone as well");
+    assert_eq!(usable(&index, 4), [0; 4], "the window's blocks are dropped as well");
     index.clear_rank(RANK);
     assert!(index.ranks().is_empty());
     assert_eq!(index.dump_events(RANK), []);
@@ -202,11 +202,11 @@ fn a_clear_leaves_the_groups_known_and_a_cleared_rank_has_none() {
 #[test]
 fn a_window_reaches_the_blocks_before_the_next_token() {
     let block_size = BlockSize::new(32).expect("not zero");
-    let reach = |tokens| Reach::sliding_window(tokens, block_size);
-    assert_eq!(reach(64), Reach::LastBlocks(2));
-    assert_eq!(reach(65), Reach::LastBlocks(2));
-    assert_eq!(reach(66), Reach::LastBlocks(3));
-    assert_eq!(reach(1), Reach::LastBlocks(0));
+    let reach = |tokens| AttentionWindow::sliding_window(tokens, block_size);
+    assert_eq!(reach(64), AttentionWindow::LastBlocks(2));
+    assert_eq!(reach(65), AttentionWindow::LastBlocks(2));
+    assert_eq!(reach(66), AttentionWindow::LastBlocks(3));
+    assert_eq!(reach(1), AttentionWindow::LastBlocks(0));
 }
 
 proptest! {
@@ -226,7 +226,7 @@ proptest! {
 #[test]
 fn more_groups_than_are_kept_are_refused() {
     let index = index();
-    let group = |id| SecondaryGroup { id: GroupId(id), reach: Reach::LastBlocks(1) };
+    let group = |id| SecondaryGroup { id: GroupId(id), window: AttentionWindow::LastBlocks(1) };
     for id in 0..flash_indexer_core::groups::GROUPS_MAX as u32 {
         assert_eq!(index.apply_group(RANK, &change(group(id), group_stored(&[1], Tier::External))).stored, 1);
     }

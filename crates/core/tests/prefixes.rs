@@ -14,14 +14,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use support::Step;
 
-/// One rank's prefixes, and a copy that is kept up to date by nothing but what is told to have changed.
+/// One rank's prefixes, and a copy that is updated only by reported changes.
 #[derive(Default)]
-struct Told {
+struct ReportedPrefixes {
     prefixes: HeldPrefixes,
     copy: BTreeMap<SequenceHash, Tier>,
 }
 
-impl Told {
+impl ReportedPrefixes {
     fn apply(&mut self, event: &BlockEvent) -> Applied {
         let mut changed = Vec::new();
         let applied = self.prefixes.apply(event, &mut |prefix: Prefix| changed.push(prefix.hash));
@@ -37,7 +37,7 @@ impl Told {
         applied
     }
 
-    /// What a walk from block to block finds in the copy.
+    /// The result of a walk over the copy, block by block.
     fn walk(&self, query: &[LocalHash]) -> PerTier<u32> {
         let mut depths = PerTier::default();
         for tier in Tier::ALL {
@@ -47,8 +47,8 @@ impl Told {
         depths
     }
 
-    /// What one held prefix says of all that come before it.
-    fn farthest(&self, query: &[LocalHash]) -> PerTier<u32> {
+    /// The result of the last held prefix alone, which implies all shorter ones.
+    fn by_last_held(&self, query: &[LocalHash]) -> PerTier<u32> {
         let mut depths = PerTier::default();
         for (at, hash) in sequence_hashes(query).enumerate() {
             for tier in Tier::ALL {
@@ -61,16 +61,19 @@ impl Told {
     }
 }
 
-/// What was told up to a moment, and how deep the query went then.
+/// The copy at one moment, and the depth of the query at that moment.
 type View = (BTreeMap<SequenceHash, Tier>, PerTier<u32>);
 
-fn answers(ranks: &BTreeMap<WorkerRank, Told>, of: impl Fn(&Told) -> PerTier<u32>) -> MatchScores {
-    let ranks = ranks.iter().map(|(&rank, told)| RankMatch { rank, blocks: of(told) });
+fn answers(
+    ranks: &BTreeMap<WorkerRank, ReportedPrefixes>,
+    of: impl Fn(&ReportedPrefixes) -> PerTier<u32>,
+) -> MatchScores {
+    let ranks = ranks.iter().map(|(&rank, reported)| RankMatch { rank, blocks: of(reported) });
     MatchScores { ranks: ranks.filter(|found| found.longest() > 0).collect() }
 }
 
 fn check(steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError> {
-    let (mut ranks, mut oracle) = (BTreeMap::<WorkerRank, Told>::new(), Oracle::default());
+    let (mut ranks, mut oracle) = (BTreeMap::<WorkerRank, ReportedPrefixes>::new(), Oracle::default());
     for step in steps {
         match step {
             Step::Event(rank, event) => {
@@ -88,14 +91,18 @@ fn check(steps: &[Step], queries: &[Vec<LocalHash>]) -> Result<(), TestCaseError
         }
         for query in queries {
             let expected = oracle.find(query).sorted();
-            prop_assert_eq!(&answers(&ranks, |told| told.walk(query)), &expected, "{:?}", query);
-            prop_assert_eq!(&answers(&ranks, |told| told.farthest(query)), &expected, "closed under prefixes");
+            prop_assert_eq!(&answers(&ranks, |reported| reported.walk(query)), &expected, "{:?}", query);
+            prop_assert_eq!(
+                &answers(&ranks, |reported| reported.by_last_held(query)),
+                &expected,
+                "closed under prefixes"
+            );
         }
-        for (rank, told) in &ranks {
-            let mut all: Vec<SequenceHash> = told.prefixes.iter().map(|prefix| prefix.hash).collect();
+        for (rank, reported) in &ranks {
+            let mut all: Vec<SequenceHash> = reported.prefixes.iter().map(|prefix| prefix.hash).collect();
             all.sort_unstable();
-            prop_assert_eq!(all, told.copy.keys().copied().collect::<Vec<_>>());
-            prop_assert_eq!(told.prefixes.blocks(), oracle.size(*rank).blocks);
+            prop_assert_eq!(all, reported.copy.keys().copied().collect::<Vec<_>>());
+            prop_assert_eq!(reported.prefixes.blocks(), oracle.size(*rank).blocks);
         }
     }
     Ok(())
@@ -109,21 +116,21 @@ proptest! {
         check(&steps, &queries)?;
     }
 
-    /// Whoever sees each prefix as it was at a moment of its own finds, in each tier, no more than was right at one
-    /// of the moments.
+    /// A reader that sees each prefix as of a different moment finds, in each tier, at most the depth that was true
+    /// at one of the moments.
     #[test]
-    fn a_torn_view_says_no_more_than_was_true_at_some_moment(
+    fn a_mixed_view_finds_at_most_what_was_true_at_some_moment(
         steps in support::stream(40),
         query in support::path(),
         moments in vec(any::<prop::sample::Index>(), 7),
     ) {
         let mut views: BTreeMap<WorkerRank, Vec<View>> = BTreeMap::new();
-        let mut ranks = BTreeMap::<WorkerRank, Told>::new();
+        let mut ranks = BTreeMap::<WorkerRank, ReportedPrefixes>::new();
         for step in &steps {
             let Step::Event(rank, event) = step else { continue };
-            let told = ranks.entry(*rank).or_default();
-            told.apply(event);
-            views.entry(*rank).or_default().push((told.copy.clone(), told.walk(&query)));
+            let reported = ranks.entry(*rank).or_default();
+            reported.apply(event);
+            views.entry(*rank).or_default().push((reported.copy.clone(), reported.walk(&query)));
         }
         for views in views.values() {
             for tier in Tier::ALL {

@@ -1,5 +1,5 @@
-//! The run index in a world that is large enough for its forms: chains longer than runs, more holders
-//! than a header has room for, many hash seeds, and names that change.
+//! The run index at sizes that reach all of its forms: chains longer than runs, more holders than a header has room
+//! for, many hash seeds, and redefined sequence hashes.
 
 mod support;
 #[path = "support/top.rs"]
@@ -18,7 +18,7 @@ use top::check_top;
 
 const WORKERS: u64 = 40;
 
-/// One of a few trees of prompts: each turn of a conversation goes on where another left.
+/// A prompt of one of a few trees: each turn of a conversation continues where another one branched off.
 #[derive(Debug, Clone, Copy)]
 struct Prompt {
     family: u64,
@@ -39,7 +39,7 @@ impl Prompt {
 enum Change {
     /// A worker stores blocks `from..` of a prompt.
     Store { worker: u64, prompt: Prompt, from: usize, tier: Tier },
-    /// It gives up so many blocks at the end, last first, or some in the middle.
+    /// Removes `count` blocks at the end, last first, or some in the middle.
     Evict { worker: u64, prompt: Prompt, from: usize, count: usize, tier: Tier },
     /// A restart, or the loss of a worker.
     Clear { worker: u64 },
@@ -48,7 +48,7 @@ enum Change {
 fn prompt() -> impl Strategy<Value = Prompt> {
     let lengths = prop_oneof![4 => 1..30usize, 2 => 30..200usize, 1 => 500..1_100usize];
     (0..3u64, lengths, 0.0..1.0f64).prop_map(|(family, blocks, share)| {
-        // Few different places to leave, so that prompts share what is their own as well.
+        // Only a few branching points, so that prompts also share their own parts.
         let leaves_at = ((share * 8.0) as usize * blocks / 8).min(blocks);
         Prompt { family, leaves_at, blocks }
     })
@@ -69,8 +69,8 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Names as the worker's engine gives them. Of three engines two have the same seed.
-fn names(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
+/// Sequence hashes of the worker's engine. Two of three engines share a seed.
+fn sequences(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
     let seed = if worker.is_multiple_of(3) { worker } else { 1_000_000 };
     sequence_hashes(locals).map(|hash| SequenceHash(hash.0 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
 }
@@ -79,16 +79,16 @@ fn event(change: &Change) -> (WorkerRank, BlockEvent) {
     match *change {
         Change::Store { worker, prompt, from, tier } => {
             let locals = prompt.locals();
-            let names = names(worker, &locals);
+            let sequences = sequences(worker, &locals);
             let from = from.min(locals.len() - 1);
-            let parent = from.checked_sub(1).map(|at| names[at]);
-            let blocks = (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect();
+            let parent = from.checked_sub(1).map(|at| sequences[at]);
+            let blocks = (from..locals.len()).map(|at| Block { sequence: sequences[at], local: locals[at] }).collect();
             (rank(worker), BlockEvent::Stored { tier, parent, blocks, copies: 1 })
         }
         Change::Evict { worker, prompt, from, count, tier } => {
-            let names = names(worker, &prompt.locals());
-            let from = from.min(names.len() - 1);
-            let blocks = names[from..(from + count).min(names.len())].iter().rev().copied().collect();
+            let sequences = sequences(worker, &prompt.locals());
+            let from = from.min(sequences.len() - 1);
+            let blocks = sequences[from..(from + count).min(sequences.len())].iter().rev().copied().collect();
             (rank(worker), BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All })
         }
         Change::Clear { worker } => (rank(worker), BlockEvent::Cleared),
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(support::cases(60))]
 
     #[test]
-    fn equals_the_oracle_in_a_large_world(changes in vec(change(), 1..150), queries in vec(prompt(), 6)) {
+    fn the_run_index_equals_the_oracle_at_large_sizes(changes in vec(change(), 1..150), queries in vec(prompt(), 6)) {
         let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
         let queries: Vec<_> = queries.into_iter().map(Prompt::locals).collect();
         for (number, change) in changes.iter().enumerate() {
@@ -125,9 +125,9 @@ proptest! {
         prop_assert!(index.ranks().is_empty());
     }
 
-    /// Many that hold parts of one conversation, told to different depths: the few deepest may be among any of them.
+    /// Many ranks hold parts of one conversation to different depths: the deepest few may be among any of them.
     #[test]
-    fn the_deepest_few_of_many(
+    fn find_top_returns_the_deepest_of_many_ranks(
         holders in vec((1..60usize, 0..60usize, any::<bool>()), 1..200),
         turns in vec(1..20usize, 1..6),
         cut in 1..60usize,
@@ -136,19 +136,19 @@ proptest! {
         let ends = turns.iter().scan(0, |end, turn| { *end += turn; Some(*end) });
         let ends: Vec<usize> = ends.collect();
         let chain: Vec<LocalHash> = (0..60).map(LocalHash).collect();
-        let names = names(1, &chain);
+        let sequences = sequences(1, &chain);
         for (worker, &(blocks, removed, loses_one)) in holders.iter().enumerate() {
-            // Turn by turn, so that the chain is of several runs.
+            // Turn by turn, so that the chain has several runs.
             let mut from = 0;
             for end in ends.iter().copied().chain([60]).map(|end| end.min(blocks)).filter(|&end| end > 0) {
-                let blocks = (from..end).map(|at| Block { sequence: names[at], local: chain[at] }).collect();
-                let parent = from.checked_sub(1).map(|at: usize| names[at]);
+                let blocks = (from..end).map(|at| Block { sequence: sequences[at], local: chain[at] }).collect();
+                let parent = from.checked_sub(1).map(|at: usize| sequences[at]);
                 let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
                 prop_assert_eq!(index.apply(rank(worker as u64), &event), oracle.apply(rank(worker as u64), &event));
                 from = end;
             }
             if loses_one {
-                let blocks = vec![names[removed]];
+                let blocks = vec![sequences[removed]];
                 let event = BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All };
                 prop_assert_eq!(index.apply(rank(worker as u64), &event), oracle.apply(rank(worker as u64), &event));
             }
@@ -162,30 +162,30 @@ proptest! {
         }
     }
 
-    /// Chains that get longer and lose their ends in steps of every size: what is known of stretches of a run must be of
-    /// the blocks that are there now.
+    /// Chains grow and lose their ends in steps of every size: fingerprints of sections must match the current
+    /// blocks.
     #[test]
     fn long_chains_grow_and_lose_their_ends(steps in vec((0..400usize, 1..300usize), 1..8), cuts in vec(0.0..1.0f64, 3)) {
         let (index, oracle) = (RunIndex::default(), Locked::<Oracle>::default());
         let (mut chain, mut queries) = (Vec::new(), Vec::new());
         for (step, &(lost, new)) in (1..).zip(&steps) {
-            let names_before = names(1, &chain);
+            let sequences_before = sequences(1, &chain);
             let kept = chain.len() - lost.min(chain.len());
             if kept < chain.len() {
-                let blocks = names_before[kept..].iter().rev().copied().collect();
+                let blocks = sequences_before[kept..].iter().rev().copied().collect();
                 let event = BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All };
                 prop_assert_eq!(index.apply(rank(1), &event), oracle.apply(rank(1), &event));
             }
             chain.truncate(kept);
             chain.extend((0..new as u64).map(|at| LocalHash(step << 32 | at)));
-            let names = names(1, &chain);
-            let blocks = (kept..chain.len()).map(|at| Block { sequence: names[at], local: chain[at] }).collect();
-            let parent = kept.checked_sub(1).map(|at| names[at]);
+            let sequences = sequences(1, &chain);
+            let blocks = (kept..chain.len()).map(|at| Block { sequence: sequences[at], local: chain[at] }).collect();
+            let parent = kept.checked_sub(1).map(|at| sequences[at]);
             let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
             prop_assert_eq!(index.apply(rank(1), &event), oracle.apply(rank(1), &event));
             queries.push(chain.clone());
             for cut in &cuts {
-                // Another block somewhere.
+                // A different block at some position.
                 let mut query = chain.clone();
                 let at = (query.len() as f64 * cut) as usize;
                 query[at] = LocalHash(u64::MAX);

@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(support::cases(300))]
 
     #[test]
-    fn equals_the_oracle_whatever_the_bytes_say(bytes in vec(any::<u8>(), 0..1_200)) {
+    fn the_run_index_equals_the_oracle_for_any_bytes(bytes in vec(any::<u8>(), 0..1_200)) {
         byte_stream::play(&bytes);
     }
 }

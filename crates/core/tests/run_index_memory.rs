@@ -1,4 +1,4 @@
-//! What the run index keeps of content that has gone: nothing that grows.
+//! Memory that the run index keeps after blocks are removed: it does not grow.
 
 use flash_indexer_core::run::{RunIndex, RunLimits, RunMemory};
 use flash_indexer_core::{
@@ -14,8 +14,8 @@ fn rank(worker: u64) -> WorkerRank {
     WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
 }
 
-/// A chain of content that no other has, except that all workers have those of worker zero. The last
-/// worker has a hash seed of its own.
+/// A chain of unique content, except that all workers have those of worker zero. The last worker has a private hash
+/// seed.
 fn chain(worker: u64, number: u64, blocks: u64) -> Vec<Block> {
     let seed = if worker == WORKERS - 1 { 1 << 63 } else { 0 };
     let block = |at: u64| {
@@ -25,7 +25,7 @@ fn chain(worker: u64, number: u64, blocks: u64) -> Vec<Block> {
     (0..blocks).map(block).collect()
 }
 
-/// The chains of a worker in a generation: half its own, half everybody's.
+/// The chains of a worker in a generation: half are its own, half are shared by all workers.
 fn chains(worker: u64, generation: u64) -> Vec<Vec<Block>> {
     let number = |at: u64| {
         let owner = if at.is_multiple_of(2) { 0 } else { worker + 1 };
@@ -34,7 +34,7 @@ fn chains(worker: u64, generation: u64) -> Vec<Vec<Block>> {
     (0..CHAINS).map(|at| chain(worker, number(at), BLOCKS)).collect()
 }
 
-/// In pieces, as a prompt is computed.
+/// In pieces, as an engine computes a prompt.
 fn store(index: &RunIndex, worker: u64, blocks: &[Block]) {
     let mut parent = None;
     for blocks in blocks.chunks(64) {
@@ -49,7 +49,7 @@ fn remove(index: &RunIndex, worker: u64, blocks: &[Block]) {
     index.apply(rank(worker), &BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All });
 }
 
-/// Everything of a generation goes: from the ends, some of it with a hole first, and of one worker at once.
+/// Removes a whole generation: from the ends, some of it with a gap first, and one worker at once.
 fn evict(index: &RunIndex, generation: u64) {
     for worker in 0..WORKERS {
         for (number, chain) in chains(worker, generation).iter().enumerate() {
@@ -62,15 +62,15 @@ fn evict(index: &RunIndex, generation: u64) {
     }
 }
 
-/// Bytes of this process in memory, where the system tells.
+/// Resident bytes of this process, if the system reports them.
 fn resident_bytes() -> Option<usize> {
     let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
     Some(pages.split_whitespace().nth(1)?.parse::<usize>().ok()? * 4_096)
 }
 
-/// Each generation is stored before the one before it goes.
+/// Each generation is stored before the previous one is removed.
 #[test]
-fn generations_of_content_take_what_one_takes() {
+fn many_generations_take_the_memory_of_one() {
     let index = RunIndex::default();
     let mut early: Option<(RunMemory, Option<usize>)> = None;
     for generation in 0..GENERATIONS {
@@ -81,7 +81,7 @@ fn generations_of_content_take_what_one_takes() {
             evict(&index, before);
         }
         if generation % 7 == 3 {
-            // A restart: the engine tells everything again.
+            // A restart: the engine publishes everything again.
             let worker = generation % WORKERS;
             index.clear_rank(rank(worker));
             chains(worker, generation).iter().for_each(|chain| store(&index, worker, chain));
@@ -105,9 +105,9 @@ fn generations_of_content_take_what_one_takes() {
     assert!(index.ranks().is_empty());
 }
 
-/// What is left decides what is kept, however much there was.
+/// Memory depends on the remaining blocks, however many there were before.
 #[test]
-fn memory_comes_back_after_a_mass_eviction() {
+fn memory_is_freed_after_a_mass_eviction() {
     const MANY: u64 = 3_000;
     let index = RunIndex::default();
     let kept = chain(0, 0, 300);
@@ -123,7 +123,7 @@ fn memory_comes_back_after_a_mass_eviction() {
     }
     let left = index.memory();
     assert!(left.runs <= alone.runs && left.domains == 1, "{left:?}, before all that {alone:?}");
-    // The last of it goes unnoticed: less than 16 MiB is not worth a copy.
+    // The last part is not compacted: less than 16 MiB is not worth a copy.
     assert!(left.bytes_taken < full.bytes_taken / 3, "{left:?} of {full:?}");
     index.clear_rank(rank(0));
     assert_eq!((index.memory().runs, index.memory().domains), (0, 0));
@@ -131,10 +131,9 @@ fn memory_comes_back_after_a_mass_eviction() {
     assert!(index.find(&query).ranks.is_empty());
 }
 
-/// An engine that removes all but the ends of its chains: the blocks before them are kept as far as the
-/// bound allows.
+/// An engine removes all blocks but the ends of its chains: the index keeps the blocks before them within the limit.
 #[test]
-fn removed_blocks_are_kept_within_their_bound() {
+fn removed_blocks_are_kept_within_their_limit() {
     const CHAINS: u64 = 400;
     const LENGTH: u64 = 1_000;
     let limits = RunLimits { removed_blocks_max: 20_000, ..RunLimits::default() };
@@ -148,9 +147,9 @@ fn removed_blocks_are_kept_within_their_bound() {
         most = most.max(index.memory().bytes_used);
     }
     let held: usize = index.sizes().iter().map(|(_, size)| size.blocks).sum();
-    assert_eq!(held as u64, CHAINS, "nothing that is held is forgotten");
+    assert_eq!(held as u64, CHAINS, "no held block is dropped");
     assert!(most < 2_000_000, "{most} bytes for 20,000 removed blocks and {CHAINS} held ones");
-    // What was removed comes back, and with it what followed.
+    // Removed blocks are stored again, and their descendants count again.
     for number in 0..CHAINS {
         let worker = number % WORKERS;
         let chain = chain(worker, number, LENGTH);

@@ -1,9 +1,8 @@
-//! Readers of the run index beside its writer: every depth that they are given was true at some moment
-//! of their call.
+//! Readers of the run index concurrent with its writer: every depth in an answer was true at some moment of the call.
 //!
-//! The stream of changes is known beforehand, and with it what is true after each block of each event.
-//! The writer says how far it has come before and after every event; a reader notes that before and
-//! after its query, and looks for its answer among what was true in between.
+//! The stream of changes is known beforehand, and with it the correct depths after each block of each event. The
+//! writer publishes its progress before and after every event. A reader records the progress before and after its
+//! query, and looks up its answer among the depths that were correct in between.
 
 mod support;
 
@@ -22,7 +21,7 @@ const WORKERS: u64 = 8;
 const EVENTS: usize = 800;
 const ROUNDS: usize = 100;
 
-/// A small generator of numbers that look random.
+/// A small pseudo-random number generator.
 struct Random(u64);
 
 impl Random {
@@ -32,7 +31,7 @@ impl Random {
     }
 }
 
-/// Prompts that share prefixes of several lengths, longer than a run and shorter.
+/// Prompts that share prefixes of several lengths, longer and shorter than a run.
 fn prompts() -> Vec<Vec<LocalHash>> {
     let lengths = [3, 7, 12, 20, 20, 33, 40];
     let leaves_at = [0, 3, 5, 5, 11, 12, 20];
@@ -47,10 +46,10 @@ fn rank(worker: u64) -> WorkerRank {
     WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
 }
 
-/// Half of the engines have a hash seed of their own.
-fn names(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
+/// Half of the engines have a private hash seed.
+fn sequences(worker: u64, locals: &[LocalHash]) -> Vec<SequenceHash> {
     let seed = if worker.is_multiple_of(2) { 0 } else { worker << 40 };
-    sequence_hashes(locals).map(|name| SequenceHash(name.0 ^ seed)).collect()
+    sequence_hashes(locals).map(|sequence| SequenceHash(sequence.0 ^ seed)).collect()
 }
 
 /// Stores, evictions from the end and from the middle, other tiers, restarts.
@@ -59,7 +58,7 @@ fn events(prompts: &[Vec<LocalHash>], seed: u64) -> Vec<(WorkerRank, BlockEvent)
     let mut event = || {
         let worker = random.below(WORKERS);
         let locals = &prompts[random.below(prompts.len() as u64) as usize];
-        let names = names(worker, locals);
+        let sequences = sequences(worker, locals);
         let from = match random.below(3) {
             0 => random.below(locals.len() as u64) as usize,
             _ => 0,
@@ -69,23 +68,23 @@ fn events(prompts: &[Vec<LocalHash>], seed: u64) -> Vec<(WorkerRank, BlockEvent)
             0 => BlockEvent::Cleared,
             1..=9 => BlockEvent::Stored {
                 tier,
-                parent: from.checked_sub(1).map(|at| names[at]),
-                blocks: (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect(),
+                parent: from.checked_sub(1).map(|at| sequences[at]),
+                blocks: (from..locals.len()).map(|at| Block { sequence: sequences[at], local: locals[at] }).collect(),
                 copies: 1,
             },
             10..=17 => BlockEvent::Removed {
                 tier,
-                blocks: names[random.below(names.len() as u64) as usize..].iter().rev().copied().collect(),
+                blocks: sequences[random.below(sequences.len() as u64) as usize..].iter().rev().copied().collect(),
                 copies: RemovedCopies::All,
             },
-            _ => BlockEvent::Removed { tier, blocks: vec![names[from]], copies: RemovedCopies::All },
+            _ => BlockEvent::Removed { tier, blocks: vec![sequences[from]], copies: RemovedCopies::All },
         };
         (rank(worker), event)
     };
     (0..EVENTS).map(|_| event()).collect()
 }
 
-/// The same event block by block: readers may see the blocks of one event come one after the other.
+/// The event split into single blocks: readers may see the blocks of one event appear one after the other.
 fn block_by_block(event: &BlockEvent) -> Vec<BlockEvent> {
     match event {
         BlockEvent::Stored { tier, parent, blocks, copies } => {
@@ -113,16 +112,16 @@ fn depths(index: &dyn PrefixIndex, query: &[LocalHash]) -> Depths {
     (0..WORKERS).map(|worker| scores.get(rank(worker)).map(|found| found.blocks).unwrap_or_default()).collect()
 }
 
-/// What is true at some moment between an event's start and its end.
-struct Truth {
+/// Correct depths between the start and the end of an event.
+struct CorrectDepths {
     /// By query and worker.
     depths: Vec<Vec<BTreeSet<[u32; 4]>>>,
-    /// The event is more than its own blocks: a clear, or blocks that waited find their places. Those
-    /// come and go one by one as well.
+    /// The event affects more than its own blocks: a clear, or the indexing of waiting blocks. Those change one by
+    /// one as well.
     gradual: bool,
 }
 
-fn truths(events: &[(WorkerRank, BlockEvent)], prompts: &[Vec<LocalHash>]) -> Vec<Truth> {
+fn correct(events: &[(WorkerRank, BlockEvent)], prompts: &[Vec<LocalHash>]) -> Vec<CorrectDepths> {
     let mut oracle = Oracle::default();
     let index = RunIndex::default();
     let mut all = Vec::new();
@@ -143,19 +142,19 @@ fn truths(events: &[(WorkerRank, BlockEvent)], prompts: &[Vec<LocalHash>]) -> Ve
         let waiting = index.size(*rank).waiting;
         index.apply(*rank, event);
         let gradual = *event == BlockEvent::Cleared || index.size(*rank).waiting < waiting;
-        all.push(Truth { depths: seen, gradual });
+        all.push(CorrectDepths { depths: seen, gradual });
     }
     all
 }
 
-/// Levels of tiers are answered one by one.
-fn is_explained(found: PerTier<u32>, truths: &[&Truth], query: usize, worker: usize) -> bool {
+/// The levels of tiers are checked separately.
+fn is_explained(found: PerTier<u32>, correct: &[&CorrectDepths], query: usize, worker: usize) -> bool {
     (0..4).all(|level| {
-        truths.iter().any(|truth| {
-            let depths = truth.depths[query][worker].iter().map(|depths| depths[level]);
+        correct.iter().any(|correct_depths| {
+            let depths = correct_depths.depths[query][worker].iter().map(|depths| depths[level]);
             let (least, most) = (depths.clone().min(), depths.clone().max());
             let between = || least <= Some(found.0[level]) && Some(found.0[level]) <= most;
-            depths.clone().any(|depth| depth == found.0[level]) || (truth.gradual && between())
+            depths.clone().any(|depth| depth == found.0[level]) || (correct_depths.gradual && between())
         })
     })
 }
@@ -164,9 +163,9 @@ fn is_explained(found: PerTier<u32>, truths: &[&Truth], query: usize, worker: us
 fn every_depth_was_true_at_some_moment_of_the_call() {
     let prompts = prompts();
     let events = events(&prompts, 7);
-    let truths = truths(&events, &prompts);
+    let correct = correct(&events, &prompts);
     let index = RunIndex::default();
-    // Numbers of the last event that was begun and of the last that was finished, over all rounds.
+    // Numbers of the last event that was started and of the last that was finished, over all rounds.
     let (begun, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let done = AtomicBool::new(false);
     let queries = std::thread::scope(|scope| {
@@ -177,17 +176,17 @@ fn every_depth_was_true_at_some_moment_of_the_call() {
                 let first = finished.load(Ordering::SeqCst);
                 let scores = index.find(&prompts[query]);
                 let last = begun.load(Ordering::SeqCst);
-                // Rounds are far apart, and between them anything may be true.
+                // The observed range spans rounds, and between rounds any depth may be correct.
                 if first > 0 && last - first < EVENTS / 2 {
                     let during: Vec<usize> = (first..=last).map(|number| (number - 1) % EVENTS).collect();
-                    let then: Vec<&Truth> = during.iter().map(|&at| &truths[at]).collect();
+                    let then: Vec<&CorrectDepths> = during.iter().map(|&at| &correct[at]).collect();
                     for worker in 0..WORKERS {
                         let found = scores.get(rank(worker)).map(|found| found.blocks).unwrap_or_default();
                         let worker = worker as usize;
                         assert!(
                             is_explained(found, &then, query, worker),
                             "worker {worker}, query {query}: {found:?} was not true during {during:?}: {:?}",
-                            then.iter().map(|truth| &truth.depths[query][worker]).collect::<Vec<_>>()
+                            then.iter().map(|correct_depths| &correct_depths.depths[query][worker]).collect::<Vec<_>>()
                         );
                     }
                     overlapping += u64::from(last > first);
@@ -223,7 +222,7 @@ fn every_depth_was_true_at_some_moment_of_the_call() {
 }
 
 #[test]
-fn the_deepest_ranks_are_those_of_the_whole_answer() {
+fn find_top_equals_the_deepest_of_the_complete_answer() {
     let prompts = prompts();
     let index = RunIndex::default();
     let mut matches = RunMatches::default();
@@ -244,7 +243,7 @@ fn the_deepest_ranks_are_those_of_the_whole_answer() {
                     for (holder, depth) in matches.top() {
                         let holder = holders.holders[holder].expect("a holder with a match is in use");
                         assert!((holder.fastest..=holder.slowest).contains(&level));
-                        assert_eq!(whole.get(holder.rank).expect("it is in the whole answer").blocks[level], depth);
+                        assert_eq!(whole.get(holder.rank).expect("it is in the complete answer").blocks[level], depth);
                     }
                 }
             }

@@ -1,4 +1,5 @@
-//! Ranks that hold prefixes under several names: the run index answers as the oracle does, and keeps nothing of it.
+//! Ranks that hold prefixes under several sequence hashes: the run index answers as the oracle does, and keeps no
+//! twins after their removal.
 
 mod support;
 #[path = "support/top.rs"]
@@ -16,7 +17,7 @@ use proptest::prelude::*;
 use support::check_equal;
 use top::check_top;
 
-/// Part of a chain: contents of one of a few prompts, and names that are an alias from some block on.
+/// Part of a chain: content of one of a few prompts, with alias sequence hashes from some block on.
 #[derive(Debug, Clone, Copy)]
 struct Chain {
     prompt: u64,
@@ -34,31 +35,31 @@ enum Change {
 
 impl Chain {
     fn locals(self) -> Vec<LocalHash> {
-        // Prompts part at their twentieth block.
+        // Prompts branch at their twentieth block.
         let content = |at: u64| if at < 20 { at } else { at + 1_000 * self.prompt };
         (0..self.blocks as u64).map(|at| LocalHash(content(at))).collect()
     }
 
-    /// Of three ranks two have the same seed.
-    fn names(self, rank: u64) -> Vec<SequenceHash> {
+    /// Two of three ranks share a seed.
+    fn sequences(self, rank: u64) -> Vec<SequenceHash> {
         let seed = (rank % 3).min(1) << 50;
         let alias = |at: usize| if at >= self.alias_from { self.alias << 56 } else { 0 };
         let locals = self.locals();
-        let names = sequence_hashes(&locals).enumerate();
-        names.map(|(at, name)| SequenceHash((name.0 & ((1 << 48) - 1)) ^ seed ^ alias(at))).collect()
+        let sequences = sequence_hashes(&locals).enumerate();
+        sequences.map(|(at, sequence)| SequenceHash((sequence.0 & ((1 << 48) - 1)) ^ seed ^ alias(at))).collect()
     }
 
     fn stored(self, rank: u64, from: usize, tier: Tier) -> BlockEvent {
-        let (locals, names) = (self.locals(), self.names(rank));
+        let (locals, sequences) = (self.locals(), self.sequences(rank));
         let from = from.min(locals.len() - 1);
-        let parent = from.checked_sub(1).map(|at| names[at]);
-        let blocks = (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect();
+        let parent = from.checked_sub(1).map(|at| sequences[at]);
+        let blocks = (from..locals.len()).map(|at| Block { sequence: sequences[at], local: locals[at] }).collect();
         BlockEvent::Stored { tier, parent, blocks, copies: 1 }
     }
 
     fn removed(self, rank: u64, from: usize, tier: Tier) -> BlockEvent {
-        let names = self.names(rank);
-        let blocks = names[from.min(names.len() - 1)..].iter().rev().copied().collect();
+        let sequences = self.sequences(rank);
+        let blocks = sequences[from.min(sequences.len() - 1)..].iter().rev().copied().collect();
         BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All }
     }
 }
@@ -94,7 +95,7 @@ proptest! {
     #![proptest_config(support::cases(300))]
 
     #[test]
-    fn twins_are_answered_as_the_oracle_answers(
+    fn queries_of_twins_equal_the_oracle(
         changes in vec(change(), 1..50),
         queries in vec(chain(), 4),
     ) {
@@ -120,9 +121,9 @@ proptest! {
     }
 }
 
-/// A rank may have a prefix under this many more names as the limit says, and no more.
+/// A rank may have as many additional sequence hashes for a prefix as the limit allows, and no more.
 #[test]
-fn further_names_of_one_prefix_are_refused() {
+fn sequence_hashes_beyond_the_twin_limit_are_refused() {
     let index = RunIndex::new(RunLimits { twins_max: 3, ..RunLimits::default() });
     let stored = |alias| Chain { prompt: 0, blocks: 10, alias, alias_from: 0 }.stored(0, 0, Tier::Device);
     for alias in 0..4 {
@@ -132,7 +133,7 @@ fn further_names_of_one_prefix_are_refused() {
     let refused = index.apply(rank(0), &stored(4));
     assert_eq!(refused, Applied { refused: 10, twins_refused: 10, ..Applied::default() });
     assert_eq!(index.size(rank(0)).blocks, 40);
-    // One goes, and there is room for another.
+    // After the removal of one, there is room for another.
     let oldest = Chain { prompt: 0, blocks: 10, alias: 0, alias_from: 0 };
     assert_eq!(index.apply(rank(0), &oldest.removed(0, 0, Tier::Device)).removed, 10);
     assert_eq!(index.apply(rank(0), &stored(4)).stored, 10);

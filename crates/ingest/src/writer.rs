@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
-use flash_indexer_core::{Applied, BlockEvent, DpRank, EVENTS_AHEAD, SharedIndex, WorkerRank};
+use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedIndex, WorkerRank};
 use parking_lot::Mutex;
 
 use super::change::Change;
@@ -206,7 +206,7 @@ impl Writer {
             let mut context = Context::new(now);
             let mut changes = changes.into_iter();
             while let Some(change) = changes.next() {
-                if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(EVENTS_AHEAD - 1) {
+                if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(PREFETCH_DISTANCE - 1) {
                     let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
                     index.prefetch_event(rank, event);
                 }
@@ -303,7 +303,7 @@ impl Writer {
         if applied.refused > 0 {
             // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
             let is_indexed = matches!(event, RankEvent::Indexed(_));
-            if !is_indexed || index.memory_bound().is_none() {
+            if !is_indexed || index.memory_limit().is_none() {
                 self.metrics.bounded(bound, applied.refused);
                 listener.raise(Some(dp_rank), why.to_owned());
             }

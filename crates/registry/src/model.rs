@@ -374,7 +374,7 @@ impl Model {
 
     /// All such ranks; none where memory is not bounded.
     pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
-        self.index().memory_bound().map(|bound| bound.partial_ranks)
+        self.index().memory_limit().map(|bound| bound.partial_ranks)
     }
 
     /// What metrics tell about the model.
@@ -386,8 +386,8 @@ impl Model {
             ranks: sizes.len(),
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index().memory_bytes(),
-            twins_passed_over: self.index().twins_passed_over(),
-            bound: self.index().memory_bound(),
+            twins_skipped: self.index().twins_skipped(),
+            bound: self.index().memory_limit(),
             counts: self.counts.clone(),
         }
     }

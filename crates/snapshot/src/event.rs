@@ -124,7 +124,7 @@ impl<'a> Stored<'a> {
     /// Nothing of the indexed group, and blocks of another one.
     pub(super) fn in_group(group: SecondaryGroup, copies: u32, names: &'a [SequenceHash], hashes: HashForm) -> Self {
         let blocks = ShownNames(names, hashes);
-        let group = StoredInGroup { group: group.id.0, needs: group.reach.into(), blocks };
+        let group = StoredInGroup { group: group.id.0, needs: group.window.into(), blocks };
         Self { group: Some(group), ..Self::nothing(copies, hashes) }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, Reach, SecondaryGroup};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, AttentionWindow, SecondaryGroup};
 use flash_indexer_wire::{GroupRole, KnownGroup};
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ impl fmt::Display for RoleRecord {
     }
 }
 
-/// A [`Reach`] in a dump.
+/// A [`AttentionWindow`] in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReachRecord {
@@ -60,7 +60,7 @@ impl GroupRecord {
     pub fn kept(&self) -> Option<SecondaryGroup> {
         match (self.role, self.holds) {
             (RoleRecord::Further(needs), Some(_)) => {
-                Some(SecondaryGroup { id: GroupId(self.group), reach: needs.into() })
+                Some(SecondaryGroup { id: GroupId(self.group), window: needs.into() })
             }
             _ => None,
         }
@@ -72,7 +72,7 @@ impl GroupRecord {
         for &KnownGroup { id: GroupId(group), role } in named {
             records.insert(group, Self { group, role: role.into(), holds: None });
         }
-        for GroupChange { group: SecondaryGroup { id: GroupId(group), reach }, event } in stores {
+        for GroupChange { group: SecondaryGroup { id: GroupId(group), window: reach }, event } in stores {
             let role = RoleRecord::Further((*reach).into());
             let record = records.entry(*group).or_insert(Self { group: *group, role, holds: None });
             let holds = record.holds.get_or_insert_default();
@@ -105,19 +105,19 @@ impl From<GroupRole> for RoleRecord {
     }
 }
 
-impl From<Reach> for ReachRecord {
-    fn from(reach: Reach) -> Self {
+impl From<AttentionWindow> for ReachRecord {
+    fn from(reach: AttentionWindow) -> Self {
         match reach {
-            Reach::Whole => Self::Whole,
-            Reach::LastBlocks(blocks) => Self::LastBlocks(blocks),
+            AttentionWindow::Full => Self::Whole,
+            AttentionWindow::LastBlocks(blocks) => Self::LastBlocks(blocks),
         }
     }
 }
 
-impl From<ReachRecord> for Reach {
+impl From<ReachRecord> for AttentionWindow {
     fn from(needs: ReachRecord) -> Self {
         match needs {
-            ReachRecord::Whole => Self::Whole,
+            ReachRecord::Whole => Self::Full,
             ReachRecord::LastBlocks(blocks) => Self::LastBlocks(blocks),
         }
     }

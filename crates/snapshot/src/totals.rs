@@ -31,7 +31,7 @@ impl ReceivedTotals {
         match (group, gone) {
             (Some(ReadGroup { group, needs, blocks: names }), _) => {
                 self.groups.entry(group).or_default().add_names(tier, copies, &names);
-                let group = SecondaryGroup { id: GroupId(group), reach: needs.into() };
+                let group = SecondaryGroup { id: GroupId(group), window: needs.into() };
                 DumpEntry::Names(StoredNames { group, tier, copies, names })
             }
             (None, Some(ReadRecent { remembered, parent_hash, salt, blocks })) => {

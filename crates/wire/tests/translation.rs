@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, Reach};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, AttentionWindow};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
@@ -300,9 +300,9 @@ fn removed_in(group_idx: Option<u32>) -> EngineEvent<'static> {
 }
 
 /// A change of a group that is not indexed, as its number and what it reaches.
-fn further(result: Result<RankEvent, Unusable>) -> Result<(u32, Reach, GroupEvent), &'static str> {
+fn further(result: Result<RankEvent, Unusable>) -> Result<(u32, AttentionWindow, GroupEvent), &'static str> {
     match result {
-        Ok(RankEvent::Secondary(GroupChange { group, event })) => Ok((group.id.0, group.reach, event)),
+        Ok(RankEvent::Secondary(GroupChange { group, event })) => Ok((group.id.0, group.window, event)),
         Ok(RankEvent::Indexed(_)) => Err("indexed"),
         Err(error) => Err(error.reason()),
     }
@@ -317,9 +317,9 @@ fn groups_besides_the_first_full_attention_one_are_told_by_name() {
     let mut further = |event| further(translated(&mut translator, &event));
     let whole = |group| EngineEvent::Stored(BlockStored { group, ..store(None, &[3, 4]) });
     let cases = [
-        (group(0, "sliding_window", Some(6)), Reach::LastBlocks(3)),
-        (group(1, "sliding_window_mla", Some(5)), Reach::LastBlocks(2)),
-        (group(2, "mamba", None), Reach::LastBlocks(1)),
+        (group(0, "sliding_window", Some(6)), AttentionWindow::LastBlocks(3)),
+        (group(1, "sliding_window_mla", Some(5)), AttentionWindow::LastBlocks(2)),
+        (group(2, "mamba", None), AttentionWindow::LastBlocks(1)),
     ];
     for (group, reach) in cases {
         let idx = group.idx.expect("a number");
@@ -327,8 +327,8 @@ fn groups_besides_the_first_full_attention_one_are_told_by_name() {
         assert_eq!(further(removed_in(Some(idx))), Ok((idx, reach, taken_away.clone())));
     }
     assert_eq!(further(whole(group(3, "full_attention", None))), Err("indexed"));
-    assert_eq!(further(whole(group(4, "mla_attention", None))), Ok((4, Reach::Whole, stored.clone())));
-    assert_eq!(further(removed_in(Some(4))), Ok((4, Reach::Whole, taken_away)));
+    assert_eq!(further(whole(group(4, "mla_attention", None))), Ok((4, AttentionWindow::Full, stored.clone())));
+    assert_eq!(further(removed_in(Some(4))), Ok((4, AttentionWindow::Full, taken_away)));
     assert_eq!(further(removed_in(Some(3))), Err("indexed"));
     let offloaded = BlockStored {
         group: CacheGroup { idx: Some(0), ..CacheGroup::default() },
@@ -340,7 +340,7 @@ fn groups_besides_the_first_full_attention_one_are_told_by_name() {
     let copy = GroupEvent::Stored { tier: Tier::Host, blocks: vec![SequenceHash(3)], copies: 1 };
     assert_eq!(
         further(EngineEvent::Stored(offloaded)),
-        Ok((0, Reach::LastBlocks(3), copy)),
+        Ok((0, AttentionWindow::LastBlocks(3), copy)),
         "an offload names its group by number alone"
     );
     assert_eq!(further(whole(CacheGroup::default())), Err("unnamed_group"));

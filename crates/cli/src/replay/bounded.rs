@@ -34,7 +34,7 @@ impl Compared {
                 bounded.apply(event.rank, &event.event);
                 whole.apply(event.rank, &event.event);
             }
-            let is_above = bounded.memory_bound().is_none_or(|bound| bound.bytes > bound.bytes_max);
+            let is_above = bounded.memory_limit().is_none_or(|bound| bound.bytes > bound.bytes_max);
             compared.above_bound += u64::from(is_above);
         }
         compared

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flash_indexer_bench::{Latencies, Play, RESIDENT_UNAVAILABLE, short};
-use flash_indexer_core::MemoryBound;
+use flash_indexer_core::MemoryLimit;
 use flash_indexer_designs::Design;
 
 use crate::simulate::percent;
@@ -23,7 +23,7 @@ pub(super) struct Figures {
     /// Of those, the ones that the index knew of.
     pub(super) known_blocks: u64,
     /// What a bound of memory has cost.
-    pub(super) bound: Option<MemoryBound>,
+    pub(super) bound: Option<MemoryLimit>,
     /// Bytes of resident memory.
     pub(super) grown_by: Option<u64>,
 }
@@ -51,12 +51,12 @@ impl Figures {
         }
     }
 
-    fn print_bound(&self, bound: &MemoryBound, queried: u64) {
+    fn print_bound(&self, bound: &MemoryLimit, queried: u64) {
         println!(
             "memory: {} bytes at most, {} at the highest, {} at the end",
             bound.bytes_max, bound.bytes_highest, bound.bytes
         );
-        println!("forgotten: {} blocks of ranks; {} refused", bound.forgotten_blocks, bound.refused_blocks);
+        println!("forgotten: {} blocks of ranks; {} refused", bound.evicted_blocks, bound.refused_blocks);
         let (known, held) = (percent(self.known_blocks, queried), percent(self.reused_blocks, queried));
         println!("hit rate known to the index {known:.2}% ({:.2} points lost)", held - known);
     }

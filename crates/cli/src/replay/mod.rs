@@ -176,7 +176,7 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
         done();
     }
     figures.grown_by = resident.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
-    figures.bound = index.memory_bound();
+    figures.bound = index.memory_limit();
     Replayed { figures, equal: replayed_equal, too_high, differences }
 }
 

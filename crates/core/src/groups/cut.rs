@@ -1,39 +1,39 @@
-//! Why a prefix that the indexed group holds does not count.
+//! Explanation of why a prefix that the primary group holds is not usable.
 
 use super::SecondaryGroup;
 use crate::Tier;
 
-/// Where the further groups of a rank cut off a prefix that its indexed group holds.
+/// Cut of a prefix: its primary group holds more blocks than the secondary groups of the rank can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// Leading blocks that are usable.
+    /// Number of leading blocks that are usable.
     pub usable: u32,
-    /// Leading blocks that an engine would look for first: all that are held, or one less where it must compute
-    /// the prompt's last block anyway.
+    /// Number of leading blocks that an engine would look up first: all held blocks, or one less where it must
+    /// compute the prompt's last block anyway.
     pub wanted: u32,
-    /// The groups that cannot use these, by number; one at least.
+    /// Groups that cannot use these blocks, by number; at least one.
     pub shortfalls: Vec<Shortfall>,
 }
 
-/// What a further group lacks of a prefix.
+/// Blocks of a prefix that a secondary group needs and lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
     /// The group.
     pub group: SecondaryGroup,
-    /// Blocks that it lacks of those that it needs.
+    /// Number of needed blocks that it lacks.
     pub missing_count: u32,
-    /// The first [`MISSING_LISTED_MAX`] of them, the one furthest to the front first.
+    /// The first [`MISSING_LISTED_MAX`] of them, in order of position.
     pub missing: Vec<MissingBlock>,
 }
 
-/// A block that a group needs and does not hold in the tiers that are used.
+/// A block that a group needs and does not hold in the tiers in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingBlock {
     /// Its position in the query, from zero.
     pub position: u32,
-    /// The slower tier in which the group holds it, if it does.
+    /// The slower tier in which the group holds it, if any.
     pub held_in: Option<Tier>,
 }
 
-/// Missing blocks that are listed of one group: its window can be all of a long prompt.
+/// Limit of listed missing blocks of one group: its window can span a whole long prompt.
 pub const MISSING_LISTED_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! An index of any design, and beside it the ranks of hybrid models.
+//! An index of any design with the cache groups of hybrid models beside it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use super::rank::RankGroups;
 use super::{Cut, GroupChange, RankEvent};
 use crate::hashing::sequence_hashes;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank,
 };
 
@@ -18,35 +18,35 @@ use crate::{
 ///
 /// # What a rank of a hybrid model holds
 ///
-/// Its **indexed** group is told as every other rank is, by [`BlockEvent`]s, and holds what
-/// [`PrefixIndex`](crate::PrefixIndex) says. Each [`SecondaryGroup`](super::SecondaryGroup) is a set of
-/// names with copies in each tier, whether or not the indexed group holds them as well. The rank holds
-/// the first *d* blocks of a query when there is a chain of names of *d* blocks, held in the indexed
-/// group, and each further group holds as many of the chain's last names as it must for *d*
-/// ([`Reach`](super::Reach)). A rank's answer is the largest such *d*, which need not hold for every
-/// smaller one. A tier's answer uses the tier and the faster ones in every group alike.
+/// The **primary** group receives [`BlockEvent`]s like the cache of any other rank, and holds what
+/// [`PrefixIndex`](crate::PrefixIndex) defines. Each [`SecondaryGroup`](super::SecondaryGroup) is a set of sequence
+/// hashes with reference counts in each tier, independent of the primary group. The rank holds the first *d* blocks
+/// of a query if the primary group has a chain of *d* sequence hashes, and each secondary group holds as many of the
+/// chain's last sequence hashes as it must for *d* ([`AttentionWindow`](super::AttentionWindow)). A rank's answer is
+/// the largest such *d*; a smaller value need not be usable. The answer for a tier uses that tier and the faster ones
+/// in every group.
 ///
-/// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) says exactly this. One thing is not told
-/// apart: where a rank has two names for one prefix, a further group is taken to hold that prefix when
-/// it holds either, so that the answer can be too high (never too low). An engine names a prefix twice
-/// when an adapter is loaded again under its old name.
+/// [`oracle::GroupedOracle`](crate::oracle::GroupedOracle) defines this. There is one deviation: if a rank has two
+/// sequence hashes for one prefix, a secondary group counts as holding the prefix if it holds either, so the answer
+/// can be too high, but never too low. An engine gives a prefix two sequence hashes when an adapter is loaded again
+/// under its old name.
 ///
 /// # Consistency
 ///
-/// That of the index's design, for each group: a query that meets an event can see it in the index and
-/// not yet in the groups.
+/// That of the index's design, for each group separately: a query during an event may see it in the index and not yet
+/// in the groups.
 ///
 /// # Cost
 ///
-/// Without ranks that have groups: one load for each call. A query hashes the prompt's blocks once and
-/// looks up, for each matching rank with groups, the blocks that its windows reach from the end of what
-/// the indexed group holds, and those before them as long as one is missing. Beside what the index
-/// needs, a block of such a rank costs some 120 bytes, and a name in a further group some 40.
+/// Without ranks that have groups: one load for each call. Otherwise a query hashes the prompt's blocks once. For
+/// each matching rank with groups it looks up the blocks in the windows at the end of what the primary group holds,
+/// and earlier ones as long as one is missing. Beside the index, a block of such a rank costs about 120 bytes, and a
+/// sequence hash in a secondary group about 40.
 pub struct GroupedIndex {
     plain: Box<dyn SharedIndex>,
     grouped: RwLock<FxHashMap<WorkerRank, Arc<RwLock<RankGroups>>>>,
-    /// Ranks in `grouped`. Stored after a rank is put in and loaded by its own writer, or by queries for
-    /// which the moment at which a rank moves makes no difference.
+    /// Number of ranks in `grouped`. Stored after a rank is inserted. Loaded by the rank's own writer, and by queries
+    /// for which the moment of insertion makes no difference.
     grouped_count: AtomicUsize,
 }
 
@@ -63,7 +63,7 @@ impl GroupedIndex {
         Self { plain, grouped: RwLock::default(), grouped_count: AtomicUsize::new(0) }
     }
 
-    /// Applies one event of `rank`, of whichever group, and says what it changed.
+    /// Applies one event of `rank`, of any group, and returns what it changed.
     pub fn apply_event(&self, rank: WorkerRank, event: &RankEvent) -> Applied {
         match event {
             RankEvent::Indexed(event) => self.apply(rank, event),
@@ -71,15 +71,16 @@ impl GroupedIndex {
         }
     }
 
-    /// [`SharedIndex::prefetch`] for an event of whichever group.
+    /// [`SharedIndex::prefetch`] for an event of any group.
     pub fn prefetch_event(&self, rank: WorkerRank, event: &RankEvent) {
         if let RankEvent::Indexed(event) = event {
             self.prefetch(rank, event);
         }
     }
 
-    /// Applies one event of a further group of `rank` and says what it changed in that group. Too many
-    /// groups or names are refused ([`GROUPS_MAX`](super::GROUPS_MAX), [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
+    /// Applies one event of a secondary group of `rank` and returns what it changed in that group. Groups and blocks
+    /// beyond the limits are refused ([`GROUPS_MAX`](super::GROUPS_MAX),
+    /// [`GROUP_BLOCKS_MAX`](super::GROUP_BLOCKS_MAX)).
     pub fn apply_group(&self, rank: WorkerRank, change: &GroupChange) -> Applied {
         let groups = self.groups_of(rank).unwrap_or_else(|| self.start_groups(rank));
         groups.write().apply(change)
@@ -87,10 +88,10 @@ impl GroupedIndex {
 
     /// [`SharedIndex::find`] for a prompt that ends with the query's last block.
     ///
-    /// An engine computes at least the last token of a prompt, so it looks for a prefix that ends before
-    /// the last block. Without cache groups that is one block less of the same. A rank with groups can
-    /// hold the whole prompt and need not hold what its windows reach one block earlier: then its answer
-    /// is what it can start with. Two queries if there are such ranks.
+    /// An engine computes at least the last token of a prompt, so it looks up a prefix that ends before the last
+    /// block. Without cache groups that is one block less of the same prefix. A rank with groups can hold the whole
+    /// prompt and yet lack the blocks that its windows need one block earlier. Its answer is then the prefix with
+    /// which it can start. Takes two queries if there are such ranks.
     #[must_use]
     pub fn find_prompt(&self, query: &[LocalHash]) -> MatchScores {
         let mut scores = self.find(query);
@@ -109,8 +110,8 @@ impl GroupedIndex {
         scores
     }
 
-    /// Where the further groups of `rank` cut off the first `held` blocks of a query, all of which its indexed group
-    /// holds when tiers up to `slowest` are used; none where they do not.
+    /// Explains why the first `held` blocks of a query, all of which the primary group of `rank` holds in tiers up to
+    /// `slowest`, are not all usable; none if they are.
     #[must_use]
     pub fn cut(&self, rank: WorkerRank, query: &[LocalHash], held: u32, slowest: Tier) -> Option<Cut> {
         let groups = self.groups_of(rank)?;
@@ -126,21 +127,21 @@ impl GroupedIndex {
         self.cut(rank, query, held, slowest).or_else(startable)
     }
 
-    /// Stores that say what `rank` holds in all of its groups, taken at one moment: applied in any order,
-    /// they make an empty index answer as this one does, now and after any further event. Each further
-    /// group has one at least, because that it exists limits what is usable.
+    /// Stored events for all groups of `rank`, taken at one moment. Applied in any order, they make an empty index
+    /// give the same answers as this one, now and after any further event. Each secondary group has at least one
+    /// event, because its existence alone limits what is usable.
     #[must_use]
     pub fn dump_events(&self, rank: WorkerRank) -> Vec<RankEvent> {
         let groups = self.groups_of(rank);
         let groups = groups.as_ref().map(|groups| groups.read());
-        let further = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
+        let secondary = groups.as_ref().map(|groups| groups.stores()).unwrap_or_default();
         let indexed = self.plain.dump(rank).into_iter().map(RankEvent::Indexed);
-        further.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
+        secondary.into_iter().map(RankEvent::Secondary).chain(indexed).collect()
     }
 
-    /// The part of [`GroupedIndex::dump_events`] that is about the further groups.
+    /// The events of [`GroupedIndex::dump_events`] for the secondary groups.
     #[must_use]
-    pub fn further_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
+    pub fn secondary_stores(&self, rank: WorkerRank) -> Vec<GroupChange> {
         self.groups_of(rank).map(|groups| groups.read().stores()).unwrap_or_default()
     }
 
@@ -156,10 +157,10 @@ impl GroupedIndex {
         self.grouped.read().get(&rank).cloned()
     }
 
-    /// The rank has another group from now on.
+    /// Adds cache groups to a rank that had none.
     fn start_groups(&self, rank: WorkerRank) -> Arc<RwLock<RankGroups>> {
         let mut groups = RankGroups::default();
-        self.plain.dump(rank).iter().for_each(|event| groups.learn(event));
+        self.plain.dump(rank).iter().for_each(|event| groups.apply_indexed(event));
         let groups = Arc::new(RwLock::new(groups));
         self.change_groups(|grouped| drop(grouped.insert(rank, Arc::clone(&groups))));
         groups
@@ -173,14 +174,14 @@ impl GroupedIndex {
 }
 
 impl SharedIndex for GroupedIndex {
-    /// Applies one event of the indexed group; a clear empties all groups, which stay known.
+    /// Applies one event of the primary group. A clear empties all groups, but keeps them.
     fn apply(&self, rank: WorkerRank, event: &BlockEvent) -> Applied {
         let groups = self.groups_of(rank);
-        // Held across both changes, for those who dump the rank.
+        // Held across both changes, so that a dump sees both or neither.
         let mut groups = groups.as_ref().map(|groups| groups.write());
         let applied = self.plain.apply(rank, event);
         if let Some(groups) = &mut groups {
-            groups.learn(event);
+            groups.apply_indexed(event);
         }
         applied
     }
@@ -201,38 +202,38 @@ impl SharedIndex for GroupedIndex {
             if prefixes.is_empty() {
                 prefixes.extend(sequence_hashes(query));
             }
-            groups.read().cut_down(&mut found.blocks, &prefixes);
+            groups.read().limit_to_usable(&mut found.blocks, &prefixes);
         }
         scores.ranks.retain(|found| found.longest() > 0);
         scores
     }
 
-    /// Where the blocks lie in the indexed group. What further groups hold of them may lie in other tiers.
+    /// Counts blocks of the primary group. Secondary groups may hold them in other tiers.
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         self.plain.fastest_tiers(query, found)
     }
 
-    /// Every rank whose indexed group holds something.
+    /// Every rank whose primary group holds blocks.
     fn ranks(&self) -> Vec<WorkerRank> {
         self.plain.ranks()
     }
 
-    /// What the indexed group holds.
+    /// Blocks of the primary group.
     fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.plain.held(rank)
     }
 
-    /// Forgets everything that `rank` holds, and that it has groups.
+    /// Drops every block of `rank`, and its groups.
     fn clear_rank(&self, rank: WorkerRank) {
         self.plain.clear_rank(rank);
         if !self.is_plain() {
-            // What they hold is given back when queries need not wait for it.
+            // Their memory is freed after the lock is released, so that queries need not wait for it.
             let mut removed = None;
             self.change_groups(|grouped| removed = grouped.remove(&rank));
         }
     }
 
-    /// How much the indexed group holds.
+    /// Size of the primary group.
     fn size(&self, rank: WorkerRank) -> RankSize {
         self.plain.size(rank)
     }
@@ -245,7 +246,7 @@ impl SharedIndex for GroupedIndex {
         self.plain.maintain()
     }
 
-    /// What the indexed group takes.
+    /// Memory of the primary group.
     fn memory_bytes(&self) -> Option<usize> {
         self.plain.memory_bytes()
     }
@@ -254,13 +255,13 @@ impl SharedIndex for GroupedIndex {
         self.plain.set_memory_max(bytes_max, spare_bytes);
     }
 
-    /// What bounds what the indexed group takes.
-    fn memory_bound(&self) -> Option<MemoryBound> {
-        self.plain.memory_bound()
+    /// Memory limit of the primary group.
+    fn memory_limit(&self) -> Option<MemoryLimit> {
+        self.plain.memory_limit()
     }
 
-    fn twins_passed_over(&self) -> u64 {
-        self.plain.twins_passed_over()
+    fn twins_skipped(&self) -> u64 {
+        self.plain.twins_skipped()
     }
 
     fn abandon(&self) {

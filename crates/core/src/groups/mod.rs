@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  blocks of one sequence     1  2  3  4  5  6  7  8
-//!  full attention, indexed    ■  ■  ■  ■  ■  ■  ■       names, parents, content
-//!  window of two blocks       ■  ■  ·  ·  ■  ■  ·       names only: what lies behind the window is dropped
-//!  usable                                    6          the first 6: all of them, and the last two
+//!  full attention, primary    ■  ■  ■  ■  ■  ■  ■       sequence hashes, parents, local hashes
+//!  window of two blocks       ■  ■  ·  ·  ■  ■  ·       sequence hashes only; blocks behind the window are dropped
+//!  usable                                    6          the first 6: all of them in the primary group, and the last two
 //! ```
 
 mod cut;
@@ -22,41 +22,41 @@ use crate::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u32);
 
-/// Which blocks of a prefix a cache group must hold for the prefix to be usable.
+/// The blocks of a prefix that a cache group must hold for the prefix to be usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reach {
-    /// All of them: full attention.
-    Whole,
-    /// So many at its end, or all where the prefix has fewer: a sliding window, or a recurrent state.
+pub enum AttentionWindow {
+    /// All blocks: full attention.
+    Full,
+    /// This many blocks at the end, or all blocks of a shorter prefix: a sliding window, or a recurrent state.
     LastBlocks(u32),
 }
 
-impl Reach {
-    /// What a window of so many tokens reaches. The token that is computed next is one of them.
+impl AttentionWindow {
+    /// The window of a sliding-window attention over `tokens` tokens, including the token that is computed next.
     #[must_use]
     pub const fn sliding_window(tokens: u32, block_size: BlockSize) -> Self {
         Self::LastBlocks(tokens.saturating_sub(1).div_ceil(block_size.tokens()))
     }
 
-    /// Blocks needed at the end of a prefix of so many.
+    /// Blocks needed at the end of a prefix of `prefix` blocks.
     pub(crate) fn blocks_of(self, prefix: u32) -> u32 {
         match self {
-            Self::Whole => prefix,
+            Self::Full => prefix,
             Self::LastBlocks(blocks) => blocks.min(prefix),
         }
     }
 }
 
-/// A cache group of a rank besides the indexed one.
+/// A cache group of a rank besides the primary one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecondaryGroup {
-    /// Its number.
+    /// Number of the group.
     pub id: GroupId,
-    /// What it must hold.
-    pub reach: Reach,
+    /// Blocks that it must hold.
+    pub window: AttentionWindow,
 }
 
-/// One change of what a rank holds in a [`SecondaryGroup`].
+/// One change of a rank's [`SecondaryGroup`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupChange {
     /// The group.
@@ -65,46 +65,46 @@ pub struct GroupChange {
     pub event: GroupEvent,
 }
 
-/// What changed in a further cache group. Blocks are named by hash alone: what they contain is told by
-/// the events of the indexed group, before or after.
+/// Change of a secondary cache group. It identifies blocks by sequence hash alone; events of the primary group,
+/// before or after, give their local hashes and parents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
     /// Copies of each block were stored.
     Stored {
-        /// Where the copies lie.
+        /// Tier of the copies.
         tier: Tier,
-        /// The blocks, in any order; none tells that there is such a group.
+        /// The blocks, in any order; an empty list only announces the group.
         blocks: Vec<SequenceHash>,
-        /// Copies of each. Zero changes nothing.
+        /// Copies of each block. Zero changes nothing.
         copies: u32,
     },
     /// Copies of each block were removed.
     Removed {
-        /// Where the copies lay.
+        /// Tier of the removed copies.
         tier: Tier,
         /// The blocks, in any order.
         blocks: Vec<SequenceHash>,
-        /// How many of each.
+        /// Number of copies of each block.
         copies: RemovedCopies,
     },
 }
 
-/// One change of one rank's cache, in whichever group.
+/// One change of one rank's cache, in any group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RankEvent {
-    /// In the indexed group, or in all of them: a clear.
+    /// A change of the primary group, or a clear of all groups.
     Indexed(BlockEvent),
-    /// In another one.
+    /// A change of a secondary group.
     Secondary(GroupChange),
 }
 
-/// Cache groups that one rank may have besides the indexed one; real models have a handful.
+/// Limit of secondary groups of one rank; real models have a handful.
 pub const GROUPS_MAX: usize = 16;
 
-/// Names that one rank may hold in one cache group besides the indexed one.
+/// Limit of blocks of one rank in one secondary group.
 pub const GROUP_BLOCKS_MAX: usize = 1 << 22;
 
-/// Which further groups hold a block in which tiers: four bits a group.
+/// The tiers in which each secondary group holds a block: four bits for each group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct HeldIn(u64);
 
@@ -120,8 +120,7 @@ impl HeldIn {
         Self(self.0 | other.0)
     }
 
-    /// Number of the fastest tier in which the group holds the block; of a tier that does not exist if
-    /// it does not.
+    /// Number of the fastest tier in which the group holds the block; the number of tiers if there is none.
     fn fastest(self, group: usize) -> usize {
         let tiers = self.0 >> (group * TIERS) & ((1 << TIERS) - 1);
         (tiers | 1 << TIERS).trailing_zeros() as usize

@@ -1,23 +1,23 @@
-//! What the names of a rank stand for: the prefix that a block ends, by our own hash.
+//! Prefix hashes of a rank's sequence hashes: a placement that maps each block of the primary group to its prefix.
 
-use super::rank::{Further, HeldPlaces};
+use super::rank::{HeldPrefixMap, SecondaryGroups};
 use crate::hashing::next_sequence_hash;
 use crate::naming::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// A name and what it stands for.
+/// A sequence hash and the prefix that it identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Our own sequence hash, which a query can compute.
+    /// Prefix hash, which a query can compute.
     pub(super) prefix: SequenceHash,
-    pub(super) name: SequenceHash,
+    pub(super) sequence: SequenceHash,
 }
 
-/// A rank's places, as they come and go with the blocks of its indexed group. Before the first block of
-/// a sequence there is none.
+/// Placement of a rank's blocks: updates the held prefixes as blocks of the primary group are indexed and dropped.
+/// The start of a sequence has no place.
 pub(super) struct Places<'a> {
-    pub(super) further: &'a Further,
-    pub(super) held: &'a mut HeldPlaces,
+    pub(super) secondary: &'a SecondaryGroups,
+    pub(super) held: &'a mut HeldPrefixMap,
 }
 
 impl Placement for Places<'_> {
@@ -27,14 +27,14 @@ impl Placement for Places<'_> {
         None
     }
 
-    fn join(&mut self, above: &Option<Place>, local: LocalHash, name: SequenceHash, _: Tiers) -> Option<Place> {
+    fn join(&mut self, above: &Option<Place>, local: LocalHash, sequence: SequenceHash, _: Tiers) -> Option<Place> {
         let prefix = next_sequence_hash(above.map(|above| above.prefix), local);
-        let place = Place { prefix, name };
-        self.held.set(place, self.further.holding(name));
+        let place = Place { prefix, sequence };
+        self.held.set(place, self.secondary.holding(sequence));
         Some(place)
     }
 
-    /// Where the indexed group holds a block is the index's business.
+    /// The index itself tracks the tiers of the primary group.
     fn hold(&mut self, _: &Option<Place>, _: Tier) {}
 
     fn release(&mut self, _: &Option<Place>, _: Tier) {}
@@ -48,9 +48,9 @@ impl Placement for Places<'_> {
     fn below(
         &self,
         _: &Option<Place>,
-        name: SequenceHash,
-        names: &Lookup<Option<Place>>,
+        sequence: SequenceHash,
+        lookup: &Lookup<Option<Place>>,
     ) -> Vec<(Option<Place>, SequenceHash)> {
-        names.placed_below(name)
+        lookup.placed_below(sequence)
     }
 }

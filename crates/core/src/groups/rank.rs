@@ -1,4 +1,4 @@
-//! What one rank holds in its further cache groups, by name for its events and by place for queries.
+//! Secondary cache groups of one rank, by sequence hash for events and by prefix hash for queries.
 
 use crate::keyed::KeyedMap;
 
@@ -10,109 +10,111 @@ use super::{
 use crate::naming::{Lookup, NamingLimits, RankWriter};
 use crate::{Applied, BlockEvent, PerTier, RemovedCopies, SequenceHash, Tier};
 
-/// One rank's further groups, and what the names of its indexed group stand for.
+/// Secondary groups of one rank, and the prefixes of its primary group's sequence hashes.
 #[derive(Debug, Default)]
 pub(super) struct RankGroups {
-    names: Lookup<Option<Place>>,
-    further: Further,
-    held: HeldPlaces,
+    lookup: Lookup<Option<Place>>,
+    secondary: SecondaryGroups,
+    held: HeldPrefixMap,
 }
 
 impl RankGroups {
-    /// Learns from an event of the indexed group what names stand for.
-    pub(super) fn learn(&mut self, event: &BlockEvent) {
+    /// Updates the prefixes of sequence hashes from an event of the primary group.
+    pub(super) fn apply_indexed(&mut self, event: &BlockEvent) {
         if *event == BlockEvent::Cleared {
-            self.names = Lookup::default();
-            self.held = HeldPlaces::default();
-            self.further.clear();
+            self.lookup = Lookup::default();
+            self.held = HeldPrefixMap::default();
+            self.secondary.clear();
             return;
         }
-        let placement = Places { further: &self.further, held: &mut self.held };
-        // What is refused here is refused by the index as well, which says so.
-        RankWriter { placement, names: &mut self.names, limits: NamingLimits::default() }.apply(event);
+        let placement = Places { secondary: &self.secondary, held: &mut self.held };
+        // The index refuses the same blocks and reports them.
+        RankWriter { placement, names: &mut self.lookup, limits: NamingLimits::default() }.apply(event);
     }
 
     pub(super) fn apply(&mut self, GroupChange { group, event }: &GroupChange) -> Applied {
         let mut applied = Applied::default();
         let (GroupEvent::Stored { tier, blocks, .. } | GroupEvent::Removed { tier, blocks, .. }) = event;
-        let Some(at) = self.further.position_of(*group) else {
+        let Some(at) = self.secondary.position_of(*group) else {
             return Applied { refused: blocks.len() as u64, ..applied };
         };
-        for &name in blocks {
+        for &sequence in blocks {
             applied += match *event {
                 GroupEvent::Stored { copies: 0, .. } => continue,
-                GroupEvent::Stored { copies, .. } => self.further.groups[at].store(name, *tier, copies),
-                GroupEvent::Removed { copies, .. } => self.further.groups[at].remove(name, *tier, copies),
+                GroupEvent::Stored { copies, .. } => self.secondary.groups[at].store(sequence, *tier, copies),
+                GroupEvent::Removed { copies, .. } => self.secondary.groups[at].remove(sequence, *tier, copies),
             };
-            if let Some(place) = self.names.place_of(name).copied().flatten() {
-                self.held.set(place, self.further.holding(name));
+            if let Some(place) = self.lookup.place_of(sequence).copied().flatten() {
+                self.held.set(place, self.secondary.holding(sequence));
             }
         }
         applied
     }
 
-    /// Cuts down how many leading blocks the indexed group holds, tier by tier, to what the further
-    /// groups can use. `prefixes` are our own sequence hashes of the query's blocks.
-    pub(super) fn cut_down(&self, blocks: &mut PerTier<u32>, prefixes: &[SequenceHash]) {
-        let mut seen = Seen { held: &self.held, prefixes, by_block: Vec::new() };
+    /// Reduces the prefix lengths of the primary group, tier by tier, to what the secondary groups can use.
+    /// `prefixes` are the prefix hashes of the query's blocks.
+    pub(super) fn limit_to_usable(&self, blocks: &mut PerTier<u32>, prefixes: &[SequenceHash]) {
+        let mut cache = LookupCache { held: &self.held, prefixes, by_block: Vec::new() };
         for (tier, blocks) in blocks.0.iter_mut().enumerate() {
-            *blocks = self.further.usable(*blocks, tier, &mut seen);
+            *blocks = self.secondary.usable(*blocks, tier, &mut cache);
         }
     }
 
-    /// Where a prefix of `held` blocks is cut off when tiers up to `slowest` are used, if it is.
+    /// Explains why a prefix of `held` blocks is not usable with tiers up to `slowest`; none if it is.
     pub(super) fn cut(&self, held: u32, slowest: Tier, prefixes: &[SequenceHash]) -> Option<Cut> {
-        let mut seen = Seen { held: &self.held, prefixes, by_block: Vec::new() };
-        let usable = self.further.usable(held, slowest as usize, &mut seen);
-        let shortfalls = || self.further.shortfalls(held, slowest, &mut seen);
+        let mut cache = LookupCache { held: &self.held, prefixes, by_block: Vec::new() };
+        let usable = self.secondary.usable(held, slowest as usize, &mut cache);
+        let shortfalls = || self.secondary.shortfalls(held, slowest, &mut cache);
         (usable < held).then(shortfalls).map(|shortfalls| Cut { usable, wanted: held, shortfalls })
     }
 
-    /// Stores that say again what the further groups hold, and that there are such groups.
+    /// Stored events that recreate the secondary groups, including empty ones.
     pub(super) fn stores(&self) -> Vec<GroupChange> {
-        self.further.groups.iter().flat_map(NamedCopies::stores).collect()
+        self.secondary.groups.iter().flat_map(GroupBlocks::stores).collect()
     }
 }
 
-/// What is held at each place, by our own sequence hash; nothing of places where nothing is.
+/// The tiers in which the secondary groups hold each prefix; prefixes that no group holds have no entry.
 #[derive(Debug, Default)]
-pub(super) struct HeldPlaces(KeyedMap<SequenceHash, HeldNames>);
+pub(super) struct HeldPrefixMap(KeyedMap<SequenceHash, BlocksAtPrefix>);
 
-/// Nearly always one name: two where one rank has two names for one prefix.
+/// Nearly always one sequence hash; several if the rank has several for one prefix.
 #[derive(Debug)]
-enum HeldNames {
+enum BlocksAtPrefix {
     One(SequenceHash, HeldIn),
     Several(Vec<(SequenceHash, HeldIn)>),
 }
 
-impl HeldPlaces {
+impl HeldPrefixMap {
     fn at(&self, prefix: SequenceHash) -> HeldIn {
         match self.0.get(&prefix) {
             None => HeldIn::default(),
-            Some(HeldNames::One(_, held)) => *held,
-            Some(HeldNames::Several(names)) => names.iter().fold(HeldIn::default(), |all, (_, held)| all.or(*held)),
+            Some(BlocksAtPrefix::One(_, held)) => *held,
+            Some(BlocksAtPrefix::Several(blocks)) => {
+                blocks.iter().fold(HeldIn::default(), |all, (_, held)| all.or(*held))
+            }
         }
     }
 
-    /// From now on the name in this place is held so.
-    pub(super) fn set(&mut self, Place { prefix, name }: Place, held: HeldIn) {
+    /// Sets the tiers in which the groups hold a sequence hash of a prefix.
+    pub(super) fn set(&mut self, Place { prefix, sequence }: Place, held: HeldIn) {
         let is_held = held != HeldIn::default();
         match self.0.get_mut(&prefix) {
-            None if is_held => drop(self.0.insert(prefix, HeldNames::One(name, held))),
+            None if is_held => drop(self.0.insert(prefix, BlocksAtPrefix::One(sequence, held))),
             None => {}
-            Some(HeldNames::One(known, old)) if *known == name => match is_held {
+            Some(BlocksAtPrefix::One(known, old)) if *known == sequence => match is_held {
                 true => *old = held,
                 false => drop(self.0.remove(&prefix)),
             },
-            Some(names @ HeldNames::One(..)) if is_held => {
-                let HeldNames::One(known, old) = *names else { return };
-                *names = HeldNames::Several(vec![(known, old), (name, held)]);
+            Some(blocks @ BlocksAtPrefix::One(..)) if is_held => {
+                let BlocksAtPrefix::One(known, old) = *blocks else { return };
+                *blocks = BlocksAtPrefix::Several(vec![(known, old), (sequence, held)]);
             }
-            Some(HeldNames::One(..)) => {}
-            Some(HeldNames::Several(names)) => {
-                names.retain(|(known, _)| *known != name);
-                names.extend(is_held.then_some((name, held)));
-                if names.is_empty() {
+            Some(BlocksAtPrefix::One(..)) => {}
+            Some(BlocksAtPrefix::Several(blocks)) => {
+                blocks.retain(|(known, _)| *known != sequence);
+                blocks.extend(is_held.then_some((sequence, held)));
+                if blocks.is_empty() {
                     self.0.remove(&prefix);
                 }
             }
@@ -120,15 +122,15 @@ impl HeldPlaces {
     }
 }
 
-/// What a query has looked up of the places on its way: each once, from the end.
-struct Seen<'a> {
-    held: &'a HeldPlaces,
+/// Lookups of one query: each prefix is looked up at most once, from the end.
+struct LookupCache<'a> {
+    held: &'a HeldPrefixMap,
     prefixes: &'a [SequenceHash],
     by_block: Vec<Option<HeldIn>>,
 }
 
-impl Seen<'_> {
-    /// Where the block is held that ends a prefix of so many.
+impl LookupCache<'_> {
+    /// The tiers in which the groups hold the last block of a prefix of `blocks` blocks.
     fn at(&mut self, blocks: u32) -> HeldIn {
         let at = blocks as usize - 1;
         if self.by_block.is_empty() {
@@ -138,30 +140,30 @@ impl Seen<'_> {
     }
 }
 
-/// The groups besides the indexed one, in the order in which they were first named.
+/// The secondary groups, in the order of their first events.
 #[derive(Debug, Default)]
-pub(super) struct Further {
-    groups: Vec<NamedCopies>,
+pub(super) struct SecondaryGroups {
+    groups: Vec<GroupBlocks>,
 }
 
-impl Further {
-    /// Where a group is kept, from now on if it is new; none if there are too many.
+impl SecondaryGroups {
+    /// Index of a group, which is added if it is new; none above the limit.
     fn position_of(&mut self, group: SecondaryGroup) -> Option<usize> {
         if let Some(at) = self.groups.iter().position(|known| known.group.id == group.id) {
             self.groups[at].group = group;
             return Some(at);
         }
         (self.groups.len() < GROUPS_MAX).then(|| {
-            self.groups.push(NamedCopies { group, copies: KeyedMap::default() });
+            self.groups.push(GroupBlocks { group, copies: KeyedMap::default() });
             self.groups.len() - 1
         })
     }
 
-    /// Which groups hold a name.
-    pub(super) fn holding(&self, name: SequenceHash) -> HeldIn {
+    /// The groups that hold a sequence hash, with their tiers.
+    pub(super) fn holding(&self, sequence: SequenceHash) -> HeldIn {
         let mut held = HeldIn::default();
         for (at, group) in self.groups.iter().enumerate() {
-            for (tier, &copies) in group.copies.get(&name).into_iter().flat_map(PerTier::iter) {
+            for (tier, &copies) in group.copies.get(&sequence).into_iter().flat_map(PerTier::iter) {
                 if copies > 0 {
                     held.insert(at, tier);
                 }
@@ -170,15 +172,15 @@ impl Further {
         held
     }
 
-    /// The longest prefix of at most `blocks` blocks that every group can use when tiers up to `tier` are.
-    fn usable(&self, blocks: u32, tier: usize, seen: &mut Seen<'_>) -> u32 {
+    /// The longest prefix of at most `blocks` blocks that every group can use with tiers up to `tier`.
+    fn usable(&self, blocks: u32, tier: usize, cache: &mut LookupCache<'_>) -> u32 {
         let mut usable = blocks;
         while usable > 0 {
             let mut missing = self.groups.iter().enumerate().filter_map(|(at, group)| {
-                let needed = usable - group.group.reach.blocks_of(usable)..usable;
-                needed.rev().map(|before| before + 1).find(|&block| seen.at(block).fastest(at) > tier)
+                let needed = usable - group.group.window.blocks_of(usable)..usable;
+                needed.rev().map(|before| before + 1).find(|&block| cache.at(block).fastest(at) > tier)
             });
-            // No prefix that reaches as far as this and ends before `usable` has the missing block either.
+            // Any prefix that includes this block in its window and ends before `usable` lacks the block too.
             match missing.next() {
                 None => break,
                 Some(block) => usable = block - 1,
@@ -187,13 +189,13 @@ impl Further {
         usable
     }
 
-    /// What each group lacks of a prefix.
-    fn shortfalls(&self, blocks: u32, slowest: Tier, seen: &mut Seen<'_>) -> Vec<Shortfall> {
+    /// The blocks of a prefix that each group lacks.
+    fn shortfalls(&self, blocks: u32, slowest: Tier, cache: &mut LookupCache<'_>) -> Vec<Shortfall> {
         let mut shortfalls = Vec::new();
-        for (at, NamedCopies { group, .. }) in self.groups.iter().enumerate() {
+        for (at, GroupBlocks { group, .. }) in self.groups.iter().enumerate() {
             let mut shortfall = Shortfall { group: *group, missing_count: 0, missing: Vec::new() };
-            for position in blocks - group.reach.blocks_of(blocks)..blocks {
-                let held_in = seen.at(position + 1).fastest_tier(at);
+            for position in blocks - group.window.blocks_of(blocks)..blocks {
+                let held_in = cache.at(position + 1).fastest_tier(at);
                 if held_in.is_none_or(|tier| tier > slowest) {
                     shortfall.missing_count += 1;
                     if shortfall.missing.len() < MISSING_LISTED_MAX {
@@ -212,19 +214,19 @@ impl Further {
     }
 }
 
-/// A group's names, with how many copies lie where.
+/// The sequence hashes of a group, with reference counts by tier.
 #[derive(Debug)]
-struct NamedCopies {
+struct GroupBlocks {
     group: SecondaryGroup,
     copies: KeyedMap<SequenceHash, PerTier<u32>>,
 }
 
-impl NamedCopies {
-    fn store(&mut self, name: SequenceHash, tier: Tier, copies: u32) -> Applied {
-        if self.copies.len() >= GROUP_BLOCKS_MAX && !self.copies.contains_key(&name) {
+impl GroupBlocks {
+    fn store(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) -> Applied {
+        if self.copies.len() >= GROUP_BLOCKS_MAX && !self.copies.contains_key(&sequence) {
             return Applied { refused: 1, ..Applied::default() };
         }
-        let held = &mut self.copies.entry(name).or_default()[tier];
+        let held = &mut self.copies.entry(sequence).or_default()[tier];
         let before = std::mem::replace(held, held.saturating_add(copies));
         match before {
             0 => Applied { stored: 1, ..Applied::default() },
@@ -232,8 +234,8 @@ impl NamedCopies {
         }
     }
 
-    fn remove(&mut self, name: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
-        let Some(held) = self.copies.get_mut(&name).filter(|held| held[tier] > 0) else {
+    fn remove(&mut self, sequence: SequenceHash, tier: Tier, copies: RemovedCopies) -> Applied {
+        let Some(held) = self.copies.get_mut(&sequence).filter(|held| held[tier] > 0) else {
             return Applied { unknown: 1, ..Applied::default() };
         };
         held[tier] = match copies {
@@ -241,22 +243,23 @@ impl NamedCopies {
             RemovedCopies::All => 0,
         };
         if held.is_zero() {
-            self.copies.remove(&name);
+            self.copies.remove(&sequence);
         }
         Applied { removed: 1, ..Applied::default() }
     }
 
     fn stores(&self) -> Vec<GroupChange> {
-        let mut by_place: KeyedMap<(Tier, u32), Vec<SequenceHash>> = KeyedMap::default();
-        for (&name, held) in &self.copies {
+        let mut by_tier_and_count: KeyedMap<(Tier, u32), Vec<SequenceHash>> = KeyedMap::default();
+        for (&sequence, held) in &self.copies {
             for (tier, &copies) in held.iter().filter(|&(_, &copies)| copies > 0) {
-                by_place.entry((tier, copies)).or_default().push(name);
+                by_tier_and_count.entry((tier, copies)).or_default().push(sequence);
             }
         }
-        if by_place.is_empty() {
-            by_place.insert((Tier::Device, 1), Vec::new());
+        if by_tier_and_count.is_empty() {
+            by_tier_and_count.insert((Tier::Device, 1), Vec::new());
         }
-        let stores = by_place.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
+        let stores =
+            by_tier_and_count.into_iter().map(|((tier, copies), blocks)| GroupEvent::Stored { tier, blocks, copies });
         stores.map(|event| GroupChange { group: self.group, event }).collect()
     }
 }

@@ -1,20 +1,20 @@
-//! What one rank has named: from its sequence hashes to places.
+//! The blocks of one rank by sequence hash, each with its place.
 
 use crate::keyed::{KeyedMap, KeyedSet};
 
 use super::Tiers;
 use crate::{HeldBlock, LocalHash, PerTier, RankSize, SequenceHash, Tier};
 
-/// Where a named block is.
+/// State of a known block.
 #[derive(Debug, Clone)]
 pub(super) enum Position<P> {
-    /// In its place, with this many placed blocks of the same rank directly after it.
+    /// In its place, with this many placed children of the same rank.
     Placed { place: P, followers: u32 },
-    /// Set aside until its parent is placed.
+    /// Waiting for its parent to be placed.
     Waiting,
 }
 
-/// One named block. Without copies it is a removed block that keeps its place for its followers.
+/// One known block. A block without copies was removed and keeps its place for its children.
 #[derive(Debug, Clone)]
 pub(super) struct Entry<P> {
     pub(super) parent: Option<SequenceHash>,
@@ -44,7 +44,7 @@ impl<P> Entry<P> {
     }
 }
 
-/// All that one rank has named, with places `P`.
+/// All known blocks of one rank, with places of type `P`.
 #[derive(Debug)]
 pub struct Lookup<P> {
     entries: KeyedMap<SequenceHash, Entry<P>>,
@@ -140,7 +140,7 @@ impl<P: Clone> Lookup<P> {
         before
     }
 
-    /// Takes copies away from a held block; the entry stays, also without any.
+    /// Sets the copies of a held block; the entry stays, even without any.
     pub(super) fn set_copies(&mut self, sequence: SequenceHash, tier: Tier, copies: u32) {
         let entry = self.entries.get_mut(&sequence).expect("the caller found the entry");
         entry.copies[tier] = copies;
@@ -154,7 +154,7 @@ impl<P: Clone> Lookup<P> {
         }
     }
 
-    /// Takes in a new block, held in `tier`, as waiting; [`Lookup::settle`] may follow at once.
+    /// Adds a new block, held in `tier`, as waiting; [`Lookup::settle`] may follow at once.
     pub(super) fn insert_waiting(
         &mut self,
         sequence: SequenceHash,
@@ -189,7 +189,7 @@ impl<P: Clone> Lookup<P> {
         }
     }
 
-    /// A waiting block has got its place; returns the blocks that waited for it.
+    /// Places a waiting block and returns the blocks that waited for it.
     pub(super) fn settle(&mut self, sequence: SequenceHash, place: P) -> Vec<SequenceHash> {
         let entry = self.entries.get_mut(&sequence).expect("a waiting block has an entry");
         entry.position = Position::Placed { place, followers: 0 };
@@ -199,8 +199,8 @@ impl<P: Clone> Lookup<P> {
         self.waiting.get(&sequence).into_iter().flatten().copied().collect()
     }
 
-    /// A placed block has lost its place, because what it followed has lost its own: it waits again,
-    /// or is forgotten if it was only kept for its followers.
+    /// Takes the place from a block whose parent has lost its own. The block waits again, or is dropped if it was
+    /// only kept for its children.
     pub(super) fn unsettle(&mut self, sequence: SequenceHash) {
         let entry = self.entries.get_mut(&sequence).expect("a placed block has an entry");
         let parent = entry.parent;
@@ -222,8 +222,8 @@ impl<P: Clone> Lookup<P> {
         }
     }
 
-    /// Forgets a block without followers, whatever copies it has; and then, upward, removed blocks
-    /// that only it needed. Returns the places that the rank has no name for any more.
+    /// Drops a block without children, whatever copies it has, and then, upward, removed ancestors that only it
+    /// needed. Returns the places for which the rank has no sequence hash any more.
     pub(super) fn forget(&mut self, sequence: SequenceHash) -> Vec<P> {
         let mut left = Vec::new();
         let mut next = Some(sequence);
@@ -259,7 +259,7 @@ impl<P: Clone> Lookup<P> {
         }
     }
 
-    /// Empties the lookup; returns the places that it had.
+    /// Empties the lookup and returns the places that it had.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = P> {
         let entries = std::mem::take(self).entries.into_values();
         entries.filter_map(|entry| match entry.position {

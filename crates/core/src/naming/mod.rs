@@ -1,14 +1,14 @@
-//! What the names of one rank's blocks mean, and how its events change that: the same for every
-//! exact design that gives a block a place according to its prefix.
+//! Sequence hashes of one rank: what they identify, and how events change that. Shared by all exact designs that give
+//! a block a place according to its prefix.
 //!
-//! Engines name blocks as they like and tell them in any order. [`Lookup`] keeps what a rank has
-//! named, [`RankWriter`] turns its events into places taken and left, and a [`Placement`] is the
-//! design's part: where a block lies that follows another one.
+//! Engines choose sequence hashes freely and publish blocks in any order. [`Lookup`] has the known blocks of a rank,
+//! [`RankWriter`] turns the rank's events into places taken and left, and a [`Placement`] is the part of the design:
+//! it decides where a block after another one lies.
 //!
-//! * A block whose parent has no place **waits**, and takes its place when the parent does.
-//! * A block removed while blocks after it are held **keeps** its place for them, without counting.
-//! * A name that is stored with another parent or content **moves**: what follows it waits until it
-//!   has its new place, and follows it there.
+//! * A block whose parent has no place **waits**, and is placed together with its parent.
+//! * A block removed while its descendants are held **keeps** its place for them, without counting.
+//! * A sequence hash that is stored with another parent or local hash **moves**: its descendants wait until it has
+//!   its new place, and follow it there.
 
 mod lookup;
 mod writer;
@@ -17,13 +17,13 @@ pub use self::lookup::Lookup;
 pub use self::writer::RankWriter;
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// Bounds of what one rank can make a design keep beyond the blocks that it holds.
+/// Limits on what a design keeps for one rank beyond the blocks that the rank holds.
 #[derive(Debug, Clone, Copy)]
 pub struct NamingLimits {
     /// Blocks of one rank that may wait for a parent; further ones are refused and counted.
     pub waiting_blocks_max: usize,
-    /// Removed blocks of one rank that may keep their place for blocks after them; beyond it those
-    /// wait until the removed block comes back, which changes no answer.
+    /// Removed blocks of one rank that may keep their place for their descendants. Beyond the limit the descendants
+    /// wait until the removed block is stored again, which changes no answer.
     pub removed_blocks_max: usize,
 }
 
@@ -68,7 +68,7 @@ impl FromIterator<Tier> for Tiers {
     }
 }
 
-/// A design's places as one rank's writer sees them.
+/// A design's places as the writer of one rank sees them.
 ///
 /// A rank has at most one name in a place. Places of one rank form a tree: a block's place lies
 /// under its parent's, and is left only after all places under it.
@@ -76,25 +76,24 @@ pub trait Placement {
     /// A place; cheap to clone.
     type Place: Clone;
 
-    /// What the first block of a sequence follows.
+    /// The place that the first block of a sequence follows.
     fn root(&self) -> Self::Place;
 
-    /// Gives the rank a place for a block after `above` and holds it there in `tiers`. If the rank
-    /// has a name in that place already, the new one gets another place, a **twin**: what follows
-    /// the two names must not be mixed up.
+    /// Gives the rank a place for a block after `above` and holds it there in `tiers`. If the rank already has a
+    /// sequence hash in that place, the new one gets another place, a **twin**, so that the descendants of the two
+    /// stay separate.
     fn join(&mut self, above: &Self::Place, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> Self::Place;
 
-    /// The block is now held in `tier`.
+    /// Records that the block is now held in `tier`.
     fn hold(&mut self, place: &Self::Place, tier: Tier);
 
-    /// The block is no longer held in `tier`.
+    /// Records that the block is no longer held in `tier`.
     fn release(&mut self, place: &Self::Place, tier: Tier);
 
-    /// The rank has no name for the place any more; it may still be held in some tiers.
+    /// Records that the rank has no sequence hash for the place any more; the place may still be held in some tiers.
     fn leave(&mut self, place: &Self::Place);
 
-    /// The places and names of everything that the rank has placed below a block, parents before
-    /// children.
+    /// Places and sequence hashes of all blocks that the rank has placed below a block, parents before children.
     fn below(
         &self,
         place: &Self::Place,

@@ -1,4 +1,4 @@
-//! How one rank's events change what its names mean and which places it has.
+//! Applies the events of one rank to its sequence hashes and places.
 
 use super::lookup::Lookup;
 use super::{NamingLimits, Placement};
@@ -52,7 +52,8 @@ impl<P: Placement> RankWriter<'_, P> {
         if (entry.parent, entry.local) == (parent, block.local) {
             return self.add_copies(block.sequence, copies);
         }
-        // The name has another meaning now: what it meant is gone, and what followed it follows.
+        // The sequence hash is redefined: the old definition is dropped, and the blocks that followed it follow the
+        // new one.
         let was_held = entry.is_held();
         self.detach_followers(block.sequence);
         self.forget(block.sequence);
@@ -63,7 +64,7 @@ impl<P: Placement> RankWriter<'_, P> {
         self.insert(parent, block, copies, self.limits.waiting_blocks_max)
     }
 
-    /// More copies of a block whose meaning is known.
+    /// Adds copies to a block whose parent and local hash are known.
     fn add_copies(&mut self, sequence: SequenceHash, (tier, copies): (Tier, u32)) -> Applied {
         if self.names.add_copies(sequence, tier, copies) > 0 {
             return Applied { duplicate: 1, ..Applied::default() };
@@ -74,7 +75,7 @@ impl<P: Placement> RankWriter<'_, P> {
         Applied { stored: 1, ..Applied::default() }
     }
 
-    /// A block that the rank has no name for so far.
+    /// Adds a block whose sequence hash is unknown so far.
     fn insert(
         &mut self,
         parent: Option<SequenceHash>,
@@ -97,7 +98,7 @@ impl<P: Placement> RankWriter<'_, P> {
         Applied { stored: 1, waiting, ..Applied::default() }
     }
 
-    /// Gives a waiting block its place under `above`, and then whatever waited for it.
+    /// Places a waiting block under `above`, and then the blocks that waited for it.
     fn place(&mut self, above: P::Place, sequence: SequenceHash) {
         let mut pending = vec![(above, sequence)];
         while let Some((above, sequence)) = pending.pop() {
@@ -108,7 +109,7 @@ impl<P: Placement> RankWriter<'_, P> {
         }
     }
 
-    /// Makes everything that follows a block wait for it. Costs what [`Placement::below`] costs.
+    /// Makes all descendants of a block wait for it. Costs what [`Placement::below`] costs.
     fn detach_followers(&mut self, sequence: SequenceHash) {
         let Some(entry) = self.names.get(sequence).filter(|entry| entry.has_followers()) else { return };
         let place = entry.place().expect("what is followed has a place");
@@ -141,8 +142,8 @@ impl<P: Placement> RankWriter<'_, P> {
         Applied { removed: 1, ..Applied::default() }
     }
 
-    /// The last copy in a tier is gone. A block without any keeps its place while followers need it,
-    /// as far as the limit allows.
+    /// Handles the removal of the last copy in a tier. A block without copies keeps its place while children need it,
+    /// within the limit.
     fn release(&mut self, sequence: SequenceHash, tier: Tier) {
         let entry = self.names.get(sequence).expect("the caller found the entry");
         let keeps_place =
@@ -157,7 +158,7 @@ impl<P: Placement> RankWriter<'_, P> {
         }
     }
 
-    /// Forgets everything, and says how many blocks were held.
+    /// Drops everything and returns the number of held blocks.
     fn clear(&mut self) -> u64 {
         let held = self.names.size().blocks as u64;
         for place in self.names.drain() {

@@ -1,4 +1,4 @@
-//! A rank's places as a tree, each with what must be used to have everything up to it.
+//! Tree of a rank's blocks, each with the slowest tier needed for its whole prefix.
 
 use crate::keyed::KeyedMap;
 
@@ -7,18 +7,18 @@ use crate::hashing::next_sequence_hash;
 use crate::naming::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
-/// Number of a node; none is what the first block of a sequence follows.
+/// Number of a node; none is the parent of the first block of a sequence.
 pub(super) type NodeId = Option<u32>;
 
-/// A tier by number; one that does not exist where the prefix is not held.
+/// Number of a tier; the number of tiers if the prefix is not held.
 type Level = usize;
 const NOT_HELD: Level = Tier::ALL.len();
 
-/// The place of one name. Nodes that follow the same one are linked to each other.
+/// The node of one sequence hash. Nodes with the same parent are linked to each other.
 #[derive(Debug)]
 struct Node {
     prefix: Prefix,
-    name: SequenceHash,
+    sequence: SequenceHash,
     parent: NodeId,
     child: NodeId,
     next: NodeId,
@@ -27,14 +27,14 @@ struct Node {
     level: u8,
 }
 
-/// The nodes at one prefix: nearly always one; more where the rank has several names for it.
+/// The nodes of one prefix: nearly always one; several if the rank has several sequence hashes for it.
 #[derive(Debug)]
-enum Named {
+enum NodesAtPrefix {
     One(u32),
     Twins(Vec<u32>),
 }
 
-impl Named {
+impl NodesAtPrefix {
     fn as_slice(&self) -> &[u32] {
         match self {
             Self::One(node) => std::slice::from_ref(node),
@@ -47,13 +47,13 @@ impl Named {
 pub(super) struct Nodes {
     nodes: Vec<Node>,
     free: Vec<u32>,
-    by_prefix: KeyedMap<SequenceHash, Named>,
+    by_prefix: KeyedMap<SequenceHash, NodesAtPrefix>,
 }
 
 impl Nodes {
-    /// The nodes to be changed by a writer, with somebody to tell.
-    pub(super) fn changing<'a, F: FnMut(Prefix)>(&'a mut self, changed: &'a mut F) -> Changing<'a, F> {
-        Changing { nodes: self, changed }
+    /// The nodes, with a callback for changed prefixes.
+    pub(super) fn reporting_to<'a, F: FnMut(Prefix)>(&'a mut self, changed: &'a mut F) -> ChangeReporter<'a, F> {
+        ChangeReporter { nodes: self, changed }
     }
 
     pub(super) fn slowest_tier(&self, prefix: SequenceHash) -> Option<Tier> {
@@ -62,8 +62,8 @@ impl Nodes {
     }
 
     pub(super) fn held(&self) -> impl Iterator<Item = Prefix> {
-        let held = |named: &&Named| named.as_slice().iter().any(|&at| self.level(Some(at)) < NOT_HELD);
-        self.by_prefix.values().filter(held).map(|named| self.node(named.as_slice()[0]).prefix)
+        let held = |at_prefix: &&NodesAtPrefix| at_prefix.as_slice().iter().any(|&at| self.level(Some(at)) < NOT_HELD);
+        self.by_prefix.values().filter(held).map(|at_prefix| self.node(at_prefix.as_slice()[0]).prefix)
     }
 
     fn node(&self, at: u32) -> &Node {
@@ -78,7 +78,7 @@ impl Nodes {
         at.map_or(0, |at| self.node(at).level.into())
     }
 
-    /// What must be used to have everything up to the node, given that its parent's level is right.
+    /// The level of a node, given that its parent's level is up to date.
     fn level_of(&self, at: u32) -> u8 {
         let node = self.node(at);
         // At most the number of tiers.
@@ -109,17 +109,17 @@ impl Nodes {
             }
         }
         match self.by_prefix.get_mut(&hash) {
-            None => drop(self.by_prefix.insert(hash, Named::One(at))),
-            Some(Named::Twins(twins)) => twins.push(at),
-            Some(named) => {
-                let Named::One(twin) = *named else { return at };
-                *named = Named::Twins(vec![twin, at]);
+            None => drop(self.by_prefix.insert(hash, NodesAtPrefix::One(at))),
+            Some(NodesAtPrefix::Twins(twins)) => twins.push(at),
+            Some(at_prefix) => {
+                let NodesAtPrefix::One(twin) = *at_prefix else { return at };
+                *at_prefix = NodesAtPrefix::Twins(vec![twin, at]);
             }
         }
         at
     }
 
-    /// Takes out a node that nothing follows.
+    /// Removes a node without children.
     fn remove(&mut self, at: u32) {
         let &Node { parent, next, previous, prefix, .. } = self.node(at);
         match (previous, parent) {
@@ -131,21 +131,21 @@ impl Nodes {
             self.node_mut(next).previous = previous;
         }
         match self.by_prefix.get_mut(&prefix.hash) {
-            Some(Named::Twins(twins)) if twins.len() > 1 => twins.retain(|&twin| twin != at),
+            Some(NodesAtPrefix::Twins(twins)) if twins.len() > 1 => twins.retain(|&twin| twin != at),
             _ => drop(self.by_prefix.remove(&prefix.hash)),
         }
         self.free.push(at);
     }
 }
 
-/// Nodes, and somebody who wants to know what becomes of prefixes.
-pub(super) struct Changing<'a, F> {
+/// Nodes with a callback that receives every changed prefix.
+pub(super) struct ChangeReporter<'a, F> {
     nodes: &'a mut Nodes,
     changed: &'a mut F,
 }
 
-impl<F: FnMut(Prefix)> Changing<'_, F> {
-    /// Brings the level of a node up to date, and of what follows as far as it matters there.
+impl<F: FnMut(Prefix)> ChangeReporter<'_, F> {
+    /// Updates the level of a node and of its descendants as far as it affects them.
     fn update(&mut self, at: u32) {
         let mut pending = vec![at];
         while let Some(at) = pending.pop() {
@@ -158,21 +158,21 @@ impl<F: FnMut(Prefix)> Changing<'_, F> {
     }
 }
 
-impl<F: FnMut(Prefix)> Placement for Changing<'_, F> {
+impl<F: FnMut(Prefix)> Placement for ChangeReporter<'_, F> {
     type Place = NodeId;
 
     fn root(&self) -> NodeId {
         None
     }
 
-    fn join(&mut self, &above: &NodeId, local: LocalHash, name: SequenceHash, tiers: Tiers) -> NodeId {
+    fn join(&mut self, &above: &NodeId, local: LocalHash, sequence: SequenceHash, tiers: Tiers) -> NodeId {
         let above_prefix = above.map(|above| self.nodes.node(above).prefix);
         let prefix = Prefix {
             first: above_prefix.map_or(local, |above| above.first),
             hash: next_sequence_hash(above_prefix.map(|above| above.hash), local),
         };
         let level = NOT_HELD as u8;
-        let node = Node { prefix, name, parent: above, child: None, next: None, previous: None, tiers, level };
+        let node = Node { prefix, sequence, parent: above, child: None, next: None, previous: None, tiers, level };
         let at = self.nodes.add(node);
         self.update(at);
         Some(at)
@@ -210,6 +210,6 @@ impl<F: FnMut(Prefix)> Placement for Changing<'_, F> {
             below.extend(self.nodes.children(at));
             visited += 1;
         }
-        below.into_iter().map(|at| (Some(at), self.nodes.node(at).name)).collect()
+        below.into_iter().map(|at| (Some(at), self.nodes.node(at).sequence)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! An index that keeps within a bound of memory: what is asked for, and what can be told.
+//! Limit, counters and callback of an index with a memory limit.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -7,37 +7,38 @@ use std::sync::atomic::Ordering::Relaxed;
 use arc_swap::ArcSwap;
 use rustc_hash::FxHashSet;
 
-use crate::{MemoryBound, SequenceHash, Tier, WorkerId, WorkerRank};
+use crate::{MemoryLimit, SequenceHash, Tier, WorkerId, WorkerRank};
 
-/// The least that a bounded index can live with: below, its fixed parts would be most of it.
+/// Smallest memory limit of a bounded index, in bytes. Below it, fixed tables would be most of the index.
 pub const INDEX_BYTES_MIN: usize = 1 << 20;
 
-/// A bound that no index can keep.
+/// The memory limit is below [`INDEX_BYTES_MIN`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} bytes are too few for an index: give it {INDEX_BYTES_MIN} (1 MiB) at least")]
+#[error("failed to create index: a memory limit of {0} bytes is too low; set at least {INDEX_BYTES_MIN} (1 MiB)")]
 pub struct MemoryTooSmall(pub(super) usize);
 
-/// Called with what a bounded index does not keep: blocks of which it has no copy in these tiers although their rank may.
-pub type OnForgotten = Box<dyn FnMut(WorkerRank, &[Tier], &[SequenceHash]) + Send>;
+/// Callback for evicted and refused blocks: the index has no copy of them in these tiers although the rank may hold
+/// one.
+pub type OnEvicted = Box<dyn FnMut(WorkerRank, &[Tier], &[SequenceHash]) + Send>;
 
-/// Counters of a bounded index, for those who only read.
+/// Counters of a bounded index, readable without the writer's mutex.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct BoundCounters {
     pub(super) bytes_max: AtomicUsize,
     pub(super) bytes: AtomicUsize,
     pub(super) bytes_highest: AtomicUsize,
-    pub(super) forgotten: AtomicUsize,
+    pub(super) evicted: AtomicUsize,
     pub(super) refused: AtomicUsize,
     pub(super) partial: ArcSwap<FxHashSet<WorkerRank>>,
 }
 
-impl Counts {
-    pub(super) fn report(&self) -> MemoryBound {
-        MemoryBound {
+impl BoundCounters {
+    pub(super) fn report(&self) -> MemoryLimit {
+        MemoryLimit {
             bytes_max: self.bytes_max.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             bytes_highest: self.bytes_highest.load(Relaxed),
-            forgotten_blocks: self.forgotten.load(Relaxed) as u64,
+            evicted_blocks: self.evicted.load(Relaxed) as u64,
             refused_blocks: self.refused.load(Relaxed) as u64,
             partial_ranks: self.partial.load_full(),
         }
@@ -48,17 +49,18 @@ impl Counts {
         self.bytes_highest.fetch_max(bytes, Relaxed);
     }
 
-    /// The index does not have all that the rank holds. Copies the set the first time.
+    /// Marks the rank as partial: the index lacks blocks that the rank holds. Copies the set when the rank is new in
+    /// it.
     pub(super) fn set_partial(&self, rank: WorkerRank) {
         self.change_partial(|partial| partial.contains(&rank), |partial| partial.insert(rank));
     }
 
-    /// The rank holds nothing: so it has all of that.
-    pub(super) fn set_whole(&self, rank: WorkerRank) {
+    /// Marks the rank as complete: it holds nothing, and so does the index.
+    pub(super) fn set_complete(&self, rank: WorkerRank) {
         self.change_partial(|partial| !partial.contains(&rank), |partial| partial.remove(&rank));
     }
 
-    /// The worker is gone.
+    /// Removes the ranks of an unregistered worker.
     pub(super) fn forget_worker(&self, worker: WorkerId) {
         let is_whole = |partial: &FxHashSet<WorkerRank>| partial.iter().all(|rank| rank.worker != worker);
         self.change_partial(is_whole, |partial| {

@@ -1,32 +1,34 @@
-//! Queries that meet twins: a rank that has two names for one prefix holds two chains with the same local hashes.
+//! Queries that meet twins. A rank that has two sequence hashes for one prefix holds two chains with the same local
+//! hashes.
 //!
-//! The walk follows one chain, which nearly all holders are in, and merges their depths as usual. The others leave it, or
-//! each other, at twins: they are **branches**. They are followed after the walk, run by run, and only holders of their own
-//! runs are looked at. So a query costs what it costs without twins, and the branches' runs and holders.
+//! The walk follows one chain, which nearly all holders share, and merges their depths as usual. The other chains
+//! leave it, or each other, at twins: they are **branches**. The query follows them after the walk, run by run, and
+//! visits only holders of their runs. So a query costs what it would cost without twins, plus the runs and holders of
+//! the branches.
 
 use super::effort::{self, Effort};
-use super::find::{Changed, as_child, match_length};
+use super::find::{Conflict, as_child, match_length};
 use super::matches::{Depths, Step};
 use super::published::Published;
 use super::published::atomics::{Acquire, fence};
 use super::published::holdings::Holder;
-use super::published::layout::{Info, Place, RunId};
+use super::published::layout::{Info, Position, RunId};
 use crate::LocalHash;
 
-/// Twins that one query follows. With more, holders of the others may get less than they have.
+/// Twins that one query follows. Beyond this limit the depths of holders on the skipped twins may be too low.
 pub(super) const TWINS_FOLLOWED_MAX: usize = 256;
 
 /// A run of a branch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Branch {
     pub(super) step: Step,
-    /// The run that it follows, by its number among all runs of branches; none if that is on the walk's path.
+    /// The number of the run above it, among all runs of branches; none if that run lies on the walk's path.
     pub(super) above: Option<u32>,
 }
 
-/// A run of a branch that has been found and not been compared yet.
+/// A run of a branch that has been found but not compared yet.
 #[derive(Debug, Clone, Copy)]
-struct Pending {
+struct PendingRun {
     run: RunId,
     version: u64,
     info: Info,
@@ -34,54 +36,54 @@ struct Pending {
     above: Option<u32>,
 }
 
-/// Where a holder was met last, on the way down a branch.
+/// Where a holder was last seen on the way down a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Met {
-    /// The run, by its number among all runs of branches plus one; zero is none.
+struct LastSeen {
+    /// The run's number among all runs of branches, plus one; zero is none.
     branch: u32,
     depth: u32,
 }
 
-impl Met {
-    const NOWHERE: Self = Self { branch: 0, depth: 0 };
+impl LastSeen {
+    const NEVER: Self = Self { branch: 0, depth: 0 };
 }
 
-/// The branches of a query, and the memory that following them needs.
+/// The branches of a query, and the buffers for following them.
 #[derive(Debug, Default)]
 pub(super) struct Branches {
-    /// Each run after the one that it follows, and after all that follows its earlier siblings.
+    /// Runs in depth-first order: each after the run above it and after all descendants of its earlier siblings.
     runs: Vec<Branch>,
-    pending: Vec<Pending>,
-    /// Twins found so far.
+    pending: Vec<PendingRun>,
+    /// Twins followed so far.
     twins: usize,
-    /// Twins that were too many.
-    passed_over: usize,
-    /// By holder.
-    met: Vec<Met>,
-    /// What `met` was before, to be put back on the way up.
-    undo: Vec<(Holder, Met)>,
-    /// By run: how much of `undo` there was when its holders had been met.
+    /// Twins beyond the limit.
+    twins_skipped: usize,
+    /// Indexed by holder.
+    last_seen: Vec<LastSeen>,
+    /// Previous values of `last_seen`, restored on the way up.
+    undo: Vec<(Holder, LastSeen)>,
+    /// By run: the length of `undo` after its holders were visited.
     marks: Vec<usize>,
     found: Vec<(Holder, u32)>,
 }
 
 impl Branches {
-    /// Runs of all branches, each after the one that it follows.
+    /// Runs of all branches, each after the run above it.
     pub(super) fn runs(&self) -> &[Branch] {
         &self.runs
     }
 
-    /// Twins that were not followed, and with them all that follows them.
-    pub(super) fn passed_over(&self) -> usize {
-        self.passed_over
+    /// Twins that the query did not follow; their descendants are skipped as well.
+    pub(super) fn twins_skipped(&self) -> usize {
+        self.twins_skipped
     }
 
-    /// No branches.
+    /// Removes all branches.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.runs.clear();
         self.pending.clear();
-        (self.twins, self.passed_over) = (0, 0);
+        (self.twins, self.twins_skipped) = (0, 0);
     }
 
     /// Finds the branches of a query whose walk took this path.
@@ -91,7 +93,7 @@ impl Branches {
         generation: u32,
         query: &[LocalHash],
         path: &[Step],
-    ) -> Result<(), Changed> {
+    ) -> Result<(), Conflict> {
         self.clear();
         for step in path {
             let base = step.base as usize;
@@ -101,39 +103,40 @@ impl Branches {
             }
             self.find_inside(published, generation, query, step, None)?;
         }
-        while let Some(Pending { run, version, info, base, above }) = self.pending.pop() {
+        while let Some(PendingRun { run, version, info, base, above }) = self.pending.pop() {
             effort::spend(Effort::BranchRun, 1);
             let matched = match_length(published.run(run), info, &query[base..]);
             let step = Step { run, version, base: base as u32, matched: matched as u32, info };
             self.runs.push(Branch { step, above });
             if matched == 0 {
-                // Only a run that is being changed: its first block is what it was found by.
-                return Err(Changed);
+                // The writer is changing the run: a run is found by its first block, so an unchanged run matches at
+                // least that.
+                return Err(Conflict);
             }
             let number = Some(self.runs.len() as u32 - 1);
             self.find_inside(published, generation, query, &step, number)?;
-            let end = Place { run, offset: (matched - 1) as u16 };
+            let end = Position { run, offset: (matched - 1) as u16 };
             self.find_at(published, generation, (end, query), (base + matched, number), |_| true)?;
         }
         Ok(())
     }
 
-    /// Finds the runs that follow a place with the query's block at `base`.
+    /// Finds the runs that follow a position with the query's block at `base`.
     fn find_at(
         &mut self,
         published: &Published,
         generation: u32,
-        (parent, query): (Place, &[LocalHash]),
+        (parent, query): (Position, &[LocalHash]),
         (base, above): (usize, Option<u32>),
         is_wanted: impl Fn(RunId) -> bool,
-    ) -> Result<(), Changed> {
+    ) -> Result<(), Conflict> {
         let Some(&local) = query.get(base) else { return Ok(()) };
         let mut result = Ok(());
         published.edges.search(generation, published.edges.hash(parent, local), |run| {
             if is_wanted(run) {
                 result = as_child(published.run(run), parent, local).map(|child| {
                     if let Some((version, info)) = child {
-                        self.add(Pending { run, version, info, base, above });
+                        self.add(PendingRun { run, version, info, base, above });
                     }
                 });
             }
@@ -142,7 +145,8 @@ impl Branches {
         result
     }
 
-    /// Finds the runs that leave a run inside what matched of it, although it goes on with the same block.
+    /// Finds the runs that are attached inside the matched part of a run although the run itself continues with the
+    /// same block.
     fn find_inside(
         &mut self,
         published: &Published,
@@ -150,7 +154,7 @@ impl Branches {
         query: &[LocalHash],
         step: &Step,
         above: Option<u32>,
-    ) -> Result<(), Changed> {
+    ) -> Result<(), Conflict> {
         if !step.info.has(Info::TWIN_INSIDE) {
             return Ok(());
         }
@@ -162,7 +166,7 @@ impl Branches {
                 let base = (step.base + offset) as usize;
                 result = as_child(published.run(run), parent, query[base]).map(|child| {
                     if let Some((version, info)) = child {
-                        self.add(Pending { run, version, info, base, above });
+                        self.add(PendingRun { run, version, info, base, above });
                     }
                 });
             }
@@ -171,11 +175,11 @@ impl Branches {
         result
     }
 
-    /// Takes in a run, unless it is one twin too many.
-    fn add(&mut self, pending: Pending) {
+    /// Adds a run, unless it exceeds the limit of twins.
+    fn add(&mut self, pending: PendingRun) {
         if pending.info.has(Info::TWIN) {
             if self.twins == TWINS_FOLLOWED_MAX {
-                self.passed_over += 1;
+                self.twins_skipped += 1;
                 return;
             }
             self.twins += 1;
@@ -183,51 +187,52 @@ impl Branches {
         self.pending.push(pending);
     }
 
-    /// Raises the depths of holders that go further on a branch than on the walk's path, whose depths are given.
+    /// Raises the depths of holders that match more blocks on a branch than on the walk's path. `depths` are those of
+    /// the path.
     pub(super) fn merge(&mut self, published: &Published, depths: &mut Depths) {
         let holders = depths.as_slice().len();
-        self.met.resize(holders, Met::NOWHERE);
+        self.last_seen.resize(holders, LastSeen::NEVER);
         self.marks.clear();
         self.found.clear();
         for (number, &Branch { step, above }) in self.runs.iter().enumerate() {
-            // Back to where this run leaves.
+            // Restores the state at the position where this run leaves.
             let mark = above.map_or(0, |above| self.marks[above as usize]);
-            put_back(&mut self.met, &mut self.undo, mark);
+            undo_to(&mut self.last_seen, &mut self.undo, mark);
             published.run(step.run).holdings().for_each(|holder, end| {
                 effort::spend(Effort::BranchHolder, 1);
-                let Some(met) = self.met.get_mut(holder.0 as usize) else { return };
-                // Whether the holder has all that lies before this run.
+                let Some(last_seen) = self.last_seen.get_mut(holder.0 as usize) else { return };
+                // Whether the holder has every block before this run.
                 let is_complete = match above {
                     None => depths.as_slice()[holder.0 as usize] >= step.base,
-                    Some(above) => met.branch == above + 1 && met.depth >= step.base,
+                    Some(above) => last_seen.branch == above + 1 && last_seen.depth >= step.base,
                 };
                 if is_complete {
                     let depth = step.base + step.matched.min(end.into());
-                    self.undo.push((holder, *met));
-                    *met = Met { branch: number as u32 + 1, depth };
+                    self.undo.push((holder, *last_seen));
+                    *last_seen = LastSeen { branch: number as u32 + 1, depth };
                     self.found.push((holder, depth));
                 }
             });
             self.marks.push(self.undo.len());
         }
-        put_back(&mut self.met, &mut self.undo, 0);
+        undo_to(&mut self.last_seen, &mut self.undo, 0);
         for &(holder, depth) in &self.found {
             depths.raise(holder, depth);
         }
     }
 
-    /// Whether all runs of branches are still as they were found.
-    pub(super) fn check(&self, published: &Published) -> Result<(), Changed> {
+    /// Checks that no run of a branch has changed since it was read.
+    pub(super) fn check(&self, published: &Published) -> Result<(), Conflict> {
         fence(Acquire);
         let mut steps = self.runs.iter().map(|branch| branch.step);
-        if steps.all(|step| published.run(step.run).is_still(step.version)) { Ok(()) } else { Err(Changed) }
+        if steps.all(|step| published.run(step.run).is_unchanged(step.version)) { Ok(()) } else { Err(Conflict) }
     }
 }
 
-/// Takes back what was noted since there was as much to undo as `mark` says.
-fn put_back(met: &mut [Met], undo: &mut Vec<(Holder, Met)>, mark: usize) {
+/// Restores the values recorded since `undo` had `mark` entries.
+fn undo_to(last_seen: &mut [LastSeen], undo: &mut Vec<(Holder, LastSeen)>, mark: usize) {
     for (holder, before) in undo.drain(mark..).rev() {
-        met[holder.0 as usize] = before;
+        last_seen[holder.0 as usize] = before;
     }
 }
 
@@ -248,19 +253,19 @@ mod tests {
         (0..PROMPT_BLOCKS).map(LocalHash).collect()
     }
 
-    /// The names of the prompt's blocks, other ones from some block on.
-    fn names(alias: u64, alias_from: u64) -> Vec<SequenceHash> {
+    /// The sequence hashes of the prompt's blocks, with an alias from the block `alias_from` on.
+    fn sequences(alias: u64, alias_from: u64) -> Vec<SequenceHash> {
         (0..PROMPT_BLOCKS).map(|at| SequenceHash(at + if at >= alias_from { alias * 1_000 } else { 0 } + 7)).collect()
     }
 
     fn stored(alias: u64, alias_from: u64) -> BlockEvent {
-        let blocks = names(alias, alias_from).into_iter().zip(prompt());
+        let blocks = sequences(alias, alias_from).into_iter().zip(prompt());
         let blocks = blocks.map(|(sequence, local)| Block { sequence, local }).collect();
         BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 }
     }
 
     fn removed(alias: u64, alias_from: u64) -> BlockEvent {
-        let blocks = names(alias, alias_from).into_iter().skip(alias_from as usize).rev().collect();
+        let blocks = sequences(alias, alias_from).into_iter().skip(alias_from as usize).rev().collect();
         BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All }
     }
 
@@ -273,7 +278,7 @@ mod tests {
         index
     }
 
-    /// Lines of the table of edges, runs of branches and holders of those that a query looks at.
+    /// Edge-table lines, branch runs and branch holders that a query visits.
     fn steps(index: &RunIndex, query: &[LocalHash]) -> [usize; 3] {
         [Effort::EdgeLine, Effort::BranchRun, Effort::BranchHolder].map(|effort| {
             let mut matches = RunMatches::default();
@@ -281,7 +286,7 @@ mod tests {
         })
     }
 
-    /// What the runs on the way of the prompt say of twins.
+    /// The twin flags of the runs along the prompt.
     fn flags(index: &RunIndex) -> u64 {
         let mut matches = RunMatches::default();
         index.find_depths(&prompt(), &mut matches);
@@ -289,7 +294,7 @@ mod tests {
         matches.scratch.path.iter().fold(0, |flags, step| flags | step.info.0 & twin_flags)
     }
 
-    /// One rank holds the shared prompt under other names from these blocks on, and lets go of them again.
+    /// One rank stores the shared prompt under other sequence hashes from these blocks on, and removes them again.
     fn check_twins(aliases_from: &[u64]) {
         let (index, query) = (fleet(), prompt());
         let before = steps(&index, &query);
@@ -299,13 +304,13 @@ mod tests {
         }
         let with_twins = steps(&index, &query);
         let twins = aliases_from.len();
-        // The first one makes the rank leave its domain and stores its chain block by block, in a few runs.
+        // The first alias makes the rank leave its domain and store its chain block by block, in a few runs.
         let runs = twins..=twins + 8;
         assert!(runs.contains(&with_twins[1]), "each twin's run is compared once: {with_twins:?}");
-        assert!(with_twins[2] <= *runs.end(), "only its own holders are looked at: {with_twins:?}");
+        assert!(with_twins[2] <= *runs.end(), "a query visits only the holders of the branch: {with_twins:?}");
         assert!(with_twins[0] <= before[0] + 4 * runs.end(), "{with_twins:?} after {before:?}");
         assert_eq!(index.find(&query).ranks.len() as u64, RANKS);
-        assert_eq!(index.twins_passed_over(), 0);
+        assert_eq!(index.twins_skipped(), 0);
         for (alias, &from) in (1..).zip(aliases_from) {
             assert_eq!(index.apply(rank(3), &removed(alias, from)).removed, PROMPT_BLOCKS - from);
         }
@@ -314,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn a_query_pays_for_twins_only_and_only_as_long_as_they_last() {
+    fn only_queries_that_meet_twins_pay_for_them_and_only_while_twins_exist() {
         check_twins(&[0; 8]);
         check_twins(&[64; 8]);
         check_twins(&[1, 2, 3, 40, 40, 100, 126, 127]);
     }
 
     #[test]
-    fn twins_of_a_cleared_rank_cost_nothing_in_the_end() {
+    fn queries_pay_nothing_for_twins_of_a_cleared_rank_after_maintenance() {
         let (index, query) = (fleet(), prompt());
         let before = steps(&index, &query);
         for alias in 1..9 {
@@ -329,15 +334,15 @@ mod tests {
         }
         index.apply(rank(3), &BlockEvent::Cleared);
         for _ in 0..4 {
-            // With each event some of what the rank left goes.
+            // Each event carries a part of the maintenance for what the rank left.
             index.apply(rank(4), &stored(0, 0));
         }
         assert_eq!(steps(&index, &query), before);
     }
 
-    /// The first of twins goes, and the others are found; the last one that is left is no twin.
+    /// After the removal of the first twin, queries find the others; the last remaining one is no twin.
     #[test]
-    fn a_twin_that_is_left_alone_is_none() {
+    fn the_last_of_several_twins_loses_the_twin_flag() {
         let index = RunIndex::default();
         for alias in 0..3 {
             index.apply(rank(1), &stored(alias, 0));
@@ -350,12 +355,12 @@ mod tests {
             assert_eq!(branch_runs, left);
             assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
         }
-        assert_eq!(flags(&index), 0, "its run is looked at as any other");
+        assert_eq!(flags(&index), 0, "its run has no flag left");
     }
 
-    /// A run loses the blocks of which another run has twins: the others are the only ones then.
+    /// A run is truncated at blocks of which another run has twins; those are then the only ones.
     #[test]
-    fn a_twin_of_blocks_that_go_is_none() {
+    fn truncating_a_run_clears_the_flags_of_the_remaining_twin() {
         let index = RunIndex::default();
         index.apply(rank(1), &stored(0, 0));
         index.apply(rank(1), &stored(1, 64));
@@ -371,33 +376,34 @@ mod tests {
         assert_eq!(index.memory().runs, 0);
     }
 
-    /// Names of twins of twins: a query follows this many and no more.
+    /// Twins of twins: a query follows at most the limit.
     #[test]
-    fn a_query_follows_a_limited_number_of_twins() {
+    fn a_query_follows_at_most_the_twin_limit() {
         let index = RunIndex::default();
         index.apply(rank(1), &stored(0, 0));
-        // Each of the first blocks, under each of the names of the block before, under three further names.
+        // Each of the first blocks has three additional sequence hashes, below each sequence hash of the block
+        // before.
         let mut parents = vec![(None, 0_u64)];
-        let mut next_name = 1_000_000;
+        let mut next_sequence = 1_000_000;
         for _ in 0..5 {
-            let mut named = Vec::new();
+            let mut column_len = Vec::new();
             for (parent, at) in parents {
                 for _ in 0..4 {
-                    next_name += 1;
-                    let blocks = vec![Block { sequence: SequenceHash(next_name), local: LocalHash(at) }];
+                    next_sequence += 1;
+                    let blocks = vec![Block { sequence: SequenceHash(next_sequence), local: LocalHash(at) }];
                     let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
                     assert_eq!(index.apply(rank(1), &event).stored, 1);
-                    named.push((Some(SequenceHash(next_name)), at + 1));
+                    column_len.push((Some(SequenceHash(next_sequence)), at + 1));
                 }
             }
-            parents = named;
+            parents = column_len;
         }
         let [lines, branch_runs, holders] = steps(&index, &prompt());
         assert!(branch_runs > TWINS_FOLLOWED_MAX / 2, "{branch_runs}");
         assert!(branch_runs <= 2 * TWINS_FOLLOWED_MAX, "{branch_runs}");
         assert!(holders <= 4 * TWINS_FOLLOWED_MAX && lines <= 8 * TWINS_FOLLOWED_MAX, "{holders} {lines}");
-        assert!(index.twins_passed_over() > 0, "it is counted");
-        // The walk's own path is followed to its end.
+        assert!(index.twins_skipped() > 0, "it is counted");
+        // The query follows the walk's own path to its end.
         assert_eq!(index.find(&prompt()).ranks[0].longest(), PROMPT_BLOCKS as u32);
     }
 }

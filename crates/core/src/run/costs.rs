@@ -1,26 +1,27 @@
-//! How many steps an event may cost: a bound that no other rank's data moves, for every operation.
+//! Upper bounds on the steps of each operation, independent of the data that other ranks hold.
 //!
-//! Steps are counted and not timed ([`super::writer`] says what one is). Histories are scaled; the bound is not.
+//! The tests count steps and measure no time ([`super::writer`] defines a step). Histories scale with the test; the
+//! bound does not.
 
 use super::{RunIndex, RunLimits};
 use crate::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 
-/// Steps of any event.
+/// Steps that any event may take.
 const EVENT_STEPS_MAX: u64 = 2_048;
-/// Steps of any turn of an idle writer.
-const TURN_STEPS_MAX: u64 = 8_192;
-/// Steps more for each block that an event names.
+/// Steps that any maintenance call of an idle writer may take.
+const MAINTENANCE_STEPS_MAX: u64 = 8_192;
+/// Additional steps for each block of an event.
 const BLOCK_STEPS_MAX: u64 = 16;
 
-/// An index whose events are looked at one by one.
-struct Watched {
+/// An index that checks the step count of every event.
+struct CountingIndex {
     index: RunIndex,
     most: u64,
 }
 
-impl Watched {
+impl CountingIndex {
     fn new(index: RunIndex) -> Self {
         Self { index, most: 0 }
     }
@@ -29,7 +30,7 @@ impl Watched {
         self.index.writer.lock().steps.taken()
     }
 
-    /// Applies an event and checks what it cost.
+    /// Applies an event and checks its step count.
     #[track_caller]
     fn apply(&mut self, rank: WorkerRank, event: &BlockEvent) {
         let before = self.steps();
@@ -45,16 +46,19 @@ impl Watched {
         self.most = self.most.max(steps);
     }
 
-    /// Gives the index a turn without an event, checks what that cost and says whether there is more to do.
+    /// Calls `maintain`, checks its step count and returns whether more work is left.
     #[track_caller]
     fn maintain(&mut self) -> bool {
         let before = self.steps();
-        let goes_on = self.index.maintain();
-        // The writer of a copy that has taken the place of the index goes on counting.
+        let continues_chain = self.index.maintain();
+        // The step counter continues in the compacted copy that replaces the writer.
         let steps = self.steps() - before;
-        assert!(steps <= TURN_STEPS_MAX, "{steps} steps for a turn, at most {TURN_STEPS_MAX}");
+        assert!(
+            steps <= MAINTENANCE_STEPS_MAX,
+            "{steps} steps for a maintenance call, at most {MAINTENANCE_STEPS_MAX}"
+        );
         self.most = self.most.max(steps);
-        goes_on
+        continues_chain
     }
 
     #[track_caller]
@@ -83,7 +87,7 @@ fn mixed(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Blocks of some content, as engines with this seed call them.
+/// Blocks with the given content and with the sequence hashes of engines that use this seed.
 fn chain(seed: u64, content: u64, blocks: std::ops::Range<u64>) -> Vec<Block> {
     let block = |at: u64| {
         let local = mixed(content << 24 | at);
@@ -98,221 +102,222 @@ fn last(blocks: &[Block]) -> Option<SequenceHash> {
 
 const PREFIX: u64 = 128;
 
-/// Ranks that share a prefix, each with children of its own; `seed` says how a rank calls its blocks.
-fn share_prefix(watched: &mut Watched, ranks: u64, children: u64, seed: impl Fn(u64) -> u64) {
+/// Ranks that share a prefix, each with children of its own; `seed` maps a rank to the seed of its sequence hashes.
+fn share_prefix(index: &mut CountingIndex, ranks: u64, children: u64, seed: impl Fn(u64) -> u64) {
     for worker in 0..ranks {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
-        watched.store(rank(worker), None, &prefix);
+        index.store(rank(worker), None, &prefix);
         for child in 0..children {
             let blocks = chain(seed(worker), 1 + worker * children + child, 0..4);
             let parent = &prefix[..(PREFIX - child % 16) as usize];
-            watched.store(rank(worker), last(parent), &blocks);
+            index.store(rank(worker), last(parent), &blocks);
         }
     }
 }
 
-/// Every rank removes the prefix and stores it again, so that its children hang behind a hole for a moment.
-fn restore_prefix(watched: &mut Watched, ranks: u64, seed: impl Fn(u64) -> u64) {
+/// Every rank removes the prefix and stores it again, so that its children lie behind a gap for a moment.
+fn restore_prefix(index: &mut CountingIndex, ranks: u64, seed: impl Fn(u64) -> u64) {
     for worker in 0..ranks {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
-        watched.remove(rank(worker), &prefix);
-        watched.store(rank(worker), None, &prefix);
+        index.remove(rank(worker), &prefix);
+        index.store(rank(worker), None, &prefix);
     }
 }
 
-/// Something of another rank, over and over, until what was cleared must be gone.
-fn let_time_pass(watched: &mut Watched, events: u64) {
+/// Applies events of an unrelated rank until all maintenance for the cleared ranks is done.
+fn apply_unrelated_events(index: &mut CountingIndex, events: u64) {
     for event in 0..events {
         let blocks = chain(0, 1 << 39 | event, 0..2);
-        watched.store(rank(1 << 20), None, &blocks);
-        watched.remove(rank(1 << 20), &blocks);
+        index.store(rank(1 << 20), None, &blocks);
+        index.remove(rank(1 << 20), &blocks);
     }
 }
 
-/// Many ranks with private names share one prefix and have short children of their own; then they are cleared.
+/// Many ranks with private sequence hashes share one prefix, have short child runs of their own, and are then
+/// cleared.
 #[test]
-fn clearing_ranks_with_private_names_of_one_prefix() {
+fn clearing_ranks_with_private_sequence_hashes_costs_bounded_steps() {
     const RANKS: u64 = 60;
     const CHILDREN: u64 = 200;
-    let mut watched = Watched::new(RunIndex::default());
-    share_prefix(&mut watched, RANKS, CHILDREN, |worker| worker + 1);
-    restore_prefix(&mut watched, RANKS, |worker| worker + 1);
+    let mut index = CountingIndex::new(RunIndex::default());
+    share_prefix(&mut index, RANKS, CHILDREN, |worker| worker + 1);
+    restore_prefix(&mut index, RANKS, |worker| worker + 1);
     for worker in 0..RANKS {
-        watched.clear(rank(worker));
+        index.clear(rank(worker));
         if worker % 3 == 0 {
-            let_time_pass(&mut watched, 20);
+            apply_unrelated_events(&mut index, 20);
         }
     }
-    let_time_pass(&mut watched, RANKS * CHILDREN / 4);
-    println!("{} steps at most", watched.most);
+    apply_unrelated_events(&mut index, RANKS * CHILDREN / 4);
+    println!("{} steps at most", index.most);
 }
 
-/// The same where two groups of ranks name alike: who holds what of the prefix matters as much as what hangs from it.
+/// The same with two groups of ranks whose sequence hashes agree: holders and child runs of the prefix both matter.
 #[test]
-fn clearing_ranks_of_two_domains() {
+fn clearing_ranks_of_two_domains_costs_bounded_steps() {
     const RANKS: u64 = 600;
     let seed = |worker: u64| 1 + worker % 2;
-    let mut watched = Watched::new(RunIndex::default());
-    share_prefix(&mut watched, RANKS, 10, seed);
-    // Each ends elsewhere, and again and again one of them is the deepest of its domain.
+    let mut index = CountingIndex::new(RunIndex::default());
+    share_prefix(&mut index, RANKS, 10, seed);
+    // Each rank ends at another depth, and one of them repeatedly becomes the deepest of its domain.
     for worker in 0..RANKS {
         let prefix = chain(seed(worker), 0, 0..PREFIX);
         for at in (worker % 120..PREFIX).rev() {
-            watched.remove(rank(worker), &prefix[at as usize..=at as usize]);
+            index.remove(rank(worker), &prefix[at as usize..=at as usize]);
         }
     }
     for worker in 0..RANKS {
-        watched.clear(rank(worker));
+        index.clear(rank(worker));
     }
-    let_time_pass(&mut watched, 3_000);
-    println!("{} steps at most", watched.most);
+    apply_unrelated_events(&mut index, 3_000);
+    println!("{} steps at most", index.most);
 }
 
-/// A rank with many short prompts is cleared beside one that goes on.
+/// A rank with many short prompts is cleared while another rank keeps storing.
 #[test]
-fn clearing_one_large_rank() {
+fn clearing_one_large_rank_costs_bounded_steps() {
     const PROMPTS: u64 = 20_000;
     let limits = RunLimits { removed_blocks_max: 1_000, ..RunLimits::default() };
-    let mut watched = Watched::new(RunIndex::new(limits));
+    let mut index = CountingIndex::new(RunIndex::new(limits));
     for prompt in 0..PROMPTS {
-        watched.store(rank(1), None, &chain(1, prompt, 0..8));
+        index.store(rank(1), None, &chain(1, prompt, 0..8));
     }
-    watched.clear(rank(1));
-    let_time_pass(&mut watched, 2_000);
-    watched.clear(rank(1 << 20));
-    println!("{} steps at most", watched.most);
+    index.clear(rank(1));
+    apply_unrelated_events(&mut index, 2_000);
+    index.clear(rank(1 << 20));
+    println!("{} steps at most", index.most);
 }
 
-/// Blocks before the ends of chains go, of all ranks.
+/// Every rank removes all blocks of its chains except the last ones.
 #[test]
-fn removing_all_but_the_ends() {
+fn removing_all_blocks_but_the_chain_ends_costs_bounded_steps() {
     const CHAINS: u64 = 2_000;
     let limits = RunLimits { removed_blocks_max: 10_000, ..RunLimits::default() };
-    let mut watched = Watched::new(RunIndex::new(limits));
+    let mut index = CountingIndex::new(RunIndex::new(limits));
     for number in 0..CHAINS {
         let blocks = chain(1, number, 0..32);
-        watched.store(rank(number % 7), None, &blocks);
-        watched.remove(rank(number % 7), &blocks[..31]);
+        index.store(rank(number % 7), None, &blocks);
+        index.remove(rank(number % 7), &blocks[..31]);
     }
-    println!("{} steps at most", watched.most);
+    println!("{} steps at most", index.most);
 }
 
-/// A long chain of which only the end is left: with it all of the others go that were kept for it.
+/// A rank removes the held end of a long chain whose other blocks no rank holds; the removal frees the whole chain.
 #[test]
-fn removing_the_end_of_a_bare_chain() {
+fn removing_the_end_of_an_unheld_chain_costs_bounded_steps() {
     const LINKS: u64 = 4_000;
-    let mut watched = Watched::new(RunIndex::default());
+    let mut index = CountingIndex::new(RunIndex::default());
     let mut parent = None;
     let mut links = Vec::new();
     for link in 0..LINKS {
-        // Each leaves the run of the one before it after a block: a run for each.
+        // Each link leaves the previous run after one block, so that each link is a run.
         let blocks = chain(1, link, 0..2);
-        watched.store(rank(1), parent, &blocks);
+        index.store(rank(1), parent, &blocks);
         parent = last(&blocks[..1]);
         links.push(blocks);
     }
     let kept = links.pop().expect("there are links");
     for blocks in &links {
-        watched.remove(rank(1), blocks);
+        index.remove(rank(1), blocks);
     }
-    watched.remove(rank(1), &kept);
-    let_time_pass(&mut watched, LINKS);
-    println!("{} steps at most", watched.most);
+    index.remove(rank(1), &kept);
+    apply_unrelated_events(&mut index, LINKS);
+    println!("{} steps at most", index.most);
 }
 
-/// Ranks come and go where every rank has names of its own.
+/// Ranks join and leave while every rank has private sequence hashes.
 #[test]
-fn joining_many_private_domains() {
+fn joining_many_private_domains_costs_bounded_steps() {
     const RANKS: u64 = 6_000;
-    let mut watched = Watched::new(RunIndex::default());
+    let mut index = CountingIndex::new(RunIndex::default());
     for worker in 0..RANKS {
-        watched.store(rank(worker), None, &chain(worker + 1, 0, 0..4));
+        index.store(rank(worker), None, &chain(worker + 1, 0, 0..4));
     }
     for worker in 0..RANKS {
-        watched.store(rank(RANKS + worker), Some(SequenceHash(worker)), &chain(RANKS + worker + 1, 0, 0..4));
+        index.store(rank(RANKS + worker), Some(SequenceHash(worker)), &chain(RANKS + worker + 1, 0, 0..4));
     }
-    println!("{} steps at most", watched.most);
+    println!("{} steps at most", index.most);
 }
 
-/// Most of the content goes from an index that is large enough to be made smaller.
+/// Most blocks are removed from an index that is large enough for compaction.
 #[test]
-fn removing_most_of_a_large_index() {
+fn removing_most_of_a_large_index_costs_bounded_steps() {
     const PROMPTS: u64 = 30_000;
-    let mut watched = Watched::new(RunIndex::default());
+    let mut index = CountingIndex::new(RunIndex::default());
     let prompt = |number: u64| chain(1, number, 0..64);
     for number in 0..PROMPTS {
-        watched.store(rank(number % 5), None, &prompt(number));
+        index.store(rank(number % 5), None, &prompt(number));
     }
     for number in (0..PROMPTS).filter(|number| number % 6 != 0) {
-        watched.remove(rank(number % 5), &prompt(number));
+        index.remove(rank(number % 5), &prompt(number));
     }
-    let_time_pass(&mut watched, 500);
-    while watched.maintain() {}
-    let memory = watched.index.memory_bytes().expect("it knows its size");
-    assert!(memory < 16 << 20, "{memory} bytes for what is left");
+    apply_unrelated_events(&mut index, 500);
+    while index.maintain() {}
+    let memory = index.index.memory_bytes().expect("the index reports its size");
+    assert!(memory < 16 << 20, "{memory} bytes remain");
     let prompt: Vec<LocalHash> = prompt(6).iter().map(|block| block.local).collect();
-    assert_eq!(watched.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(64));
-    println!("{} steps at most", watched.most);
+    assert_eq!(index.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(64));
+    println!("{} steps at most", index.most);
 }
 
-/// One rank is left of a large index: it is copied and the old memory is given back a part at a time, also while events of
-/// this rank are applied.
+/// One rank remains of a large index. The index copies that rank and reclaims the old memory in parts, also while
+/// events of the rank are applied.
 #[test]
-fn copying_what_one_rank_is_left_with() {
+fn compacting_the_last_rank_of_a_large_index_costs_bounded_steps() {
     const PROMPTS: u64 = 105_000;
     const KEPT: u64 = 15_000;
-    let mut watched = Watched::new(RunIndex::default());
+    let mut index = CountingIndex::new(RunIndex::default());
     let prompt = |number: u64| chain(1, number, 0..8);
     for number in 0..PROMPTS {
-        watched.store(rank(2), None, &prompt(KEPT + number));
+        index.store(rank(2), None, &prompt(KEPT + number));
         if number < KEPT {
-            watched.store(rank(1), None, &prompt(number));
+            index.store(rank(1), None, &prompt(number));
         }
     }
-    let full = watched.index.memory_bytes().expect("it knows its size");
-    watched.clear(rank(2));
+    let full = index.index.memory_bytes().expect("the index reports its size");
+    index.clear(rank(2));
     let mut turns = 0;
-    while watched.maintain() {
+    while index.maintain() {
         let changed = prompt(turns % KEPT);
         if turns < 3_000 && turns % 3 == 0 {
-            watched.remove(rank(1), &changed);
-            watched.store(rank(1), None, &changed);
+            index.remove(rank(1), &changed);
+            index.store(rank(1), None, &changed);
         }
         turns += 1;
     }
-    let left = watched.index.memory_bytes().expect("it knows its size");
-    assert!(left < full / 4, "{left} bytes of {full} for what is left");
+    let left = index.index.memory_bytes().expect("the index reports its size");
+    assert!(left < full / 4, "{left} of {full} bytes remain");
     for number in (0..KEPT).step_by(97) {
         let prompt: Vec<LocalHash> = prompt(number).iter().map(|block| block.local).collect();
-        assert_eq!(watched.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(8));
+        assert_eq!(index.index.find(&prompt).get(rank(1)).map(|found| found.longest()), Some(8));
     }
-    println!("{} steps at most, {turns} turns", watched.most);
+    println!("{} steps at most, {turns} turns", index.most);
 }
 
-/// Within a bound of memory runs are forgotten for what is new, also those that a whole fleet holds.
+/// A bounded index evicts runs for new blocks, including runs that a whole fleet holds.
 #[test]
-fn forgetting_what_a_fleet_holds() {
+fn evicting_runs_that_a_fleet_holds_costs_bounded_steps() {
     const RANKS: u64 = 300;
     let index = RunIndex::bounded(RunLimits::default(), 4 << 20).expect("enough for an index");
-    let mut watched = Watched::new(index);
+    let mut index = CountingIndex::new(index);
     for prompt in 0..6_000 {
         for worker in 0..RANKS {
             if worker % 40 == 0 || prompt % 20 == 0 {
-                watched.store(rank(worker), None, &chain(1, prompt, 0..32));
+                index.store(rank(worker), None, &chain(1, prompt, 0..32));
             }
         }
     }
-    let bound = watched.index.memory_bound().expect("it is bounded");
-    assert!(bound.forgotten_blocks > 0, "{bound:?}");
-    println!("{} steps at most", watched.most);
+    let bound = index.index.memory_limit().expect("it is bounded");
+    assert!(bound.evicted_blocks > 0, "{bound:?}");
+    println!("{} steps at most", index.most);
 }
 
-/// Ranks of some seeds store, remove, copy and are cleared, all below a few prefixes, in any order.
+/// Ranks with various seeds store, remove, copy and are cleared below a few shared prefixes, in random order.
 #[test]
-fn any_event_of_many_ranks() {
+fn any_event_of_many_ranks_costs_bounded_steps() {
     const RANKS: u64 = 400;
     let limits = RunLimits { removed_blocks_max: 2_000, ..RunLimits::default() };
-    let mut watched = Watched::new(RunIndex::new(limits));
+    let mut index = CountingIndex::new(RunIndex::new(limits));
     let mut state = 1_u64;
     let mut below = |end: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -320,7 +325,7 @@ fn any_event_of_many_ranks() {
     };
     for _ in 0..60_000 {
         let worker = below(RANKS);
-        // A third shares one seed, a third some others, the rest have their own.
+        // A third of the ranks share one seed, a third share a few seeds, the others have private seeds.
         let seed = match worker % 3 {
             0 => 1,
             1 => 2 + worker % 5,
@@ -329,19 +334,19 @@ fn any_event_of_many_ranks() {
         let prefix = chain(seed, below(3), 0..96);
         let end = below(96) as usize + 1;
         match below(16) {
-            0..6 => watched.store(rank(worker), None, &prefix[..end]),
+            0..6 => index.store(rank(worker), None, &prefix[..end]),
             6..10 => {
                 let blocks = chain(seed, 100 + below(2_000), 0..3);
-                watched.store(rank(worker), last(&prefix[..end]), &blocks);
+                index.store(rank(worker), last(&prefix[..end]), &blocks);
             }
-            10..13 => watched.remove(rank(worker), &prefix[below(end as u64) as usize..end]),
+            10..13 => index.remove(rank(worker), &prefix[below(end as u64) as usize..end]),
             13 => {
                 let blocks = prefix[..end].iter().map(|block| block.sequence).collect();
-                watched.apply(rank(worker), &BlockEvent::Copied { tier: Tier::Host, blocks });
+                index.apply(rank(worker), &BlockEvent::Copied { tier: Tier::Host, blocks });
             }
-            14 => watched.store(rank(worker), None, &prefix),
-            _ => watched.clear(rank(worker)),
+            14 => index.store(rank(worker), None, &prefix),
+            _ => index.clear(rank(worker)),
         }
     }
-    println!("{} steps at most", watched.most);
+    println!("{} steps at most", index.most);
 }

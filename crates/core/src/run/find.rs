@@ -1,44 +1,44 @@
-//! How a query goes through the published side.
+//! The query path through the published structures.
 //!
-//! It walks down comparing local hashes and lays the holdings of the runs on its way over each other, those of one while
-//! the next comes from memory. At last it looks whether any of these runs has changed its version meanwhile; if so it
-//! starts again. It takes no lock and writes nothing that others see.
+//! A query walks down the runs and compares local hashes. It merges the holdings of each run while the next run is
+//! loaded from memory. At the end it checks the version of every run on its path and starts again if one has changed.
+//! It takes no lock and writes nothing that other threads read.
 
 use super::matches::{Scratch, Step};
 use super::published::atomics::{Acquire, AtomicU64, Relaxed, fence, pause};
 use super::published::fingerprint::fingerprint_of;
-use super::published::layout::{Info, Place, RunId, SECTION_BLOCKS};
+use super::published::layout::{Info, Position, RunId, SECTION_BLOCKS};
 use super::published::prefetch::prefetch;
 use super::published::{Published, Run};
 use super::widest::widest;
 use crate::LocalHash;
 
-/// The writer changed something that the query has used.
+/// The writer changed a structure that the query has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Changed;
+pub(super) struct Conflict;
 
-/// What a walk found out besides its path.
+/// Whether a walk met twins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PathKind {
     /// The path is the only one.
     Single,
-    /// Some block on the way has a twin: there are more paths with these local hashes ([`super::branching`]).
+    /// A block on the path has a twin: more paths have these local hashes ([`super::branching`]).
     Branching,
 }
 
-/// Tries until nothing has changed while a query was answered, or the index is abandoned: then there is no result.
-/// `attempt` starts from nothing each time; what it reads of ranks' names is checked here.
+/// Repeats `attempt` until nothing has changed during it. Returns none if the index is abandoned. `attempt` starts
+/// from scratch each time; its reads of the rank table are validated here.
 pub(super) fn until_unchanged<T>(
     published: &Published,
-    mut attempt: impl FnMut() -> Result<T, Changed>,
+    mut attempt: impl FnMut() -> Result<T, Conflict>,
 ) -> Option<(T, u64)> {
     loop {
         if let Some(version) = published.ranks.version()
             && let Ok(result) = attempt()
         {
-            // What has been read was still so after all of it was read.
+            // Everything read so far was still valid after the last read.
             fence(Acquire);
-            if published.ranks.is_still(version) {
+            if published.ranks.is_unchanged(version) {
                 return Some((result, version));
             }
         }
@@ -49,20 +49,20 @@ pub(super) fn until_unchanged<T>(
     }
 }
 
-/// Fills in the depths of a query.
-pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Changed> {
+/// Computes the depths of a query.
+pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &mut Scratch) -> Result<(), Conflict> {
     let generation = published.edges.generation();
     let holders = published.ranks.holder_count();
     let Scratch { path, depths, branches, .. } = scratch;
-    let way = walk(published, generation, query, path, |run, step| match step.base {
+    let kind = walk(published, generation, query, path, |run, step| match step.base {
         0 => depths.start(holders, run.holdings(), step.matched),
-        base => depths.go_on(run.holdings(), base, step.matched),
+        base => depths.advance(run.holdings(), base, step.matched),
     })?;
     if path.is_empty() {
         depths.clear(holders);
     }
     branches.clear();
-    if way == Way::Branching {
+    if kind == PathKind::Branching {
         branches.follow(published, generation, query, path)?;
         branches.merge(published, depths);
         branches.check(published)?;
@@ -70,15 +70,15 @@ pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &
     check(published, generation, path)
 }
 
-/// Whether everything on the path is still as it was found.
-pub(super) fn check(published: &Published, generation: u32, path: &[Step]) -> Result<(), Changed> {
+/// Checks that nothing on the path has changed since it was read.
+pub(super) fn check(published: &Published, generation: u32, path: &[Step]) -> Result<(), Conflict> {
     fence(Acquire);
-    let same = path.iter().all(|step| published.run(step.run).is_still(step.version));
-    if same && published.edges.generation() == generation { Ok(()) } else { Err(Changed) }
+    let same = path.iter().all(|step| published.run(step.run).is_unchanged(step.version));
+    if same && published.edges.generation() == generation { Ok(()) } else { Err(Conflict) }
 }
 
-/// Follows the query from the root as far as blocks are known, whoever holds them. Calls `meanwhile` for each run on its
-/// way, in order: while the next one comes from memory.
+/// Follows the query from the root while any rank's blocks match. Calls `meanwhile` for each run on the path, in
+/// order, while the next run is loaded from memory.
 #[inline]
 pub(super) fn walk<'p>(
     published: &'p Published,
@@ -86,10 +86,10 @@ pub(super) fn walk<'p>(
     query: &[LocalHash],
     path: &mut Vec<Step>,
     mut meanwhile: impl FnMut(Run<'p>, Step),
-) -> Result<Way, Changed> {
+) -> Result<PathKind, Conflict> {
     path.clear();
-    let mut way = Way::Single;
-    let mut parent = Place::ROOT;
+    let mut kind = PathKind::Single;
+    let mut parent = Position::ROOT;
     let mut base = 0;
     let mut likely = None;
     let mut last = None;
@@ -101,40 +101,41 @@ pub(super) fn walk<'p>(
         };
         let next = child(published, generation, (parent, likely), &query[base..], &mut use_last)?;
         use_last();
-        let Some((run, version, info)) = next else { return Ok(way) };
+        let Some((run, version, info)) = next else { return Ok(kind) };
         let record = published.run(run);
         likely = record.child();
         if let Some((_, child)) = likely {
-            // On its way from memory while this run is compared.
+            // Loads while this run is compared.
             prefetch_start(published.run(child).record);
         }
         let matched = match_length(record, info, &query[base..]);
         if info.has(Info::TWIN | Info::TWIN_INSIDE) {
-            way = Way::Branching;
+            kind = PathKind::Branching;
         }
         let step = Step { run, version, base: base as u32, matched: matched as u32, info };
         path.push(step);
         last = Some((record, step));
         if matched == 0 {
-            // Only a run that is being changed: its first block is what it was found by.
-            return Err(Changed);
+            // The writer is changing the run: a run is found by its first block, so an unchanged run matches at least
+            // that.
+            return Err(Conflict);
         }
         base += matched;
-        parent = Place { run, offset: (matched - 1) as u16 };
+        parent = Position { run, offset: (matched - 1) as u16 };
     }
 }
 
-/// The run that follows `parent` with the query's first block, with its version from before it was looked at; of several
-/// twins, the first one if it is still there. `likely` may be one that hangs from that run at some offset. Calls `meanwhile`, perhaps not once, perhaps more often, when a run is
-/// asked for and will take a while to come.
+/// Finds the run that follows `parent` with the query's first block, with the version from before its first read.
+/// Among several twins it prefers the first one, if that still exists. `likely` may be a child run of that run, with
+/// its offset. Calls `meanwhile` zero, one or more times, each time a run is being loaded from memory.
 #[inline]
 fn child(
     published: &Published,
     generation: u32,
-    (parent, likely): (Place, Option<(u16, RunId)>),
+    (parent, likely): (Position, Option<(u16, RunId)>),
     query: &[LocalHash],
     mut meanwhile: impl FnMut(),
-) -> Result<Option<(RunId, u64, Info)>, Changed> {
+) -> Result<Option<(RunId, u64, Info)>, Conflict> {
     let Some(&local) = query.first() else { return Ok(None) };
     if let Some((_, run)) = likely.filter(|&(offset, _)| offset == parent.offset) {
         meanwhile();
@@ -169,8 +170,8 @@ fn child(
 
 /// Version and info of a run, if it is a child of this parent that starts with this block.
 #[inline(always)]
-pub(super) fn as_child(run: Run<'_>, parent: Place, local: LocalHash) -> Result<Option<(u64, Info)>, Changed> {
-    let version = run.version().ok_or(Changed)?;
+pub(super) fn as_child(run: Run<'_>, parent: Position, local: LocalHash) -> Result<Option<(u64, Info)>, Conflict> {
+    let version = run.version().ok_or(Conflict)?;
     let info = run.info();
     let is_child = info.len() > 0 && info.parent() == parent && run.locals()[0].load(Relaxed) == local.0;
     Ok(is_child.then_some((version, info)))
@@ -178,10 +179,10 @@ pub(super) fn as_child(run: Run<'_>, parent: Place, local: LocalHash) -> Result<
 
 /// Blocks that are compared at a time: a cache line of the column.
 const STRIDE: usize = if cfg!(loom) { 1 } else { 8 };
-/// Blocks that are compared before anything further is asked for: most matches end among them.
+/// Blocks that are compared before any further prefetch: most matches end among them.
 const NEAR_BLOCKS: usize = if cfg!(loom) { 1 } else { 3 * STRIDE };
 
-/// Leading blocks of `query` that the run has.
+/// Counts the leading blocks of `query` that equal the run's.
 #[inline]
 pub(super) fn match_length(run: Run<'_>, info: Info, query: &[LocalHash]) -> usize {
     let column = run.locals();
@@ -195,7 +196,7 @@ pub(super) fn match_length(run: Run<'_>, info: Info, query: &[LocalHash]) -> usi
     match_beyond(run, column, query)
 }
 
-/// The same once the first [`NEAR_BLOCKS`] are known to be equal, of a column that is as long as the query.
+/// Continues [`match_length`] after the first [`NEAR_BLOCKS`] blocks were equal, for a column as long as the query.
 #[inline]
 fn match_beyond(run: Run<'_>, column: &[AtomicU64], query: &[LocalHash]) -> usize {
     let fingerprints = run.fingerprints();
@@ -207,7 +208,7 @@ fn match_beyond(run: Run<'_>, column: &[AtomicU64], query: &[LocalHash]) -> usiz
         prefetch(&fingerprints[0]);
         let same = equal_sections(&fingerprints[..sections], query);
         if same < sections {
-            // The end is in the next one.
+            // The first difference lies in the next section.
             start = NEAR_BLOCKS.max(same * SECTION_BLOCKS);
             end = (same + 1) * SECTION_BLOCKS;
             prefetch_blocks(&column[start..end]);
@@ -216,7 +217,7 @@ fn match_beyond(run: Run<'_>, column: &[AtomicU64], query: &[LocalHash]) -> usiz
     start + mismatch(&column[start..end], &query[start..end])
 }
 
-/// The header and the blocks that are compared first.
+/// Prefetches the header and the blocks that are compared first.
 #[inline]
 fn prefetch_start(record: &[AtomicU64]) {
     record.iter().step_by(STRIDE).take(1 + NEAR_BLOCKS / STRIDE).for_each(prefetch);
@@ -227,7 +228,7 @@ fn prefetch_blocks(column: &[AtomicU64]) {
     column.iter().step_by(STRIDE).for_each(prefetch);
 }
 
-/// Leading sections of the query that have these fingerprints.
+/// Counts the leading sections of the query that have these fingerprints.
 fn equal_sections(fingerprints: &[AtomicU64], query: &[LocalHash]) -> usize {
     widest(|| {
         let (sections, _) = query.as_chunks();
@@ -237,8 +238,8 @@ fn equal_sections(fingerprints: &[AtomicU64], query: &[LocalHash]) -> usize {
     })
 }
 
-/// Index of the first difference of two slices of the same length, which is the length when there is
-/// none. Eight at a time without a branch.
+/// Index of the first difference of two slices of the same length, or that length. Compares eight blocks at a time
+/// without a branch.
 #[inline]
 fn mismatch(column: &[AtomicU64], query: &[LocalHash]) -> usize {
     let mut equal = 0;

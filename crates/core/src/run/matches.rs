@@ -1,45 +1,45 @@
-//! The answer of the run index in its own form, and the memory that finding it needs.
+//! Depths by holder, and the buffers that a query uses to compute them.
 
 use super::branching::Branches;
 use super::published::ends::for_each_end;
 use super::published::holdings::{Holder, Holdings};
 use super::published::layout::{Info, RunId};
 
-/// Depths by holder, in memory that is used again from query to query.
+/// Depths by holder, in memory that queries reuse.
 ///
-/// A fleet is answered as an array, because making a list of thousands costs more than finding them.
+/// A fleet's answer is an array, because listing thousands of holders costs more than finding them.
 #[derive(Debug, Default)]
 pub(super) struct Depths {
     /// Leading blocks by holder.
     by_holder: Vec<u32>,
-    filled: Filled,
+    occupancy: Occupancy,
 }
 
-/// Which elements may not be zero.
+/// Which elements may be nonzero.
 #[derive(Debug)]
-enum Filled {
-    These(Vec<Holder>),
+enum Occupancy {
+    Sparse(Vec<Holder>),
     All,
 }
 
-impl Default for Filled {
+impl Default for Occupancy {
     fn default() -> Self {
-        Self::These(Vec::new())
+        Self::Sparse(Vec::new())
     }
 }
 
 impl Depths {
-    /// Zero for every holder.
+    /// Sets the depth of every holder to zero.
     pub(super) fn clear(&mut self, holders: usize) {
-        match &mut self.filled {
-            Filled::These(these) => {
-                for holder in these.drain(..) {
+        match &mut self.occupancy {
+            Occupancy::Sparse(listed) => {
+                for holder in listed.drain(..) {
                     self.by_holder[holder.0 as usize] = 0;
                 }
             }
-            Filled::All => {
+            Occupancy::All => {
                 self.by_holder.fill(0);
-                self.filled = Filled::default();
+                self.occupancy = Occupancy::default();
             }
         }
         if self.by_holder.len() != holders {
@@ -47,38 +47,40 @@ impl Depths {
         }
     }
 
-    /// Makes a holder's depth no less than this one.
+    /// Raises a holder's depth to at least `depth`.
     pub(super) fn raise(&mut self, holder: Holder, depth: u32) {
         let Some(slot) = self.by_holder.get_mut(holder.0 as usize) else { return };
         if *slot == 0
             && depth > 0
-            && let Filled::These(these) = &mut self.filled
+            && let Occupancy::Sparse(listed) = &mut self.occupancy
         {
-            these.push(holder);
+            listed.push(holder);
         }
         *slot = depth.max(*slot);
     }
 
-    /// Takes in who holds how much of the first run of a path. Everything must be clear or, for a
-    /// dense run, may be anything.
+    /// Sets the depths from the holdings of the first run of a path. For a dense run, previous contents are
+    /// overwritten.
     #[inline]
     pub(super) fn start(&mut self, holders: usize, holdings: Holdings<'_>, matched: u32) {
         match holdings {
             Holdings::Entries { .. } => {
                 self.clear(holders);
-                let Self { by_holder, filled: Filled::These(these) } = self else { unreachable!("just cleared") };
+                let Self { by_holder, occupancy: Occupancy::Sparse(listed) } = self else {
+                    unreachable!("just cleared")
+                };
                 holdings.for_each(|holder, end| {
                     if let Some(slot) = by_holder.get_mut(holder.0 as usize) {
-                        // A holder that goes and comes back meanwhile is met twice.
+                        // A holder that leaves and returns during the read appears twice.
                         if *slot == 0 {
-                            these.push(holder);
+                            listed.push(holder);
                         }
                         *slot = matched.min(end.into());
                     }
                 });
             }
             Holdings::Dense { words } => {
-                self.filled = Filled::All;
+                self.occupancy = Occupancy::All;
                 self.by_holder.resize(holders, 0);
                 let covered = self.by_holder.len().min(words.len() * 4);
                 let matched = matched as i16;
@@ -88,10 +90,10 @@ impl Depths {
         }
     }
 
-    /// Takes in who holds how much of a run that follows `base` matched blocks: who holds all of
-    /// those goes on.
+    /// Extends the depths by a run that follows `base` matched blocks: a holder that has all of those continues into
+    /// the run.
     #[inline]
-    pub(super) fn go_on(&mut self, holdings: Holdings<'_>, base: u32, matched: u32) {
+    pub(super) fn advance(&mut self, holdings: Holdings<'_>, base: u32, matched: u32) {
         match holdings {
             Holdings::Entries { .. } => holdings.for_each(|holder, end| {
                 if let Some(depth) = self.by_holder.get_mut(holder.0 as usize)
@@ -110,19 +112,19 @@ impl Depths {
         }
     }
 
-    /// Holders that hold at least the first block.
+    /// Calls `each` with holders that have at least the first block.
     #[inline]
     pub(super) fn for_each(&self, mut each: impl FnMut(Holder, u32)) {
-        match &self.filled {
-            Filled::These(these) => {
-                for &holder in these {
+        match &self.occupancy {
+            Occupancy::Sparse(listed) => {
+                for &holder in listed {
                     match self.by_holder[holder.0 as usize] {
                         0 => {}
                         depth => each(holder, depth),
                     }
                 }
             }
-            Filled::All => {
+            Occupancy::All => {
                 for (holder, &depth) in self.by_holder.iter().enumerate() {
                     if depth > 0 {
                         each(Holder(holder as u32), depth);
@@ -137,7 +139,7 @@ impl Depths {
     }
 }
 
-/// A run on the way of a query, as it was found.
+/// A run on the path of a query, as it was read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) run: RunId,
@@ -149,12 +151,12 @@ pub(super) struct Step {
     pub(super) info: Info,
 }
 
-/// What a query works with.
+/// Buffers of a query.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) path: Vec<Step>,
     pub(super) depths: Depths,
     pub(super) branches: Branches,
-    /// Holders with the deepest matches and their depths, when only those were asked for.
+    /// Holders with the deepest matches and their depths, when the query asked only for those.
     pub(super) top: Vec<(Holder, u32)>,
 }

@@ -1,25 +1,35 @@
-//! The run index: our own design, and the default.
+//! The run index: the default index design.
 //!
-//! `docs/run-index.md` draws it. In short: blocks that follow each other lie together in **runs**, which
-//! never split and never move; one table of **edges** says which run follows which block; each run
-//! has **holdings**, how far each holder goes from its start. The writer alone keeps the engines' names
-//! of blocks and a directory of them for each hash domain. Readers compare local hashes along runs,
-//! lay holdings over each other, and check versions at the end.
+//! `docs/run-index.md` describes it. Consecutive blocks lie together in **runs**, which never split and never move.
+//! One table of **edges** maps a block and a local hash to the run that follows. Each run has **holdings**: the
+//! number of leading blocks of the run that each holder has. Only the writer keeps the engines' sequence hashes, and
+//! one directory of them for each hash domain. Readers compare local hashes along runs, merge the holdings and check
+//! versions at the end.
+//!
+//! | module | role |
+//! |---|---|
+//! | `published` | what queries read: runs, edges, holdings and the rank table |
+//! | `find`, `branching`, `top` | queries: the walk, twins, the deepest ranks |
+//! | `matches`, `answers` | depths by holder, and their conversion to ranks |
+//! | `writer` | what events change: directories, columns, coverage, eviction, compaction |
+//! | `bound`, `use_samples` | counters and use samples of an index with a memory limit |
+//! | `models`, `costs`, `compaction_tests` | loom models, step limits and compaction against the oracle |
 
+mod answers;
 mod bound;
 mod branching;
+#[cfg(all(test, not(loom)))]
+mod compaction_tests;
 #[cfg(all(test, not(loom)))]
 mod costs;
 mod effort;
 mod find;
-#[cfg(all(test, not(loom)))]
-mod leftover;
 mod matches;
 #[cfg(all(test, loom))]
 mod models;
 mod published;
 mod top;
-mod touches;
+mod use_samples;
 mod widest;
 mod writer;
 
@@ -30,34 +40,35 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
-use self::bound::Counts;
-pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnForgotten};
+use self::answers::scores;
+pub use self::answers::{RunHolder, RunHolders, RunMatches};
+use self::bound::BoundCounters;
+pub use self::bound::{INDEX_BYTES_MIN, MemoryTooSmall, OnEvicted};
 use self::find::{find_depths, until_unchanged};
 use self::matches::Scratch;
 use self::published::Published;
 use self::published::holdings::Holder;
-use self::published::ranks::RankSlot;
 use self::top::find_top;
-use self::touches::Touches;
+use self::use_samples::UseSamples;
 use self::writer::{Bounded, Compaction, Writer};
 use crate::keyed::HashKey;
 use crate::{
-    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryBound, PerTier, RankMatch, RankSize, SharedIndex,
+    Applied, BlockEvent, HeldBlock, LocalHash, MatchScores, MemoryLimit, PerTier, RankMatch, RankSize, SharedIndex,
     Tier, WorkerId, WorkerRank, tiers,
 };
 
-/// Bounds of a [`RunIndex`].
+/// Limits of a [`RunIndex`].
 #[derive(Debug, Clone, Copy)]
 pub struct RunLimits {
-    /// Blocks of one rank that may wait for a parent; further ones are refused and counted.
+    /// Blocks of one rank that may wait for a parent. The index refuses and counts further ones.
     pub waiting_blocks_max: usize,
-    /// Removed blocks that the whole index may keep because blocks that follow them are held. Beyond
-    /// that those wait until what was removed comes back, which changes no answer.
+    /// Blocks that no rank holds but that the whole index keeps because held blocks follow them. Beyond this limit
+    /// the index moves the followers to the waiting blocks until the missing block is stored again. That changes no
+    /// answer.
     pub removed_blocks_max: usize,
-    /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several names. Further ones are
-    /// refused and counted.
+    /// Twins of one block, and of all blocks of one run: blocks that one rank holds under several sequence hashes.
+    /// The index refuses and counts further ones.
     pub twins_max: usize,
 }
 
@@ -67,63 +78,63 @@ impl Default for RunLimits {
     }
 }
 
-/// What a [`RunIndex`] takes.
+/// Memory use of a [`RunIndex`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunMemory {
     /// Runs of blocks.
     pub runs: usize,
-    /// Groups of ranks that call the same prefix the same.
+    /// Hash domains: groups of ranks whose engines give the same prefix the same sequence hash.
     pub domains: usize,
     /// Bytes in use.
     pub bytes_used: usize,
-    /// Bytes in use or kept for use.
+    /// Bytes in use or kept for reuse.
     pub bytes_taken: usize,
 }
 
-/// Memory kept for use is given back when it is more than this and more than three quarters are unused:
+/// Smallest memory that compaction considers.
 const COMPACTED_BYTES_MIN: usize = if SMALL { 1 << 10 } else { 16 << 20 };
-/// Fewer parts of it are in use, of so many.
+/// Compaction starts when less than this share (numerator, denominator) of the memory is in use.
 const COMPACTED_SHARE: (usize, usize) = if SMALL { (7, 8) } else { (1, 4) };
-/// Tests make copies of small indexes, in small parts.
+/// Tests compact small indexes, in small parts.
 const SMALL: bool = cfg!(all(test, debug_assertions));
-/// Blocks and runs that are looked at for that with an event that removes some, and at a turn when there are no events.
+/// Blocks and runs that compaction processes with a removal event and with a maintenance call.
 const COPIED_WITH_EVENT: usize = if SMALL { 2 } else { 64 };
-const COPIED_AT_A_TURN: usize = if SMALL { 8 } else { 4_096 };
-/// Waiting blocks of a rank whose copy an event may start: they are listed at once. A rank with more of them waits for a time
-/// without events.
+const COPIED_WITH_MAINTENANCE: usize = if SMALL { 8 } else { 4_096 };
+/// Waiting blocks of a rank whose copy an event may start; compaction lists them at once. A rank with more of them is
+/// copied by a maintenance call.
 const WAITING_LISTED_WITH_EVENT_MAX: usize = 1 << 9;
 
 /// Runs of blocks with the holders of each: the default design.
 ///
-/// Exact under any order of events. A stored or removed block costs some tens of nanoseconds and is
-/// shared by all ranks whose engines name blocks alike; a query costs the blocks that it compares and
-/// the holders of the runs on its way, whatever the size of the index; clearing a rank costs a few
-/// stores, and eight of its runs with each event that follows. Memory: `docs/run-index.md`.
+/// Exact under any order of events. Storing or removing a block takes some tens of nanoseconds; all ranks whose
+/// engines use the same sequence hashes share the block. A query costs the blocks that it compares and the holders of
+/// the runs on its path, whatever the size of the index. Clearing a rank costs a few stores, and then eight of its
+/// runs with each event that follows. Memory: `docs/run-index.md`.
 ///
 /// # Consistency
 ///
-/// Writers take turns (a mutex that a single writer finds free). Readers take no lock, wait for nobody
-/// and write nothing that others see. Blocks of one event become visible one after the other, in the
-/// order of the event; so do blocks that waited for one of them. A rank that is cleared goes as a whole.
-/// When nothing is being applied, answers are exact; while events are being applied, each rank's depth
-/// is one that was true at some moment of the call. Two exceptions: while a rank gives a sequence hash
-/// another meaning, what follows that hash may be missing from its answer; and while blocks of a rank
-/// change that has two names for one prefix, its answer may miss one of its two chains.
+/// Writers are serialised by a mutex, which a single writer finds free. Readers take no lock, never block, and write
+/// nothing that other threads read. The blocks of one event become visible one after the other, in the order of the
+/// event; so do blocks that waited for one of them. A cleared rank disappears as a whole. When no event is being
+/// applied, answers are exact. While events are being applied, each rank's depth is one that was true at some moment
+/// of the call. There are two exceptions. While a rank redefines a sequence hash, its answer may lack the blocks that
+/// follow that hash. While blocks of a rank with two sequence hashes for one prefix change, its answer may lack one
+/// of the two chains.
 #[derive(Debug)]
 pub struct RunIndex {
     published: ArcSwap<Published>,
     writer: Mutex<Writer>,
-    /// Bytes that the index took when [`SharedIndex::memory_bytes`] last found no change under way.
+    /// Bytes that the index took when [`SharedIndex::memory_bytes`] last found the writer free.
     bytes_taken: AtomicUsize,
-    /// Only with a bound of memory.
+    /// Present only in an index with a memory limit.
     bound: Option<Bound>,
-    twins_passed_over: AtomicU64,
+    twins_skipped: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Bound {
-    counts: Arc<Counts>,
-    touches: Arc<Touches>,
+    counters: Arc<BoundCounters>,
+    use_samples: Arc<UseSamples>,
 }
 
 impl Default for RunIndex {
@@ -132,78 +143,14 @@ impl Default for RunIndex {
     }
 }
 
-/// An answer of [`RunIndex`] in its own form: depths by holder, in memory that is used again.
-///
-/// A holder is a small number for a rank and, where the rank uses several tiers, one of its levels;
-/// [`RunIndex::holders`] says which. The list of a large fleet's matches costs more than finding them:
-/// this form leaves it out.
-#[derive(Debug, Default)]
-pub struct RunMatches {
-    scratch: Scratch,
-    version: u64,
-}
-
-impl RunMatches {
-    /// Leading blocks of the query by holder; zero for those without a match. A holder that is in use no
-    /// more ([`RunHolders::holders`] has none there) may still have a depth: it counts for nobody.
-    #[must_use]
-    pub fn depths(&self) -> &[u32] {
-        self.scratch.depths.as_slice()
-    }
-
-    /// Calls `each` with every holder that has a match, and its depth in blocks.
-    pub fn for_each(&self, mut each: impl FnMut(usize, u32)) {
-        self.scratch.depths.for_each(|holder, depth| each(holder.0 as usize, depth));
-    }
-
-    /// Holders with the deepest matches and their depths, after [`RunIndex::find_top`].
-    pub fn top(&self) -> impl ExactSizeIterator<Item = (usize, u32)> {
-        self.scratch.top.iter().map(|&(holder, depth)| (holder.0 as usize, depth))
-    }
-
-    /// Takes in how a query ended: one of an abandoned index has found nothing.
-    fn settle(&mut self, found: Option<((), u64)>) {
-        match found {
-            Some(((), version)) => self.version = version,
-            None => *self = Self::default(),
-        }
-    }
-
-    /// The [`RunHolders::version`] that the holders are of.
-    #[must_use]
-    pub fn holders_version(&self) -> u64 {
-        self.version
-    }
-}
-
-/// What the holders of a [`RunIndex`] stand for, at one moment.
-#[derive(Debug, Clone, Default)]
-pub struct RunHolders {
-    /// Changes whenever ranks come or go; then another table is needed.
-    pub version: u64,
-    /// By holder; none where it is not in use.
-    pub holders: Vec<Option<RunHolder>>,
-}
-
-/// What one holder of a [`RunIndex`] stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunHolder {
-    /// Whose depth it is.
-    pub rank: WorkerRank,
-    /// Its depth is the rank's when a tier from `fastest` to `slowest` is used with all faster ones.
-    pub fastest: Tier,
-    /// The last tier of those.
-    pub slowest: Tier,
-}
-
 impl RunIndex {
-    /// An empty index with the given bounds, and the process's key in its hash tables.
+    /// Creates an empty index with the given limits and the process's key in its hash tables.
     #[must_use]
     pub fn new(limits: RunLimits) -> Self {
         Self::keyed(limits, HashKey::of_process())
     }
 
-    /// An empty index with the given bounds and a key of its own in its hash tables.
+    /// Creates an empty index with the given limits and a key of its own in its hash tables.
     #[must_use]
     pub fn keyed(limits: RunLimits, key: HashKey) -> Self {
         let published = Arc::new(Published::new(0, key));
@@ -213,79 +160,79 @@ impl RunIndex {
             writer,
             bytes_taken: AtomicUsize::new(0),
             bound: None,
-            twins_passed_over: AtomicU64::new(0),
+            twins_skipped: AtomicU64::new(0),
         }
     }
 
-    /// An empty index that takes no more than `bytes_max` bytes at any time, and forgets what is least
-    /// valuable for what is new (`docs/bounded-memory.md`).
+    /// Creates an empty index that takes at most `bytes_max` bytes at any time and evicts its least valuable blocks
+    /// for new ones (`docs/bounded-memory.md`).
     ///
-    /// What it forgets it treats as removed by the rank: its answers are those of an index that was told so.
+    /// An evicted block counts as removed by its rank: the answers equal those of an index that received the removal.
     ///
     /// # Errors
     ///
-    /// With less than [`INDEX_BYTES_MIN`].
+    /// [`MemoryTooSmall`] if `bytes_max` is less than [`INDEX_BYTES_MIN`].
     pub fn bounded(limits: RunLimits, bytes_max: usize) -> Result<Self, MemoryTooSmall> {
         if bytes_max < INDEX_BYTES_MIN {
             return Err(MemoryTooSmall(bytes_max));
         }
         let mut index = Self::new(limits);
-        let bound = Bound { counts: Arc::default(), touches: Arc::new(Touches::new()) };
-        bound.counts.bytes_max.store(bytes_max, Relaxed);
-        let bounded = Bounded::new(bytes_max, Arc::clone(&bound.counts), Arc::clone(&bound.touches));
+        let bound = Bound { counters: Arc::default(), use_samples: Arc::new(UseSamples::new()) };
+        bound.counters.bytes_max.store(bytes_max, Relaxed);
+        let bounded = Bounded::new(bytes_max, Arc::clone(&bound.counters), Arc::clone(&bound.use_samples));
         index.writer.get_mut().bind(bounded);
         index.bound = Some(bound);
         Ok(index)
     }
 
-    /// Registers a callback, run on the thread that stores, for all that a bounded index does not keep. Without a
-    /// bound it is never called.
-    pub fn on_forgotten(&self, on_forgotten: OnForgotten) {
-        self.writer.lock().on_forgotten(on_forgotten);
+    /// Registers a callback, run on the writer thread, for evicted and refused blocks. An index without a limit never
+    /// calls it.
+    pub fn on_evicted(&self, on_evicted: OnEvicted) {
+        self.writer.lock().on_evicted(on_evicted);
     }
 
-    /// Notes what a query has found, for a writer that chooses what to forget, and what it has passed over.
+    /// Records the use of the deepest run for the eviction policy, and the twins that the query skipped.
     #[inline]
-    fn note_use(&self, scratch: &Scratch) {
-        if scratch.branches.passed_over() > 0 {
-            self.twins_passed_over.fetch_add(scratch.branches.passed_over() as u64, Relaxed);
+    fn record_use(&self, scratch: &Scratch) {
+        if scratch.branches.twins_skipped() > 0 {
+            self.twins_skipped.fetch_add(scratch.branches.twins_skipped() as u64, Relaxed);
         }
         if let Some(bound) = &self.bound
             && let Some(step) = scratch.path.last()
         {
-            bound.touches.note(step.run);
+            bound.use_samples.record(step.run);
         }
     }
 
-    /// For the local hashes of a prompt's blocks, how many leading blocks each holder has. The fastest
-    /// form of a query; see [`RunMatches`].
+    /// Finds, for the local hashes of a prompt's blocks, how many leading blocks each holder has. The fastest form of
+    /// a query; see [`RunMatches`].
     pub fn find_depths(&self, query: &[LocalHash], matches: &mut RunMatches) {
         let published = self.published.load();
         let found = until_unchanged(&published, || find_depths(&published, query, &mut matches.scratch));
-        matches.settle(found);
-        self.note_use(&matches.scratch);
+        matches.record_result(found);
+        self.record_use(&matches.scratch);
     }
 
-    /// The `count` ranks that hold most of a prompt in `level` and faster tiers, deepest first. Costs the
-    /// way of the query and some of the holders of its last runs; for more than 64 as much as for all.
+    /// Finds the `count` ranks with the longest prefixes in `level` and faster tiers, deepest first. Costs the path
+    /// of the query and some of the holders of its last runs. Above 64 ranks it costs as much as the complete answer.
     pub fn find_top(&self, query: &[LocalHash], count: usize, level: Tier, matches: &mut RunMatches) {
         let published = self.published.load();
         let scratch = &mut matches.scratch;
         let found = until_unchanged(&published, || find_top(&published, query, (count, level), scratch));
-        matches.settle(found);
-        self.note_use(&matches.scratch);
+        matches.record_result(found);
+        self.record_use(&matches.scratch);
     }
 
-    /// What holders stand for. Costs the number of holders.
+    /// The rank and tiers of each holder. Costs the number of holders.
     #[must_use]
     pub fn holders(&self) -> RunHolders {
         let published = self.published.load();
         let found = until_unchanged(&published, || {
             let holders = (0..published.ranks.holder_count()).map(|holder| {
-                let meaning = published.ranks.meaning(Holder(holder as u32));
+                let assignment = published.ranks.assignment(Holder(holder as u32));
                 let level = |level: u8| Tier::ALL.get(usize::from(level)).copied();
-                let levels = level(meaning.first).zip(level(meaning.last)).filter(|_| meaning.is_somebody());
-                let rank = || published.ranks.rank(meaning.rank);
+                let levels = level(assignment.first).zip(level(assignment.last)).filter(|_| assignment.is_in_use());
+                let rank = || published.ranks.rank(assignment.rank);
                 levels.map(|(fastest, slowest)| RunHolder { rank: rank(), fastest, slowest })
             });
             Ok(holders.collect())
@@ -294,24 +241,27 @@ impl RunIndex {
         RunHolders { version, holders }
     }
 
-    /// What the index takes when nothing is left over ([`SharedIndex::maintain`]): finishes that, and waits for the writer.
+    /// Memory use after all maintenance ([`SharedIndex::maintain`]). Completes the maintenance and holds the writer's
+    /// mutex meanwhile.
     #[must_use]
     pub fn memory(&self) -> RunMemory {
         let mut writer = self.writer.lock();
-        writer.finish_leftover();
+        writer.finish_maintenance();
         while self.compact_if_sparse(&mut writer, usize::MAX, usize::MAX) {
-            writer.finish_leftover();
+            writer.finish_maintenance();
         }
         writer.memory()
     }
 
-    /// After most of the content has gone: memory that is never given back piece by piece, because a
-    /// reader may still look at it, is given back as a whole, by a copy of what is left. Starts or continues that copy by
-    /// about this many steps, each a block or a run, as far as ranks have no more than `waiting_max` waiting blocks, and says
-    /// whether there is more to do.
+    /// Continues compaction, and starts it when most of the content is gone. Readers may still read any record, so
+    /// the index never frees records one by one; compaction copies the remaining content and frees the old memory as
+    /// a whole.
+    ///
+    /// Processes about `steps` blocks or runs, and starts with no rank that has more than `waiting_max` waiting
+    /// blocks. Returns whether more work is left.
     fn compact_if_sparse(&self, writer: &mut Writer, steps: usize, waiting_max: usize) -> bool {
         if self.bound.is_some() {
-            // Two copies would not fit.
+            // Two copies would exceed the limit.
             return false;
         }
         let mut compaction = match writer.compaction.take() {
@@ -320,32 +270,32 @@ impl RunIndex {
                 let (used, taken) = writer.block_bytes();
                 if taken <= COMPACTED_BYTES_MIN
                     || used >= taken / COMPACTED_SHARE.1 * COMPACTED_SHARE.0
-                    || writer.has_leftover()
+                    || writer.has_maintenance()
                 {
                     return false;
                 }
                 Box::new(Compaction::new(writer))
             }
         };
-        if !compaction.go_on(writer, steps, waiting_max) {
+        if !compaction.advance(writer, steps, waiting_max) {
             writer.compaction = Some(compaction);
             return true;
         }
         let (published, compacted) = compaction.finish(writer);
         let index = std::mem::replace(writer, compacted);
         self.published.store(published);
-        writer.give_back(index);
+        writer.reclaim_index(index);
         true
     }
 }
 
-/// Runs that are visited for what is left over while the writer waits.
-const VISITED_AT_A_TURN: usize = 512;
-/// Matches whose tiers are looked at while the writer waits.
-const MATCHES_AT_A_TURN: usize = 64;
+/// Runs that one maintenance call visits.
+const VISITED_WITH_MAINTENANCE: usize = 512;
+/// Matches whose tiers one lock of the writer resolves.
+const MATCHES_PER_LOCK: usize = 64;
 
 thread_local! {
-    /// Memory that a thread's queries use again.
+    /// Buffers that the queries of a thread reuse.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -357,8 +307,8 @@ impl SharedIndex for RunIndex {
             compaction.follow(rank, event);
         }
         if applied.refused > 0 {
-            // A copy might have had room for what was refused.
-            writer.give_up_copy();
+            // The copy might have had room for the refused blocks, so it could differ.
+            writer.abandon_copy();
         }
         if matches!(event, BlockEvent::Removed { .. }) {
             self.compact_if_sparse(&mut writer, COPIED_WITH_EVENT, WAITING_LISTED_WITH_EVENT_MAX);
@@ -366,7 +316,7 @@ impl SharedIndex for RunIndex {
         applied
     }
 
-    /// Skipped while somebody else is writing.
+    /// Does nothing while another thread writes.
     fn prefetch(&self, rank: WorkerRank, event: &BlockEvent) {
         if let Some(mut writer) = self.writer.try_lock() {
             writer.prefetch(rank, event);
@@ -381,17 +331,17 @@ impl SharedIndex for RunIndex {
                 Ok(scores(&published, scratch))
             });
             let Some((found, _)) = found else { return MatchScores::default() };
-            self.note_use(scratch);
+            self.record_use(scratch);
             found
         })
     }
 
-    /// Waits for the writer if a match goes further in slower tiers; a few matches at a time, so that the writer
-    /// does not wait long either.
+    /// Takes the writer's mutex if a match is longer in slower tiers. Resolves a few matches at a time, so that the
+    /// writer is not blocked for long either.
     fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let in_device: Option<Vec<_>> = found.iter().map(tiers::in_device).collect();
         in_device.unwrap_or_else(|| {
-            let turns = found.chunks(MATCHES_AT_A_TURN);
+            let turns = found.chunks(MATCHES_PER_LOCK);
             turns.flat_map(|found| self.writer.lock().fastest_tiers(query, found)).collect()
         })
     }
@@ -422,18 +372,19 @@ impl SharedIndex for RunIndex {
                 self.clear_rank(rank);
             }
         }
-        // Some of its ranks may have nothing left that the index knows.
+        // Some ranks of the worker may be partial although the index holds none of their blocks.
         if let Some(bound) = &self.bound {
-            bound.counts.forget_worker(worker);
+            bound.counters.forget_worker(worker);
         }
     }
 
     fn maintain(&self) -> bool {
         let mut writer = self.writer.lock();
-        writer.do_leftover(VISITED_AT_A_TURN) || self.compact_if_sparse(&mut writer, COPIED_AT_A_TURN, usize::MAX)
+        writer.do_maintenance(VISITED_WITH_MAINTENANCE)
+            || self.compact_if_sparse(&mut writer, COPIED_WITH_MAINTENANCE, usize::MAX)
     }
 
-    /// While a change is being made, the figure from before it: it never waits for the writer.
+    /// Returns the figure from before the change while one is under way: it never blocks on the writer.
     fn memory_bytes(&self) -> Option<usize> {
         if let Some(writer) = self.writer.try_lock() {
             self.bytes_taken.store(writer.bytes_taken(), Relaxed);
@@ -441,8 +392,8 @@ impl SharedIndex for RunIndex {
         Some(self.bytes_taken.load(Relaxed))
     }
 
-    fn twins_passed_over(&self) -> u64 {
-        self.twins_passed_over.load(Relaxed)
+    fn twins_skipped(&self) -> u64 {
+        self.twins_skipped.load(Relaxed)
     }
 
     fn abandon(&self) {
@@ -452,46 +403,21 @@ impl SharedIndex for RunIndex {
     fn set_memory_max(&self, bytes_max: usize, spare_bytes: usize) {
         let Some(bound) = &self.bound else { return };
         let mut writer = self.writer.lock();
-        bound.counts.bytes_max.store(bytes_max, Relaxed);
+        bound.counters.bytes_max.store(bytes_max, Relaxed);
         if writer.fits(bytes_max) {
             writer.rebind(bytes_max);
             return;
         }
-        writer.forget_until_copy_fits(spare_bytes.min(bytes_max));
+        writer.evict_until_copy_fits(spare_bytes.min(bytes_max));
         let (published, mut compacted) = writer.compacted();
         compacted.bind(writer.unbind(bytes_max));
         *writer = compacted;
         self.published.store(published);
     }
 
-    fn memory_bound(&self) -> Option<MemoryBound> {
-        self.bound.as_ref().map(|bound| bound.counts.report())
+    fn memory_limit(&self) -> Option<MemoryLimit> {
+        self.bound.as_ref().map(|bound| bound.counters.report())
     }
-}
-
-/// Depths by holder as matches by rank.
-fn scores(published: &Published, found: &Scratch) -> MatchScores {
-    let mut ranks: Vec<RankMatch> = Vec::new();
-    // Ranks with several levels have several holders.
-    let mut levelled: FxHashMap<RankSlot, usize> = FxHashMap::default();
-    found.depths.for_each(|holder, depth| {
-        let meaning = published.ranks.meaning(holder);
-        if !meaning.is_somebody() {
-            return;
-        }
-        if meaning.answers_for_all() {
-            ranks.push(RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier([depth; 4]) });
-            return;
-        }
-        let at = *levelled.entry(meaning.rank).or_insert(ranks.len());
-        if at == ranks.len() {
-            ranks.push(RankMatch { rank: published.ranks.rank(meaning.rank), blocks: PerTier::default() });
-        }
-        for level in Tier::ALL.into_iter().filter(|&level| meaning.answers_for(level)) {
-            ranks[at].blocks[level] = depth;
-        }
-    });
-    MatchScores { ranks }
 }
 
 #[cfg(test)]
@@ -508,12 +434,12 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_an_abandoned_index_do_not_wait_for_a_change_that_panicked() {
+    fn queries_of_an_abandoned_index_return_after_a_writer_panicked() {
         let index = RunIndex::default();
         let (rank, event) = stored(1);
         index.apply(rank, &event);
         let published = index.published.load_full();
-        let change = || published.ranks.change(|_| panic!("a test asked for it"));
+        let change = || published.ranks.change(|_| panic!("panic of the test"));
         assert!(catch_unwind(AssertUnwindSafe(change)).is_err());
         assert_eq!(published.ranks.version(), None, "the change never ends");
         index.abandon();
@@ -527,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_known_while_a_change_is_made() {
+    fn memory_bytes_returns_the_last_figure_while_the_writer_is_locked() {
         let index = RunIndex::default();
         for (rank, event) in (1..100).map(stored) {
             index.apply(rank, &event);

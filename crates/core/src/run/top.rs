@@ -1,61 +1,63 @@
-//! The few holders with the deepest matches, without looking at all of them.
+//! The holders with the deepest matches, found without visiting all holders.
 //!
-//! Whoever holds something of the last run on a query's way is deeper than everybody else, so holders
-//! are collected from there upward until there are enough. In a run further up a holder may be short
-//! although it holds blocks further down; such runs are marked, and only against them is checked.
+//! A holder of the last run on a query's path is deeper than every holder that ends in a run above it. So the query
+//! collects holders from the last run upward until it has enough. In a run further up, a holder may end early
+//! although it holds blocks further down. Such runs carry a flag, and the query checks candidates against flagged
+//! runs only.
 
 use std::ops::ControlFlow;
 
-use super::find::{Changed, Way, check, find_depths, walk};
+use super::find::{Conflict, PathKind, check, find_depths, walk};
 use super::matches::{Scratch, Step};
 use super::published::Published;
 use super::published::holdings::Holder;
 use super::published::layout::Info;
 use crate::{LocalHash, Tier};
 
-/// Most holders that are collected from below: those that are there are looked through for each one more.
+/// Most holders that are collected from the deepest run upward. Each additional holder is compared with those
+/// collected before.
 const COLLECTED_MAX: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// Fills `top` with the `count` deepest holders of a level, deepest first; of equals, any.
+/// Fills `top` with the `count` deepest holders of a level, deepest first, in any order among equals.
 pub(super) fn find_top(
     published: &Published,
     query: &[LocalHash],
     (count, level): (usize, Tier),
     scratch: &mut Scratch,
-) -> Result<(), Changed> {
-    if count > COLLECTED_MAX || from_below(published, query, (count, level), scratch)? == Way::Branching {
+) -> Result<(), Conflict> {
+    if count > COLLECTED_MAX || from_deepest(published, query, (count, level), scratch)? == PathKind::Branching {
         find_depths(published, query, scratch)?;
         top_of(published, (count, level), scratch);
     }
     Ok(())
 }
 
-/// The same where the query has a single way.
-fn from_below(
+/// The same for a query with a single path.
+fn from_deepest(
     published: &Published,
     query: &[LocalHash],
     (count, level): (usize, Tier),
     scratch: &mut Scratch,
-) -> Result<Way, Changed> {
+) -> Result<PathKind, Conflict> {
     let generation = published.edges.generation();
     let Scratch { path, top, branches, .. } = scratch;
     top.clear();
     branches.clear();
-    let way = walk(published, generation, query, path, |_, _| {})?;
-    if way == Way::Single {
+    let kind = walk(published, generation, query, path, |_, _| {})?;
+    if kind == PathKind::Single {
         for (at, step) in path.iter().enumerate().rev() {
             if top.len() >= count {
                 break;
             }
-            collect(published, &path[..at], step, (count, level), top);
+            collect_holders(published, &path[..at], step, (count, level), top);
         }
     }
     check(published, generation, path)?;
-    Ok(way)
+    Ok(kind)
 }
 
-/// Adds the holders of one run that are not there yet, the deepest first, as far as there is room.
-fn collect(
+/// Adds new holders of one run, deepest first, up to `count` in total.
+fn collect_holders(
     published: &Published,
     above: &[Step],
     step: &Step,
@@ -63,12 +65,12 @@ fn collect(
     top: &mut Vec<(Holder, u32)>,
 ) {
     let deeper = top.len();
-    // What looks like a holder may be anything while the run is being changed; and a holder that fills
-    // its ends in does not stand for anybody yet.
+    // A reader may see an arbitrary number as a holder while the run changes. A holder whose ends are still being
+    // filled in has no assignment yet.
     let holders = published.ranks.holder_count();
     published.run(step.run).holdings().each_beyond(|holder, end| {
         let wanted = (holder.0 as usize) < holders
-            && published.ranks.meaning(holder).answers_for(level)
+            && published.ranks.assignment(holder).covers_level(level)
             && top.iter().all(|&(other, _)| other != holder)
             && above
                 .iter()
@@ -76,7 +78,7 @@ fn collect(
                 .all(|step| u32::from(published.run(step.run).holdings().end(holder)) >= step.matched);
         if wanted {
             let depth = step.base + step.matched.min(end.into());
-            // From behind: most are as deep as the last.
+            // Searched from the back: most holders are as deep as the last one.
             let at =
                 top[deeper..].iter().rposition(|&(_, other)| other >= depth).map_or(deeper, |last| deeper + last + 1);
             top.truncate(count - 1);
@@ -92,12 +94,12 @@ fn collect(
     });
 }
 
-/// The same from depths that are known already.
+/// The same from complete depths.
 fn top_of(published: &Published, (count, level): (usize, Tier), scratch: &mut Scratch) {
     let Scratch { depths, top, .. } = scratch;
     top.clear();
     depths.for_each(|holder, depth| {
-        if published.ranks.meaning(holder).answers_for(level) {
+        if published.ranks.assignment(holder).covers_level(level) {
             top.push((holder, depth));
         }
     });

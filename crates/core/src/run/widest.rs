@@ -1,6 +1,6 @@
-//! Vector code for the processor that it runs on.
+//! Vector code for the processor on which the program runs.
 
-/// Runs `work` compiled for the widest vectors that this processor has. All that it calls must be inlined.
+/// Runs `work` compiled for the widest vectors of this processor. Everything that `work` calls must be inlined.
 #[inline]
 pub(super) fn widest<T>(work: impl FnOnce() -> T) -> T {
     struct Work<F>(F);

@@ -1,13 +1,13 @@
-//! Any bytes as a stream of events and queries, played to the run index and to the oracle in lockstep.
+//! Arbitrary bytes as a stream of events and queries, applied to the run index and to the oracle in lockstep.
 //!
 //! ```text
-//!  stream: bound of removed blocks, or none (8) | steps
-//!  step:   what (8) | worker (8) | arguments
-//!  prompt: family (8) | where it leaves the family's common chain (8) | blocks (8)
+//!  stream: limit of removed blocks, or none (8) | steps
+//!  step:   kind (8) | worker (8) | arguments
+//!  prompt: family (8) | branching point in the family's common chain (8) | blocks (8)
 //! ```
 //!
-//! Bytes are cut down to what makes sense, so that nearly every stream does something: sixteen workers,
-//! more than a run's header has room for, and prompts of up to 48 blocks. Missing bytes end the stream.
+//! Bytes are reduced to useful ranges, so that nearly every stream has an effect: sixteen workers, more
+//! than a run's header has room for, and prompts of up to 48 blocks. Missing bytes end the stream.
 
 #[path = "top.rs"]
 mod top;
@@ -26,13 +26,13 @@ use top::check_top;
 const WORKERS: u8 = 16;
 const PROMPT_BLOCKS_MAX: u8 = 48;
 
-/// What the next bytes say.
+/// A step of a stream.
 enum Step {
     Event(WorkerRank, BlockEvent),
     Query(Vec<LocalHash>, usize, Tier),
 }
 
-/// Plays the bytes; panics where the run index is not what the oracle is.
+/// Applies the bytes; panics if the run index differs from the oracle.
 pub(crate) fn play(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let (index, oracle) = (RunIndex::new(bytes.limits()), Locked::<Oracle>::default());
@@ -57,7 +57,7 @@ pub(crate) fn play(bytes: &[u8]) {
     for rank in oracle.ranks() {
         index.clear_rank(rank);
     }
-    assert_eq!((index.memory().runs, index.memory().domains), (0, 0), "nothing is kept of what has gone");
+    assert_eq!((index.memory().runs, index.memory().domains), (0, 0), "no run remains after all blocks are removed");
 }
 
 fn check_query(index: &RunIndex, oracle: &dyn SharedIndex, query: &[LocalHash], which: (usize, Tier)) {
@@ -82,7 +82,7 @@ fn held(index: &dyn SharedIndex, rank: WorkerRank) -> Vec<HeldBlock> {
     held
 }
 
-/// The bytes that are left.
+/// The remaining bytes.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -92,7 +92,7 @@ impl Bytes<'_> {
         Some(first)
     }
 
-    /// Half of all streams meet the bound of removed blocks.
+    /// Half of all streams reach the limit of removed blocks.
     fn limits(&mut self) -> RunLimits {
         let limits = RunLimits::default();
         match self.next() {
@@ -107,8 +107,8 @@ impl Bytes<'_> {
         let event = match what % 16 {
             0..=4 => self.stored(worker, tier)?,
             5..=7 => self.removed(worker, tier)?,
-            8 => BlockEvent::Removed { tier, blocks: vec![self.name(worker)?], copies: RemovedCopies::One },
-            9 => BlockEvent::Copied { tier, blocks: vec![self.name(worker)?, self.name(worker)?] },
+            8 => BlockEvent::Removed { tier, blocks: vec![self.sequence(worker)?], copies: RemovedCopies::One },
+            9 => BlockEvent::Copied { tier, blocks: vec![self.sequence(worker)?, self.sequence(worker)?] },
             10 => BlockEvent::Cleared,
             11 => self.contradiction(tier)?,
             _ => {
@@ -121,7 +121,7 @@ impl Bytes<'_> {
 
     fn prompt(&mut self) -> Option<Vec<LocalHash>> {
         let (family, leaves_at, blocks) = (self.next()? % 3, self.next()?, self.next()? % PROMPT_BLOCKS_MAX + 1);
-        // Few places to leave, and two ways to go on from each.
+        // Few branching points, with two continuations each.
         let (own, leaves_at) = (leaves_at % 2 + 1, leaves_at / 2 % 8 * 5);
         let content = |at: u8| u64::from(at) | if at < leaves_at { 0 } else { u64::from(own) << 8 };
         Some((0..blocks).map(|at| LocalHash(u64::from(family) << 16 | content(at))).collect())
@@ -129,28 +129,29 @@ impl Bytes<'_> {
 
     fn stored(&mut self, worker: u8, tier: Tier) -> Option<BlockEvent> {
         let (locals, from) = (self.prompt()?, self.next()?);
-        let names = names(worker, &locals);
+        let sequences = sequences(worker, &locals);
         // Half of all stores start in the middle.
         let from = if from.is_multiple_of(2) { 0 } else { usize::from(from / 2) % locals.len() };
-        let parent = from.checked_sub(1).map(|at| names[at]);
-        let blocks = (from..locals.len()).map(|at| Block { sequence: names[at], local: locals[at] }).collect();
+        let parent = from.checked_sub(1).map(|at| sequences[at]);
+        let blocks = (from..locals.len()).map(|at| Block { sequence: sequences[at], local: locals[at] }).collect();
         Some(BlockEvent::Stored { tier, parent, blocks, copies: 1 })
     }
 
     /// Blocks of a prompt, last first.
     fn removed(&mut self, worker: u8, tier: Tier) -> Option<BlockEvent> {
-        let names = names(worker, &self.prompt()?);
-        let (from, count) = (usize::from(self.next()?) % names.len(), usize::from(self.next()?) + 1);
-        let blocks = names[from..names.len().min(from + count)].iter().rev().copied().collect();
+        let sequences = sequences(worker, &self.prompt()?);
+        let (from, count) = (usize::from(self.next()?) % sequences.len(), usize::from(self.next()?) + 1);
+        let blocks = sequences[from..sequences.len().min(from + count)].iter().rev().copied().collect();
         Some(BlockEvent::Removed { tier, blocks, copies: RemovedCopies::All })
     }
 
-    fn name(&mut self, worker: u8) -> Option<SequenceHash> {
-        let names = names(worker, &self.prompt()?);
-        Some(names[usize::from(self.next()?) % names.len()])
+    fn sequence(&mut self, worker: u8) -> Option<SequenceHash> {
+        let sequences = sequences(worker, &self.prompt()?);
+        Some(sequences[usize::from(self.next()?) % sequences.len()])
     }
 
-    /// What no sane engine sends: few names, which change their meaning and follow each other in circles.
+    /// Contradictions that no correct engine publishes: few sequence hashes, which are redefined and follow each
+    /// other in circles.
     fn contradiction(&mut self, tier: Tier) -> Option<BlockEvent> {
         let (parent, first, second) = (self.next()?, self.next()?, self.next()?);
         let block = |byte: u8| Block {
@@ -166,8 +167,8 @@ fn rank(worker: u8) -> WorkerRank {
     WorkerRank { worker: WorkerId(u64::from(worker / 2)), dp_rank: DpRank(u32::from(worker % 2)) }
 }
 
-/// One worker of four has a hash seed of its own.
-fn names(worker: u8, locals: &[LocalHash]) -> Vec<SequenceHash> {
+/// One worker of four has a private hash seed.
+fn sequences(worker: u8, locals: &[LocalHash]) -> Vec<SequenceHash> {
     let seed = if worker % 4 == 3 { u64::from(worker) << 40 } else { 0 };
-    sequence_hashes(locals).map(|name| SequenceHash(name.0 ^ seed)).collect()
+    sequence_hashes(locals).map(|sequence| SequenceHash(sequence.0 ^ seed)).collect()
 }

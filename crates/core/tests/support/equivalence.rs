@@ -1,7 +1,7 @@
 //! The check that an index answers as the oracle does.
 
 use flash_indexer_core::oracle::Oracle;
-use flash_indexer_core::{Applied, BlockEvent, EVENTS_AHEAD, LocalHash, Locked, RemovedCopies, SharedIndex};
+use flash_indexer_core::{Applied, BlockEvent, PREFETCH_DISTANCE, LocalHash, Locked, RemovedCopies, SharedIndex};
 use proptest::prelude::*;
 
 use crate::support::{Step, check_equal, restore};
@@ -16,7 +16,7 @@ pub(crate) fn check_index(
     let (index, oracle) = (build(), Locked::<Oracle>::default());
     for (at, step) in steps.iter().enumerate() {
         // A prefetch changes no answer, whatever is applied before its event.
-        if let Some(Step::Event(rank, event)) = steps.get(at + EVENTS_AHEAD) {
+        if let Some(Step::Event(rank, event)) = steps.get(at + PREFETCH_DISTANCE) {
             index.prefetch(*rank, event);
         }
         let (applied, expected) = (step.apply(&*index), step.apply(&oracle));

@@ -1,7 +1,7 @@
 //! Random streams of ranks with several cache groups, and the comparison of an index with the brute-force rule.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, Reach, SecondaryGroup};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, AttentionWindow, SecondaryGroup};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
     BlockEvent, DpRank, LocalHash, MatchScores, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
@@ -35,20 +35,20 @@ pub(crate) fn any_stream() -> impl Strategy<Value = Vec<GroupedStep>> {
 }
 
 fn group() -> impl Strategy<Value = SecondaryGroup> {
-    let reach = |id| match id {
-        0 => Reach::LastBlocks(1),
-        1 => Reach::LastBlocks(2),
-        _ => Reach::Whole,
+    let window = |id| match id {
+        0 => AttentionWindow::LastBlocks(1),
+        1 => AttentionWindow::LastBlocks(2),
+        _ => AttentionWindow::Full,
     };
-    let usual = (0..3u32).prop_map(move |id| (id, reach(id)));
-    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, Reach::LastBlocks(blocks)));
-    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, reach)| SecondaryGroup { id: GroupId(id), reach })
+    let usual = (0..3u32).prop_map(move |id| (id, window(id)));
+    let changed = (0..3u32, 0..4u32).prop_map(|(id, blocks)| (id, AttentionWindow::LastBlocks(blocks)));
+    prop_oneof![9 => usual, 1 => changed].prop_map(|(id, window)| SecondaryGroup { id: GroupId(id), window })
 }
 
 /// Names of blocks of a chain, or any names.
 fn named(rank: WorkerRank) -> impl Strategy<Value = Vec<SequenceHash>> {
     let of_chain = support::path().prop_flat_map(move |path| {
-        let names = support::names(rank, &path);
+        let names = support::sequences(rank, &path);
         let count = names.len();
         prop_oneof![Just(names.clone()), subsequence(names, 0..=count)]
     });

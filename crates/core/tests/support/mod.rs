@@ -1,5 +1,4 @@
-//! Random event streams in a small world, so that everything that can meet does, and the comparison
-//! of what indexes make of them.
+//! Random event streams over small domains, so that all interactions occur, and comparisons of indexes.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use flash_indexer_core::hashing::sequence_hashes;
@@ -10,7 +9,7 @@ use flash_indexer_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// So many cases, or more if `PROPTEST_CASES` asks for more.
+/// A configuration of `cases` cases, or of `PROPTEST_CASES` if that is larger.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let config = ProptestConfig::default();
     let is_asked_for = std::env::var_os("PROPTEST_CASES").is_some();
@@ -37,7 +36,7 @@ impl Step {
     }
 }
 
-/// Everything that can be asked of an index is answered as another one answers it.
+/// Compares all answers of two indexes.
 pub(crate) fn check_equal(
     index: &dyn SharedIndex,
     expected: &dyn SharedIndex,
@@ -55,7 +54,7 @@ pub(crate) fn check_equal(
     check_equal_state(index, expected)
 }
 
-/// Two indexes hold the same.
+/// Compares the blocks that two indexes hold.
 pub(crate) fn check_equal_state(index: &dyn SharedIndex, expected: &dyn SharedIndex) -> Result<(), TestCaseError> {
     prop_assert_eq!(ranks(index), ranks(expected));
     for rank in expected.ranks() {
@@ -78,7 +77,7 @@ fn ranks(index: &dyn SharedIndex) -> Vec<WorkerRank> {
     ranks
 }
 
-/// Feeds one index with another one's dump.
+/// Applies the dump of one index to another.
 pub(crate) fn restore(from: &dyn SharedIndex, to: &dyn SharedIndex) {
     for rank in from.ranks() {
         for event in from.dump(rank) {
@@ -87,7 +86,7 @@ pub(crate) fn restore(from: &dyn SharedIndex, to: &dyn SharedIndex) {
     }
 }
 
-/// Paths of a query or a chain: local hashes over a tiny alphabet repeat in many places.
+/// Paths of a query or a chain: local hashes over a tiny alphabet repeat in many positions.
 pub(crate) fn path() -> impl Strategy<Value = Vec<LocalHash>> {
     vec((0..3u64).prop_map(LocalHash), 1..7)
 }
@@ -102,7 +101,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![33 => consistent_step(), 6 => contradiction]
 }
 
-/// A step of a stream in which every name means one prefix, and every prefix of a rank has one name.
+/// A step of a stream in which every sequence hash identifies one prefix, and every prefix of a rank has one sequence
+/// hash.
 pub(crate) fn consistent_step() -> impl Strategy<Value = Step> {
     let event = |strategy: BoxedStrategy<BlockEvent>| {
         (rank(), strategy).prop_map(|(rank, event)| Step::Event(rank, event)).boxed()
@@ -126,41 +126,41 @@ pub(crate) fn tier() -> impl Strategy<Value = Tier> {
     prop_oneof![4 => Just(Tier::Device), 2 => Just(Tier::Host), 1 => Just(Tier::Disk), 1 => Just(Tier::External)]
 }
 
-/// Names of a path's blocks: one worker has a hash seed of its own, the others share one.
-pub(crate) fn names(rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHash> {
+/// Sequence hashes of a path's blocks: one worker has a private hash seed, the others share one.
+pub(crate) fn sequences(rank: WorkerRank, path: &[LocalHash]) -> Vec<SequenceHash> {
     let seed = rank.worker.0;
     sequence_hashes(path).map(|hash| SequenceHash(hash.0.wrapping_add(seed * 1000))).collect()
 }
 
-/// What a real engine sends: part of a chain, hashes following from content. Starting in the middle
-/// it makes holes and unknown parents.
+/// Events of a correct engine: part of a chain whose sequence hashes follow from its content. A part that starts in
+/// the middle makes gaps and unknown parents.
 fn chained() -> impl Strategy<Value = Step> {
     (rank(), tier(), path(), 0..3usize, copies()).prop_map(|(rank, tier, path, from, copies)| {
-        let names = names(rank, &path);
+        let sequences = sequences(rank, &path);
         let from = from.min(path.len() - 1);
-        let parent = from.checked_sub(1).map(|at| names[at]);
-        let blocks = (from..path.len()).map(|at| Block { sequence: names[at], local: path[at] }).collect();
+        let parent = from.checked_sub(1).map(|at| sequences[at]);
+        let blocks = (from..path.len()).map(|at| Block { sequence: sequences[at], local: path[at] }).collect();
         Step::Event(rank, BlockEvent::Stored { tier, parent, blocks, copies })
     })
 }
 
 fn removed_from_a_chain() -> impl Strategy<Value = Step> {
     (rank(), tier(), path(), 0..6usize, removed_copies()).prop_map(|(rank, tier, path, from, copies)| {
-        let names = names(rank, &path);
-        let blocks = names[from.min(path.len() - 1)..].iter().rev().copied().collect();
+        let sequences = sequences(rank, &path);
+        let blocks = sequences[from.min(path.len() - 1)..].iter().rev().copied().collect();
         Step::Event(rank, BlockEvent::Removed { tier, blocks, copies })
     })
 }
 
-/// What no sane engine sends: few hashes, so that they change their meaning, follow each other in
-/// circles, and name one place twice.
+/// Contradictions that no correct engine publishes: few sequence hashes, which are redefined, follow each other in
+/// circles, and give one prefix two hashes.
 fn contradicting() -> impl Strategy<Value = BlockEvent> {
     let block = (any_hash(), 0..3u64).prop_map(|(sequence, local)| Block { sequence, local: LocalHash(local) });
     (tier(), proptest::option::of(any_hash()), vec(block, 1..4), copies())
         .prop_map(|(tier, parent, blocks, copies)| BlockEvent::Stored { tier, parent, blocks, copies })
 }
 
-/// One of a few hashes; small ones are also names of single-block chains.
+/// One of a few sequence hashes; small ones also identify chains of one block.
 pub(crate) fn any_hash() -> impl Strategy<Value = SequenceHash> {
     (0..8u64).prop_map(SequenceHash)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, RankEvent, Reach, SecondaryGroup};
+use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, RankEvent, AttentionWindow, SecondaryGroup};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
@@ -127,7 +127,7 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     let shared = a.register(rank(1));
     shared.apply(&RankEvent::Indexed(stored(&long, Tier::Device)));
     b.wait_for_depth(&long, rank(1), 10);
-    let group = SecondaryGroup { id: GroupId(1), reach: Reach::LastBlocks(2) };
+    let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
     let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
     b.wait_until("it is withheld", &long, |depths| depths.is_empty());

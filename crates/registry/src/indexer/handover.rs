@@ -108,7 +108,7 @@ impl Indexer {
             let model = Arc::clone(model);
             // The writer waits for this: what is made of it is made elsewhere.
             self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move |place| {
-                (place, model.index().held(rank), model.index().further_stores(rank), model.is_partial(rank))
+                (place, model.index().held(rank), model.index().secondary_stores(rank), model.is_partial(rank))
             })
         });
         match read {
@@ -128,7 +128,7 @@ impl Indexer {
                 dp_rank,
                 position: None,
                 events: model.index().dump(rank),
-                further: model.index().further_stores(rank),
+                further: model.index().secondary_stores(rank),
                 named_groups: Some(Vec::new()),
                 salts: KeyedMap::default(),
                 contents: None,

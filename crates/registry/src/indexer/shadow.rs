@@ -150,7 +150,7 @@ impl Shadow {
     /// Whether a rank of the original is known to have several cache groups.
     fn has_groups(&self, dp_rank: DpRank) -> bool {
         let original = self.replaced.get(&dp_rank).map(|listener| WorkerRank { worker: listener.worker, dp_rank });
-        original.is_some_and(|rank| !self.model.index().further_stores(rank).is_empty())
+        original.is_some_and(|rank| !self.model.index().secondary_stores(rank).is_empty())
     }
 
     fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {

@@ -75,7 +75,7 @@ impl Indexer {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
             move |ResumePoint { position, decoder_state }| {
-                let further = model.index().further_stores(of);
+                let further = model.index().secondary_stores(of);
                 let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &further));
                 // It may have become so while the message was waited for.
                 (!model.is_partial(of)).then(|| (position, (tally(&model.index().held(of)), groups)))

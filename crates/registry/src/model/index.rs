@@ -48,7 +48,7 @@ impl ReplaceableIndex {
         if !Arc::ptr_eq(&self.current.load(), failed) {
             return false;
         }
-        let bounded = failed.memory_bound().map(|bound| RunIndex::bounded(RunLimits::default(), bound.bytes_max));
+        let bounded = failed.memory_limit().map(|bound| RunIndex::bounded(RunLimits::default(), bound.bytes_max));
         let empty = bounded.map_or_else(RunIndex::default, |bounded| bounded.expect("the failed index had this bound"));
         // Before and after: a restore that begins or ends between the two finds another generation as well.
         self.generation.fetch_add(1, AcqRel);

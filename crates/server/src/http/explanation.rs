@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::groups::Reach;
+use flash_indexer_core::groups::AttentionWindow;
 use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_wire::Forgotten;
 use serde::Serialize;
@@ -342,7 +342,7 @@ impl CutOff {
         };
         let groups = lack.groups.into_iter().map(|lacking| ShownGroup {
             group: lacking.group.id.0,
-            needs: lacking.group.reach.into(),
+            needs: lacking.group.window.into(),
             missing_blocks: lacking.missing_count,
             missing: lacking.missing.into_iter().map(missing).collect(),
         });
@@ -356,10 +356,10 @@ const POSITIONS_SHOWN_MAX: usize = 8;
 /// What groups lack, in a sentence.
 fn shown_lack(lack: &GroupShortfall) -> String {
     let group = |LimitingGroup { group, missing_count, missing }: &LimitingGroup| {
-        let needs = match group.reach {
-            Reach::Whole => "all of them".to_owned(),
-            Reach::LastBlocks(1) => "the last one".to_owned(),
-            Reach::LastBlocks(blocks) => format!("the last {blocks}"),
+        let needs = match group.window {
+            AttentionWindow::Full => "all of them".to_owned(),
+            AttentionWindow::LastBlocks(1) => "the last one".to_owned(),
+            AttentionWindow::LastBlocks(blocks) => format!("the last {blocks}"),
         };
         let positions = missing.iter().take(POSITIONS_SHOWN_MAX).map(|missing| missing.position.to_string());
         let more = if missing.len() > POSITIONS_SHOWN_MAX { ", …" } else { "" };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::{MemoryBound, PerTier, RankSize, Tier};
+use flash_indexer_core::{MemoryLimit, PerTier, RankSize, Tier};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -77,9 +77,9 @@ pub struct ModelState {
     /// What the index takes, if it can tell.
     pub bytes: Option<usize>,
     /// What bounds that, if anything does.
-    pub bound: Option<MemoryBound>,
+    pub bound: Option<MemoryLimit>,
     /// Names of one prompt in one rank that queries did not follow.
-    pub twins_passed_over: u64,
+    pub twins_skipped: u64,
     /// Counters that end with the model.
     pub counts: ModelCounts,
 }
@@ -191,10 +191,10 @@ impl State {
 
     fn encode_bounds(&self, families: &mut Families<'_>) -> fmt::Result {
         let bounded = || self.models.iter().filter_map(|model| Some((model.labels(), model.bound.as_ref()?)));
-        let gauges = |of: fn(&MemoryBound) -> usize| {
+        let gauges = |of: fn(&MemoryLimit) -> usize| {
             bounded().map(move |(labels, bound)| (labels, ConstGauge::new(of(bound) as i64))).collect::<Vec<_>>()
         };
-        let counters = |of: fn(&MemoryBound) -> u64| {
+        let counters = |of: fn(&MemoryLimit) -> u64| {
             bounded().map(move |(labels, bound)| (labels, ConstCounter::new(of(bound)))).collect::<Vec<_>>()
         };
         let help = "What a bounded index may take";
@@ -204,7 +204,7 @@ impl State {
         let help = "Ranks that hold more than their bounded index knows";
         families.add("partial_ranks", help, None, gauges(|bound| bound.partial_ranks.len()))?;
         let help = "Blocks that a bounded index forgot to keep within its bound, once for each rank";
-        families.add("forgotten_blocks", help, None, counters(|bound| bound.forgotten_blocks))?;
+        families.add("forgotten_blocks", help, None, counters(|bound| bound.evicted_blocks))?;
         let help = "Stored blocks that a bounded index did not take in";
         families.add("refused_blocks", help, None, counters(|bound| bound.refused_blocks))
     }
@@ -217,7 +217,7 @@ impl State {
                 .collect::<Vec<_>>()
         };
         families.add("queries", "Queries answered", None, by_model(|counts| counts.queries.get()))?;
-        let twins = self.models.iter().map(|model| (model.labels(), ConstCounter::new(model.twins_passed_over)));
+        let twins = self.models.iter().map(|model| (model.labels(), ConstCounter::new(model.twins_skipped)));
         let help = "Names of a prompt that queries passed over because one rank has too many";
         families.add("twins_passed_over", help, None, twins)?;
         let help = "Blocks that queries asked for";

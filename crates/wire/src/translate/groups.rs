@@ -1,6 +1,6 @@
 //! Which cache groups a rank has, and what each is to an index.
 
-use flash_indexer_core::groups::{GROUPS_MAX, GroupId, Reach, SecondaryGroup};
+use flash_indexer_core::groups::{GROUPS_MAX, GroupId, AttentionWindow, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 
@@ -32,7 +32,7 @@ pub enum GroupRole {
     /// It tells what blocks contain, and is indexed.
     Indexed,
     /// It is told by names, and limits what is usable.
-    Further(Reach),
+    Further(AttentionWindow),
     /// Nobody knows what it must hold for a prefix to be usable.
     SetAside,
 }
@@ -124,7 +124,7 @@ impl Groups {
 
     fn further(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<SecondaryGroup>, Unusable> {
         match self.roles.get(&idx) {
-            Some(&GroupRole::Further(reach)) => Ok(Some(SecondaryGroup { id: GroupId(idx), reach })),
+            Some(&GroupRole::Further(reach)) => Ok(Some(SecondaryGroup { id: GroupId(idx), window: reach })),
             _ => {
                 let kind = group.kind.unwrap_or("of unknown kind").chars().take(GROUP_KIND_CHARS_MAX).collect();
                 Err(Unusable::HybridGroup { group: idx, kind })
@@ -136,13 +136,13 @@ impl Groups {
         match (kind, window) {
             (kind, _) if FULL_ATTENTION.contains(&kind) => match self.indexed.is_none_or(|indexed| indexed == idx) {
                 true => GroupRole::Indexed,
-                false => GroupRole::Further(Reach::Whole),
+                false => GroupRole::Further(AttentionWindow::Full),
             },
             ("sliding_window" | "sliding_window_mla", Some(tokens)) => {
-                GroupRole::Further(Reach::sliding_window(tokens, block_size))
+                GroupRole::Further(AttentionWindow::sliding_window(tokens, block_size))
             }
             // A recurrent state stands for all that was before it.
-            ("mamba", _) => GroupRole::Further(Reach::LastBlocks(1)),
+            ("mamba", _) => GroupRole::Further(AttentionWindow::LastBlocks(1)),
             // Chunks of unknown size, caches that no other request can use, and kinds to come.
             _ => GroupRole::SetAside,
         }

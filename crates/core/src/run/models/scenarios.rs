@@ -1,7 +1,7 @@
-//! What happens beside the reader, one kind of change a test. In models runs have room for eight blocks,
-//! headers for two holders, and the first table of edges for two.
+//! One model for each kind of concurrent change. In models runs have room for eight blocks, headers for two holders,
+//! and the first edge table for two edges.
 
-use super::{Model, clears, evicts, name, rank, renames, stores, stores_as};
+use super::{Model, clears, evicts, rank, renames, sequence, stores, stores_as};
 use crate::run::RunLimits;
 use crate::{BlockEvent, RemovedCopies, Tier};
 
@@ -11,25 +11,25 @@ fn a_run_grows() {
 }
 
 #[test]
-fn a_chain_goes_on_in_another_run() {
+fn a_chain_continues_in_another_run() {
     Model::new("abcdefghij", &[stores(1, "", "abcdefg")], &[stores(1, "abcdefg", "hij")]).check();
 }
 
 #[test]
-fn a_run_lies_in_memory_that_is_new() {
-    // No run of its size was there before.
+fn a_run_is_published_in_a_new_bucket() {
+    // No run of this size existed before.
     Model::new("abc", &[stores(1, "", "z")], &[stores(1, "", "abcdefghi")]).check();
 }
 
 #[test]
-fn a_tail_is_replaced() {
-    // Truncation, and other content at the same places.
+fn a_rank_replaces_the_tail_of_a_run() {
+    // Truncation, and then other content at the same positions.
     Model::new("abcd", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
     Model::new("abxy", &[stores(1, "", "abcd")], &[evicts(1, "abcd", 2), stores(1, "ab", "xy")]).check();
 }
 
 #[test]
-fn a_tail_is_replaced_by_another_rank() {
+fn another_rank_replaces_the_tail_of_a_run() {
     let before = [stores(1, "", "abcd"), stores(2, "", "ab")];
     Model::new("abcd", &before, &[evicts(1, "abcd", 2), stores(2, "ab", "xy")]).check();
     let before = [&before[..], &[evicts(1, "abcd", 2)]].concat();
@@ -37,41 +37,40 @@ fn a_tail_is_replaced_by_another_rank() {
 }
 
 #[test]
-fn a_section_is_replaced() {
-    // Sections have two blocks here: fingerprints tell of "ab" and "cd" what "xy" makes untrue.
+fn a_rank_replaces_a_fingerprinted_section() {
+    // Sections have two blocks here: the fingerprints of "ab" and "cd" become stale with "xy".
     Model::new("abcdef", &[stores(1, "", "abcdef")], &[evicts(1, "abcdef", 4), stores(1, "ab", "xyef")]).check();
     Model::new("abxyef", &[stores(1, "", "abcdef")], &[evicts(1, "abcdef", 4), stores(1, "ab", "xyef")]).check();
-    // And block by block.
+    // The same block by block.
     Model::new("abxyz", &[stores(1, "", "abx")], &[stores(1, "abx", "y"), stores(1, "abxy", "z")]).check();
 }
 
 #[test]
-fn a_record_is_used_again() {
-    // The rank itself stays, so that the run is all that changes.
+fn a_freed_record_is_reused() {
+    // The rank itself stays, so that only the run changes.
     let before = [stores(1, "", "z"), stores(1, "", "ab")];
     Model::new("ab", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
     Model::new("cd", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
-    // Half of what the run was and half of what it becomes.
+    // Half of the old run's content and half of the new one's.
     Model::new("ad", &before, &[evicts(1, "ab", 2), stores(1, "", "cd")]).check();
 }
 
 #[test]
-fn a_prefix_comes_back_in_another_record() {
-    let beside = [evicts(1, "ab", 2), stores(1, "", "cd"), stores(1, "", "ab")];
-    Model::new("ab", &[stores(1, "", "z"), stores(1, "", "ab")], &beside).check();
+fn a_prefix_returns_in_another_record() {
+    let concurrent = [evicts(1, "ab", 2), stores(1, "", "cd"), stores(1, "", "ab")];
+    Model::new("ab", &[stores(1, "", "z"), stores(1, "", "ab")], &concurrent).check();
 }
 
 #[test]
-fn holders_get_a_list_or_an_array() {
+fn holdings_change_from_inline_to_list_to_array() {
     let two = [stores(1, "", "abc"), stores(2, "", "ab")];
     Model::new("abc", &two, &[stores(3, "", "ab")]).check();
     let others = [stores(4, "", "z"), stores(5, "", "z"), stores(6, "", "z"), stores(3, "", "z")];
     Model::new("abc", &[&two[..], &others].concat(), &[stores(3, "", "ab")]).check();
 }
 
-/// "abc" with a list that is full, which a ninth holder makes an array, and "x", which gets the list's
-/// memory for its third.
-fn a_list_changes_its_owner(query: &str) -> Model {
+/// "abc" has a full list, which a ninth holder turns into an array. "x" gets the list's memory for its third holder.
+fn model_of_reused_list_memory(query: &str) -> Model {
     let others = (1..=9).map(|worker| stores(worker, "", "z"));
     let abc = (1..=8).map(|worker| stores(worker, "", "abc"));
     let x = [stores(1, "", "x"), stores(2, "", "x")];
@@ -80,94 +79,94 @@ fn a_list_changes_its_owner(query: &str) -> Model {
 }
 
 #[test]
-fn the_memory_of_holders_is_used_again() {
-    a_list_changes_its_owner("abc").check();
-    a_list_changes_its_owner("x").check();
+fn freed_list_memory_is_reused() {
+    model_of_reused_list_memory("abc").check();
+    model_of_reused_list_memory("x").check();
 }
 
 #[test]
-fn slots_of_holders_are_used_again() {
+fn inline_holder_slots_are_reused() {
     let others = [1, 2, 3].map(|worker| stores(worker, "", "z"));
     let before = [&others[..], &[stores(1, "", "a"), stores(2, "", "a")]].concat();
-    let beside = [evicts(1, "a", 1), stores(3, "", "a"), evicts(2, "a", 1), stores(1, "", "a")];
-    Model::new("a", &before, &beside).check();
-    // The header still has the ends from before its holders got an array.
+    let concurrent = [evicts(1, "a", 1), stores(3, "", "a"), evicts(2, "a", 1), stores(1, "", "a")];
+    Model::new("a", &before, &concurrent).check();
+    // The header still contains the ends from before the holdings became an array.
     let abc = [1, 2, 3].map(|worker| stores(worker, "", "abc"));
     let gone = [1, 2, 3].map(|worker| evicts(worker, "abc", 3));
     let before = [&others[..], &abc, &gone, &[stores(3, "", "de")]].concat();
     Model::new("de", &before, &[stores(2, "", "d")]).check();
 }
 
-/// "cd" hangs from the middle of "abz".
+/// "cd" is attached in the middle of "abz".
 fn forked() -> Vec<super::Event> {
     vec![stores(2, "", "abz"), stores(1, "", "abcd")]
 }
 
 #[test]
-fn a_hole_opens_above_a_change() {
+fn a_gap_opens_above_a_change() {
     Model::new("abcde", &forked(), &[evicts(1, "ab", 1), stores(1, "abcd", "e")]).check();
     Model::new("abcd", &forked(), &[evicts(1, "ab", 1), evicts(1, "abcd", 1)]).check();
 }
 
 #[test]
-fn a_run_is_held_without_the_one_above() {
+fn a_rank_holds_a_run_without_its_parent() {
     let before = [forked(), vec![stores(2, "ab", "cd"), evicts(1, "abcd", 2)]].concat();
-    let beside = [evicts(1, "ab", 1), stores(1, "ab", "cd")];
-    Model::new("abcd", &before, &beside).check();
+    let concurrent = [evicts(1, "ab", 1), stores(1, "ab", "cd")];
+    Model::new("abcd", &before, &concurrent).check();
 }
 
 #[test]
-fn a_hole_closes_after_a_change_below() {
-    let hole = [forked(), vec![evicts(1, "ab", 1)]].concat();
-    Model::new("abcde", &hole, &[stores(1, "abcd", "e"), stores(1, "a", "b")]).check();
-    let hole = [forked(), vec![stores(3, "", "a"), stores(3, "ab", "cd")]].concat();
-    Model::new("abcde", &hole, &[stores(3, "abcd", "e"), stores(3, "a", "b")]).check();
-    let hole = [stores(1, "", "abc"), evicts(1, "ab", 1)];
-    Model::new("abcd", &hole, &[stores(1, "abc", "d"), stores(1, "a", "b")]).check();
+fn a_gap_closes_after_a_change_below() {
+    let gap = [forked(), vec![evicts(1, "ab", 1)]].concat();
+    Model::new("abcde", &gap, &[stores(1, "abcd", "e"), stores(1, "a", "b")]).check();
+    let gap = [forked(), vec![stores(3, "", "a"), stores(3, "ab", "cd")]].concat();
+    Model::new("abcde", &gap, &[stores(3, "abcd", "e"), stores(3, "a", "b")]).check();
+    let gap = [stores(1, "", "abc"), evicts(1, "ab", 1)];
+    Model::new("abcd", &gap, &[stores(1, "abc", "d"), stores(1, "a", "b")]).check();
 }
 
 #[test]
-fn what_lies_behind_a_hole_is_set_aside() {
+fn blocks_behind_a_gap_move_to_waiting() {
     let limits = RunLimits { removed_blocks_max: 0, ..RunLimits::default() };
     Model::new("abcd", &forked(), &[evicts(1, "ab", 1)]).with_limits(limits).check();
 }
 
 #[test]
-fn a_holder_becomes_another_rank() {
+fn a_holder_is_reassigned_to_another_rank() {
     Model::new("a", &[stores(2, "", "az"), stores(1, "", "a")], &[clears(1), stores(3, "", "a")]).check();
 }
 
 #[test]
-fn a_rank_uses_another_tier() {
+fn a_rank_starts_to_use_another_tier() {
     let host = |parent, blocks| stores_as(1, Tier::Host, parent, blocks, 7);
     Model::new("abc", &[stores(1, "", "ab")], &[host("ab", "c")]).check();
     Model::new("abc", &[stores(1, "", "ab")], &[host("", "ab"), evicts(1, "ab", 1)]).check();
 }
 
 #[test]
-fn the_table_of_edges_grows() {
+fn the_edge_table_grows() {
     let before = [stores(1, "", "ab"), stores(1, "", "c")];
     Model::new("ab", &before, &[stores(1, "", "d")]).check();
     Model::new("abc", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
     Model::new("d", &before, &[stores(1, "", "d"), evicts(1, "ab", 2)]).check();
-    // The second growth takes two edges: while it goes on, an edge that was copied goes.
+    // The second growth moves two edges: during it, the writer removes an edge that was copied already.
     let before = [stores(1, "", "a"), stores(1, "", "b"), stores(1, "", "c"), stores(1, "", "d")];
     Model::new("e", &before, &[stores(1, "", "e"), evicts(1, "a", 1), stores(1, "", "f")]).check();
     Model::new("a", &before, &[stores(1, "", "e"), evicts(1, "a", 1), stores(1, "", "f")]).check();
-    // The edge to "cd" is only in the new table, and rank 1 holds all or one.
+    // The edge to "cd" exists only in the new table, and rank 1 holds all or one block.
     let before = [stores(2, "", "abz"), stores(1, "", "a"), stores(2, "", "y")];
     Model::new("abcd", &before, &[stores(1, "ab", "cd"), stores(1, "a", "b")]).check();
 }
 
 #[test]
 fn an_edge_overflows_its_line() {
-    // All of one line: the table of two edges has only one.
+    // All in one line: the table of two edges has only one line.
     Model::new("c", &[stores(1, "", "a"), stores(1, "", "c")], &[evicts(1, "a", 1), stores(1, "", "e")]).check();
 }
 
 #[test]
 fn a_block_gets_a_twin() {
-    // The twin's edge comes to lie before that of the older one.
+    // The twin's edge lies before that of the older run.
     let before = [stores(1, "", "x"), stores(1, "", "ab"), stores(2, "", "ab"), evicts(1, "x", 1)];
     let twin = stores_as(1, Tier::Device, "", "a", 9);
     Model::new("ab", &before, std::slice::from_ref(&twin)).check();
@@ -181,27 +180,29 @@ fn a_block_inside_a_run_gets_a_twin() {
 }
 
 #[test]
-fn a_twin_goes() {
+fn a_twin_is_removed() {
     let twin = stores_as(1, Tier::Device, "", "a", 9);
-    let gives_twin_up =
-        (rank(1), BlockEvent::Removed { tier: Tier::Device, blocks: vec![name("a", 9)], copies: RemovedCopies::All });
+    let removes_twin = (
+        rank(1),
+        BlockEvent::Removed { tier: Tier::Device, blocks: vec![sequence("a", 9)], copies: RemovedCopies::All },
+    );
     let before = [stores(1, "", "ab"), stores(2, "", "ab"), twin.clone()];
-    Model::new("ab", &before, &[gives_twin_up]).with_twins(1).check();
-    // The later of the two is left.
+    Model::new("ab", &before, &[removes_twin]).with_twins(1).check();
+    // The later of the two remains.
     let before = [stores(1, "", "ab"), twin];
     Model::new("ab", &before, &[evicts(1, "ab", 2)]).with_twins(1).check();
 }
 
 #[test]
-fn a_run_loses_a_block_that_has_a_twin() {
+fn a_run_is_truncated_at_a_block_that_has_a_twin() {
     let before = [stores(1, "", "abc"), renames(1, "a", "b")];
     Model::new("abc", &before, &[evicts(1, "abc", 2)]).with_twins(1).check();
 }
 
 #[test]
-fn the_deepest_ranks() {
+fn find_top_returns_the_deepest_ranks() {
     Model::new("abcde", &forked(), &[evicts(1, "ab", 1), stores(1, "abcd", "e")]).check_top(1);
     Model::new("abcd", &forked(), &[stores(3, "", "abcd"), evicts(1, "abcd", 1)]).check_top(2);
     Model::new("abc", &[stores(1, "", "abc")], &[stores_as(1, Tier::Host, "", "a", 7)]).check_top(2);
-    a_list_changes_its_owner("abc").check_top(20);
+    model_of_reused_list_memory("abc").check_top(20);
 }

@@ -1,18 +1,18 @@
-//! Memory that keeps its type: records of one size that never move and are never given back while
-//! the index lives, so that a reader may look at a record long after it was freed.
+//! Type-stable memory: records of one size that never move and are never freed while the index exists. A reader may
+//! read a record long after the writer freed it.
 
 use std::sync::OnceLock;
 
 use super::atomics::{AtomicU64, zeroed_words};
 
-/// Words in a cache line; records start at one.
+/// Words in a cache line; records start at a line.
 pub(crate) const LINE_WORDS: usize = 8;
 
-/// Four buckets for each power of two: growing takes no more than a quarter of what is there.
+/// Four buckets for each power of two: growth adds at most a quarter of the existing memory.
 const BUCKETS_LOG2: u32 = 2;
 const BUCKETS: usize = 28 << BUCKETS_LOG2;
 
-/// Records of `record_words` words, found by number. Grows without moving anything.
+/// Records of `record_words` words, addressed by number. Growth moves nothing.
 #[derive(Debug)]
 pub(crate) struct Arena {
     record_words: usize,
@@ -35,7 +35,7 @@ impl Arena {
         Self { record_words, first_log2, buckets: [const { OnceLock::new() }; BUCKETS] }
     }
 
-    /// The words of a record that was made to exist.
+    /// The words of an existing record.
     #[inline]
     pub(crate) fn record(&self, number: u32) -> &[AtomicU64] {
         let (bucket, within) = self.locate(number);
@@ -44,8 +44,8 @@ impl Arena {
         &bucket.words[start..start + self.record_words]
     }
 
-    /// Makes the record exist; the writer's part.
-    pub(crate) fn make(&self, number: u32) {
+    /// Allocates the record's bucket if it does not exist. Called by the writer only.
+    pub(crate) fn ensure(&self, number: u32) {
         let (bucket, _) = self.locate(number);
         self.buckets[bucket].get_or_init(|| {
             let records = 1_usize << (self.first_log2 as usize + (bucket >> BUCKETS_LOG2));
@@ -57,14 +57,14 @@ impl Arena {
         });
     }
 
-    /// Gives the memory back a bucket at a time, each with the steps that it takes: at most a fifth of all.
+    /// Frees the memory bucket by bucket and yields the steps of each; a bucket holds at most a fifth of the memory.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
         let buckets = self.buckets.into_iter().filter_map(OnceLock::into_inner);
         buckets.map(|bucket| freeing_steps(size_of_val(&*bucket.words)))
     }
 
-    /// Bucket, and record in it. The records of four buckets of one size are as many as all before
-    /// them and four of the first size: shifted by these, a number's top bits say where it is.
+    /// Bucket of a record, and its number in the bucket. Four buckets of one size hold as many records as all smaller
+    /// buckets plus four buckets of the first size. Shifted by these, the top bits of a number give its position.
     #[inline]
     fn locate(&self, number: u32) -> (usize, usize) {
         let shifted = u64::from(number) + (1 << (self.first_log2 + BUCKETS_LOG2));
@@ -75,34 +75,34 @@ impl Arena {
     }
 }
 
-/// Steps that it takes to give back memory of this many bytes: one for each page.
+/// Steps for freeing this many bytes: one for each page.
 pub(crate) fn freeing_steps(bytes: usize) -> usize {
     bytes.div_ceil(4_096)
 }
 
-/// Which numbers of an arena are in use; the writer's.
+/// Allocator of an arena's record numbers; owned by the writer.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct RecordNumbers {
     next: u32,
     free: Vec<u32>,
 }
 
-impl Numbers {
-    /// A number that is not in use, and its record made to exist.
+impl RecordNumbers {
+    /// Allocates a number and its record.
     pub(crate) fn take(&mut self, arena: &Arena) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             let number = self.next;
             self.next += 1;
-            arena.make(number);
+            arena.ensure(number);
             number
         })
     }
 
-    pub(crate) fn give_back(&mut self, number: u32) {
+    pub(crate) fn free(&mut self, number: u32) {
         self.free.push(number);
     }
 
-    /// Records that were ever in use: those whose memory has been written.
+    /// Records that were ever in use: their memory has been written.
     pub(crate) fn touched(&self) -> usize {
         self.next as usize
     }
@@ -111,7 +111,7 @@ impl Numbers {
         self.next as usize - self.free.len()
     }
 
-    /// Records that were in use and can be used again.
+    /// Freed records that can be reused.
     pub(crate) fn free_count(&self) -> usize {
         self.free.len()
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_have_words_of_their_own() {
+    fn records_do_not_overlap() {
         for record_words in [1, 8, 520, 4_096] {
             let arena = Arena::new(record_words);
             let mut expected = (0, 0);
@@ -139,7 +139,7 @@ mod tests {
                 expected = (bucket, within + 1);
             }
             for number in 0..40 {
-                arena.make(number);
+                arena.ensure(number);
                 assert_eq!(arena.record(number)[0].swap(u64::from(number) + 1, super::super::atomics::Relaxed), 0);
                 let start = arena.record(number).as_ptr() as usize;
                 assert!(!record_words.is_multiple_of(LINE_WORDS) || start.is_multiple_of(LINE_WORDS * 8));

@@ -1,5 +1,5 @@
-//! The atomics of everything that readers share with the writer: the standard library's, or loom's
-//! where the publication protocol is checked under every interleaving.
+//! The atomics that readers share with the writer: the standard library's, or loom's when models check the
+//! publication protocol under every interleaving.
 
 #[cfg(loom)]
 pub(crate) use super::modelled::{AtomicU32, AtomicU64};
@@ -10,7 +10,7 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 pub(crate) use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// A moment in which the writer may finish what it has begun.
+/// Yields, so that the writer can complete its change.
 pub(crate) fn pause() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -18,7 +18,7 @@ pub(crate) fn pause() {
     std::hint::spin_loop();
 }
 
-/// So many words of zero, as address space that costs nothing until it is written.
+/// Allocates `count` zero words, as address space that costs nothing until it is written.
 pub(crate) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
     #[cfg(loom)]
     return (0..count).map(|_| AtomicU64::new(0)).collect();

@@ -1,41 +1,41 @@
-//! Which run follows which block: one open hash table for the whole index.
+//! Edges from blocks to the runs that follow them: one open hash table for the whole index.
 //!
 //! ```text
-//!  line: seven slots (upper half of the key's hash | run) and a counter of keys that belong here
-//!        and lie in a later line
+//!  line: seven slots (upper half of the key's hash | run) and a counter of keys whose home is this
+//!        line and that lie in a later line
 //! ```
 //!
-//! A slot does not hold the key: the run's own header and first block do. The counter makes a line
-//! without overflow the end of a search, and nothing has to be left behind by a removal.
+//! A slot does not hold the key: the run's own header and first block do. A line whose counter is zero
+//! ends a search, so a removal leaves no tombstone behind.
 
 use std::sync::OnceLock;
 
 use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
-use super::layout::{Place, RUN_BLOCKS_MAX, RunId};
+use super::layout::{Position, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
-use crate::keyed::HashKey;
 use crate::run::effort::{self, Effort};
+use crate::keyed::HashKey;
 
 const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
 const OVERFLOW: usize = SLOTS;
 const SMALLEST_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 26;
-/// Lines whose edges an insert copies to the next size, while there is one: it is full of edges after an eighth as many
-/// inserts as there are lines, a fiftieth of the slots.
+/// Lines that an insert copies to the next table while one is being filled. The next table is complete after an
+/// eighth as many inserts as there are lines, which take a fiftieth of the slots.
 const COPIED_WITH_EDGE: usize = if cfg!(loom) { 1 } else { 8 };
 /// An offset that no block has.
 const NO_OFFSET: u16 = 1_023;
 const _: () = assert!(RUN_BLOCKS_MAX < NO_OFFSET as usize);
 
-/// The table. Readers are in one size at a time; smaller ones stay for readers that are still in them, and the next one is
-/// filled before readers go there.
+/// The edge table. Readers use one size at a time. Smaller tables remain for readers that still use them. The writer
+/// fills the next size completely before readers switch to it.
 #[derive(Debug)]
 pub(crate) struct Edges {
     sizes: [OnceLock<Box<[AtomicU64]>>; SIZES],
-    /// Which size is in use.
+    /// The size in use.
     size: AtomicU32,
-    /// Of the hash: clients choose local hashes.
+    /// Key of the hash: clients choose local hashes.
     key: HashKey,
 }
 
@@ -52,25 +52,26 @@ impl Edges {
 
     /// The hash of an edge's key.
     #[inline]
-    pub(crate) fn hash(&self, parent: Place, local: LocalHash) -> u32 {
-        let place = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
-        self.key.hash(local.0, place) as u32
+    pub(crate) fn hash(&self, parent: Position, local: LocalHash) -> u32 {
+        let position = u64::from(parent.run.0) << 16 | u64::from(parent.offset);
+        self.key.hash(local.0, position) as u32
     }
 
-    /// The hash under which the runs are listed that are attached inside a run and start with a block of it: those that
-    /// make it [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
+    /// The hash that lists the runs attached inside a run that start with the block that follows there in the run
+    /// itself: the runs for which it has [`Info::TWIN_INSIDE`](super::layout::Info::TWIN_INSIDE).
     #[inline]
     pub(crate) fn hash_of_twins_inside(&self, run: RunId) -> u32 {
-        self.hash(Place { run, offset: NO_OFFSET }, LocalHash(0))
+        self.hash(Position { run, offset: NO_OFFSET }, LocalHash(0))
     }
 
-    /// Changes whenever edges have moved; a search is good when it is the same before and after.
+    /// Changes whenever readers switch to another table. A search is valid if the generation is the same before and
+    /// after.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.size.load(Acquire)
     }
 
-    /// Runs that may have this key's hash, until `take` wants no more.
+    /// Passes runs that may have this key's hash to `take`, until `take` returns true.
     #[inline]
     pub(crate) fn search(&self, generation: u32, hash: u32, mut take: impl FnMut(RunId) -> bool) {
         let words = self.words(generation);
@@ -92,33 +93,33 @@ impl Edges {
         }
     }
 
-    /// Gives the memory back a size at a time, each with the steps that it takes.
+    /// Frees the memory table by table and yields the steps of each.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
         let sizes = self.sizes.into_iter().filter_map(OnceLock::into_inner);
         sizes.map(|words| freeing_steps(size_of_val(&*words)))
     }
 
     fn words(&self, size: u32) -> &[AtomicU64] {
-        self.sizes[size as usize].get().expect("a size is used after it was made")
+        self.sizes[size as usize].get().expect("a table is allocated before its use")
     }
 }
 
-/// The writer's side of the table.
+/// The writer's state of the edge table.
 #[derive(Debug, Default)]
 pub(crate) struct EdgesWriter {
     count: usize,
-    /// Slots of the largest size: the one in use, or the one that is being filled.
+    /// Slots of the largest table: the one in use, or the one that is being filled.
     slots: usize,
     growth: Option<Growth>,
 }
 
-/// The next size, which is filled beside the one in use.
+/// The next table, filled beside the one in use.
 ///
-/// Edges never move within a size, so one cursor says which of them the next size has: those in lines before it. Readers
-/// stay in the size in use until the next one has every edge.
+/// Edges never move within a table. So one cursor determines which edges the next table has: those in lines before
+/// the cursor. Readers use the current table until the next one has every edge.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
-    /// Lines of the size in use whose edges have been copied.
+    /// Lines of the table in use whose edges have been copied.
     copied_lines: usize,
 }
 
@@ -134,8 +135,8 @@ impl EdgesWriter {
         }
     }
 
-    /// Makes sure that `more` further edges find room. A larger table is filled little by little, with the edges that
-    /// follow; only one that must double more than once for them is filled at once.
+    /// Reserves room for `more` further edges. The writer fills a larger table incrementally, with the inserts that
+    /// follow. Only a table that must double more than once is filled at once.
     #[inline]
     pub(crate) fn reserve(&mut self, edges: &Edges, more: usize) {
         if self.slots == 0 {
@@ -160,7 +161,7 @@ impl EdgesWriter {
         self.count -= 1;
     }
 
-    /// Bytes of more memory that so many edges more would take.
+    /// Additional bytes that `edges` more edges would take.
     pub(crate) fn bytes_for(&self, edges: usize) -> usize {
         let mut slots = self.slots;
         while (self.count + edges) * 4 > slots * 3 {
@@ -169,13 +170,14 @@ impl EdgesWriter {
         2 * (slots - self.slots) / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
-    /// Bytes of the largest size and of the smaller ones.
+    /// Bytes of the largest table and of all smaller ones.
     pub(crate) fn bytes(&self) -> usize {
-        // Each size is half of the next.
+        // Each table has half the size of the next one.
         2 * self.slots / SLOTS * LINE_WORDS * size_of::<u64>()
     }
 
-    /// Copies the edges of a few more lines to the next size, if there is one. With the last of them readers go there.
+    /// Copies the edges of up to `lines_max` lines to the next table, if there is one. After the last line readers
+    /// switch to that table.
     fn copy_lines(&mut self, edges: &Edges, lines_max: usize) {
         let Some(growth) = &mut self.growth else { return };
         let size = edges.size.load(Relaxed);
@@ -195,7 +197,7 @@ impl EdgesWriter {
     }
 }
 
-/// Fills a free slot, and says in which line.
+/// Fills a free slot and returns its line.
 fn put(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
     let lines = words.len() / LINE_WORDS;
     let mut at = hash as usize & (lines - 1);
@@ -205,13 +207,13 @@ fn put(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
             slot.store(u64::from(hash) << 32 | u64::from(run.0), Release);
             return at;
         }
-        // Before the slot: a search that finds the edge late must be led on from here.
+        // Counted before the slot is filled: a search that finds the edge late must continue past this line.
         line[OVERFLOW].store(line[OVERFLOW].load(Relaxed) + 1, Release);
         at = (at + 1) & (lines - 1);
     }
 }
 
-/// Empties the slot of an edge, and says in which line it was.
+/// Empties the slot of an edge and returns its line.
 fn take(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
     let lines = words.len() / LINE_WORDS;
     let wanted = u64::from(hash) << 32 | u64::from(run.0);
@@ -239,27 +241,27 @@ fn take(words: &[AtomicU64], hash: u32, run: RunId) -> usize {
 mod tests {
     use super::*;
 
-    /// Most lines that a search for one of these first blocks looks at, in a table with all of them.
+    /// The most lines that a search for one of these first blocks reads, in a table with all of them.
     fn longest_search(key: HashKey, locals: &[LocalHash]) -> usize {
         let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
         for (at, &local) in locals.iter().enumerate() {
-            writer.insert(&edges, edges.hash(Place::ROOT, local), RunId(at as u32 + 1));
+            writer.insert(&edges, edges.hash(Position::ROOT, local), RunId(at as u32 + 1));
         }
         let search = |&local: &LocalHash| {
             effort::of(Effort::EdgeLine, || {
-                edges.search(edges.generation(), edges.hash(Place::ROOT, local), |_| false);
+                edges.search(edges.generation(), edges.hash(Position::ROOT, local), |_| false);
             })
         };
         locals.iter().map(search).max().unwrap_or(0)
     }
 
-    /// Edges that come and go while the table grows are found exactly as long as they are in it, and none of them pays for
-    /// the growth of the whole table.
+    /// While the table grows, inserted and removed edges are found exactly as long as they are in it, and no single
+    /// insert pays for the whole growth.
     #[test]
-    fn the_table_grows_little_by_little() {
+    fn the_edge_table_grows_incrementally() {
         let key = HashKey::FIXED;
         let (edges, mut writer) = (Edges::new(key), EdgesWriter::default());
-        let hash = |at: u32| edges.hash(Place::ROOT, LocalHash(u64::from(at)));
+        let hash = |at: u32| edges.hash(Position::ROOT, LocalHash(u64::from(at)));
         let is_there = |at: u32| {
             let mut found = 0;
             edges.search(edges.generation(), hash(at), |run| {
@@ -273,14 +275,14 @@ mod tests {
             let lines = effort::of(Effort::CopiedEdgeLine, || writer.insert(&edges, hash(at), RunId(at)));
             assert!(lines <= COPIED_WITH_EDGE, "{lines} lines copied with one edge");
             assert_eq!(is_there(at), 1);
-            // One of three goes, half of these at once.
+            // Every third step removes an edge, half of the time one that was just inserted.
             let gone = if at % 2 == 0 { at } else { at / 2 };
             if gone % 3 == 0 && is_there(gone) == 1 {
                 writer.remove(&edges, hash(gone), RunId(gone));
             }
             growing += usize::from(writer.growth.is_some());
         }
-        assert!(growing > 500, "{growing} edges came while the table grew");
+        assert!(growing > 500, "{growing} edges were inserted while the table grew");
         let left: usize = (1..40_000).map(is_there).sum();
         assert_eq!(left, writer.count);
         (1..40_000).filter(|&at| is_there(at) == 1).for_each(|at| writer.remove(&edges, hash(at), RunId(at)));
@@ -288,11 +290,11 @@ mod tests {
         assert!(in_use.iter().all(|word| word.load(Relaxed) == 0), "nothing is left behind");
     }
 
-    /// Prompts whose first blocks a client has chosen, by a hash that it can compute, to lie in one cluster.
+    /// A client chooses first blocks whose hashes, under a known key, lie in one cluster.
     #[test]
-    fn chosen_prompts_do_not_lie_together() {
+    fn chosen_local_hashes_do_not_cluster_under_a_secret_key() {
         let known = Edges::new(HashKey::FIXED);
-        let lies_there = |local: &LocalHash| known.hash(Place::ROOT, *local).trailing_zeros() >= 10;
+        let lies_there = |local: &LocalHash| known.hash(Position::ROOT, *local).trailing_zeros() >= 10;
         let locals: Vec<LocalHash> = (0..).map(LocalHash).filter(lies_there).take(2_000).collect();
         assert!(longest_search(HashKey::FIXED, &locals) > 250, "all of them lie in one cluster");
         for seed in 1..9_u64 {

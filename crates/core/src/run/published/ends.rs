@@ -1,15 +1,15 @@
-//! The ends of a dense array, many at a time.
+//! The ends of a dense array, loaded many at a time.
 //!
-//! Shared words are loaded one by one, as far as the language goes, and copied somewhere before the processor's vector
-//! code can have them: that took a third of the time of an answer for thousands of workers. So where there are vectors,
-//! an instruction of their own loads them from the shared words.
+//! The language only offers loading shared words one by one and copying them before vector code can use them. That
+//! took a third of the time of an answer for thousands of workers. On processors with vectors, a vector instruction
+//! loads them directly from the shared words.
 
 use super::atomics::{AtomicU64, Relaxed};
 
-/// Calls `each` for as many of `depths` as there are ends, each with the end that belongs to it: four to a word.
+/// Calls `each` with each of `depths` and the end that belongs to it, as far as there are ends: four to a word.
 ///
-/// Every end is one that stood there at some moment of the call. They are small: signed comparisons do, which every
-/// processor with vectors has.
+/// Every end is one that was stored there at some moment of the call. Ends are small, so signed comparisons suffice,
+/// which every processor with vectors has.
 #[inline]
 pub(crate) fn for_each_end(words: &[AtomicU64], depths: &mut [u32], each: impl Fn(&mut u32, i16)) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
@@ -39,7 +39,7 @@ mod vectors {
     #[inline]
     pub(super) fn for_each_end(words: &[AtomicU64], depths: &mut [u32], each: impl Fn(&mut u32, i16)) {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-            // SAFETY: the processor has what the function is compiled for.
+            // SAFETY: the processor has the features that the function is compiled for.
             unsafe { by_eight_words(words, depths, each) }
         } else if is_x86_feature_detected!("avx2") {
             // SAFETY: as above.
@@ -50,15 +50,16 @@ mod vectors {
     }
 
     macro_rules! by_vectors {
-        ($name:ident, $features:literal, $words:literal, $ends:literal, $vector:ty, $register:ident, $load:literal) => {
+        ($sequence:ident, $features:literal, $words:literal, $ends:literal, $vector:ty, $register:ident, $load:literal) => {
             #[target_feature(enable = $features)]
-            fn $name(words: &[AtomicU64], depths: &mut [u32], each: impl Fn(&mut u32, i16)) {
+            fn $sequence(words: &[AtomicU64], depths: &mut [u32], each: impl Fn(&mut u32, i16)) {
                 let (vectors, full) = (words.as_chunks::<$words>().0, depths.as_chunks_mut::<$ends>().0);
                 let used = vectors.len().min(full.len());
                 for (words, depths) in vectors.iter().zip(full) {
                     let ends: $vector;
-                    // SAFETY: it reads the bytes of `words`, which live, and nothing else happens. Each word is aligned,
-                    // and such processors load it at once, as the relaxed load would of which this stands for several.
+                    // SAFETY: it only reads the bytes of `words`, which are live. Each word is aligned, and
+                    // processors with these features load an aligned word at once, as the relaxed load would that
+                    // this replaces for several words.
                     unsafe {
                         asm!(
                             $load,
@@ -85,9 +86,9 @@ mod vectors {
 mod tests {
     use super::*;
 
-    /// Every length of either side, whole vectors and not.
+    /// Every length of either side, in whole vectors and not.
     #[test]
-    fn each_depth_meets_its_end() {
+    fn for_each_end_pairs_each_depth_with_its_end() {
         let end_at = |at: usize| (at * 7 % 513) as i16;
         let word = |at: usize| (0..4).fold(0, |word, lane| word | (end_at(4 * at + lane) as u64) << (16 * lane));
         for word_count in 0..40 {

@@ -1,15 +1,15 @@
-//! Fingerprints of sections of local hashes: with one from memory and one worked out from the query, a reader knows of
-//! a section what it would otherwise learn from eight lines of memory.
+//! Fingerprints of sections of local hashes. A reader compares one fingerprint from memory with one computed from the
+//! query, instead of eight lines of memory.
 //!
-//! Two sums of products (low half + key) · (high half + key) modulo 2^64, each with keys of its own, are equal for
-//! two different sections with a probability of at most 2^-32 each (the NH family of Black, Halevi, Krawczyk, Krovetz
-//! and Rogaway, 1999), and what the last step makes of both with one of 2^-63. That is about as rare as two different
-//! blocks with one local hash, up to which every answer is exact anyway.
+//! Two sums of products (low half + key) · (high half + key) modulo 2^64, each with its own keys, are equal for two
+//! different sections with a probability of at most 2^-32 each (the NH family of Black, Halevi, Krawczyk, Krovetz and
+//! Rogaway, 1999). The last step maps two different pairs of sums to one value with a probability of 2^-63. That is
+//! about as rare as two different blocks with one local hash, which every exact answer assumes not to occur.
 
 use super::layout::SECTION_BLOCKS;
 use crate::LocalHash;
 
-/// Random numbers: for each block one for the first sum and one for the second, and four for the last step.
+/// Random numbers: one for each block and sum, and four for the last step.
 const KEYS: [u64; 2 * SECTION_BLOCKS + 4] = {
     let mut keys = [0; 2 * SECTION_BLOCKS + 4];
     let mut state: u64 = 0x243f_6a88_85a3_08d3;
@@ -26,7 +26,7 @@ const KEYS: [u64; 2 * SECTION_BLOCKS + 4] = {
     keys
 };
 
-/// The fingerprint of a section. Vector code, to be called within `widest`.
+/// Computes the fingerprint of a section. Vector code, to be called within `widest`.
 #[inline(always)]
 pub(crate) fn fingerprint_of(section: &[LocalHash; SECTION_BLOCKS]) -> u64 {
     let mut sums = [0_u64; 2];

@@ -1,28 +1,27 @@
-//! Who holds how much of a run: for each holder the end of the interval that starts at the run's
-//! first block.
+//! Holdings of a run: for each holder, the end of the interval that starts at the run's first block.
 //!
-//! Three forms: a few entries in the header; a list; an array of ends by holder, once a good part of
-//! all holders are in it. An end changes by one store. An entry is never taken out, its end becomes
-//! zero and its slot is used for the next new holder: a reader that goes through the entries meets
-//! every holder that stays. A change of form is announced by the run's version.
+//! They have three forms: a few entries in the header, a list, and an array of ends by holder once a good part of all
+//! holders are in it. One store changes an end. The writer never takes an entry out: its end becomes zero, and the
+//! next new holder reuses its slot. So a reader that iterates over the entries meets every holder that stays. A
+//! change of form changes the run's version.
 
 use std::ops::ControlFlow;
 
-use super::arena::{Arena, Numbers};
+use super::arena::{Arena, RecordNumbers};
 use super::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use super::layout::{HEADER_WORDS, HOLDERS_MAX, HOLDINGS, INLINE, RunId};
 
-/// Entries that the header has room for.
+/// Entries that fit into the header.
 pub(crate) const INLINE_ENTRIES: usize = if cfg!(loom) { 2 } else { (HEADER_WORDS - INLINE) * 2 };
-/// Lists with more than one in so many of all holders become arrays.
+/// A list with more than one in this many of all holders becomes an array.
 const DENSE_SHARE: usize = if cfg!(loom) { 2 } else { 8 };
-/// Longer lists become arrays in any case: a list is gone through from its start.
+/// A longer list becomes an array in any case, because a list is searched linearly.
 const LIST_ENTRIES_MAX: usize = 4_096;
-/// Lists and arrays come in powers of two, from a cache line on.
+/// Lists and arrays have sizes in powers of two, from a cache line on.
 const SMALLEST_WORDS_LOG2: u32 = if cfg!(loom) { 0 } else { 3 };
 const SIZES: usize = 18;
 
-/// A (rank, level of tiers) in the index's own small numbers.
+/// Number of a (rank, level of tiers) pair within the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Holder(pub(crate) u32);
 
@@ -45,19 +44,19 @@ impl Entry {
     }
 }
 
-/// The word that says where a run's holdings are.
+/// The header word that locates a run's holdings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Form(pub(crate) u64);
+pub(crate) struct HoldingsForm(pub(crate) u64);
 
 /// Bits of a count of entries.
 const ENTRIES_BITS: u32 = 20;
 
-impl Form {
-    /// In the header, none so far.
+impl HoldingsForm {
+    /// Entries in the header, none so far.
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// A run that hangs from this one, and the offset at which it does. As long as holdings are in the header there
-    /// is room to name one.
+    /// One child run and the offset at which it is attached. The header has room for it as long as the holdings are
+    /// in place.
     #[inline]
     pub(crate) fn child(self) -> Option<(u16, RunId)> {
         let child = (self.0 & 3 == 0 && self.0 >> 32 != 0).then_some(RunId((self.0 >> 32) as u32));
@@ -89,7 +88,8 @@ impl Form {
         Self(self.0 & !(((1 << ENTRIES_BITS) - 1) << 2) | (entries as u64) << 2)
     }
 
-    /// Entries, also those of holders that have gone; none of an array, which has one for every holder.
+    /// Number of entries, including those of holders that have left; none for an array, which has an entry for every
+    /// holder.
     pub(crate) fn holders_seen_max(self) -> Option<usize> {
         (self.0 & 3 < 2).then(|| self.entries())
     }
@@ -99,7 +99,7 @@ impl Form {
     }
 }
 
-/// A piece of the list memory: size in its upper five bits, number in the others.
+/// A piece of the list memory: size in the upper five bits, number in the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent(u32);
 
@@ -124,7 +124,7 @@ impl ListArena {
         Self { sizes: std::array::from_fn(|size| Arena::new(1 << (SMALLEST_WORDS_LOG2 as usize + size))) }
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.sizes.into_iter().flat_map(Arena::into_pieces)
     }
@@ -135,10 +135,10 @@ impl ListArena {
     }
 }
 
-/// Which pieces of a [`ListArena`] are in use; the writer's.
+/// Allocator of the pieces of a [`ListArena`]; owned by the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
-    sizes: [Numbers; SIZES],
+    sizes: [RecordNumbers; SIZES],
 }
 
 impl Extents {
@@ -149,16 +149,16 @@ impl Extents {
         Extent((size as u32) << 27 | number)
     }
 
-    pub(crate) fn give_back(&mut self, extent: Extent) {
-        self.sizes[extent.size()].give_back(extent.number());
+    pub(crate) fn free(&mut self, extent: Extent) {
+        self.sizes[extent.size()].free(extent.number());
     }
 
-    /// Bytes that are allocated and written, and those of the lists of free pieces.
+    /// Bytes that are allocated and written, and those of the free lists.
     pub(crate) fn bytes_allocated(&self) -> usize {
-        self.bytes().1 + self.sizes.iter().map(Numbers::list_bytes).sum::<usize>()
+        self.bytes().1 + self.sizes.iter().map(RecordNumbers::list_bytes).sum::<usize>()
     }
 
-    /// Bytes of more memory that a piece of so many words would take; none when one can be used again.
+    /// Additional bytes that a piece of `words` words would take; zero when a free one exists.
     fn bytes_for(&self, words: usize) -> usize {
         let size = size_for(words);
         if self.sizes[size].free_count() > 0 {
@@ -168,7 +168,7 @@ impl Extents {
         }
     }
 
-    /// Bytes in use, and bytes that ever were.
+    /// Bytes in use, and bytes that were ever in use.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let bytes = |size: usize| (1 << (SMALLEST_WORDS_LOG2 as usize + size)) * size_of::<u64>();
         let sizes = self.sizes.iter().enumerate();
@@ -178,25 +178,25 @@ impl Extents {
     }
 }
 
-/// The smallest size with so many words.
+/// The smallest size with at least `words` words.
 fn size_for(words: usize) -> usize {
     words.next_power_of_two().ilog2().saturating_sub(SMALLEST_WORDS_LOG2) as usize
 }
 
-/// A run's holdings, as they lie.
+/// A run's holdings in their current form.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Holdings<'a> {
-    /// Two entries to a word; in the header or in a list.
+    /// Two entries to a word, in the header or in a list.
     Entries { words: &'a [AtomicU64], count: usize },
     /// Four ends to a word, by holder.
     Dense { words: &'a [AtomicU64] },
 }
 
 impl<'a> Holdings<'a> {
-    /// What the header says now.
+    /// Reads the current form from the header.
     #[inline]
     pub(crate) fn of(record: &'a [AtomicU64], lists: &'a ListArena) -> Self {
-        let form = Form(record[HOLDINGS].load(Acquire));
+        let form = HoldingsForm(record[HOLDINGS].load(Acquire));
         match form.0 & 3 {
             0 => Self::Entries {
                 words: &record[INLINE..INLINE + INLINE_ENTRIES / 2],
@@ -219,14 +219,14 @@ impl<'a> Holdings<'a> {
         });
     }
 
-    /// Calls `each` for holders whose interval is not empty, until it wants no more.
+    /// Calls `each` for holders whose interval is not empty, until it breaks.
     #[inline]
     pub(crate) fn each_until(self, mut each: impl FnMut(Holder, u16) -> ControlFlow<()>) {
         self.each_beyond(|holder, end| each(holder, end).map_continue(|()| 0));
     }
 
-    /// Calls `each` for holders whose interval is longer than what it said the last time, at first zero, until
-    /// it wants no more.
+    /// Calls `each` for holders whose interval is longer than the last value that `each` returned, at first zero,
+    /// until it breaks.
     #[inline]
     pub(crate) fn each_beyond(self, mut each: impl FnMut(Holder, u16) -> ControlFlow<(), u16>) {
         let mut beyond = 0;
@@ -262,7 +262,7 @@ impl<'a> Holdings<'a> {
         }
     }
 
-    /// How far the holder goes; zero when it is not there.
+    /// End of the holder's interval; zero without an entry.
     #[inline]
     pub(crate) fn end(self, holder: Holder) -> u16 {
         match self {
@@ -279,8 +279,7 @@ impl<'a> Holdings<'a> {
     }
 }
 
-/// Of four ends side by side those that are longer: the top bit of each. Lengths have ten bits, so that nothing is
-/// carried from one to the next.
+/// Which of four packed ends are longer: the top bit of each lane. Ends have ten bits, so no carry crosses lanes.
 #[inline]
 fn lanes_beyond(ends: u64, beyond: u16) -> u64 {
     const ONES: u64 = 0x0001_0001_0001_0001;
@@ -293,7 +292,7 @@ fn entry_at(words: &[AtomicU64], at: usize) -> Entry {
     Entry((words[at / 2].load(Relaxed) >> (at % 2 * 32)) as u32)
 }
 
-/// Stores are releases: whoever sees an end sees every version that the writer changed before it.
+/// Stores are releases: a reader that sees an end sees every version that the writer changed before it.
 fn set_entry(words: &[AtomicU64], at: usize, entry: Entry) {
     let shift = at % 2 * 32;
     let word = words[at / 2].load(Relaxed) & !(u64::from(u32::MAX) << shift);
@@ -307,16 +306,16 @@ fn set_dense(words: &[AtomicU64], holder: Holder, end: u16) {
     word.store(others | u64::from(end) << shift, Release);
 }
 
-/// What became of a request to change an end.
+/// Result of a change of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Done with one store.
+    /// Changed with one store.
     Done,
-    /// The holdings need this other form, which is filled; the old extent is to be given back.
-    NewForm(Form),
+    /// The holdings need this other form, which is filled. The caller publishes it and frees the old extent.
+    NewForm(HoldingsForm),
 }
 
-/// Changes a holder's end, or prepares a form with room for it: the writer's.
+/// Changes a holder's end, or prepares a form with room for it. Used by the writer only.
 pub(crate) struct HoldingsWriter<'a> {
     pub(crate) record: &'a [AtomicU64],
     pub(crate) lists: &'a ListArena,
@@ -349,7 +348,7 @@ impl HoldingsWriter<'_> {
                 }
                 if count < words.len() * 2 {
                     set_entry(words, count, Entry::new(holder, end));
-                    let form = Form(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
+                    let form = HoldingsForm(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
                     self.record[HOLDINGS].store(form.0, Release);
                     return Change::Done;
                 }
@@ -358,7 +357,7 @@ impl HoldingsWriter<'_> {
         }
     }
 
-    /// Bytes of more memory that it would take to give a holder an end.
+    /// Additional bytes that adding a holder would take.
     pub(crate) fn bytes_for(&self, holder: Holder) -> usize {
         let holders = (holder.0 + 1).max(self.holders_end) as usize;
         match Holdings::of(self.record, self.lists) {
@@ -375,15 +374,16 @@ impl HoldingsWriter<'_> {
         }
     }
 
-    /// The holdings with one more holder in the form that suits them; not in use yet.
-    fn new_form(&mut self, holder: Holder, end: u16) -> Form {
+    /// The holdings with one more holder, in the form that suits them; not published yet.
+    fn new_form(&mut self, holder: Holder, end: u16) -> HoldingsForm {
         let mut entries = vec![Entry::new(holder, end)];
         Holdings::of(self.record, self.lists).for_each(|holder, end| entries.push(Entry::new(holder, end)));
         self.form_of(&entries)
     }
 
-    /// A dense array beyond an eighth of all holders, or [`LIST_ENTRIES_MAX`], because a list is gone through from its start.
-    fn form_of(&mut self, entries: &[Entry]) -> Form {
+    /// A dense array above an eighth of all holders or above [`LIST_ENTRIES_MAX`], because a list is searched
+    /// linearly.
+    fn form_of(&mut self, entries: &[Entry]) -> HoldingsForm {
         let holders = entries.iter().map(|entry| entry.holder().0 + 1).max().unwrap_or(0).max(self.holders_end);
         let is_long = entries.len() * DENSE_SHARE > holders as usize || entries.len() > LIST_ENTRIES_MAX;
         if entries.len() > INLINE_ENTRIES && is_long {
@@ -393,13 +393,13 @@ impl HoldingsWriter<'_> {
             for entry in entries {
                 set_dense(words, entry.holder(), entry.end());
             }
-            return Form::dense(extent);
+            return HoldingsForm::dense(extent);
         }
         let extent = self.extents.take(self.lists, entries.len());
         let words = self.lists.words(extent);
         for (at, &entry) in entries.iter().enumerate() {
             set_entry(words, at, entry);
         }
-        Form::list(extent, entries.len())
+        HoldingsForm::list(extent, entries.len())
     }
 }

@@ -1,18 +1,18 @@
-//! How a run lies in memory.
+//! Memory layout of a run.
 //!
 //! ```text
-//!  word 0   version: even and stable, or odd while the writer changes what a reader could not
-//!           otherwise take for whole
+//!  word 0   version: even while stable, odd while the writer changes words that a reader could
+//!           otherwise combine wrongly
 //!  word 1   info:     parent run (32) | parent offset (10) | length (10) | flags (12)
 //!  word 2   holdings: form (2) | entries (20) | – (10) | location of a list or a dense array (32);
-//!           in place:  form (2) | entries (20) | offset (10) and name (32) of a run that hangs from this one
+//!           in place:  form (2) | entries (20) | offset (10) and id (32) of one child run
 //!  word 3…7 up to ten holdings in place: holder (22) | end (10), two to a word
 //!  word 8…  local hashes, as many as the run's size class has room for
-//!  then     in the larger classes, fingerprints of sections of local hashes, from a line of their own on
+//!  then     in the larger classes, fingerprints of sections of local hashes, from their own line on
 //! ```
 //!
-//! Header and column are one allocation: from an edge to a comparison of blocks it is one step, and
-//! the lines that come next are known to the processor before they are asked for.
+//! Header and column are one allocation: a query goes from an edge to the comparison of blocks in one
+//! step, and the processor prefetches the next lines.
 
 use bytemuck::Zeroable;
 
@@ -25,20 +25,21 @@ pub(crate) const HOLDINGS: usize = 2;
 pub(crate) const INLINE: usize = 3;
 pub(crate) const HEADER_WORDS: usize = 8;
 
-/// Blocks for which runs of each size class have room.
+/// Capacity of a run of each size class, in blocks.
 pub(crate) const CAPACITIES: [u16; 12] = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 /// Blocks of the longest run. Ends of holdings have ten bits.
 pub(crate) const RUN_BLOCKS_MAX: usize = 512;
-/// Blocks that have one fingerprint.
+/// Blocks that one fingerprint covers.
 pub(crate) const SECTION_BLOCKS: usize = if cfg!(loom) { 2 } else { 64 };
-/// Runs with room for fewer sections have no fingerprints: they would take as long to compare as the blocks.
+/// Runs with room for fewer sections have no fingerprints: comparing those would take as long as comparing the
+/// blocks.
 const SECTIONS_MIN: usize = 3;
 /// Holders have 22 bits.
 pub(crate) const HOLDERS_MAX: u32 = 1 << 22;
 
 const CLASS_SHIFT: u32 = 28;
 
-/// A run, for as long as it lives; then the name is used again.
+/// Identifies a run while it exists; reused afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Zeroable)]
 pub(crate) struct RunId(pub(crate) u32);
 
@@ -64,7 +65,7 @@ impl RunId {
     }
 }
 
-/// Sections of a run of this class that have fingerprints: all that it has room for, or none.
+/// Sections of a run of this class that have fingerprints: as many as fit, or none.
 pub(crate) fn sections(class: usize) -> usize {
     let sections = usize::from(CAPACITIES[class]) / SECTION_BLOCKS;
     if sections < SECTIONS_MIN { 0 } else { sections }
@@ -75,43 +76,44 @@ pub(crate) fn record_words(class: usize) -> usize {
     HEADER_WORDS + usize::from(CAPACITIES[class]) + sections(class).next_multiple_of(LINE_WORDS)
 }
 
-/// The smallest class with room for so many blocks, or the largest.
+/// The smallest class with room for `blocks` blocks, or the largest class.
 pub(crate) fn class_for(blocks: usize) -> usize {
     CAPACITIES.partition_point(|&capacity| usize::from(capacity) < blocks).min(CAPACITIES.len() - 1)
 }
 
-/// A block: for its whole life it stays at this offset of this run.
+/// Position of a block: an offset in a run. A block keeps it as long as it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Zeroable)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub(crate) run: RunId,
     pub(crate) offset: u16,
 }
 
-impl Place {
-    /// Where every sequence starts.
+impl Position {
+    /// The start of every sequence.
     pub(crate) const ROOT: Self = Self { run: RunId::NONE, offset: 0 };
 }
 
-/// What the edge of a run, its length and its flags are, in one word.
+/// Parent, length and flags of a run, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Info(pub(crate) u64);
 
 impl Info {
-    /// The same block follows the same place elsewhere too, in another run's first block or inside the parent run.
+    /// The same block follows the same position elsewhere too: as another run's first block, or inside the parent
+    /// run.
     pub(crate) const TWIN: u64 = 1 << 52;
-    /// Runs are attached inside this one that start with the block that follows there in this one.
+    /// Runs are attached inside this run that start with the block that follows there in this run.
     pub(crate) const TWIN_INSIDE: u64 = 1 << 53;
-    /// Some holder may end in this run although it holds blocks further down.
+    /// A holder may end in this run although it holds blocks further down.
     pub(crate) const RAGGED: u64 = 1 << 54;
-    /// Of several runs that start with one block at one place, one that is later: the others are preferred.
+    /// Of several runs that start with one block at one position, a later one: readers prefer the others.
     pub(crate) const LATER_TWIN: u64 = 1 << 55;
 
-    pub(crate) fn new(parent: Place) -> Self {
+    pub(crate) fn new(parent: Position) -> Self {
         Self(u64::from(parent.run.0) | u64::from(parent.offset) << 32)
     }
 
-    pub(crate) fn parent(self) -> Place {
-        Place { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
+    pub(crate) fn parent(self) -> Position {
+        Position { run: RunId(self.0 as u32), offset: (self.0 >> 32) as u16 & 1023 }
     }
 
     pub(crate) fn len(self) -> usize {
@@ -127,7 +129,7 @@ impl Info {
     }
 }
 
-/// Size classes of runs, each an arena.
+/// Runs by size class, each class an arena.
 #[derive(Debug)]
 pub(crate) struct RunArena {
     classes: [Arena; CAPACITIES.len()],
@@ -144,7 +146,7 @@ impl RunArena {
         self.classes[run.class()].record(run.number())
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.classes.into_iter().flat_map(Arena::into_pieces)
     }

@@ -1,5 +1,5 @@
-//! What readers see: everything behind the arrows of `docs/run-index.md` that a query follows. All
-//! of it is atomic words in memory that keeps its type.
+//! The published structures: everything that a query reads (`docs/run-index.md`). They consist of atomic words in
+//! type-stable memory.
 
 pub(super) mod arena;
 pub(super) mod atomics;
@@ -9,20 +9,20 @@ pub(super) mod fingerprint;
 pub(super) mod holdings;
 pub(super) mod layout;
 #[cfg(loom)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only models say who writes"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "only models mark the writer"))]
 pub(super) mod modelled;
 pub(super) mod prefetch;
-pub(super) mod ranks;
+pub(super) mod rank_table;
 
 use atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
 use edges::Edges;
-use holdings::{Form, Holdings, ListArena};
+use holdings::{Holdings, HoldingsForm, ListArena};
 use layout::{HEADER_WORDS, HOLDINGS, INFO, Info, RunArena, RunId, VERSION, sections};
-use ranks::RankTable;
+use rank_table::RankTable;
 
 use crate::keyed::HashKey;
 
-/// The whole published side of an index.
+/// All published structures of an index.
 #[derive(Debug)]
 pub(super) struct Published {
     pub(super) runs: RunArena,
@@ -32,14 +32,14 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Nothing yet. `ranks_version`, an even number, is where the versions of the table of ranks start;
-    /// `key` is the key of its hash tables.
+    /// Creates empty structures. `ranks_version`, an even number, is the first version of the rank table; `key` is
+    /// the key of the hash tables.
     pub(super) fn new(ranks_version: u64, key: HashKey) -> Self {
         let ranks = RankTable::new(ranks_version);
         Self { runs: RunArena::new(), lists: ListArena::new(), edges: Edges::new(key), ranks }
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.runs.into_pieces().chain(self.lists.into_pieces()).chain(self.edges.into_pieces())
     }
@@ -50,7 +50,7 @@ impl Published {
     }
 }
 
-/// One run's record.
+/// The record of one run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run<'a> {
     id: RunId,
@@ -59,43 +59,43 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// The version before reading, none while the run is being changed.
+    /// The version before a read; none while the writer changes the run.
     #[inline]
     pub(super) fn version(self) -> Option<u64> {
         let version = self.record[VERSION].load(Acquire);
         version.is_multiple_of(2).then_some(version)
     }
 
-    /// Whether nothing has changed since; call after `fence(Acquire)`.
+    /// Whether the version is unchanged; call after `fence(Acquire)`.
     #[inline]
-    pub(super) fn is_still(self, version: u64) -> bool {
+    pub(super) fn is_unchanged(self, version: u64) -> bool {
         self.record[VERSION].load(Relaxed) == version
     }
 
-    /// Acquire: the blocks of the length that it tells can be read.
+    /// Acquire: pairs with the release store of the length, so that the blocks up to that length can be read.
     #[inline]
     pub(super) fn info(self) -> Info {
         Info(self.record[INFO].load(Acquire))
     }
 
-    /// As many as there is room for.
+    /// The column at its full capacity.
     #[inline]
     pub(super) fn locals(self) -> &'a [AtomicU64] {
         &self.record[HEADER_WORDS..HEADER_WORDS + self.id.capacity()]
     }
 
-    /// Of every section that there is room for; good for those that are complete. None in small runs.
+    /// Fingerprints of all sections that fit; valid for complete sections. Small runs have none.
     #[inline]
     pub(super) fn fingerprints(self) -> &'a [AtomicU64] {
         let start = HEADER_WORDS + self.id.capacity();
         &self.record[start..start + sections(self.id.class())]
     }
 
-    /// One of the runs that hang from this one, and the offset at which it does; there may be more, and it may
-    /// have been another run's name since.
+    /// One child run and the offset at which it is attached. Other children may exist, and the id may have been
+    /// reused for another run.
     #[inline]
     pub(super) fn child(self) -> Option<(u16, RunId)> {
-        Form(self.record[HOLDINGS].load(Acquire)).child()
+        HoldingsForm(self.record[HOLDINGS].load(Acquire)).child()
     }
 
     #[inline]
@@ -103,8 +103,8 @@ impl<'a> Run<'a> {
         Holdings::of(self.record, self.lists)
     }
 
-    /// The writer's: `change` is seen as a whole by whoever has read the run before or reads it
-    /// meanwhile, because it starts again. `version` is one that no run has ever had.
+    /// Changes a run atomically for readers: a reader that has read the run before, or reads it during the change,
+    /// starts again. `version` is one that no run has ever had. Called by the writer only.
     pub(super) fn change(self, version: u64, change: impl FnOnce()) {
         debug_assert_eq!(version % 2, 0);
         self.record[VERSION].store(version - 1, Relaxed);

@@ -1,8 +1,8 @@
-//! loom's atomics, such that loom sees every race.
+//! Loom's atomics, wrapped so that loom explores every race.
 //!
-//! loom looks for other orders of a store only against the last access of the word. The writer reads
-//! most words before it changes them, and that read would hide those of the reader. But the only one
-//! who ever changes a word always finds what it stored last: it need not ask loom for that.
+//! Loom considers other orders of a store only against the last access of the word. The writer reads most words
+//! before it changes them, and that read would hide the reader's accesses. The only thread that changes a word always
+//! finds its own last store, so its loads bypass loom.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64 as Latest, Ordering};
@@ -11,7 +11,7 @@ loom::thread_local! {
     static WRITES: Cell<bool> = Cell::new(false);
 }
 
-/// Does something as the only thread that changes words meanwhile.
+/// Runs `write` as the only thread that changes words meanwhile.
 pub(crate) fn as_writer<T>(write: impl FnOnce() -> T) -> T {
     WRITES.with(|writes| writes.set(true));
     let written = write();
@@ -20,18 +20,18 @@ pub(crate) fn as_writer<T>(write: impl FnOnce() -> T) -> T {
 }
 
 macro_rules! single_writer_atomic {
-    ($($name:ident: $value:ty;)*) => {
+    ($($sequence:ident: $value:ty;)*) => {
         $(
-            /// A word that one thread stores and all load.
+            /// A word that one thread stores and all threads load.
             #[derive(Debug)]
-            pub(crate) struct $name {
-                word: loom::sync::atomic::$name,
+            pub(crate) struct $sequence {
+                word: loom::sync::atomic::$sequence,
                 latest: Latest,
             }
 
-            impl $name {
+            impl $sequence {
                 pub(crate) fn new(value: $value) -> Self {
-                    Self { word: loom::sync::atomic::$name::new(value), latest: Latest::new(value.into()) }
+                    Self { word: loom::sync::atomic::$sequence::new(value), latest: Latest::new(value.into()) }
                 }
 
                 pub(crate) fn load(&self, ordering: Ordering) -> $value {

@@ -9,7 +9,7 @@ use crate::run::published::arena::freeing_steps;
 
 pub(super) const CHUNK: usize = if cfg!(loom) { 8 } else { 1_024 };
 
-/// Values found by number. Growing costs the new chunk only.
+/// Values found by number. Growth costs one new chunk.
 #[derive(Debug)]
 pub(super) struct Chunked<T> {
     chunks: Vec<Box<[T; CHUNK]>>,
@@ -22,8 +22,9 @@ impl<T> Default for Chunked<T> {
 }
 
 impl<T: Zeroable> Chunked<T> {
-    /// Makes sure that `at` can be used. What was never used is zero, and memory for it is taken when it is.
-    pub(super) fn make(&mut self, at: u32) {
+    /// Allocates the chunk of `at`. Values that were never used are zero, and the operating system provides their
+    /// memory on first use.
+    pub(super) fn ensure(&mut self, at: u32) {
         while self.chunks.len() * CHUNK <= at as usize {
             let chunk = bytemuck::zeroed_slice_box(CHUNK);
             self.chunks.push(chunk.try_into().unwrap_or_else(|_| unreachable!("as many as a chunk has")));
@@ -32,12 +33,12 @@ impl<T: Zeroable> Chunked<T> {
 }
 
 impl<T> Chunked<T> {
-    /// Values that there is room for.
+    /// Capacity, in values.
     pub(super) fn room(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
-    /// Gives the values back a chunk at a time, each with the steps that it takes.
+    /// Frees the values chunk by chunk and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.chunks.into_iter().map(|chunk| {
             let steps = if needs_drop::<T>() { CHUNK } else { freeing_steps(size_of_val(&*chunk)) };

@@ -1,115 +1,115 @@
-//! Forgetting everything of a rank: at once for readers, little by little for the writer.
+//! Clearing a rank: at once for readers, incrementally for the writer.
 //!
-//! A cleared rank loses its place in the table of ranks, and with it every reader loses sight of its
-//! holders. What its holders still have in runs is released along the rank's own list of runs, a few
-//! with each event that follows, so that no event waits for a worker that leaves. An index that gets no events is asked to go on
-//! ([`Writer::do_leftover`]).
+//! A cleared rank leaves the rank table, and with it every reader stops seeing its holders. The writer then releases
+//! the entries of its holders along the rank's list of runs, a few with each event that follows, so that no event is
+//! delayed when a worker leaves. Maintenance calls do the same for an index that receives no events
+//! ([`Writer::do_maintenance`]).
 
 use super::Writer;
-use super::remains::Remains;
+use super::reclaim::Garbage;
 use crate::run::published::holdings::Holder;
 use crate::run::published::layout::RunId;
-use crate::run::published::ranks::{HolderMeaning, RankSlot};
+use crate::run::published::rank_table::{HolderAssignment, RankSlot};
 
-/// Runs that are visited with each event for what is left over. An event seldom adds more than one or two to a rank.
+/// Runs that the maintenance of each event visits. An event seldom adds more than one or two runs to a rank.
 pub(super) const VISITED_WITH_EVENT: usize = 8;
-/// One more is visited for this many blocks of the event, which may be new runs.
+/// One more run is visited for this many blocks of the event, which may be new runs.
 pub(super) const BLOCKS_FOR_VISIT: usize = 64;
 
 impl Writer {
-    /// Forgets all that the rank holds, and says how many blocks that was. The rank is not in use any
-    /// more: it gets another slot when it comes back.
+    /// Clears a rank and returns the number of blocks that it held. The slot is retired: the rank gets another one
+    /// when it returns.
     pub(super) fn clear(&mut self, slot: RankSlot) -> u64 {
         self.ranks.retire(slot);
         let state = self.ranks.get_mut(slot);
-        let (waiting, copies) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.extra_copies));
+        let (waiting, copies) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.reference_counts));
         let copies_bytes = copies.bytes();
         self.rare_bytes -= copies_bytes;
         let (blocks, levels) = (state.size.blocks, state.levels);
-        self.placed -= std::mem::take(&mut state.placed);
+        self.indexed -= std::mem::take(&mut state.indexed);
         if !waiting.is_empty() {
-            self.remains.push(Remains::Waiting(waiting.into_sets()), 0);
+            self.reclaim_queue.push(Garbage::Waiting(waiting.into_sets()), 0);
         }
         if !copies.is_empty() {
-            self.remains.push(Remains::Copies(copies.into_runs()), copies_bytes);
+            self.reclaim_queue.push(Garbage::ReferenceCounts(copies.into_runs()), copies_bytes);
         }
         self.published.ranks.set_size(slot, &crate::RankSize::default());
         self.published.ranks.change(|table| {
             table.set_rank(slot, None);
             for (_, holder) in levels.iter() {
-                table.set_holder(holder, HolderMeaning::NOBODY);
+                table.set_holder(holder, HolderAssignment::UNUSED);
             }
         });
-        self.leaving.push_back(slot);
+        self.retired.push_back(slot);
         blocks as u64
     }
 
-    /// Goes on with what is left over: chains whose trimming was put off, runs of ranks that were cleared, blocks behind
-    /// holes when there are too many, memory. Takes about as many steps as it is asked to, each a run or as much as one, and says
-    /// whether anything is left.
-    pub(in crate::run) fn do_leftover(&mut self, visits: usize) -> bool {
+    /// Does deferred work: trimming of long chains, runs of cleared ranks, blocks behind gaps beyond the limit,
+    /// memory to free. Takes about `visits` steps, each a run or the equivalent. Returns whether more work is left.
+    pub(in crate::run) fn do_maintenance(&mut self, visits: usize) -> bool {
         let mut left = visits;
         while left > 0 {
-            let visited = self.do_some_leftover();
+            let visited = self.do_maintenance_step();
             if visited == 0 {
                 return false;
             }
             left = left.saturating_sub(visited);
         }
-        self.has_leftover()
+        self.has_maintenance()
     }
 
-    /// Finishes it.
-    pub(in crate::run) fn finish_leftover(&mut self) {
-        while self.do_some_leftover() > 0 {}
+    /// Does all deferred work.
+    pub(in crate::run) fn finish_maintenance(&mut self) {
+        while self.do_maintenance_step() > 0 {}
     }
 
-    pub(in crate::run) fn has_leftover(&self) -> bool {
-        !self.leaving.is_empty() || !self.untrimmed.is_empty() || !self.remains.is_empty() || self.is_pruning()
+    pub(in crate::run) fn has_maintenance(&self) -> bool {
+        !self.retired.is_empty() || !self.trim_queue.is_empty() || !self.reclaim_queue.is_empty() || self.is_pruning()
     }
 
-    /// Does the next piece of it, and says how many runs that was.
-    fn do_some_leftover(&mut self) -> usize {
-        if !self.untrimmed.is_empty() {
-            return self.trim_untrimmed();
+    /// Does one piece of deferred work and returns its steps.
+    fn do_maintenance_step(&mut self) -> usize {
+        if !self.trim_queue.is_empty() {
+            return self.trim_next_queued();
         }
-        if !self.leaving.is_empty() {
-            return self.release_left_behind();
+        if !self.retired.is_empty() {
+            return self.release_retired();
         }
         if self.is_pruning() {
-            return self.prune_some();
+            return self.prune_step();
         }
-        if !self.remains.is_empty() {
-            let steps = self.remains.drop_piece().max(1);
+        if !self.reclaim_queue.is_empty() {
+            let steps = self.reclaim_queue.reclaim_piece().max(1);
             self.steps.take(steps);
             return steps;
         }
-        self.prune_if_bare();
+        self.prune_if_many_unheld();
         usize::from(self.is_pruning())
     }
 
-    /// Goes on with what a cleared rank has left behind.
-    fn release_left_behind(&mut self) -> usize {
-        let Some(&slot) = self.leaving.front() else { return 0 };
+    /// Releases one run of a cleared rank.
+    fn release_retired(&mut self) -> usize {
+        let Some(&slot) = self.retired.front() else { return 0 };
         match self.ranks.get_mut(slot).runs.pop() {
-            Some(run) => 1 + self.release_all_of(slot, run),
+            Some(run) => 1 + self.release_run_of_retired(slot, run),
             None => {
-                self.leaving.pop_front();
-                self.let_go(slot);
+                self.retired.pop_front();
+                self.free_rank(slot);
                 1
             }
         }
     }
 
-    /// Finishes what cleared ranks have left behind, and trims all chains.
-    pub(super) fn release_all_left_behind(&mut self) {
-        while !self.untrimmed.is_empty() || !self.leaving.is_empty() {
-            self.do_some_leftover();
+    /// Releases all runs of cleared ranks and trims all chains.
+    pub(super) fn release_all_retired(&mut self) {
+        while !self.trim_queue.is_empty() || !self.retired.is_empty() {
+            self.do_maintenance_step();
         }
     }
 
-    /// Ends and intervals only: the rank itself counts no more. Says how many runs were trimmed.
-    pub(super) fn release_all_of(&mut self, slot: RankSlot, run: RunId) -> usize {
+    /// Releases a run of a cleared rank: only ends and intervals, because the rank's counters no longer matter.
+    /// Returns the number of trimmed runs.
+    pub(super) fn release_run_of_retired(&mut self, slot: RankSlot, run: RunId) -> usize {
         self.steps.take(1);
         let state = self.runs.get(run);
         let (len, is_single) = (state.len, state.columns.is_single());
@@ -128,7 +128,7 @@ impl Writer {
         0
     }
 
-    fn let_go(&mut self, slot: RankSlot) {
+    fn free_rank(&mut self, slot: RankSlot) {
         let state = self.ranks.remove(slot);
         self.leave_domain(state.domain, slot);
         let holders = state.levels.iter().map(|(_, holder)| holder);

@@ -1,31 +1,31 @@
-//! A smaller copy of an index, made a part at a time beside it.
+//! Incremental compaction: a smaller copy of an index, made beside it.
 //!
-//! Ranks are copied one after the other, and each of them run by run. Every event of a rank whose turn has come is applied to
-//! the index and to the copy. An event changes each block by itself, whatever else its rank holds, so until a run is copied the
-//! copy knows no more of its blocks than the index does, and from then on it knows the same. Copying a block twice changes
-//! nothing. The copy takes the place of the index when all ranks are in it.
+//! The writer copies rank after rank, and of each rank run after run. An event of a rank whose copying has started is
+//! applied to the index and to the copy. An event changes each block independently of the rank's other blocks. So
+//! until a run is copied, the copy has no block of it that the index lacks, and from then on it has the same blocks.
+//! Copying a block twice changes nothing. The copy replaces the index once it has all ranks.
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
 use super::Writer;
-use super::ranks::RankState;
+use super::rank_states::RankState;
 use crate::run::RunLimits;
 use crate::run::published::Published;
-use crate::run::published::layout::{Place, RunId};
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::layout::{Position, RunId};
+use crate::run::published::rank_table::RankSlot;
 use crate::{BlockEvent, HeldBlock, RemovedCopies, SequenceHash, WorkerRank, stored_events};
 
-/// By how much the versions of a copy's table of ranks are ahead, so that none of them is one of the index as well.
+/// Offset of the versions of the copy's rank table, so that none of them equals one of the index's.
 const VERSIONS_AHEAD: u64 = 1 << 32;
 
-/// A copy that is being made.
+/// A compacted copy under construction.
 #[derive(Debug)]
 pub(in crate::run) struct Compaction {
     published: Arc<Published>,
     copy: Writer,
-    /// Ranks whose turn has not come, and the order of their turns.
+    /// Ranks whose copying has not started, and their order.
     outside: FxHashSet<WorkerRank>,
     order: Vec<WorkerRank>,
     current: Option<CopiedRank>,
@@ -35,18 +35,18 @@ pub(in crate::run) struct Compaction {
 #[derive(Debug)]
 struct CopiedRank {
     rank: WorkerRank,
-    /// Entries of its list of runs that have been looked at.
-    looked_at: usize,
-    /// The run that is looked at and those above it that must be first, lowest first.
+    /// Entries of its list of runs that have been visited.
+    visited: usize,
+    /// The run to copy and those of its ancestors that must be copied first, lowest first.
     path: Vec<RunId>,
     /// The run that was copied last.
     copied: RunId,
-    /// Blocks that wait, or began to wait while the rank was copied.
+    /// Blocks that wait, or began to wait while the rank was being copied.
     waiting: Vec<SequenceHash>,
 }
 
 impl Compaction {
-    /// A copy of nothing yet.
+    /// Creates an empty copy.
     pub(in crate::run) fn new(index: &Writer) -> Self {
         let version = index.published.ranks.next_version() + VERSIONS_AHEAD;
         let published = Arc::new(Published::new(version, index.published.edges.key()));
@@ -58,7 +58,7 @@ impl Compaction {
         Self { published, copy, outside, order, current: None }
     }
 
-    /// An event was applied to the index.
+    /// Applies an event, which the index has applied, to the copy.
     pub(in crate::run) fn follow(&mut self, rank: WorkerRank, event: &BlockEvent) {
         if !self.outside.contains(&rank) {
             self.copy.apply(rank, event);
@@ -70,20 +70,20 @@ impl Compaction {
         self.current.as_ref().is_some_and(|current| current.rank == rank)
     }
 
-    /// Blocks of a rank have lost their places and wait: they are in no run that is still to be copied.
-    pub(super) fn follow_waiting(&mut self, rank: WorkerRank, names: impl Iterator<Item = SequenceHash>) {
+    /// Records blocks of a rank that moved to the waiting blocks: no run that is still to be copied contains them.
+    pub(super) fn follow_waiting(&mut self, rank: WorkerRank, sequences: impl Iterator<Item = SequenceHash>) {
         if let Some(current) = self.current.as_mut().filter(|current| current.rank == rank) {
-            current.waiting.extend(names);
+            current.waiting.extend(sequences);
         }
     }
 
-    /// Takes about this many steps, each a block or a run, and starts with no rank that has more than `waiting_max` waiting
-    /// blocks: these are listed at once. Says whether the copy is complete.
-    pub(in crate::run) fn go_on(&mut self, index: &Writer, steps: usize, waiting_max: usize) -> bool {
+    /// Continues the copy by about `steps` steps, each a block or a run. Starts with no rank that has more than
+    /// `waiting_max` waiting blocks, because those are listed at once. Returns whether the copy is complete.
+    pub(in crate::run) fn advance(&mut self, index: &Writer, steps: usize, waiting_max: usize) -> bool {
         let mut left = steps;
         while left > 0 {
             let taken = match self.current.take() {
-                Some(current) => self.copy_some(index, current),
+                Some(current) => self.copy_step(index, current),
                 None => match self.order.last() {
                     None => return true,
                     Some(&rank) if waiting_blocks(index, rank) > waiting_max => return false,
@@ -96,7 +96,7 @@ impl Compaction {
         false
     }
 
-    /// The turn of the next rank comes. Says how many steps that took.
+    /// Starts with the next rank and returns the steps.
     fn start_next(&mut self, index: &Writer) -> usize {
         let Some(rank) = self.order.pop() else { return 1 };
         self.outside.remove(&rank);
@@ -104,25 +104,25 @@ impl Compaction {
         let waiting = slot.map(|slot| index.ranks.get(slot).waiting.iter().map(|block| block.sequence).collect());
         let waiting: Vec<SequenceHash> = waiting.unwrap_or_default();
         let steps = 1 + waiting.len();
-        self.current = Some(CopiedRank { rank, looked_at: 0, path: Vec::new(), copied: RunId::NONE, waiting });
+        self.current = Some(CopiedRank { rank, visited: 0, path: Vec::new(), copied: RunId::NONE, waiting });
         steps
     }
 
-    /// Copies a run of a rank, or goes to the one above it, or copies a waiting block. Says how many steps that took.
-    fn copy_some(&mut self, index: &Writer, mut current: CopiedRank) -> usize {
+    /// Copies one run of a rank, moves to its parent run, or copies a waiting block. Returns the steps.
+    fn copy_step(&mut self, index: &Writer, mut current: CopiedRank) -> usize {
         // A rank that was cleared is cleared in the copy as well.
         let Some(slot) = index.ranks.slot(current.rank) else { return 1 };
         let mut held = Vec::new();
         if let Some(run) = current.next_run(&index.ranks.get(slot).runs) {
-            let Some(run) = self.above_first(index, (slot, run), &mut current) else {
+            let Some(run) = self.parent_first(index, (slot, run), &mut current) else {
                 self.current = Some(current);
                 return 1;
             };
             if index.coverage_end(run, slot) > 0 {
                 index.held_in(slot, run, 0, &mut held);
             }
-        } else if let Some(name) = current.waiting.pop() {
-            held.extend(index.held_block(slot, name));
+        } else if let Some(sequence) = current.waiting.pop() {
+            held.extend(index.held_block(slot, sequence));
         } else {
             return 1;
         }
@@ -132,13 +132,13 @@ impl Compaction {
         steps
     }
 
-    /// The run, unless the run above it has the turn before: blocks that follow none of their rank wait in the copy, and are
-    /// placed at once when their parent comes.
-    fn above_first(&self, index: &Writer, (slot, run): (RankSlot, RunId), current: &mut CopiedRank) -> Option<RunId> {
+    /// Returns the run unless its parent run has to be copied first: blocks without a parent would wait in the copy,
+    /// and would all be indexed at once when the parent is copied.
+    fn parent_first(&self, index: &Writer, (slot, run): (RankSlot, RunId), current: &mut CopiedRank) -> Option<RunId> {
         let parent = index.runs.get(run).parent();
-        let end = if parent == Place::ROOT { 0 } else { index.coverage_end(parent.run, slot) };
+        let end = if parent == Position::ROOT { 0 } else { index.coverage_end(parent.run, slot) };
         if end > 0 && parent.run != current.copied && index.coverage_end(run, slot) > 0 {
-            let above = index.name_of(index.ranks.get(slot).domain, Place { run: parent.run, offset: end - 1 });
+            let above = index.sequence_of(index.ranks.get(slot).domain, Position { run: parent.run, offset: end - 1 });
             if self.copied_block(current.rank, above).is_none() {
                 current.path.push(parent.run);
                 return None;
@@ -149,11 +149,12 @@ impl Compaction {
         Some(run)
     }
 
-    fn copied_block(&self, rank: WorkerRank, name: SequenceHash) -> Option<HeldBlock> {
-        self.copy.held_block(self.copy.ranks.slot(rank)?, name)
+    fn copied_block(&self, rank: WorkerRank, sequence: SequenceHash) -> Option<HeldBlock> {
+        self.copy.held_block(self.copy.ranks.slot(rank)?, sequence)
     }
 
-    /// From now on the copy has just as many copies of these blocks as the index. Events may have brought some of them.
+    /// Gives these blocks the same reference counts in the copy as in the index. Events may have stored some of them
+    /// already.
     fn copy_blocks(&mut self, state: &RankState, mut blocks: Vec<HeldBlock>) {
         let rank = state.rank;
         blocks.retain(|block| {
@@ -169,11 +170,11 @@ impl Compaction {
         });
         let events = stored_events(blocks);
         if let Some(BlockEvent::Stored { parent, blocks, .. }) = events.first() {
-            // A level that is added later costs a look at every run.
+            // Adding a level later would visit every run.
             let slot = self.copy.ranks.slot(rank).or_else(|| self.copy.join(rank, state.home, *parent, &blocks[0]));
             for (slot, tier) in slot.into_iter().flat_map(|slot| state.levels.iter().map(move |(tier, _)| (slot, tier)))
             {
-                // There are no more holders than in the index.
+                // The copy never has more holders than the index.
                 let _ = self.copy.use_tier(slot, tier);
             }
         }
@@ -182,23 +183,23 @@ impl Compaction {
         }
     }
 
-    /// The complete copy, in place of the index.
+    /// Returns the complete copy, to replace the index.
     pub(in crate::run) fn finish(self, index: &Writer) -> (Arc<Published>, Writer) {
         (self.published, Writer { limits: index.limits, steps: index.steps.clone(), ..self.copy })
     }
 
-    /// What there is of the copy, when it is given up.
+    /// Returns the incomplete copy when compaction is abandoned.
     pub(super) fn into_copy(self) -> Writer {
         self.copy
     }
 }
 
 impl CopiedRank {
-    /// The run that is looked at, or the next one of the rank's list.
+    /// The run to copy, or the next one of the rank's list.
     fn next_run(&mut self, runs: &[RunId]) -> Option<RunId> {
         if self.path.is_empty() {
-            let &run = runs.get(self.looked_at)?;
-            self.looked_at += 1;
+            let &run = runs.get(self.visited)?;
+            self.visited += 1;
             self.path.push(run);
         }
         self.path.last().copied()

@@ -1,59 +1,54 @@
-//! Which blocks of one run a rank holds in each tier, where that is more than one interval from the
-//! start: after a removal from the middle, or when several tiers are in use.
+//! Coverage of a run by a rank: the blocks that the rank holds in each tier.
 //!
-//! A run has one list for all of its ranks, in order, as long as it is short. It mostly fits two lines of the cache, and then
-//! it lies in them.
+//! A rank nearly always holds one interval from the start. After a removal from the middle, or with several tiers in
+//! use, it is an exception with a list of intervals ([`super::exceptions`]).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
-use crate::run::effort::{self, Effort};
 use crate::run::published::layout::RUN_BLOCKS_MAX;
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::rank_table::RankSlot;
 use crate::{PerTier, Tier};
 
-/// Blocks next to each other that a rank holds in a tier, in a word: rank (32 bits), tier (8), start (12), end (12). So
-/// words in order are intervals by rank, tier and offset.
+/// Consecutive blocks that a rank holds in a tier, packed into a word: rank (32 bits), tier (8), start (12), end
+/// (12). The order of the words is by rank, tier and offset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Interval(u64);
 
-const RANK_SHIFT: u32 = 32;
+pub(super) const RANK_SHIFT: u32 = 32;
 const TIER_SHIFT: u32 = 24;
 const START_SHIFT: u32 = 12;
-const OFFSET_MASK: u64 = (1 << START_SHIFT) - 1;
+pub(super) const OFFSET_MASK: u64 = (1 << START_SHIFT) - 1;
 const _: () = assert!(RUN_BLOCKS_MAX <= OFFSET_MASK as usize);
 
 impl Interval {
     #[inline]
-    fn new(rank: RankSlot, tier: Tier, blocks: Range<u16>) -> Self {
+    pub(super) fn new(rank: RankSlot, tier: Tier, blocks: Range<u16>) -> Self {
         let offsets = u64::from(blocks.start) << START_SHIFT | u64::from(blocks.end);
         Self(u64::from(rank.0) << RANK_SHIFT | (tier as u64) << TIER_SHIFT | offsets)
     }
 
-    fn rank(self) -> RankSlot {
+    pub(super) fn rank(self) -> RankSlot {
         RankSlot((self.0 >> RANK_SHIFT) as u32)
     }
 
-    fn tier(self) -> Tier {
+    pub(super) fn tier(self) -> Tier {
         Tier::ALL[(self.0 >> TIER_SHIFT) as usize % Tier::ALL.len()]
     }
 
-    fn is_of(self, rank: RankSlot, tier: Tier) -> bool {
+    pub(super) fn is_of(self, rank: RankSlot, tier: Tier) -> bool {
         self.0 >> TIER_SHIFT == Self::new(rank, tier, 0..0).0 >> TIER_SHIFT
     }
 
-    fn start(self) -> u16 {
+    pub(super) fn start(self) -> u16 {
         (self.0 >> START_SHIFT & OFFSET_MASK) as u16
     }
 
-    fn end(self) -> u16 {
+    pub(super) fn end(self) -> u16 {
         (self.0 & OFFSET_MASK) as u16
     }
 
-    fn blocks(self) -> Range<u16> {
+    pub(super) fn blocks(self) -> Range<u16> {
         self.start()..self.end()
     }
 }
@@ -64,263 +59,9 @@ impl fmt::Debug for Interval {
     }
 }
 
-/// All intervals of the ranks of a run that hold more than one from its start, by rank, tier and offset; disjoint, none
-/// touching the next.
-///
-/// Few of them are one list. Many are a list for each rank: looking for a rank costs the logarithm of their number, and a
-/// change moves no other rank's intervals.
-#[derive(Debug)]
-pub(super) enum Exceptions {
-    Few(SmallVec<[Interval; INLINE]>),
-    Many(Box<ByRank>),
-}
-
-/// With the length and the form, two lines of the cache.
-const INLINE: usize = 14;
-const _: () = assert!(size_of::<Exceptions>() == 128);
-
-/// Intervals of one list of several ranks.
-const FEW_MAX: usize = 64;
-/// With no more than these, intervals of several ranks become one list again.
-const FEW_AGAIN: usize = INLINE;
-
-/// A list of intervals for each of many ranks.
-#[derive(Debug, Default)]
-pub(super) struct ByRank {
-    ranks: BTreeMap<RankSlot, OfRank>,
-    /// How many ranks end at each offset.
-    ends: BTreeMap<u16, u32>,
-    intervals: usize,
-    /// Bytes behind the lists.
-    list_bytes: usize,
-}
-
-type OfRank = SmallVec<[Interval; 2]>;
-
-/// What an entry of a table of ranks takes, at worst.
-const RANK_BYTES: usize = 2 * (size_of::<RankSlot>() + size_of::<OfRank>());
-
-impl Default for Exceptions {
-    fn default() -> Self {
-        Self::Few(SmallVec::new())
-    }
-}
-
-impl Exceptions {
-    /// What a rank of which something was known has now.
-    pub(super) fn left_of(&self, rank: RankSlot) -> Coverage<'_> {
-        self.of(rank).unwrap_or(Coverage::NOTHING)
-    }
-
-    /// What is known of a rank, if anything is.
-    pub(super) fn of(&self, rank: RankSlot) -> Option<Coverage<'_>> {
-        let of_rank = match self {
-            Self::Few(list) => &list[span_of(list, u64::from(rank.0), RANK_SHIFT)],
-            Self::Many(by_rank) => by_rank.ranks.get(&rank)?,
-        };
-        (!of_rank.is_empty()).then_some(Coverage(Held::Exception(of_rank)))
-    }
-
-    /// Every rank of which something is known, with that.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
-        let (few, many) = match self {
-            Self::Few(list) => (&list[..], None),
-            Self::Many(by_rank) => (&[][..], Some(by_rank.ranks.values())),
-        };
-        let by_rank = few.chunk_by(|a, b| a.rank() == b.rank()).chain(many.into_iter().flatten().map(|list| &list[..]));
-        by_rank.map(|of_rank| (of_rank[0].rank(), Coverage(Held::Exception(of_rank))))
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        match self {
-            Self::Few(list) => list.is_empty(),
-            Self::Many(by_rank) => by_rank.ranks.is_empty(),
-        }
-    }
-
-    /// Intervals of all ranks.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Few(list) => list.len(),
-            Self::Many(by_rank) => by_rank.intervals,
-        }
-    }
-
-    /// One more than the last offset that any rank holds.
-    pub(super) fn end(&self) -> u16 {
-        match self {
-            Self::Few(list) => {
-                effort::spend(Effort::Interval, list.len());
-                list.iter().map(|interval| interval.end()).max().unwrap_or(0)
-            }
-            Self::Many(by_rank) => by_rank.ends.last_key_value().map_or(0, |(&end, _)| end),
-        }
-    }
-
-    /// Bytes behind the list.
-    pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Few(list) => list_bytes(list),
-            Self::Many(by_rank) => size_of::<ByRank>() + by_rank.ranks.len() * RANK_BYTES + by_rank.list_bytes,
-        }
-    }
-
-    /// The rank holds these blocks as well.
-    pub(super) fn insert(&mut self, rank: RankSlot, tier: Tier, blocks: Range<u16>) {
-        if let Self::Few(list) = self
-            && list.len() >= FEW_MAX
-        {
-            *self = Self::Many(Box::new(ByRank::of(list)));
-        }
-        match self {
-            Self::Few(list) => insert(list, rank, tier, blocks),
-            Self::Many(by_rank) => by_rank.change(rank, |list| insert(list, rank, tier, blocks)),
-        }
-    }
-
-    /// The rank does not hold these blocks: ranges in order, each of which it held as a whole.
-    pub(super) fn remove(&mut self, rank: RankSlot, tier: Tier, ranges: &[Range<u16>]) {
-        match self {
-            Self::Few(list) => remove(list, rank, tier, ranges),
-            Self::Many(by_rank) => by_rank.change(rank, |list| remove(list, rank, tier, ranges)),
-        }
-        self.become_few_again();
-    }
-
-    /// Nothing is known of the rank.
-    pub(super) fn clear(&mut self, rank: RankSlot) {
-        match self {
-            Self::Few(list) => {
-                let span = span_of(list, u64::from(rank.0), RANK_SHIFT);
-                effort::spend(Effort::Interval, list.len() - span.start);
-                list.drain(span);
-            }
-            Self::Many(by_rank) => by_rank.change(rank, SmallVec::clear),
-        }
-        self.become_few_again();
-    }
-
-    fn become_few_again(&mut self) {
-        if let Self::Many(by_rank) = self
-            && by_rank.intervals <= FEW_AGAIN
-        {
-            *self = Self::Few(by_rank.ranks.values().flatten().copied().collect());
-        }
-    }
-}
-
-impl ByRank {
-    fn of(list: &[Interval]) -> Self {
-        let mut by_rank = Self::default();
-        for of_rank in list.chunk_by(|a, b| a.rank() == b.rank()) {
-            by_rank.change(of_rank[0].rank(), |list| list.extend_from_slice(of_rank));
-        }
-        by_rank
-    }
-
-    /// Changes the intervals of one rank.
-    fn change(&mut self, rank: RankSlot, change: impl FnOnce(&mut OfRank)) {
-        let list = self.ranks.entry(rank).or_default();
-        let (count, end, bytes) = (list.len(), end_of(list), list_bytes(list));
-        change(list);
-        let (count_after, end_after) = (list.len(), end_of(list));
-        if list.is_empty() {
-            self.ranks.remove(&rank);
-            self.list_bytes -= bytes;
-        } else {
-            self.list_bytes = self.list_bytes + list_bytes(list) - bytes;
-        }
-        self.intervals = self.intervals + count_after - count;
-        if end != end_after {
-            self.count_end(end, |ranks| ranks - 1);
-            self.count_end(end_after, |ranks| ranks + 1);
-        }
-    }
-
-    fn count_end(&mut self, end: u16, change: impl FnOnce(u32) -> u32) {
-        if end == 0 {
-            return;
-        }
-        let ranks = self.ends.entry(end).or_default();
-        *ranks = change(*ranks);
-        if *ranks == 0 {
-            self.ends.remove(&end);
-        }
-    }
-}
-
-/// One more than the last offset of one rank's intervals: of each tier the last one counts.
-fn end_of(list: &[Interval]) -> u16 {
-    let last_of = |tier: Tier| list.partition_point(|interval| interval.tier() <= tier).checked_sub(1);
-    Tier::ALL.into_iter().filter_map(last_of).map(|last| list[last].end()).max().unwrap_or(0)
-}
-
-fn list_bytes<A: smallvec::Array<Item = Interval>>(list: &SmallVec<A>) -> usize {
-    if list.spilled() { list.capacity() * size_of::<Interval>() } else { 0 }
-}
-
-/// Adds blocks of a rank to intervals in order.
-fn insert<A: smallvec::Array<Item = Interval>>(list: &mut SmallVec<A>, rank: RankSlot, tier: Tier, blocks: Range<u16>) {
-    let met = met(list, rank, tier, &blocks);
-    let merged = list[met.clone()]
-        .iter()
-        .fold(blocks, |merged, interval| merged.start.min(interval.start())..merged.end.max(interval.end()));
-    replace(list, met, &[Interval::new(rank, tier, merged)]);
-}
-
-/// Takes ranges out of intervals in order.
-fn remove<A: smallvec::Array<Item = Interval>>(
-    list: &mut SmallVec<A>,
-    rank: RankSlot,
-    tier: Tier,
-    ranges: &[Range<u16>],
-) {
-    let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return };
-    let met = met(list, rank, tier, &(first.start..last.end));
-    let mut removed = ranges.iter().peekable();
-    let mut left: SmallVec<[Interval; INLINE]> = SmallVec::new();
-    let mut leave = |blocks: Range<u16>| {
-        if !blocks.is_empty() {
-            left.push(Interval::new(rank, tier, blocks));
-        }
-    };
-    for interval in &list[met.clone()] {
-        let mut start = interval.start();
-        while let Some(range) = removed.next_if(|range| range.start < interval.end()) {
-            leave(start..range.start);
-            start = range.end;
-        }
-        leave(start..interval.end());
-    }
-    replace(list, met, &left);
-}
-
-/// Puts others where some intervals are: in their places as far as there are as many, which is nearly always all.
-fn replace<A: smallvec::Array<Item = Interval>>(list: &mut SmallVec<A>, old: Range<usize>, new: &[Interval]) {
-    let (in_place, more) = new.split_at(new.len().min(old.len()));
-    list[old.start..old.start + in_place.len()].copy_from_slice(in_place);
-    if in_place.len() < old.len() {
-        effort::spend(Effort::Interval, list.len() - old.start);
-        list.drain(old.start + in_place.len()..old.end);
-    } else if !more.is_empty() {
-        effort::spend(Effort::Interval, list.len() - old.start + more.len());
-        list.insert_from_slice(old.end, more);
-    }
-}
-
-/// Where those intervals of a rank in a tier are that blocks lie in or touch; an empty range where they would be.
-fn met(list: &[Interval], rank: RankSlot, tier: Tier, blocks: &Range<u16>) -> Range<usize> {
-    let starts_from = Interval::new(rank, tier, blocks.start..0);
-    let starts_until = Interval::new(rank, tier, blocks.end..OFFSET_MASK as u16);
-    let start = list.partition_point(|&interval| interval < starts_from);
-    let end = start + list[start..].iter().take_while(|&&interval| interval <= starts_until).count();
-    let reaches_here = |before: &Interval| before.is_of(rank, tier) && before.end() >= blocks.start;
-    start - usize::from(list[..start].last().is_some_and(reaches_here))..end
-}
-
-/// Where the intervals that start with these bits are among intervals in order. Mostly all of them do.
+/// Range of the intervals that start with these bits in a sorted list. Mostly all of them do.
 #[inline]
-fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usize> {
+pub(super) fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usize> {
     let key_of = |interval: &Interval| interval.0 >> shift;
     let [Some(first), Some(last)] = [intervals.first(), intervals.last()].map(|end| end.map(key_of)) else {
         return 0..0;
@@ -332,34 +73,34 @@ fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usize> {
     start..start + intervals[start..].partition_point(|interval| key_of(interval) == key)
 }
 
-/// What a rank holds of a run.
+/// The blocks of a run that a rank holds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Coverage<'a>(Held<'a>);
+pub(super) struct Coverage<'a>(pub(super) CoverageForm<'a>);
 
 #[derive(Debug, Clone, Copy)]
-enum Held<'a> {
-    /// One interval from the start at most.
+pub(super) enum CoverageForm<'a> {
+    /// At most one interval from the start.
     Plain(Option<Interval>),
     Exception(&'a [Interval]),
 }
 
 impl Coverage<'_> {
-    /// Nothing at all.
-    const NOTHING: Self = Self(Held::Plain(None));
+    /// No blocks.
+    pub(super) const NOTHING: Self = Self(CoverageForm::Plain(None));
 
-    /// An interval from the start in one tier.
+    /// One interval from the start in one tier.
     pub(super) fn plain(rank: RankSlot, tier: Tier, end: u16) -> Self {
-        Self(Held::Plain((end > 0).then(|| Interval::new(rank, tier, 0..end))))
+        Self(CoverageForm::Plain((end > 0).then(|| Interval::new(rank, tier, 0..end))))
     }
 
     fn intervals(&self) -> &[Interval] {
         match &self.0 {
-            Held::Plain(interval) => interval.as_slice(),
-            Held::Exception(intervals) => intervals,
+            CoverageForm::Plain(interval) => interval.as_slice(),
+            CoverageForm::Exception(intervals) => intervals,
         }
     }
 
-    /// The intervals of blocks that it holds, fastest tier first.
+    /// Intervals with their tiers, fastest tier first.
     pub(super) fn by_tier(&self) -> impl Iterator<Item = (Tier, Range<u16>)> {
         self.intervals().iter().map(|interval| (interval.tier(), interval.blocks()))
     }
@@ -380,7 +121,7 @@ impl Coverage<'_> {
         self.intervals().iter().any(|interval| interval.blocks().contains(&offset))
     }
 
-    /// How many blocks of some ranges no tier but this one holds.
+    /// Counts the blocks of some ranges that no tier but this one holds.
     pub(super) fn count_only_in(&self, tier: Tier, ranges: &[Range<u16>]) -> usize {
         if self.is_empty() || self.only_tier() == Some(tier) {
             return ranges.iter().map(Range::len).sum();
@@ -395,7 +136,7 @@ impl Coverage<'_> {
         self.intervals().iter().map(|interval| interval.end()).max().unwrap_or(0)
     }
 
-    /// Whether it is one interval from the start in `home`, or nothing.
+    /// Whether it is empty or one interval from the start in `home`.
     pub(super) fn is_plain(&self, home: Tier) -> bool {
         match self.intervals() {
             [] => true,
@@ -404,43 +145,44 @@ impl Coverage<'_> {
         }
     }
 
-    /// How many of the first blocks, all of which some tier holds, have each tier as the fastest.
+    /// Counts, by fastest tier, the first `blocks` blocks, each of which some tier holds.
     pub(super) fn fastest(&self, blocks: u16) -> PerTier<u32> {
-        let mut counts = PerTier::default();
+        let mut counters = PerTier::default();
         let mut left: Vec<Range<u16>> = std::iter::once(0..blocks).collect();
         for tier in Tier::ALL {
             let intervals = self.tier(tier);
             let parts: Vec<_> = left.into_iter().flat_map(|range| intervals.parts(range)).collect();
-            let (here, slower): (Vec<_>, Vec<_>) = parts.into_iter().partition(|&(_, covered)| covered == Covered::Yes);
-            counts[tier] = here.iter().map(|(part, _)| part.len() as u32).sum();
+            let (here, slower): (Vec<_>, Vec<_>) =
+                parts.into_iter().partition(|&(_, covered)| covered == Part::Covered);
+            counters[tier] = here.iter().map(|(part, _)| part.len() as u32).sum();
             left = slower.into_iter().map(|(part, _)| part).collect();
         }
-        counts
+        counters
     }
 
-    /// The tier of all that it holds, if it is one.
+    /// The only tier with blocks, if there is exactly one.
     fn only_tier(&self) -> Option<Tier> {
         let (first, last) = (self.intervals().first()?.tier(), self.intervals().last()?.tier());
         (first == last).then_some(first)
     }
 
-    /// How far the blocks go from the start when `slowest` and faster tiers are used together.
-    pub(super) fn reach(&self, slowest: Tier) -> u16 {
+    /// Number of leading blocks held in `slowest` and faster tiers together.
+    pub(super) fn prefix_length(&self, slowest: Tier) -> u16 {
         if let (Some(first), Some(tier)) = (self.intervals().first(), self.only_tier()) {
             return if tier <= slowest && first.start() == 0 { first.end() } else { 0 };
         }
-        let mut reach = 0;
+        let mut prefix_length = 0;
         loop {
             let mut usable = self.intervals().iter().filter(|interval| interval.tier() <= slowest);
-            match usable.find(|interval| interval.blocks().contains(&reach)) {
-                None => return reach,
-                Some(interval) => reach = interval.end(),
+            match usable.find(|interval| interval.blocks().contains(&prefix_length)) {
+                None => return prefix_length,
+                Some(interval) => prefix_length = interval.end(),
             }
         }
     }
 }
 
-/// What a rank holds of a run in one tier, in order.
+/// Intervals of a rank in one tier of a run, in order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Intervals<'a>(&'a [Interval]);
 
@@ -453,121 +195,32 @@ impl Intervals<'_> {
         self.containing(offset).is_some()
     }
 
-    /// The interval that an offset is in, and the end of the one before it.
+    /// The interval that contains an offset, and the end of the interval before it.
     pub(super) fn containing(self, offset: u16) -> Option<(Range<u16>, Option<u16>)> {
         let until_here = &self.0[..self.0.partition_point(|interval| interval.start() <= offset)];
         let (last, before) = until_here.split_last()?;
         last.blocks().contains(&offset).then(|| (last.blocks(), before.last().map(|interval| interval.end())))
     }
 
-    /// A range cut into the parts that are covered and those that are not, in order.
-    pub(super) fn parts(self, range: Range<u16>) -> Vec<(Range<u16>, Covered)> {
+    /// Splits a range into covered parts and gaps, in order.
+    pub(super) fn parts(self, range: Range<u16>) -> Vec<(Range<u16>, Part)> {
         let mut parts = Vec::new();
         let mut from = range.start;
         for interval in self.iter().filter(|interval| interval.end > range.start && interval.start < range.end) {
             let covered = interval.start.max(range.start)..interval.end.min(range.end);
-            parts.push((from..covered.start, Covered::No));
+            parts.push((from..covered.start, Part::Gap));
             from = covered.end;
-            parts.push((covered, Covered::Yes));
+            parts.push((covered, Part::Covered));
         }
-        parts.push((from..range.end, Covered::No));
+        parts.push((from..range.end, Part::Gap));
         parts.retain(|(part, _)| !part.is_empty());
         parts
     }
 }
 
-/// Whether some part of a range is in the intervals.
+/// Whether a part of a range is covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Covered {
-    Yes,
-    No,
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    const BLOCKS: u16 = 24;
-
-    /// Some ranks, few or many, hold and lose ranges of blocks at random, next to a set of blocks.
-    #[test]
-    fn exceptions_are_what_a_set_of_blocks_is() {
-        let mut random = 1_u64;
-        let mut below = |end: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % end
-        };
-        let (mut exceptions, mut plain) = (Exceptions::default(), BTreeSet::<(RankSlot, Tier, u16)>::new());
-        let (mut was_many, mut was_few_again) = (false, false);
-        for step in 0..60_000_u64 {
-            // Ranks come for a while, and go for a while.
-            let grows = step / 3_000 % 2 == 0;
-            let (rank, tier) = (RankSlot(below(30) as u32), [Tier::Device, Tier::Disk][below(2) as usize]);
-            let start = below(u64::from(BLOCKS)) as u16;
-            let range = start..(start + 1 + below(4) as u16).min(BLOCKS);
-            let held = range.clone().all(|block| plain.contains(&(rank, tier, block)));
-            match below(10) {
-                0 if !grows => {
-                    exceptions.clear(rank);
-                    plain.retain(|&(of, ..)| of != rank);
-                }
-                1..8 if !grows && held => {
-                    exceptions.remove(rank, tier, std::slice::from_ref(&range));
-                    plain.retain(|&(of, in_tier, block)| (of, in_tier) != (rank, tier) || !range.contains(&block));
-                }
-                _ if grows => {
-                    exceptions.insert(rank, tier, range.clone());
-                    plain.extend(range.map(|block| (rank, tier, block)));
-                }
-                _ => {}
-            }
-            let is_many = matches!(exceptions, Exceptions::Many(_));
-            was_few_again |= was_many && !is_many;
-            was_many |= is_many;
-            assert_eq!(exceptions.is_empty(), plain.is_empty());
-            assert_eq!(exceptions.end(), plain.iter().map(|&(.., block)| block + 1).max().unwrap_or(0));
-            let coverage = exceptions.left_of(rank);
-            for block in 0..BLOCKS {
-                assert_eq!(coverage.tier(tier).contains(block), plain.contains(&(rank, tier, block)));
-            }
-            if step.is_multiple_of(100) {
-                let known: Vec<RankSlot> = exceptions.iter().map(|(rank, _)| rank).collect();
-                let expected: BTreeSet<RankSlot> = plain.iter().map(|&(rank, ..)| rank).collect();
-                assert_eq!(known, Vec::from_iter(expected));
-                if let Exceptions::Many(by_rank) = &exceptions {
-                    assert_eq!(by_rank.intervals, by_rank.ranks.values().map(SmallVec::len).sum::<usize>());
-                    assert_eq!(by_rank.list_bytes, by_rank.ranks.values().map(list_bytes).sum::<usize>());
-                    assert_eq!(by_rank.ends.values().sum::<u32>() as usize, by_rank.ranks.len());
-                }
-            }
-        }
-        assert!(was_many && was_few_again);
-    }
-
-    /// What a rank changes costs what it has itself, however many others have exceptions.
-    #[test]
-    fn a_change_moves_no_intervals_of_many_other_ranks() {
-        let steps_among = |ranks: u32| {
-            let mut exceptions = Exceptions::default();
-            for rank in (0..ranks).map(RankSlot) {
-                for start in (0..100).step_by(2) {
-                    exceptions.insert(rank, Tier::Device, start..start + 1);
-                }
-            }
-            let rank = RankSlot(0);
-            effort::of(Effort::Interval, || {
-                exceptions.remove(rank, Tier::Device, std::slice::from_ref(&(4..5)));
-                exceptions.insert(rank, Tier::Device, 4..5);
-                exceptions.insert(rank, Tier::Host, 7..9);
-                exceptions.clear(rank);
-                assert_eq!(exceptions.end(), 99);
-            })
-        };
-        let own = 50 + 2;
-        assert!(steps_among(2) <= 4 * (own + FEW_MAX));
-        assert_eq!(steps_among(4_000), steps_among(4));
-        assert!(steps_among(4_000) <= 4 * (own + FEW_MAX), "{}", steps_among(4_000));
-    }
+pub(super) enum Part {
+    Covered,
+    Gap,
 }

@@ -1,92 +1,93 @@
-//! From an engine's names to blocks: one hash table for each hash domain.
+//! Directory of a hash domain: a hash table from sequence hashes to blocks.
 //!
-//! The table is cut into segments by the upper bits of the names' tags; a segment that is full is
-//! doubled while it is small and split after that, so growing never costs more than one segment.
+//! The upper bits of a hash's tag select a segment. A full segment is doubled while it is small and split after that,
+//! so growth never costs more than one segment.
 //!
-//! Names come and go in rows. Where each of a row belongs is worked out once, ahead of its turn, and asked for from
-//! memory: see [`Row`].
+//! Sequence hashes are inserted and removed in batches. The location of each hash of a batch is computed once, ahead
+//! of its use, and prefetched: see [`PrefetchBatch`].
 
-use super::names::{Column, LINE_NAMES, LineId, Names};
-use super::segment::{Hash, Segment, Spot};
+use super::directory_line::{Hash, ProbeStart};
+use super::segment::Segment;
+use super::sequence_columns::{Column, LINE_SEQUENCES, LineId, SequenceColumns};
 use crate::SequenceHash;
+use crate::run::published::layout::{Position, RunId};
 use crate::keyed::HashKey;
-use crate::run::published::layout::{Place, RunId};
 
-/// Names whose lines are asked for together: a few lines of names.
-const ROW_NAMES: usize = 3 * LINE_NAMES;
+/// Sequence hashes whose lines are prefetched together: a few lines of a column.
+const BATCH_SEQUENCES: usize = 3 * LINE_SEQUENCES;
 
-/// Sequence hash → place, for the names of one domain.
+/// Map from sequence hash to position, for one domain.
 #[derive(Debug)]
 pub(super) struct Directory {
     segments: Vec<Segment>,
     /// Segment by the upper `depth` bits of the tag.
     index: Vec<u32>,
     depth: u32,
-    /// The segment that was last looked at for memory to give back.
-    looked_at: usize,
+    /// The segment that was last examined for shrinking.
+    last_examined: usize,
     key: HashKey,
-    /// Of the segments and the index.
+    /// Bytes of the segments and the index.
     bytes: usize,
 }
 
-/// Where a name belongs in a directory until that grows.
+/// Location of a sequence hash in a directory, valid until the directory grows.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seat {
+struct HashLocation {
     segment: u32,
-    spot: Spot,
+    start: ProbeStart,
 }
 
-/// Some names on their way into a directory or out of it, each with what is to be done with it.
+/// Sequence hashes to be inserted or removed, each with an operand.
 #[derive(Debug)]
-struct Row<T> {
-    seats: [(Seat, T); ROW_NAMES],
+struct PrefetchBatch<T> {
+    entries: [(HashLocation, T); BATCH_SEQUENCES],
     count: usize,
 }
 
-impl<T: Copy> Row<T> {
-    /// An empty row; `nothing` is only there to be written over.
+impl<T: Copy> PrefetchBatch<T> {
+    /// Creates an empty batch; `nothing` is a placeholder.
     fn new(nothing: T) -> Self {
-        Self { seats: [(Seat::default(), nothing); ROW_NAMES], count: 0 }
+        Self { entries: [(HashLocation::default(), nothing); BATCH_SEQUENCES], count: 0 }
     }
 
-    fn seats(&self) -> &[(Seat, T)] {
-        &self.seats[..self.count]
+    fn entries(&self) -> &[(HashLocation, T)] {
+        &self.entries[..self.count]
     }
 
     fn has_room_for(&self, count: usize) -> bool {
-        self.count + count <= ROW_NAMES
+        self.count + count <= BATCH_SEQUENCES
     }
 }
 
-/// Two rows for each way: what is in one has its turn while the other comes from memory. They are kept, because short
-/// events would spend a twentieth of their time on making them.
+/// Two batches for each direction: one is processed while the other is loaded from memory. They are kept, because
+/// allocating them would take a twentieth of the time of a short event.
 #[derive(Debug)]
-pub(super) struct Rows {
-    coming: [Row<SequenceHash>; 2],
-    going: [Row<LineId>; 2],
+pub(super) struct PrefetchBatches {
+    inserts: [PrefetchBatch<SequenceHash>; 2],
+    removals: [PrefetchBatch<LineId>; 2],
 }
 
-impl Default for Rows {
+impl Default for PrefetchBatches {
     fn default() -> Self {
-        let coming = std::array::from_fn(|_| Row::new(SequenceHash(0)));
-        let going = std::array::from_fn(|_| Row::new(LineId::NONE));
-        Self { coming, going }
+        let inserts = std::array::from_fn(|_| PrefetchBatch::new(SequenceHash(0)));
+        let removals = std::array::from_fn(|_| PrefetchBatch::new(LineId::NONE));
+        Self { inserts, removals }
     }
 }
 
 impl Directory {
-    /// An empty directory; `key` is the key of its hash.
+    /// Creates an empty directory; `key` is the key of its hash.
     pub(super) fn new(key: HashKey) -> Self {
         let mut directory =
-            Self { segments: vec![Segment::default()], index: vec![0], depth: 0, looked_at: 0, key, bytes: 0 };
+            Self { segments: vec![Segment::default()], index: vec![0], depth: 0, last_examined: 0, key, bytes: 0 };
         directory.bytes = directory.segments[0].bytes() + directory.index_bytes();
         directory
     }
 
-    /// The hash of a name that a client may have chosen.
+    /// Hashes a sequence hash that a client may have chosen.
     #[inline]
-    pub(super) fn hash(&self, name: SequenceHash) -> Hash {
-        Hash::of(self.key, name)
+    pub(super) fn hash(&self, sequence: SequenceHash) -> Hash {
+        Hash::of(self.key, sequence)
     }
 
     #[inline]
@@ -95,58 +96,58 @@ impl Directory {
     }
 
     #[inline]
-    fn seat(&self, name: SequenceHash) -> Seat {
-        let hash = self.hash(name);
+    fn locate(&self, sequence: SequenceHash) -> HashLocation {
+        let hash = self.hash(sequence);
         let segment = self.segment_of(hash);
-        Seat { segment, spot: self.segments[segment as usize].spot(hash) }
+        HashLocation { segment, start: self.segments[segment as usize].probe_start(hash) }
     }
 
     #[inline]
-    fn segment(&self, seat: Seat) -> &Segment {
-        &self.segments[seat.segment as usize]
+    fn segment(&self, location: HashLocation) -> &Segment {
+        &self.segments[location.segment as usize]
     }
 
-    /// Where the block with this name is.
+    /// Finds the block with this sequence hash.
     #[inline]
-    pub(super) fn find(&self, names: &Names, name: SequenceHash) -> Option<(Place, LineId)> {
-        let seat = self.seat(name);
-        self.segment(seat).find(names, name, seat.spot)
+    pub(super) fn find(&self, sequences: &SequenceColumns, sequence: SequenceHash) -> Option<(Position, LineId)> {
+        let location = self.locate(sequence);
+        self.segment(location).find(sequences, sequence, location.start)
     }
 
-    /// Asks for the line of a name that is looked for soon.
+    /// Prefetches the directory line of a sequence hash.
     #[inline]
-    pub(super) fn prefetch(&self, name: SequenceHash) {
-        let seat = self.seat(name);
-        self.segment(seat).prefetch(seat.spot);
+    pub(super) fn prefetch(&self, sequence: SequenceHash) {
+        let location = self.locate(sequence);
+        self.segment(location).prefetch(location.start);
     }
 
-    /// Asks for the lines of names in which a name may stand, once the directory's own line has come.
-    pub(super) fn prefetch_names(&self, names: &Names, name: SequenceHash) {
-        let seat = self.seat(name);
-        self.segment(seat).candidates(seat.spot).for_each(|line| names.prefetch(line));
+    /// Prefetches the column lines that may contain a sequence hash, once the directory's own line is in the cache.
+    pub(super) fn prefetch_sequences(&self, sequences: &SequenceColumns, sequence: SequenceHash) {
+        let location = self.locate(sequence);
+        self.segment(location).candidates(location.start).for_each(|line| sequences.prefetch(line));
     }
 
-    /// Gives the next blocks of a column their names, up to the first name that is known already.
+    /// Appends sequence hashes to a column, up to the first one that the directory already has.
     pub(super) fn extend(
         &mut self,
-        (names, rows): (&mut Names, &mut Rows),
+        (sequences, directory_batches): (&mut SequenceColumns, &mut PrefetchBatches),
         (run, column): (RunId, &mut Column),
         mut new: impl ExactSizeIterator<Item = SequenceHash>,
     ) {
-        let [mut now, mut next] = rows.coming.each_mut();
-        self.fill(now, names, &mut new, 0);
+        let [mut now, mut next] = directory_batches.inserts.each_mut();
+        self.fill(now, sequences, &mut new, 0);
         while now.count > 0 {
-            if self.fill(next, names, &mut new, now.count) {
-                self.seat_again(now);
+            if self.fill(next, sequences, &mut new, now.count) {
+                self.locate_again(now);
             }
-            let mut rest = now.seats();
+            let mut rest = now.entries();
             while !rest.is_empty() {
-                let (line, room) = names.open(run, column);
+                let (line, room) = sequences.open(run, column);
                 let (first, after) = rest.split_at(room.min(rest.len()));
-                names.write(line, first.iter().map(|&(_, name)| name));
-                let entered = self.enter(names, line, first);
-                names.validate(column, entered);
-                if entered < first.len() {
+                sequences.write(line, first.iter().map(|&(_, sequence)| sequence));
+                let inserted = self.insert_hashed(sequences, line, first);
+                sequences.validate(column, inserted);
+                if inserted < first.len() {
                     return;
                 }
                 rest = after;
@@ -155,152 +156,161 @@ impl Directory {
         }
     }
 
-    /// Works out where the next names belong, asks for their lines, and makes room there for as many and `others`. Says
-    /// whether anything grew for that.
+    /// Computes the locations of the next sequence hashes, prefetches their lines, and grows their segments until
+    /// there is room for these hashes and `others` more. Returns whether a segment grew.
     fn fill(
         &mut self,
-        row: &mut Row<SequenceHash>,
-        names: &Names,
+        batch: &mut PrefetchBatch<SequenceHash>,
+        sequences: &SequenceColumns,
         new: &mut impl ExactSizeIterator<Item = SequenceHash>,
         others: usize,
     ) -> bool {
-        row.count = new.len().min(ROW_NAMES);
-        let needed = row.count + others;
+        batch.count = new.len().min(BATCH_SEQUENCES);
+        let needed = batch.count + others;
         let mut is_full = false;
-        for (place, name) in row.seats[..row.count].iter_mut().zip(new) {
-            let seat = self.seat(name);
-            let segment = self.segment(seat);
-            segment.prefetch(seat.spot);
+        for (slot, sequence) in batch.entries[..batch.count].iter_mut().zip(new) {
+            let location = self.locate(sequence);
+            let segment = self.segment(location);
+            segment.prefetch(location.start);
             is_full |= !segment.has_room_for(needed);
-            *place = (seat, name);
+            *slot = (location, sequence);
         }
         if is_full {
-            self.grow_for(row, names, needed);
+            self.grow_for(batch, sequences, needed);
         }
         is_full
     }
 
     #[cold]
-    fn grow_for(&mut self, row: &mut Row<SequenceHash>, names: &Names, count: usize) {
-        for &(_, name) in row.seats() {
-            self.make_room(names, name, count);
+    fn grow_for(&mut self, batch: &mut PrefetchBatch<SequenceHash>, sequences: &SequenceColumns, count: usize) {
+        for &(_, sequence) in batch.entries() {
+            self.make_room(sequences, sequence, count);
         }
-        self.seat_again(row);
+        self.locate_again(batch);
     }
 
-    /// Works out anew where the names of a row belong, after something grew.
+    /// Computes the locations of a batch again, after a segment grew.
     #[cold]
-    fn seat_again(&self, row: &mut Row<SequenceHash>) {
-        for (seat, name) in &mut row.seats[..row.count] {
-            *seat = self.seat(*name);
+    fn locate_again(&self, batch: &mut PrefetchBatch<SequenceHash>) {
+        for (location, sequence) in &mut batch.entries[..batch.count] {
+            *location = self.locate(*sequence);
         }
     }
 
-    /// Takes in names that are written into a line, up to the first that is known already. Says how many.
+    /// Inserts sequence hashes that are written into a line, up to the first one that the directory already has.
+    /// Returns how many it inserted.
     #[inline]
-    fn enter(&mut self, names: &Names, line: LineId, new: &[(Seat, SequenceHash)]) -> usize {
-        for (entered, &(seat, name)) in new.iter().enumerate() {
-            let segment = &mut self.segments[seat.segment as usize];
-            if !segment.put_new(seat.spot, line) {
-                // Names of this line are not valid yet.
-                let comes_again = || new[..entered].iter().any(|&(_, before)| before == name);
-                if segment.find(names, name, seat.spot).is_some() || comes_again() {
-                    return entered;
+    fn insert_hashed(
+        &mut self,
+        sequences: &SequenceColumns,
+        line: LineId,
+        new: &[(HashLocation, SequenceHash)],
+    ) -> usize {
+        for (inserted, &(location, sequence)) in new.iter().enumerate() {
+            let segment = &mut self.segments[location.segment as usize];
+            if !segment.put_new(location.start, line) {
+                // The hashes of this line are not valid yet.
+                let comes_again = || new[..inserted].iter().any(|&(_, before)| before == sequence);
+                if segment.find(sequences, sequence, location.start).is_some() || comes_again() {
+                    return inserted;
                 }
-                segment.put(seat.spot, line);
+                segment.put(location.start, line);
             }
         }
         new.len()
     }
 
-    /// Grows the segment of a name until there is room for so many more.
-    fn make_room(&mut self, names: &Names, name: SequenceHash, count: usize) {
+    /// Grows the segment of a sequence hash until it has room for `count` more.
+    fn make_room(&mut self, sequences: &SequenceColumns, sequence: SequenceHash, count: usize) {
         loop {
-            let at = self.segment_of(self.hash(name)) as usize;
+            let at = self.segment_of(self.hash(sequence)) as usize;
             if self.segments[at].has_room_for(count) {
                 return;
             }
-            self.grow(names, at);
+            self.grow(sequences, at);
         }
     }
 
-    fn grow(&mut self, names: &Names, at: usize) {
+    fn grow(&mut self, sequences: &SequenceColumns, at: usize) {
         let (count, before) = (self.segments.len(), self.segments[at].bytes() + self.index_bytes());
         if self.segments[at].can_be_split() {
-            self.split(names, at);
+            self.split(sequences, at);
         } else {
-            self.segments[at].double(names);
+            self.segments[at].double(sequences);
         }
         let split_off: usize = self.segments[count..].iter().map(Segment::bytes).sum();
         self.bytes = self.bytes + split_off + self.segments[at].bytes() + self.index_bytes() - before;
     }
 
-    /// Forgets the names of these lines, from the last one on.
-    pub(super) fn forget<'a>(&mut self, rows: &mut Rows, lines: impl Iterator<Item = (LineId, &'a [u64])>) {
-        let [mut now, mut next] = rows.going.each_mut();
-        for (line, names) in lines {
-            if !next.has_room_for(LINE_NAMES) {
+    /// Removes the sequence hashes of these lines, last line first.
+    pub(super) fn remove_lines<'a>(
+        &mut self,
+        directory_batches: &mut PrefetchBatches,
+        lines: impl Iterator<Item = (LineId, &'a [u64])>,
+    ) {
+        let [mut now, mut next] = directory_batches.removals.each_mut();
+        for (line, sequences) in lines {
+            if !next.has_room_for(LINE_SEQUENCES) {
                 self.remove(now);
                 (now, next) = (next, now);
             }
-            for (place, &name) in next.seats[next.count..].iter_mut().zip(names.iter().rev()) {
-                let seat = self.seat(SequenceHash(name));
-                self.segment(seat).prefetch(seat.spot);
-                *place = (seat, line);
+            for (slot, &sequence) in next.entries[next.count..].iter_mut().zip(sequences.iter().rev()) {
+                let location = self.locate(SequenceHash(sequence));
+                self.segment(location).prefetch(location.start);
+                *slot = (location, line);
             }
-            next.count += names.len();
+            next.count += sequences.len();
         }
         self.remove(now);
         self.remove(next);
     }
 
-    fn remove(&mut self, row: &mut Row<LineId>) {
-        for &(seat, line) in row.seats() {
-            self.segments[seat.segment as usize].remove(seat.spot, line);
+    fn remove(&mut self, batch: &mut PrefetchBatch<LineId>) {
+        for &(location, line) in batch.entries() {
+            self.segments[location.segment as usize].remove(location.start, line);
         }
-        row.count = 0;
+        batch.count = 0;
     }
 
-    /// Makes room for `count` names more wherever one of these belongs, if that takes no more than
-    /// `bytes_max` more bytes. Says how many it took, as an error when more are needed.
+    /// Grows the segments of these sequence hashes until each has room for `count` more, within `bytes_max`
+    /// additional bytes. Returns the additional bytes, as an error if more would be needed.
     pub(super) fn reserve(
         &mut self,
-        names: &Names,
+        sequences: &SequenceColumns,
         new: impl Iterator<Item = SequenceHash>,
         (count, bytes_max): (usize, usize),
     ) -> Result<usize, usize> {
         let before = self.bytes;
-        for name in new {
-            let hash = self.hash(name);
+        for sequence in new {
+            let hash = self.hash(sequence);
             let mut at = self.segment_of(hash) as usize;
             while !self.segments[at].has_room_for(count) {
-                // Growing needs as much again for a moment.
+                // Growth temporarily needs as much memory again.
                 let taken = self.bytes - before;
                 if taken + 2 * (self.segments[at].bytes() + self.index_bytes()) > bytes_max {
                     return Err(taken);
                 }
-                self.grow(names, at);
+                self.grow(sequences, at);
                 at = self.segment_of(hash) as usize;
             }
         }
         Ok(self.bytes - before)
     }
 
-    /// Looks at the next segment, and halves it if hardly anything is left in it. Says how many bytes that
-    /// gave back.
-    pub(super) fn shrink_next(&mut self, names: &Names) -> usize {
-        self.looked_at = (self.looked_at + 1) % self.segments.len();
-        let segment = &mut self.segments[self.looked_at];
+    /// Examines the next segment and halves it if it is nearly empty. Returns the bytes freed.
+    pub(super) fn shrink_next(&mut self, sequences: &SequenceColumns) -> usize {
+        self.last_examined = (self.last_examined + 1) % self.segments.len();
+        let segment = &mut self.segments[self.last_examined];
         let before = segment.bytes();
         if segment.is_sparse() {
-            segment.halve(names);
+            segment.halve(sequences);
         }
         let given_back = before - segment.bytes();
         self.bytes -= given_back;
         given_back
     }
 
-    /// What is to be given back.
+    /// Takes the segments, to be freed.
     pub(super) fn into_segments(self) -> Vec<Segment> {
         self.segments
     }
@@ -309,7 +319,7 @@ impl Directory {
         self.segments.iter().all(Segment::is_empty)
     }
 
-    /// Bytes that it takes. Cheap.
+    /// Bytes of the directory. Constant time.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -318,16 +328,16 @@ impl Directory {
         self.index.capacity() * size_of::<u32>()
     }
 
-    fn split(&mut self, names: &Names, at: usize) {
+    fn split(&mut self, sequences: &SequenceColumns, at: usize) {
         let new = u32::try_from(self.segments.len()).expect("fewer than 2^32 segments");
-        let upper = self.segments[at].split(names);
+        let upper = self.segments[at].split(sequences);
         let (depth, prefix) = (upper.depth(), upper.prefix());
         self.segments.push(upper);
         if depth > self.depth {
             self.index = self.index.iter().flat_map(|&segment| [segment, segment]).collect();
             self.depth += 1;
         }
-        // All places of the index that start with the bits of the upper half.
+        // All entries of the index that start with the bits of the upper half.
         let width = 1_usize << (self.depth - depth);
         self.index[prefix * width..(prefix + 1) * width].fill(new);
     }
@@ -337,29 +347,34 @@ impl Directory {
 mod tests {
     use std::collections::HashMap;
 
-    use super::super::names::Column;
+    use super::super::sequence_columns::Column;
     use super::*;
     use crate::run::effort::{self, Effort};
     use crate::run::published::layout::RunId;
 
-    /// Most lines of slots that a search for one of these names looks at, in a directory with all of them.
+    /// The most slot lines that a search for one of these sequence hashes reads, in a directory with all of them.
     fn longest_search(key: HashKey, chosen: &[SequenceHash]) -> usize {
-        let (mut directory, mut names, mut rows) = (Directory::new(key), Names::new(key), Rows::default());
+        let (mut directory, mut sequences, mut directory_batches) =
+            (Directory::new(key), SequenceColumns::new(key), PrefetchBatches::default());
         for (run, chunk) in chosen.chunks(100).enumerate() {
             let mut column = Column::default();
-            directory.extend((&mut names, &mut rows), (RunId(run as u32 + 1), &mut column), chunk.iter().copied());
-            assert_eq!(usize::from(column.named), chunk.len());
+            directory.extend(
+                (&mut sequences, &mut directory_batches),
+                (RunId(run as u32 + 1), &mut column),
+                chunk.iter().copied(),
+            );
+            assert_eq!(usize::from(column.len), chunk.len());
         }
-        let search = |&name: &SequenceHash| {
-            effort::of(Effort::DirectoryLine, || assert!(directory.find(&names, name).is_some()))
+        let search = |&sequence: &SequenceHash| {
+            effort::of(Effort::DirectoryLine, || assert!(directory.find(&sequences, sequence).is_some()))
         };
         chosen.iter().map(search).max().unwrap_or(0)
     }
 
-    /// Names that an engine has chosen, by a hash that it can compute, to belong in one line.
+    /// An engine chooses sequence hashes that belong in one line under a known key.
     #[test]
-    fn chosen_names_do_not_lie_together() {
-        let belongs_there = |name: &SequenceHash| Hash::of(HashKey::FIXED, *name).spot_of_test() == (0, 0);
+    fn chosen_sequence_hashes_do_not_cluster_under_a_secret_key() {
+        let belongs_there = |sequence: &SequenceHash| Hash::of(HashKey::FIXED, *sequence).home_of_test() == (0, 0);
         let chosen: Vec<SequenceHash> = (0..).map(SequenceHash).filter(belongs_there).take(1_500).collect();
         assert!(longest_search(HashKey::FIXED, &chosen) > 100, "all of them belong in one line");
         for seed in 1..9_u64 {
@@ -369,41 +384,46 @@ mod tests {
         }
     }
 
-    /// Columns of a few names each, which come and go at random; the directory knows just those.
+    /// Short columns grow and shrink at random; the directory has exactly their sequence hashes.
     #[test]
-    fn knows_the_names_that_it_was_told() {
+    fn the_directory_finds_exactly_the_inserted_sequence_hashes() {
         let key = HashKey::FIXED;
-        let (mut directory, mut names, mut rows) = (Directory::new(key), Names::new(key), Rows::default());
+        let (mut directory, mut sequences, mut directory_batches) =
+            (Directory::new(key), SequenceColumns::new(key), PrefetchBatches::default());
         let mut columns = vec![Column::default(); 3_000];
-        let mut known: HashMap<u64, Place> = HashMap::new();
+        let mut known: HashMap<u64, Position> = HashMap::new();
         let mut random = 1_u64;
         for step in 0..120_000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let run = (random >> 33) as usize % columns.len();
             let column = &mut columns[run];
-            // More come than go, and every fourth name is one of few.
-            if random >> 20 & 3 > 0 && column.named < 40 {
-                let name = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
-                let offset = column.named;
-                directory.extend((&mut names, &mut rows), (RunId(run as u32), column), [name].into_iter());
-                assert_eq!(column.named == offset, known.contains_key(&name.0));
-                if column.named > offset {
-                    known.insert(name.0, Place { run: RunId(run as u32), offset });
+            // More inserts than removals, and every fourth sequence hash is one of few.
+            if random >> 20 & 3 > 0 && column.len < 40 {
+                let sequence = SequenceHash(if step.is_multiple_of(4) { step % 1_000 } else { step });
+                let offset = column.len;
+                directory.extend(
+                    (&mut sequences, &mut directory_batches),
+                    (RunId(run as u32), column),
+                    [sequence].into_iter(),
+                );
+                assert_eq!(column.len == offset, known.contains_key(&sequence.0));
+                if column.len > offset {
+                    known.insert(sequence.0, Position { run: RunId(run as u32), offset });
                 }
-            } else if let Some(keep) = column.named.checked_sub(1) {
-                known.remove(&names.at(column, keep).0);
-                directory.forget(&mut rows, names.last_lines(column, keep));
-                names.truncate(column, keep);
+            } else if let Some(keep) = column.len.checked_sub(1) {
+                known.remove(&sequences.at(column, keep).0);
+                directory.remove_lines(&mut directory_batches, sequences.last_lines(column, keep));
+                sequences.truncate(column, keep);
             }
         }
         assert!(known.len() > 20_000, "it was split: {}", known.len());
-        for name in 0..120_000 {
-            let found = directory.find(&names, SequenceHash(name)).map(|(place, _)| place);
-            assert_eq!(found, known.get(&name).copied(), "{name}");
+        for sequence in 0..120_000 {
+            let found = directory.find(&sequences, SequenceHash(sequence)).map(|(slot, _)| slot);
+            assert_eq!(found, known.get(&sequence).copied(), "{sequence}");
         }
         for column in &mut columns {
-            directory.forget(&mut rows, names.last_lines(column, 0));
-            names.truncate(column, 0);
+            directory.remove_lines(&mut directory_batches, sequences.last_lines(column, 0));
+            sequences.truncate(column, 0);
         }
         assert!(directory.is_empty());
     }

@@ -1,11 +1,11 @@
-//! Hash domains: which engines call the same prefix the same.
+//! Hash domains: groups of engines that give the same prefix the same sequence hash.
 //!
-//! Engines with one hash seed share a directory and one column of names a run: another replica of a
-//! prefix then costs one holding and no name. Nobody says which seed an engine has; it shows. A rank
-//! joins the domain that knows its first block, or one that does not contradict it. When it
-//! contradicts its domain later — another name for a known content, another meaning of a known name —
-//! it goes to a domain that agrees with all that it holds, or to one of its own. It keeps every
-//! holding meanwhile: runs belong to no domain.
+//! Engines with one hash seed share a directory and one column of sequence hashes for each run. Another replica of a
+//! prefix then costs one holding and no sequence hash. No engine publishes its seed; the index infers it. A rank
+//! joins the domain that knows its first block, or one that does not contradict it. A rank contradicts its domain
+//! when it stores a known block under another sequence hash, or another block under a known one. It then moves to a
+//! domain that agrees with everything that it holds, or to a new one. It keeps every holding meanwhile, because runs
+//! belong to no domain.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,55 +14,55 @@ use rustc_hash::FxHashMap;
 
 use super::Writer;
 use super::directory::Directory;
-use super::place::Located;
-use super::ranks::RankState;
-use super::remains::Remains;
+use super::locate::BlockLookup;
+use super::rank_states::RankState;
+use super::reclaim::Garbage;
 use super::runs::DomainId;
-use crate::keyed::HashKey;
 use crate::run::published::arena::freeing_steps;
-use crate::run::published::layout::{Place, RunId};
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::layout::{Position, RunId};
+use crate::run::published::rank_table::RankSlot;
+use crate::keyed::HashKey;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
-/// Domains that are asked whether they know a name, the largest first. In a fleet with more of them that all have few ranks,
-/// a rank may get a domain of its own although another one names alike: that costs memory and changes no answer.
-const ASKED_MAX: usize = 256;
+/// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a
+/// rank may get a domain of its own although another one agrees with it: that costs memory and changes no answer.
+const SEARCHED_DOMAINS_MAX: usize = 256;
 
-/// One domain.
+/// One hash domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) directory: Directory,
-    /// Ranks in it.
+    /// Number of ranks in it.
     members: usize,
-    /// Runs that are still to be trimmed for it; until then it exists.
-    pub(super) untrimmed: usize,
+    /// Deferred trims of runs on its behalf; the domain exists until they are done.
+    pub(super) queued_trims: usize,
     /// The rank that joined last.
     newest: Option<RankSlot>,
 }
 
 impl Domain {
     fn new(key: HashKey) -> Self {
-        Self { directory: Directory::new(key), members: 0, untrimmed: 0, newest: None }
+        Self { directory: Directory::new(key), members: 0, queued_trims: 0, newest: None }
     }
 
-    /// The domain's rank, if there is only one and it is known.
+    /// The domain's rank, if there is exactly one and it is known.
     pub(super) fn only_member(&self) -> Option<RankSlot> {
         self.newest.filter(|_| self.members == 1)
     }
 }
 
-/// Every domain.
+/// All domains.
 #[derive(Debug)]
 pub(super) struct Domains {
     domains: Vec<Option<Domain>>,
     free: Vec<DomainId>,
-    /// Those with ranks in them, by how many.
+    /// Domains with ranks, by the number of ranks.
     by_members: BTreeSet<(Reverse<usize>, DomainId)>,
     key: HashKey,
 }
 
 impl Domains {
-    /// None yet; `key` is the key of their directories' hash.
+    /// Creates an empty set of domains; `key` is the key of their directories' hash.
     pub(super) fn new(key: HashKey) -> Self {
         Self { domains: Vec::new(), free: Vec::new(), by_members: BTreeSet::new(), key }
     }
@@ -82,8 +82,8 @@ impl Domains {
         self.domains[domain.0 as usize].as_mut().expect("a domain with members exists")
     }
 
-    /// Whether no more than one rank is in the domain.
-    pub(super) fn is_alone(&self, domain: DomainId) -> bool {
+    /// Whether at most one rank is in the domain.
+    pub(super) fn has_single_rank(&self, domain: DomainId) -> bool {
         self.get(domain).members <= 1
     }
 
@@ -119,14 +119,14 @@ impl Domains {
 
     /// The largest domains.
     fn largest(&self) -> impl Iterator<Item = DomainId> {
-        self.by_members.iter().take(ASKED_MAX).map(|&(_, domain)| domain)
+        self.by_members.iter().take(SEARCHED_DOMAINS_MAX).map(|&(_, domain)| domain)
     }
 
     pub(super) fn count(&self) -> usize {
         self.domains.len() - self.free.len()
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         let segments = self.domains.into_iter().flatten().flat_map(|domain| domain.directory.into_segments());
         segments.map(|segment| freeing_steps(segment.bytes()))
@@ -138,7 +138,7 @@ impl Domains {
 }
 
 impl Writer {
-    /// Takes in a rank that holds nothing yet; none when there are too many holders.
+    /// Adds a rank that holds nothing yet; none if the limit of holders is reached.
     pub(super) fn join(
         &mut self,
         rank: WorkerRank,
@@ -159,8 +159,8 @@ impl Writer {
         Some(slot)
     }
 
-    /// The domain for a rank whose first event is this: one that knows the block, else the largest one
-    /// that does not call it something else. Costs a search in the directories of [`ASKED_MAX`] domains.
+    /// Chooses the domain for a rank from its first event: one that knows the block, else the largest one that does
+    /// not contradict it. Searches the directories of at most [`SEARCHED_DOMAINS_MAX`] domains.
     fn domain_for(&mut self, parent: Option<SequenceHash>, first: &Block) -> DomainId {
         if parent.is_none()
             && let Some(domain) = self.domain_that_starts_with(first)
@@ -171,15 +171,15 @@ impl Writer {
         for domain in self.domains.largest() {
             self.steps.take(1);
             let at = match parent {
-                None => Some(Place::ROOT),
-                Some(parent) => self.named(domain, parent).map(|cursor| cursor.place),
+                None => Some(Position::ROOT),
+                Some(parent) => self.find_sequence(domain, parent).map(|cursor| cursor.position),
             };
             let located = at.map(|at| self.locate(domain, at, first));
             match located {
-                Some(Located::Known(_)) => return domain,
-                Some(Located::OtherName | Located::Elsewhere(_)) => {}
-                // Knowing the parent is a sign of kinship, knowing nothing is none.
-                Some(Located::Unnamed(_) | Located::Absent) | None => {
+                Some(BlockLookup::Found(_)) => return domain,
+                Some(BlockLookup::OtherHash | BlockLookup::OtherPosition(_)) => {}
+                // A domain that knows the parent is preferred to one that knows nothing.
+                Some(BlockLookup::WithoutHash(_) | BlockLookup::Absent) | None => {
                     let preference = (parent.is_some() && at.is_some(), self.domains.get(domain).members);
                     if best.is_none_or(|(best, _)| best < preference) {
                         best = Some((preference, domain));
@@ -192,19 +192,19 @@ impl Writer {
 
     /// A domain that knows this block as the first of a sequence.
     fn domain_that_starts_with(&self, first: &Block) -> Option<DomainId> {
-        let starts = self.followers(Place::ROOT, first.local).into_iter();
-        starts.filter_map(|place| self.first_namer(place.run, first.sequence)).next()
+        let starts = self.followers(Position::ROOT, first.local).into_iter();
+        starts.filter_map(|position| self.domain_of_first(position.run, first.sequence)).next()
     }
 
-    /// A domain that calls the first block of a run so.
-    fn first_namer(&self, run: RunId, name: SequenceHash) -> Option<DomainId> {
-        if let Some(needs) = self.needs(run).filter(|needs| needs.has_domains()) {
+    /// A domain in which the first block of a run has this sequence hash.
+    fn domain_of_first(&self, run: RunId, sequence: SequenceHash) -> Option<DomainId> {
+        if let Some(retention) = self.retention(run).filter(|retention| retention.has_domains()) {
             self.steps.take(1);
-            return needs.first_namer(name);
+            return retention.domain_of_first(sequence);
         }
         let columns = &self.runs.get(run).columns;
         let mut domains = columns.domains().inspect(|_| self.steps.take(1));
-        domains.find(|&domain| self.names.at(&columns.get(domain), 0) == name)
+        domains.find(|&domain| self.sequences.at(&columns.get(domain), 0) == sequence)
     }
 
     fn create_domain(&mut self) -> DomainId {
@@ -213,43 +213,44 @@ impl Writer {
         domain
     }
 
-    /// A rank that holds nothing with the domain's names any more leaves it.
+    /// Removes a rank that no longer holds blocks under the domain's sequence hashes.
     pub(super) fn leave_domain(&mut self, domain: DomainId, rank: RankSlot) {
         self.domains.leave(domain, rank);
         self.end_domain_if_empty(domain);
     }
 
-    /// A domain goes with its last rank, or with its last name.
+    /// Frees a domain after its last rank has left and its last deferred trim is done.
     pub(super) fn end_domain_if_empty(&mut self, domain: DomainId) {
         let state = self.domains.get(domain);
-        if state.members > 0 || state.untrimmed > 0 {
+        if state.members > 0 || state.queued_trims > 0 {
             return;
         }
-        debug_assert!(state.directory.is_empty(), "names go with what they name");
+        debug_assert!(state.directory.is_empty(), "a domain drops its sequence hashes before their blocks go");
         let state = self.domains.domains[domain.0 as usize].take().expect("it was there just now");
         self.domains.free.push(domain);
         let bytes = state.directory.bytes();
         self.count_directory((bytes, 0));
-        self.remains.push(Remains::Directory(state.directory.into_segments()), bytes);
+        self.reclaim_queue.push(Garbage::Directory(state.directory.into_segments()), bytes);
     }
 
-    /// Moves a rank that contradicts its domain to another: to one that knows `hint`, if it agrees with
-    /// all that the rank holds, else to a new one. No reader sees any of it. Costs what the rank holds.
+    /// Moves a rank that contradicts its domain to another one: to a domain that knows `hint` and agrees with
+    /// everything that the rank holds, else to a new one. Invisible to readers. Costs what the rank holds.
     pub(super) fn change_domain(&mut self, slot: RankSlot, hint: Option<SequenceHash>) {
         let old = self.ranks.get(slot).domain;
-        let area = self.named_area(slot);
-        let knows = |domain: DomainId| hint.is_some_and(|hint| self.named(domain, hint).is_some());
+        let area = self.runs_with_ancestors(slot);
+        let contains_rank = |domain: DomainId| hint.is_some_and(|hint| self.find_sequence(domain, hint).is_some());
         let candidates = self.domains.largest().inspect(|_| self.steps.take(1));
-        let agreeing =
-            candidates.filter(|&domain| domain != old && knows(domain)).find(|&domain| self.agrees(&area, old, domain));
+        let agreeing = candidates
+            .filter(|&domain| domain != old && contains_rank(domain))
+            .find(|&domain| self.agrees(&area, old, domain));
         let new = agreeing.unwrap_or_else(|| self.create_domain());
         for &(run, count) in &area {
             let column = self.runs.get(run).columns.get(old);
-            let unnamed = self.runs.get(run).columns.get(new).named..count;
-            let missing: Vec<SequenceHash> = unnamed.map(|offset| self.names.at(&column, offset)).collect();
+            let missing_range = self.runs.get(run).columns.get(new).len..count;
+            let missing: Vec<SequenceHash> = missing_range.map(|offset| self.sequences.at(&column, offset)).collect();
             if !missing.is_empty() {
-                let (named, _) = self.push_names(new, run, missing.iter().copied());
-                assert_eq!(named, missing.len(), "the domain agrees with all of these names");
+                let (column_len, _) = self.push_sequences(new, run, missing.iter().copied());
+                assert_eq!(column_len, missing.len(), "the domain agrees with all of these sequence hashes");
             }
         }
         self.domains.join(new, slot);
@@ -264,20 +265,20 @@ impl Writer {
         self.leave_domain(old, slot);
     }
 
-    /// The runs that a rank holds something of, and those above them, each with the number of blocks
-    /// whose names the rank needs; runs above come first.
-    fn named_area(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
+    /// The runs of which a rank holds blocks, and their ancestors, each with the number of blocks whose sequence
+    /// hashes the rank needs; ancestors come first.
+    fn runs_with_ancestors(&self, slot: RankSlot) -> Vec<(RunId, u16)> {
         let mut needed: FxHashMap<RunId, u16> = FxHashMap::default();
         for run in self.runs_of(slot) {
-            let mut place = Place { run, offset: self.coverage(run, slot).end() - 1 };
-            while place != Place::ROOT {
-                let count = needed.entry(place.run).or_default();
+            let mut position = Position { run, offset: self.coverage(run, slot).end() - 1 };
+            while position != Position::ROOT {
+                let count = needed.entry(position.run).or_default();
                 let known_above = *count > 0;
-                *count = (place.offset + 1).max(*count);
+                *count = (position.offset + 1).max(*count);
                 if known_above {
                     break;
                 }
-                place = self.runs.get(place.run).parent();
+                position = self.runs.get(position.run).parent();
             }
         }
         let mut area: Vec<(RunId, u16)> = needed.into_iter().collect();
@@ -290,16 +291,17 @@ impl Writer {
         above.take_while(|&run| run != RunId::NONE).count()
     }
 
-    /// Whether a domain has no other name for any of these blocks and no other meaning of their names.
-    fn agrees(&self, area: &[(RunId, u16)], names_of: DomainId, domain: DomainId) -> bool {
+    /// Whether a domain has neither another sequence hash for any of these blocks nor another block for their
+    /// sequence hashes.
+    fn agrees(&self, area: &[(RunId, u16)], old_domain: DomainId, domain: DomainId) -> bool {
         area.iter().all(|&(run, count)| {
             let columns = &self.runs.get(run).columns;
-            let (wanted, there) = (columns.get(names_of), columns.get(domain));
+            let (wanted, there) = (columns.get(old_domain), columns.get(domain));
             (0..count).all(|offset| {
-                let name = self.names.at(&wanted, offset);
-                match offset < there.named {
-                    true => self.names.at(&there, offset) == name,
-                    false => self.named(domain, name).is_none(),
+                let sequence = self.sequences.at(&wanted, offset);
+                match offset < there.len {
+                    true => self.sequences.at(&there, offset) == sequence,
+                    false => self.find_sequence(domain, sequence).is_none(),
                 }
             })
         })

@@ -1,34 +1,34 @@
-//! What goes when there is no room: the least valuable of some runs from which nothing hangs.
+//! Eviction: drops the least valuable of some runs without child runs.
 //!
-//! Whole runs go, because a record that is free holds whatever comes, and ends of chains only, so that no
-//! prefix that is left has lost its beginning. A look at a few runs chosen by chance finds one that is
-//! nearly the least valuable of all, and needs no order to be kept up.
+//! It evicts whole runs, because a free record can be reused for any content, and only ends of chains, so that no
+//! remaining prefix loses its beginning. A random sample of a few runs contains one that is close to the least
+//! valuable of all, and sampling needs no ordered structure.
 
 use std::ops::ControlFlow;
 
 use super::Writer;
 use crate::SequenceHash;
 use crate::run::published::layout::{CAPACITIES, RunId};
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::rank_table::RankSlot;
 
 /// Runs that are compared.
-const COMPARED: usize = 16;
-/// Records that are looked at for them. Most are in use where memory is short.
-const LOOKED_AT_MAX: usize = 16 * COMPARED;
-/// Records that are gone through in order when none of those may go.
-const GONE_THROUGH_MAX: usize = 2_048;
-/// Holders that are told apart when a run is valued: one with more is as good as kept.
+const CANDIDATES: usize = 16;
+/// Records that are sampled to find them. Most records are in use when memory is short.
+const SAMPLED_MAX: usize = 16 * CANDIDATES;
+/// Records that are scanned in order when no sampled run can be evicted.
+const SCANNED_MAX: usize = 2_048;
+/// Holders that are counted in the value of a run; with more, eviction is practically excluded.
 const HOLDERS_COUNTED_MAX: u32 = 256;
-/// What a block takes of names and of their directory.
+/// Bytes of a block's sequence hash and its directory entry.
 const BLOCK_BYTES: f32 = 22.0;
-/// What room for a block takes.
+/// Bytes of a block's local hash.
 const LOCAL_BYTES: f32 = 8.0;
-/// What a run takes beside its blocks: header, state, edge, value.
+/// Bytes of a run beside its blocks: header, state, edge, value.
 const RUN_BYTES: f32 = 200.0;
 
 impl Writer {
-    /// Forgets a run for all ranks that hold it, or for as many as it may. Says for how many, at least one; zero when there is
-    /// no run that may go.
+    /// Evicts a run for all ranks that hold it, or for at most `holders_max` of them. Returns the number of ranks, at
+    /// least one; zero if no run can be evicted.
     pub(super) fn evict(&mut self, holders_max: usize) -> usize {
         let Some(run) = self.least_valuable() else { return 0 };
         let state = self.runs.get(run);
@@ -37,36 +37,36 @@ impl Writer {
             self.bounded_mut().values.inherit(run, parent);
         }
         let slots = self.holders_of(run, holders_max);
-        let forgotten = slots.len().max(1);
+        let evicted = slots.len().max(1);
         for slot in slots {
             self.steps.take(1);
             if self.ranks.is_retired(slot) {
-                self.release_all_of(slot, run);
+                self.release_run_of_retired(slot, run);
             } else {
-                self.forget_run(slot, run);
+                self.evict_run(slot, run);
             }
         }
         if let Some(domain) = domains {
-            let Self { domains, names, .. } = self;
-            let given_back = domains.get_mut(domain).directory.shrink_next(names);
+            let Self { domains, sequences, .. } = self;
+            let given_back = domains.get_mut(domain).directory.shrink_next(sequences);
             self.bounded_mut().directory_bytes -= given_back;
         }
-        forgotten
+        evicted
     }
 
-    fn forget_run(&mut self, slot: RankSlot, run: RunId) {
+    fn evict_run(&mut self, slot: RankSlot, run: RunId) {
         let mut held = Vec::new();
         self.held_in(slot, run, 0, &mut held);
         self.release_from(slot, run, 0);
-        let names: Vec<SequenceHash> = held.into_iter().map(|block| block.sequence).collect();
-        self.note_forgotten(slot, names.into_iter());
+        let sequences: Vec<SequenceHash> = held.into_iter().map(|block| block.sequence).collect();
+        self.record_evicted(slot, sequences.into_iter());
         if self.bounded_mut().current != Some(slot) {
             let rank = self.ranks.get(slot).rank;
             self.finish(rank);
         }
     }
 
-    /// Ranks that hold something of a run, also those that are cleared; no more than this many.
+    /// Ranks that hold blocks of a run, including cleared ones; at most `holders_max`.
     fn holders_of(&self, run: RunId, holders_max: usize) -> Vec<RankSlot> {
         let mut slots = Vec::new();
         self.published.run(run).holdings().each_until(|holder, _| {
@@ -83,35 +83,35 @@ impl Writer {
     fn least_valuable(&mut self) -> Option<RunId> {
         let touched: usize = (0..CAPACITIES.len()).map(|class| self.runs.touched(class)).sum();
         let mut least: Option<(f32, RunId)> = None;
-        let mut compared = 0;
-        for _ in 0..LOOKED_AT_MAX {
+        let mut candidates = 0;
+        for _ in 0..SAMPLED_MAX {
             let random = self.random();
             self.steps.take(1);
             let run = self.run_at(((u128::from(random) * touched as u128) >> 64) as usize);
-            if !self.may_go(run) {
+            if !self.is_evictable(run) {
                 continue;
             }
             let value = self.value(run);
             if least.is_none_or(|(least, _)| value < least) {
                 least = Some((value, run));
             }
-            compared += 1;
-            if compared == COMPARED {
+            candidates += 1;
+            if candidates == CANDIDATES {
                 break;
             }
         }
-        // Hardly any run is in use, or each has another behind it: the others are gone through, a part each time.
-        least.map(|(_, run)| run).or_else(|| self.next_that_may_go(touched))
+        // Hardly any run is in use, or each has child runs: a part of the records is scanned in order.
+        least.map(|(_, run)| run).or_else(|| self.next_evictable(touched))
     }
 
-    fn next_that_may_go(&mut self, touched: usize) -> Option<RunId> {
-        for _ in 0..touched.min(GONE_THROUGH_MAX) {
+    fn next_evictable(&mut self, touched: usize) -> Option<RunId> {
+        for _ in 0..touched.min(SCANNED_MAX) {
             self.steps.take(1);
             let bounded = self.bounded_mut();
-            let at = (bounded.gone_through + 1) % touched;
-            bounded.gone_through = at;
+            let at = (bounded.scanned + 1) % touched;
+            bounded.scanned = at;
             let run = self.run_at(at);
-            if self.may_go(run) {
+            if self.is_evictable(run) {
                 return Some(run);
             }
         }
@@ -129,13 +129,13 @@ impl Writer {
         RunId::NONE
     }
 
-    fn may_go(&self, run: RunId) -> bool {
+    fn is_evictable(&self, run: RunId) -> bool {
         let state = self.runs.get(run);
         state.len > 0 && state.children == 0 && Some(run) != self.bounded.as_ref().map(|bounded| bounded.pinned)
     }
 
-    /// Hits that may be lost with a run, in blocks, for each byte that it takes: how often it was of use
-    /// lately, for how many who hold it.
+    /// Value of a run: expected hits lost with it, in blocks, for each byte that it takes. It grows with recent uses
+    /// and with the number of holders.
     fn value(&self, run: RunId) -> f32 {
         let Some(bounded) = &self.bounded else { return 0.0 };
         let len = f32::from(self.runs.get(run).len);

@@ -1,22 +1,23 @@
-//! Who holds which blocks: the truth for the writer, and what of it readers see.
+//! Holdings of ranks: the writer's exact state, and the part of it that is published.
 //!
-//! A rank nearly always holds one interval from a run's start in its home tier. Then the published end
-//! is the truth. Anything else is an exception: intervals by tier, from which the ends of the rank's
-//! levels are worked out.
+//! A rank nearly always holds one interval from a run's start in its home tier. Then the published end is the exact
+//! state. Everything else is an exception: intervals by tier, from which the writer derives the ends of the rank's
+//! levels.
 
 use std::ops::Range;
 
 use super::Writer;
-use super::coverage::{Coverage, Covered, Exceptions};
-use super::place::Cursor;
+use super::coverage::{Coverage, Part};
+use super::exceptions::Exceptions;
+use super::locate::Cursor;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::{Change, Form, Holder, HoldingsWriter};
-use crate::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
-use crate::run::published::ranks::{HolderMeaning, RankSlot};
+use crate::run::published::holdings::{Change, Holder, HoldingsForm, HoldingsWriter};
+use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
+use crate::run::published::rank_table::{HolderAssignment, RankSlot};
 use crate::{Applied, HeldBlock, PerTier, SequenceHash, Tier};
 
 impl Writer {
-    /// How far the holder goes in a run.
+    /// End of the holder's interval in a run.
     #[inline]
     pub(super) fn end(&self, run: RunId, holder: Holder) -> u16 {
         self.published.run(run).holdings().end(holder)
@@ -26,7 +27,7 @@ impl Writer {
         self.runs.get(run).exceptions.as_ref()?.of(slot)
     }
 
-    /// Everything that the rank holds of a run.
+    /// The blocks of a run that the rank holds.
     pub(super) fn coverage(&self, run: RunId, slot: RankSlot) -> Coverage<'_> {
         self.exception(run, slot).unwrap_or_else(|| {
             let rank = self.ranks.get(slot);
@@ -34,7 +35,7 @@ impl Writer {
         })
     }
 
-    /// One more than the last offset that the rank holds of a run.
+    /// One more than the last offset that the rank holds in a run.
     pub(super) fn coverage_end(&self, run: RunId, slot: RankSlot) -> u16 {
         match self.exception(run, slot) {
             Some(coverage) => coverage.end(),
@@ -42,14 +43,14 @@ impl Writer {
         }
     }
 
-    pub(super) fn holds(&self, slot: RankSlot, place: Place) -> bool {
-        match self.exception(place.run, slot) {
-            Some(coverage) => coverage.contains(place.offset),
-            None => place.offset < self.end(place.run, self.ranks.get(slot).home_holder()),
+    pub(super) fn holds(&self, slot: RankSlot, position: Position) -> bool {
+        match self.exception(position.run, slot) {
+            Some(coverage) => coverage.contains(position.offset),
+            None => position.offset < self.end(position.run, self.ranks.get(slot).home_holder()),
         }
     }
 
-    /// The rank holds so many more copies of blocks that have their place.
+    /// Adds `copies` copies of blocks of a run to a rank.
     pub(super) fn hold(
         &mut self,
         slot: RankSlot,
@@ -90,7 +91,7 @@ impl Writer {
     ) -> Applied {
         let coverage = self.coverage(run, slot);
         let parts = coverage.tier(tier).parts(range.clone());
-        let new = parts.iter().filter(|&&(_, covered)| covered == Covered::No);
+        let new = parts.iter().filter(|&&(_, covered)| covered == Part::Gap);
         let new: Vec<Range<u16>> = new.map(|(part, _)| part.clone()).collect();
         let newly_held = coverage.count_only_in(tier, &new);
         if coverage.is_empty() {
@@ -99,11 +100,11 @@ impl Writer {
         let mut applied = Applied::default();
         for (part, covered) in parts {
             match covered {
-                Covered::Yes => {
+                Part::Covered => {
                     applied.duplicate += part.len() as u64;
                     self.add_copies(slot, run, part, (tier, copies));
                 }
-                Covered::No => {
+                Part::Gap => {
                     applied.stored += part.len() as u64;
                     self.add_copies(slot, run, part, (tier, copies - 1));
                 }
@@ -116,8 +117,8 @@ impl Writer {
         applied
     }
 
-    /// The rank no longer holds any copy of blocks that it held in the tier: ranges in order. Whatever nobody needs any
-    /// more is trimmed.
+    /// Removes the last copy, in a tier, of blocks that the rank held there; `ranges` are in order. Trims blocks that
+    /// no rank or run needs any more.
     pub(super) fn release(&mut self, slot: RankSlot, run: RunId, ranges: &[Range<u16>], tier: Tier) {
         debug_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
         self.steps.take(1);
@@ -136,7 +137,7 @@ impl Writer {
             _ => {
                 let (unheld, holds_nothing) = self.change_coverage(slot, run, |exceptions| {
                     exceptions.remove(slot, tier, ranges);
-                    let left = exceptions.left_of(slot);
+                    let left = exceptions.remaining(slot);
                     (left.count_only_in(tier, ranges), left.is_empty())
                 });
                 if holds_nothing {
@@ -155,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Publishes an interval from the start in the home tier, instead of one that ended elsewhere.
+    /// Publishes an interval from the start in the home tier that replaces one with another end.
     pub(super) fn publish_plain(&mut self, slot: RankSlot, run: RunId, (old, end): (u16, u16)) {
         let rank = self.ranks.get(slot);
         let home = rank.home;
@@ -164,10 +165,11 @@ impl Writer {
                 self.publish_end(run, holder, end);
             }
         }
-        self.rank_needs(slot, run, (old, end));
+        self.rank_retains(slot, run, (old, end));
     }
 
-    /// Changes what the rank holds of a run, as an exception, and publishes how far each of its levels goes.
+    /// Changes the coverage of a run by a rank, as an exception, and publishes the prefix length of each of its
+    /// levels.
     pub(super) fn change_coverage<R>(
         &mut self,
         slot: RankSlot,
@@ -176,7 +178,7 @@ impl Writer {
     ) -> R {
         let rank = self.ranks.get(slot);
         let (home, levels) = (rank.home, rank.levels);
-        // What is not an exception yet becomes one.
+        // A plain interval becomes an exception.
         let exception_end = self.exception(run, slot).map(|coverage| coverage.end());
         let plain = exception_end.is_none().then(|| 0..self.end(run, rank.home_holder()));
         let end_before = exception_end.or(plain.as_ref().map(|plain| plain.end)).unwrap_or(0);
@@ -187,14 +189,14 @@ impl Writer {
             changed.insert(slot, home, plain);
         }
         let result = change(changed);
-        let left = changed.left_of(slot);
+        let left = changed.remaining(slot);
         let (is_plain, end_after) = (left.is_plain(home), left.end());
-        let mut reaches = PerTier::default();
+        let mut prefix_lengths = PerTier::default();
         for (tier, _) in levels.iter() {
-            reaches[tier] = left.reach(tier);
+            prefix_lengths[tier] = left.prefix_length(tier);
         }
         for (tier, holder) in levels.iter() {
-            self.publish_end(run, holder, reaches[tier]);
+            self.publish_end(run, holder, prefix_lengths[tier]);
         }
         let exceptions = &mut self.runs.get_mut(run).exceptions;
         if let Some(changed) = exceptions.as_mut().filter(|_| is_plain) {
@@ -204,17 +206,17 @@ impl Writer {
             }
         }
         self.rare_bytes = self.rare_bytes + exceptions_bytes(exceptions) - bytes_before;
-        self.rank_needs(slot, run, (end_before, end_after));
+        self.rank_retains(slot, run, (end_before, end_after));
         result
     }
 
-    /// Changes how far a holder goes.
+    /// Publishes the end of a holder's interval.
     ///
-    /// One store, which readers may see or not. But a query adds what it finds in one run to what it
-    /// has found in the runs before. So that no sum is of different times, an end that opens or closes a
-    /// hole in what a holder has — blocks further down without those here — changes with the run's
-    /// version: who has read the run before and sees anything later starts again, and so does who
-    /// comes upon the change. A run that is held without the blocks above it opens a hole up there.
+    /// A change is one store, which a reader may or may not see. But a query adds the ends of several runs, and they
+    /// must belong to one moment. So an end that opens or closes a gap in a holder's coverage — the holder has blocks
+    /// further down without those here — changes together with the run's version: a reader that read the run before
+    /// and sees anything later starts again, and so does a reader that meets the change. A run that is held without
+    /// the blocks above it opens a gap above.
     pub(super) fn publish_end(&mut self, run: RunId, holder: Holder, end: u16) {
         let old = self.end(run, holder);
         if old == end {
@@ -222,11 +224,11 @@ impl Writer {
         }
         let state = self.runs.get(run);
         let info = Info(self.published.run(run).record[INFO].load(Relaxed));
-        let opens_hole = end < old && state.children > 0 && state.deepest_child >= end;
-        let closes_hole = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
+        let opens_gap = end < old && state.children > 0 && state.deepest_child >= end;
+        let closes_gap = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
         if old == 0 {
             let parent = state.parent();
-            if parent != Place::ROOT && self.end(parent.run, holder) <= parent.offset {
+            if parent != Position::ROOT && self.end(parent.run, holder) <= parent.offset {
                 self.set_flag(parent.run, Info::RAGGED);
             }
         }
@@ -234,11 +236,11 @@ impl Writer {
         let record = published.run(run).record;
         let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end() };
         let mut change = Change::Done;
-        if opens_hole || closes_hole {
+        if opens_gap || closes_gap {
             *version += 2;
             published.run(run).change(*version, || {
                 change = writer.set_end(holder, end);
-                if opens_hole {
+                if opens_gap {
                     record[INFO].store(info.0 | Info::RAGGED, Relaxed);
                 }
             });
@@ -246,15 +248,15 @@ impl Writer {
             change = writer.set_end(holder, end);
         }
         if let Change::NewForm(form) = change {
-            let old = Form(record[HOLDINGS].load(Relaxed)).extent();
+            let old = HoldingsForm(record[HOLDINGS].load(Relaxed)).extent();
             self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
             if let Some(extent) = old {
-                self.extents.give_back(extent);
+                self.extents.free(extent);
             }
         }
     }
 
-    /// Notes that the rank holds something of a run of which it held nothing.
+    /// Lists a run of which the rank held nothing before.
     fn list(&mut self, slot: RankSlot, run: RunId) {
         let rank = self.ranks.get(slot);
         let room = rank.runs.capacity();
@@ -267,10 +269,10 @@ impl Writer {
         rank.runs.push(run);
         rank.runs_held += 1;
         let room_after = rank.runs.capacity();
-        self.ranks.relisted(room, room_after);
+        self.ranks.count_list_capacity(room, room_after);
     }
 
-    /// The runs that the rank holds something of, each once.
+    /// The runs of which the rank holds blocks, each once.
     pub(super) fn runs_of(&self, slot: RankSlot) -> Vec<RunId> {
         let rank = self.ranks.get(slot);
         let mut runs = rank.runs.clone();
@@ -284,12 +286,12 @@ impl Writer {
 
     fn add_copies(&mut self, slot: RankSlot, run: RunId, range: Range<u16>, (tier, copies): (Tier, u32)) {
         if copies > 0 && !range.is_empty() {
-            // One copy is counted by the interval.
+            // The interval itself counts as one reference.
             self.change_copies(slot, run, (tier, range), |before| before.saturating_add(copies).min(u32::MAX - 1));
         }
     }
 
-    /// Changes how many copies beyond the first the rank has of blocks in a tier.
+    /// Changes the reference counts above one of blocks in a tier.
     pub(super) fn change_copies(
         &mut self,
         slot: RankSlot,
@@ -297,18 +299,18 @@ impl Writer {
         (tier, range): (Tier, Range<u16>),
         change: impl Fn(u32) -> u32,
     ) {
-        let extra = &mut self.ranks.get_mut(slot).extra_copies;
+        let extra = &mut self.ranks.get_mut(slot).reference_counts;
         let bytes_before = extra.bytes();
         extra.change(run, tier, range, change);
         self.rare_bytes = self.rare_bytes + extra.bytes() - bytes_before;
     }
 
-    /// Copies of a block that the rank holds in the tier.
-    fn copies(&self, slot: RankSlot, place: Place, tier: Tier) -> u32 {
-        1 + self.ranks.get(slot).extra_copies.of(place.run, place.offset, tier)
+    /// Reference count of a block that the rank holds in the tier.
+    fn copies(&self, slot: RankSlot, position: Position, tier: Tier) -> u32 {
+        1 + self.ranks.get(slot).reference_counts.of(position.run, position.offset, tier)
     }
 
-    /// Makes sure that the rank has a level for the tier; false when there are too many holders.
+    /// Adds a level for the tier if the rank has none; false if the limit of holders is reached.
     pub(super) fn use_tier(&mut self, slot: RankSlot, tier: Tier) -> bool {
         if self.ranks.get(slot).uses(tier) {
             return true;
@@ -318,7 +320,7 @@ impl Writer {
         }
         let holder = self.holders.take(slot);
         for run in self.runs_of(slot) {
-            let end = self.coverage(run, slot).reach(tier);
+            let end = self.coverage(run, slot).prefix_length(tier);
             self.publish_end(run, holder, end);
         }
         self.ranks.get_mut(slot).levels.set(tier, holder);
@@ -326,19 +328,19 @@ impl Writer {
         true
     }
 
-    /// Tells readers which holders the rank has and what levels they answer for.
+    /// Publishes the holders of a rank and the levels that they cover.
     pub(super) fn publish_levels(&self, slot: RankSlot) {
         let levels = self.ranks.get(slot).levels;
         self.published.ranks.change(|table| {
             let mut next = Tier::ALL.len() as u8;
             for (tier, holder) in levels.iter().rev() {
-                table.set_holder(holder, HolderMeaning { rank: slot, first: tier as u8, last: next - 1 });
+                table.set_holder(holder, HolderAssignment { rank: slot, first: tier as u8, last: next - 1 });
                 next = tier as u8;
             }
         });
     }
 
-    /// Everything that the rank holds, its names as its own domain has them.
+    /// Every block that the rank holds, with the sequence hashes of its own domain.
     pub(super) fn held_by(&self, slot: RankSlot) -> Vec<HeldBlock> {
         let rank = self.ranks.get(slot);
         let mut held: Vec<HeldBlock> = rank.waiting.iter().copied().collect();
@@ -348,58 +350,58 @@ impl Writer {
         held
     }
 
-    /// Adds what the rank holds of a run from an offset on.
+    /// Appends the blocks of a run that the rank holds from an offset on.
     pub(super) fn held_in(&self, slot: RankSlot, run: RunId, from: u16, held: &mut Vec<HeldBlock>) {
         let rank = self.ranks.get(slot);
         let coverage = self.coverage(run, slot);
         let mut parent = match from.checked_sub(1) {
-            Some(offset) => Some(self.name_of(rank.domain, Place { run, offset })),
-            None => self.parent_name(rank.domain, Place { run, offset: 0 }),
+            Some(offset) => Some(self.sequence_of(rank.domain, Position { run, offset })),
+            None => self.parent_sequence(rank.domain, Position { run, offset: 0 }),
         };
         for offset in from..coverage.end() {
-            let place = Place { run, offset };
-            let sequence = self.name_of(rank.domain, place);
+            let position = Position { run, offset };
+            let sequence = self.sequence_of(rank.domain, position);
             if coverage.contains(offset) {
                 let mut copies = PerTier::default();
                 for tier in Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(offset)) {
-                    copies[tier] = self.copies(slot, place, tier);
+                    copies[tier] = self.copies(slot, position, tier);
                 }
-                held.push(HeldBlock { sequence, parent, local: self.local_of(place), copies });
+                held.push(HeldBlock { sequence, parent, local: self.local_of(position), copies });
             }
             parent = Some(sequence);
         }
     }
 
-    /// A block that the rank holds, placed or waiting.
-    pub(super) fn held_block(&self, slot: RankSlot, name: SequenceHash) -> Option<HeldBlock> {
+    /// A block that the rank holds, indexed or waiting.
+    pub(super) fn held_block(&self, slot: RankSlot, sequence: SequenceHash) -> Option<HeldBlock> {
         let rank = self.ranks.get(slot);
-        if let Some(waiting) = rank.waiting.get(name) {
+        if let Some(waiting) = rank.waiting.get(sequence) {
             return Some(*waiting);
         }
-        let place = self.named(rank.domain, name)?.place;
-        let coverage = self.coverage(place.run, slot);
-        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(place.offset));
+        let position = self.find_sequence(rank.domain, sequence)?.position;
+        let coverage = self.coverage(position.run, slot);
+        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(position.offset));
         let mut copies = PerTier::default();
-        tiers.for_each(|tier| copies[tier] = self.copies(slot, place, tier));
-        let parent = self.parent_name(rank.domain, place);
-        (!copies.is_zero()).then(|| HeldBlock { sequence: name, parent, local: self.local_of(place), copies })
+        tiers.for_each(|tier| copies[tier] = self.copies(slot, position, tier));
+        let parent = self.parent_sequence(rank.domain, position);
+        (!copies.is_zero()).then(|| HeldBlock { sequence, parent, local: self.local_of(position), copies })
     }
 
-    /// One more copy in a tier of blocks that the rank holds somewhere.
+    /// Adds one copy in a tier to blocks that the rank holds somewhere.
     pub(super) fn copy(&mut self, slot: RankSlot, tier: Tier, blocks: &[SequenceHash]) -> Applied {
         let mut applied = Applied::default();
-        for &name in blocks {
+        for &sequence in blocks {
             let rank = self.ranks.get(slot);
-            let waits = rank.waiting.contains(name);
-            let at = self.named(rank.domain, name).filter(|at| !waits && self.holds(slot, at.place));
+            let waits = rank.waiting.contains(sequence);
+            let at = self.find_sequence(rank.domain, sequence).filter(|at| !waits && self.holds(slot, at.position));
             if !waits && at.is_none() {
                 applied.unknown += 1;
             } else if !self.use_tier(slot, tier) {
                 applied.refused += 1;
-            } else if let Some(Cursor { place: Place { run, offset }, .. }) = at {
+            } else if let Some(Cursor { position: Position { run, offset }, .. }) = at {
                 applied += self.hold(slot, run, offset..offset + 1, (tier, 1));
             } else {
-                applied += self.add_waiting_copies(slot, name, (tier, 1));
+                applied += self.add_waiting_copies(slot, sequence, (tier, 1));
             }
         }
         applied

@@ -1,33 +1,48 @@
-//! The writer: the only one that changes an index. It owns outright what only it needs — names,
-//! directories, who holds which runs — and publishes the rest.
+//! The writer: the only thread of control that changes an index. It owns the sequence hashes, the directories and the
+//! runs that each rank holds, and publishes everything that queries read.
+//!
+//! | module | role |
+//! |---|---|
+//! | `store_blocks`, `remove_blocks`, `clear` | events: store, remove, clear |
+//! | `locate`, `redefine`, `twins`, `waiting` | positions of blocks, redefined sequence hashes, twins, waiting blocks |
+//! | `hold`, `coverage`, `exceptions`, `reference_counts` | what each rank holds, and what of it is published |
+//! | `domains`, `directory`, `segment`, `directory_line`, `sequence_columns` | lookup of sequence hashes by hash domain |
+//! | `runs`, `rank_states`, `retention`, `trim`, `prune` | state of runs and ranks, and when blocks are freed |
+//! | `compaction`, `reclaim` | a compacted copy, and freeing of memory in pieces |
+//! | `bounded`, `room`, `evict`, `run_values` | the memory limit |
+//! | `branch_tiers` | fastest tiers of matches |
+//! | `prefetch_pipeline`, `chunked`, `steps` | prefetching, a vector that never copies, step counts of tests |
 
 mod bounded;
+mod branch_tiers;
 mod chunked;
 mod clear;
 mod compaction;
 mod coverage;
 mod directory;
+mod directory_line;
 mod domains;
 mod evict;
-mod extra_copies;
+mod exceptions;
 mod hold;
-mod moves;
-mod names;
-mod needs;
-mod place;
+mod locate;
+mod prefetch_pipeline;
 mod prune;
-mod ranks;
-mod remains;
-mod remove;
+mod rank_states;
+mod reclaim;
+mod redefine;
+mod reference_counts;
+mod remove_blocks;
+mod retention;
+mod room;
+mod run_values;
 mod runs;
 mod segment;
+mod sequence_columns;
 mod steps;
-mod store;
-mod tiers;
+mod store_blocks;
 mod trim;
 mod twins;
-mod upcoming;
-mod value;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -36,26 +51,26 @@ use std::sync::Arc;
 pub(super) use self::bounded::Bounded;
 use self::clear::{BLOCKS_FOR_VISIT, VISITED_WITH_EVENT};
 pub(super) use self::compaction::Compaction;
-use self::directory::Rows;
+use self::directory::PrefetchBatches;
 use self::domains::Domains;
-use self::names::Names;
-use self::needs::AllNeeds;
+use self::prefetch_pipeline::PrefetchPipeline;
 use self::prune::Pruning;
-use self::ranks::Ranks;
-use self::remains::AllRemains;
+use self::rank_states::Ranks;
+use self::reclaim::ReclaimQueue;
+use self::retention::RetentionTable;
 use self::runs::Runs;
+use self::sequence_columns::SequenceColumns;
 use self::steps::Steps;
-use self::trim::Untrimmed;
-use self::upcoming::Upcoming;
+use self::trim::TrimQueue;
 use super::published::Published;
 use super::published::edges::EdgesWriter;
 use super::published::holdings::{Extents, Holder};
 use super::published::layout::{HOLDERS_MAX, RunId};
-use super::published::ranks::RankSlot;
+use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
 use crate::{Applied, BlockEvent, HeldBlock, WorkerRank, stored_events};
 
-/// One index's writer.
+/// Writer state of one index.
 #[derive(Debug)]
 pub(super) struct Writer {
     published: Arc<Published>,
@@ -63,37 +78,37 @@ pub(super) struct Writer {
     runs: Runs,
     edges: EdgesWriter,
     extents: Extents,
-    names: Names,
-    rows: Rows,
-    upcoming: Upcoming,
+    sequences: SequenceColumns,
+    directory_batches: PrefetchBatches,
+    prefetch_pipeline: PrefetchPipeline,
     domains: Domains,
     ranks: Ranks,
     holders: Holders,
-    all_needs: AllNeeds,
-    /// Cleared ranks whose holders still have something in runs.
-    leaving: VecDeque<RankSlot>,
-    /// Runs of chains whose trimming was put off.
-    untrimmed: Untrimmed,
-    /// Blocks behind holes that are being set aside.
+    retention_table: RetentionTable,
+    /// Cleared ranks whose holders still have entries in runs.
+    retired: VecDeque<RankSlot>,
+    /// Runs whose trimming was deferred.
+    trim_queue: TrimQueue,
+    /// Progress of moving blocks behind gaps to the waiting blocks.
     pruning: Option<Box<Pruning>>,
-    /// How many blocks more than the limit may be kept before it is looked again for what can be set aside.
-    pruned_in_vain: usize,
-    /// Memory to be given back.
-    remains: AllRemains,
-    /// Blocks that ranks hold and that have a place, summed over the ranks.
-    placed: usize,
-    /// Bytes of what is rare: tables for further domains, of exceptions and of extra copies.
+    /// Unheld blocks above the limit that pruning tolerates before it starts again.
+    unheld_tolerated: usize,
+    /// Memory to be freed.
+    reclaim_queue: ReclaimQueue,
+    /// Blocks that ranks hold at a position in a run, summed over the ranks.
+    indexed: usize,
+    /// Bytes of rare tables: of additional domains, exceptions and reference counts.
     rare_bytes: usize,
-    /// The last version given to any run: no version is given twice.
+    /// The last version given to any run; no version is reused.
     version: u64,
     pub(super) steps: Steps,
-    /// A smaller copy that is being made.
+    /// A compacted copy under construction.
     pub(super) compaction: Option<Box<Compaction>>,
-    /// What keeps the index within a bound of memory, if there is one.
+    /// State of the memory limit, if there is one.
     bounded: Option<Box<Bounded>>,
 }
 
-/// Which holders are in use, and whose they are.
+/// Allocator of holders, with the rank of each.
 #[derive(Debug, Default)]
 struct Holders {
     owners: Vec<RankSlot>,
@@ -134,19 +149,19 @@ impl Writer {
             runs,
             edges: EdgesWriter::default(),
             extents: Extents::default(),
-            names: Names::new(key),
-            rows: Rows::default(),
-            upcoming: Upcoming::default(),
+            sequences: SequenceColumns::new(key),
+            directory_batches: PrefetchBatches::default(),
+            prefetch_pipeline: PrefetchPipeline::default(),
             domains: Domains::new(key),
             ranks: Ranks::default(),
             holders: Holders::default(),
-            all_needs: AllNeeds::default(),
-            leaving: VecDeque::new(),
-            untrimmed: Untrimmed::default(),
+            retention_table: RetentionTable::default(),
+            retired: VecDeque::new(),
+            trim_queue: TrimQueue::default(),
             pruning: None,
-            pruned_in_vain: 0,
-            remains: AllRemains::default(),
-            placed: 0,
+            unheld_tolerated: 0,
+            reclaim_queue: ReclaimQueue::default(),
+            indexed: 0,
             rare_bytes: 0,
             version: 0,
             steps: Steps::default(),
@@ -179,28 +194,28 @@ impl Writer {
             (Some(slot), BlockEvent::Cleared) => Applied { removed: self.clear(slot), ..Applied::default() },
         };
         self.finish(rank);
-        self.do_leftover_of_event(self.ranks.slot(rank), event);
+        self.do_maintenance_of_event(self.ranks.slot(rank), event);
         applied
     }
 
-    /// What an event does beside what it is about: a bounded part of what is left over.
-    fn do_leftover_of_event(&mut self, slot: Option<RankSlot>, event: &BlockEvent) {
+    /// Does the bounded part of the maintenance that each event carries.
+    fn do_maintenance_of_event(&mut self, slot: Option<RankSlot>, event: &BlockEvent) {
         if let Some(slot) = slot {
-            self.pruning_meets(slot);
+            self.invalidate_pruning(slot);
         }
         let blocks = match event {
             BlockEvent::Stored { blocks, .. } => blocks.len(),
             BlockEvent::Copied { blocks, .. } | BlockEvent::Removed { blocks, .. } => blocks.len(),
-            // No event waits for a worker that leaves.
+            // Unregistering a worker must not be delayed by maintenance.
             BlockEvent::Cleared => return,
         };
-        self.do_leftover(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);
+        self.do_maintenance(VISITED_WITH_EVENT + blocks / BLOCKS_FOR_VISIT);
     }
 
-    /// Publishes how much the rank holds now, and forgets a rank that holds nothing.
+    /// Publishes the size of a rank, and forgets a rank that holds nothing.
     fn finish(&mut self, rank: WorkerRank) {
         let Some(slot) = self.ranks.slot(rank) else { return };
-        self.count_placed(slot);
+        self.count_indexed(slot);
         let size = self.ranks.get(slot).size;
         if size.blocks > 0 {
             self.published.ranks.set_size(slot, &size);
@@ -209,17 +224,20 @@ impl Writer {
         }
     }
 
-    /// Everything that the rank holds.
+    /// Lists every block that the rank holds.
     pub(super) fn held(&self, rank: WorkerRank) -> Vec<HeldBlock> {
         self.ranks.slot(rank).map(|slot| self.held_by(slot)).unwrap_or_default()
     }
 
-    /// How much memory everything takes. Costs the number of ranks and directory segments.
+    /// Memory use. Costs the number of ranks and directory segments.
     pub(super) fn memory(&self) -> RunMemory {
-        let parts = [self.runs.bytes(), self.names.bytes(), self.extents.bytes()];
-        let tables =
-            self.domains.bytes() + self.edges.bytes() + self.ranks.bytes() + self.rare_bytes + self.all_needs.bytes();
-        let tables = tables + self.remains.bytes();
+        let parts = [self.runs.bytes(), self.sequences.bytes(), self.extents.bytes()];
+        let tables = self.domains.bytes()
+            + self.edges.bytes()
+            + self.ranks.bytes()
+            + self.rare_bytes
+            + self.retention_table.bytes();
+        let tables = tables + self.reclaim_queue.bytes();
         RunMemory {
             runs: self.runs.count(),
             domains: self.domains.count(),
@@ -228,19 +246,19 @@ impl Writer {
         }
     }
 
-    /// The [`RunMemory::bytes_taken`] of now, with what cleared ranks have left behind. Costs the number of ranks and
-    /// directory segments; frees nothing.
+    /// The current [`RunMemory::bytes_taken`], including what cleared ranks have left behind. Costs the number of
+    /// ranks and directory segments; frees nothing.
     pub(super) fn bytes_taken(&self) -> usize {
         self.memory().bytes_taken
     }
 
-    /// Bytes of runs and names in use, and bytes that ever were. Cheap.
+    /// Bytes of runs and sequence hashes in use, and bytes that were ever in use. Constant time.
     pub(super) fn block_bytes(&self) -> (usize, usize) {
-        let (runs, names) = (self.runs.bytes(), self.names.bytes());
-        (runs.0 + names.0, runs.1 + names.1)
+        let (runs, sequences) = (self.runs.bytes(), self.sequences.bytes());
+        (runs.0 + sequences.0, runs.1 + sequences.1)
     }
 
-    /// The same content in memory of its own, as small as it can be.
+    /// Copies the content into new, minimal memory.
     pub(super) fn compacted(&self) -> (Arc<Published>, Self) {
         let published = Arc::new(Published::new(self.published.ranks.next_version(), self.published.edges.key()));
         let unlimited =
@@ -255,7 +273,7 @@ impl Writer {
         (published, compacted)
     }
 
-    /// Changes a run so that every reader sees all of it or starts again.
+    /// Changes a run atomically for readers: a reader that has seen part of the change starts again.
     fn change_run(&mut self, run: RunId, change: impl FnOnce(super::published::Run<'_>)) {
         self.version += 2;
         let run = self.published.run(run);

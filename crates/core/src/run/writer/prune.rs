@@ -1,57 +1,56 @@
-//! A bound for what nobody holds.
+//! Pruning: limits the blocks that the index keeps although no rank holds them.
 //!
-//! A block that was removed keeps its place, and its names, for blocks that follow it and are held. An
-//! engine that removes all but the ends of its chains would have the index keep everything that it
-//! ever told. So when more names are kept than the ranks hold blocks, by more than the limit, all
-//! that lies behind a hole is set aside: it waits for what is missing, as if its parent had never been
-//! told. It counted in no answer before, and does not now. That goes run by run, a few with each event.
+//! A removed block keeps its position and its sequence hashes while held blocks follow it. An engine that removes
+//! everything but the ends of its chains would make the index keep every block that it ever stored. So when there are
+//! more sequence hashes than held blocks, by more than the limit, pruning moves all blocks behind gaps to the waiting
+//! blocks, as if their parent had never been stored. Such blocks count in no answer, before or after. Pruning
+//! proceeds run by run, a few with each event.
 
 use rustc_hash::FxHashMap;
 
 use super::Writer;
 use crate::Tier;
-use crate::run::published::layout::{Place, RunId};
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::layout::{Position, RunId};
+use crate::run::published::rank_table::RankSlot;
 
 impl Writer {
-    /// Notes how many blocks with a place the rank holds.
-    pub(super) fn count_placed(&mut self, slot: RankSlot) {
+    /// Updates the number of indexed blocks that the rank holds.
+    pub(super) fn count_indexed(&mut self, slot: RankSlot) {
         let rank = self.ranks.get_mut(slot);
-        let placed = rank.size.blocks - rank.size.waiting;
-        self.placed = self.placed - rank.placed + placed;
-        rank.placed = placed;
+        let indexed = rank.size.blocks - rank.size.waiting;
+        self.indexed = self.indexed - rank.indexed + indexed;
+        rank.indexed = indexed;
     }
 
-    /// Starts to set aside what lies behind holes when too much is kept for it, which happens only after as many removals as
-    /// the limit has blocks.
-    pub(super) fn prune_if_bare(&mut self) {
-        let (bare, limit) = (self.bare_blocks(), self.limits.removed_blocks_max);
-        if bare <= limit {
-            self.pruned_in_vain = 0;
-        } else if bare > limit.saturating_add(self.pruned_in_vain) && !self.has_leftover() {
-            // Otherwise what is left over may be all of it.
+    /// Starts pruning when too many unheld blocks are kept, which needs at least as many removals as the limit.
+    pub(super) fn prune_if_many_unheld(&mut self) {
+        let (unheld, limit) = (self.unheld_blocks(), self.limits.removed_blocks_max);
+        if unheld <= limit {
+            self.unheld_tolerated = 0;
+        } else if unheld > limit.saturating_add(self.unheld_tolerated) && !self.has_maintenance() {
+            // Otherwise deferred maintenance may account for all of them.
             self.pruning = Some(Box::default());
         }
     }
 
-    /// Names that are kept although no rank of their domain holds the block, at most.
-    fn bare_blocks(&self) -> usize {
-        self.names.count().saturating_sub(self.placed)
+    /// Upper bound on the sequence hashes whose block no rank of their domain holds.
+    fn unheld_blocks(&self) -> usize {
+        self.sequences.count().saturating_sub(self.indexed)
     }
 
     pub(super) fn is_pruning(&self) -> bool {
         self.pruning.is_some()
     }
 
-    /// An event of this rank is applied: what is known of its runs may not hold any more.
-    pub(super) fn pruning_meets(&mut self, slot: RankSlot) {
+    /// Discards what pruning has found for a rank to which an event was applied.
+    pub(super) fn invalidate_pruning(&mut self, slot: RankSlot) {
         if let Some(pruning) = self.pruning.as_mut().filter(|pruning| pruning.slot == slot) {
-            pruning.forget();
+            pruning.discard();
         }
     }
 
-    /// Looks at one more run of a rank, or at one above it. Says how many runs that was: always one.
-    pub(super) fn prune_some(&mut self) -> usize {
+    /// Examines one run of a rank, or one of its ancestors. Returns the runs examined: always one.
+    pub(super) fn prune_step(&mut self) -> usize {
         self.steps.take(1);
         let Some(mut pruning) = self.pruning.take() else { return 0 };
         if (pruning.slot.0 as usize) < self.ranks.slot_count() {
@@ -60,14 +59,14 @@ impl Writer {
             }
             self.pruning = Some(pruning);
         } else {
-            // What is too much now was added while other ranks were looked at: before the next time there must be more of it.
-            let (bare, limit) = (self.bare_blocks(), self.limits.removed_blocks_max);
-            self.pruned_in_vain = if bare > limit { bare - limit / 2 } else { 0 };
+            // The current excess arose while other ranks were examined: pruning starts again only with more of it.
+            let (unheld, limit) = (self.unheld_blocks(), self.limits.removed_blocks_max);
+            self.unheld_tolerated = if unheld > limit { unheld - limit / 2 } else { 0 };
         }
         1
     }
 
-    /// Looks at one more run, and says whether the rank has no other.
+    /// Examines one run and returns whether the rank has no other.
     fn prune_rank(&mut self, slot: RankSlot, pruning: &mut Pruning) -> bool {
         if !self.ranks.is_in_use(slot) {
             return true;
@@ -80,11 +79,13 @@ impl Writer {
         }
         let end = self.coverage_end(run, slot);
         let parent = self.runs.get(run).parent();
-        let reach = match pruning.reaches.get(&parent.run) {
-            // Nothing of it is held: what lies below is behind a hole, or it is looked at from there.
+        let prefix_length = match pruning.prefix_lengths.get(&parent.run) {
+            // The rank holds none of it: runs below lie behind a gap, or are examined from there.
             _ if end == 0 => 0,
-            _ if parent == Place::ROOT => self.coverage(run, slot).reach(Tier::External),
-            Some(&reach) if parent.offset < reach => self.coverage(run, slot).reach(Tier::External),
+            _ if parent == Position::ROOT => self.coverage(run, slot).prefix_length(Tier::External),
+            Some(&prefix_length) if parent.offset < prefix_length => {
+                self.coverage(run, slot).prefix_length(Tier::External)
+            }
             Some(_) => 0,
             None => {
                 pruning.path.push(parent.run);
@@ -92,12 +93,12 @@ impl Writer {
             }
         };
         pruning.path.pop();
-        pruning.reaches.insert(run, reach);
-        if reach < end {
+        pruning.prefix_lengths.insert(run, prefix_length);
+        if prefix_length < end {
             let mut followers = Vec::new();
-            self.held_in(slot, run, reach, &mut followers);
-            self.release_from(slot, run, reach);
-            self.set_aside(slot, followers);
+            self.held_in(slot, run, prefix_length, &mut followers);
+            self.release_from(slot, run, prefix_length);
+            self.move_to_waiting(slot, followers);
             let rank = self.ranks.get(slot).rank;
             self.finish(rank);
         }
@@ -105,28 +106,28 @@ impl Writer {
     }
 }
 
-/// How far setting aside has come: rank by rank, and of each run by run.
+/// Progress of pruning: rank by rank, and of each rank run by run.
 ///
-/// Between two runs events are applied. Those of other ranks do not change how far this one holds a chain; after one of
-/// this rank everything above a run is looked at again.
+/// Events are applied between two steps. Events of other ranks do not change this rank's prefix lengths; after an
+/// event of this rank its ancestors are examined again.
 #[derive(Debug, Default)]
 pub(super) struct Pruning {
-    /// The rank that is being looked at; those before it are finished.
+    /// The rank being examined; those before it are finished.
     slot: RankSlot,
-    /// Entries of the rank's list of runs that have been looked at.
-    looked_at: usize,
-    /// The run that is looked at and those above it that must be first, lowest first.
+    /// Entries of the rank's list of runs that have been examined.
+    visited: usize,
+    /// The run being examined and those of its ancestors that must be examined first, lowest first.
     path: Vec<RunId>,
-    /// How far runs are held without a hole in them or before them.
-    reaches: FxHashMap<RunId, u16>,
+    /// Number of leading blocks of each run that are held without a gap in the run or above it.
+    prefix_lengths: FxHashMap<RunId, u16>,
 }
 
 impl Pruning {
     fn next_run(&mut self, runs: &[RunId]) -> Option<RunId> {
         loop {
-            let &run = runs.get(self.looked_at)?;
-            self.looked_at += 1;
-            if !self.reaches.contains_key(&run) {
+            let &run = runs.get(self.visited)?;
+            self.visited += 1;
+            if !self.prefix_lengths.contains_key(&run) {
                 return Some(run);
             }
         }
@@ -134,13 +135,13 @@ impl Pruning {
 
     fn next_rank(&mut self) {
         self.slot.0 += 1;
-        self.looked_at = 0;
-        self.forget();
+        self.visited = 0;
+        self.discard();
     }
 
-    /// What is known of the rank's runs does not hold any more.
-    fn forget(&mut self) {
+    /// Discards what was found for the rank.
+    fn discard(&mut self) {
         self.path.clear();
-        self.reaches.clear();
+        self.prefix_lengths.clear();
     }
 }

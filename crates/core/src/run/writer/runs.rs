@@ -1,49 +1,49 @@
-//! What only the writer knows of a run: its place in the tree, its names, and holdings that are more
-//! than one interval from its start.
+//! The writer's state of runs: position in the tree, sequence-hash columns and exceptions.
 
 use bytemuck::Zeroable;
 use rustc_hash::FxHashMap;
 
 use super::chunked::{CHUNK, Chunked};
-use super::coverage::{Coverage, Exceptions};
-use super::names::Column;
-use super::needs::NeedsId;
-use crate::run::published::arena::Numbers;
-use crate::run::published::layout::{CAPACITIES, Place, RunArena, RunId, record_words};
-use crate::run::published::ranks::RankSlot;
+use super::coverage::Coverage;
+use super::exceptions::Exceptions;
+use super::retention::RetentionId;
+use super::sequence_columns::Column;
+use crate::run::published::arena::RecordNumbers;
+use crate::run::published::layout::{CAPACITIES, Position, RunArena, RunId, record_words};
+use crate::run::published::rank_table::RankSlot;
 
-/// A hash domain: ranks whose engines call the same prefix the same.
+/// Number of a hash domain: ranks whose engines give the same prefix the same sequence hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Zeroable)]
 pub(super) struct DomainId(pub(super) u32);
 
-/// One run, as its writer knows it.
+/// The writer's state of one run.
 #[derive(Debug, Zeroable)]
 pub(super) struct RunState {
     parent_run: RunId,
     parent_offset: u16,
     pub(super) len: u16,
-    /// No child hangs from a later offset; only lowered when a child's offset is looked for.
+    /// No child is attached at a later offset; only lowered by a walk over the children.
     pub(super) deepest_child: u16,
-    /// Runs attached inside this one that start with the block that follows there in this one.
+    /// Runs attached inside this run that start with the block that follows there in this run.
     pub(super) twins_inside: u16,
     pub(super) children: u32,
     first_child: RunId,
     next_sibling: RunId,
     previous_sibling: RunId,
     /// What its ranks and children need of it, once they are many.
-    pub(super) needs: NeedsId,
+    pub(super) retention: RetentionId,
     pub(super) columns: Columns,
-    /// Ranks that hold more than an interval from the start in one tier.
+    /// Ranks that hold more than one interval from the start in one tier.
     pub(super) exceptions: Option<Box<Exceptions>>,
 }
 
-const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "a line of the cache");
+const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "one cache line");
 
 impl Default for RunState {
     fn default() -> Self {
         Self {
-            parent_run: Place::ROOT.run,
-            parent_offset: Place::ROOT.offset,
+            parent_run: Position::ROOT.run,
+            parent_offset: Position::ROOT.offset,
             len: 0,
             deepest_child: 0,
             twins_inside: 0,
@@ -51,7 +51,7 @@ impl Default for RunState {
             first_child: RunId::NONE,
             next_sibling: RunId::NONE,
             previous_sibling: RunId::NONE,
-            needs: NeedsId::default(),
+            retention: RetentionId::default(),
             columns: Columns::default(),
             exceptions: None,
         }
@@ -59,26 +59,26 @@ impl Default for RunState {
 }
 
 impl RunState {
-    /// The block that its first one follows.
-    pub(super) fn parent(&self) -> Place {
-        Place { run: self.parent_run, offset: self.parent_offset }
+    /// The position that its first block follows.
+    pub(super) fn parent(&self) -> Position {
+        Position { run: self.parent_run, offset: self.parent_offset }
     }
 
-    fn set_parent(&mut self, parent: Place) {
+    fn set_parent(&mut self, parent: Position) {
         (self.parent_run, self.parent_offset) = (parent.run, parent.offset);
     }
 }
 
-/// A run's columns of names by domain: nearly always one.
+/// A run's columns of sequence hashes by domain: nearly always one.
 #[derive(Debug, Default, Zeroable)]
 pub(super) struct Columns {
-    /// Empty exactly when there is none at all.
+    /// Empty exactly when there is no column.
     first: (DomainId, Column),
     more: Option<Box<FxHashMap<DomainId, Column>>>,
 }
 
 impl Columns {
-    /// The domain's column; empty where it has named nothing.
+    /// The domain's column; empty if the domain has none.
     #[inline]
     pub(super) fn get(&self, domain: DomainId) -> Column {
         if self.first.0 == domain {
@@ -87,7 +87,7 @@ impl Columns {
         self.more.as_ref().and_then(|more| more.get(&domain).copied()).unwrap_or_default()
     }
 
-    /// [`Columns::set`], and keeps a count of the bytes of tables for further domains.
+    /// [`Columns::set`] that also counts the bytes of tables for additional domains.
     #[inline]
     pub(super) fn set_counted(&mut self, domain: DomainId, column: Column, bytes: &mut usize) {
         let before = self.more_bytes();
@@ -96,16 +96,16 @@ impl Columns {
     }
 
     fn set(&mut self, domain: DomainId, column: Column) {
-        if self.first.0 == domain || self.first.1.named == 0 {
+        if self.first.0 == domain || self.first.1.len == 0 {
             debug_assert!(self.more.as_ref().is_none_or(|more| !more.contains_key(&domain)));
             self.first = (domain, column);
-            if column.named == 0 {
+            if column.len == 0 {
                 self.promote();
             }
             return;
         }
         let more = self.more.get_or_insert_default();
-        if column.named > 0 {
+        if column.len > 0 {
             more.insert(domain, column);
         } else {
             more.remove(&domain);
@@ -127,51 +127,51 @@ impl Columns {
         }
     }
 
-    /// Domains that have named something here.
+    /// Domains with a column.
     pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> {
-        let first = (self.first.1.named > 0).then_some(self.first.0);
+        let first = (self.first.1.len > 0).then_some(self.first.0);
         first.into_iter().chain(self.more.iter().flat_map(|more| more.keys().copied()))
     }
 
-    /// How many blocks the only domain has named here; none when there are several.
-    pub(super) fn only_named(&self) -> Option<u16> {
-        self.is_single().then_some(self.first.1.named)
+    /// Length of the only column; none if there are several.
+    pub(super) fn only_column_len(&self) -> Option<u16> {
+        self.is_single().then_some(self.first.1.len)
     }
 
-    /// How many those are.
+    /// Number of domains with a column.
     pub(super) fn domain_count(&self) -> usize {
-        usize::from(self.first.1.named > 0) + self.more.as_ref().map_or(0, |more| more.len())
+        usize::from(self.first.1.len > 0) + self.more.as_ref().map_or(0, |more| more.len())
     }
 
-    /// Bytes of the table for further domains.
+    /// Bytes of the table for additional domains.
     pub(super) fn more_bytes(&self) -> usize {
         self.more.as_ref().map_or(0, |more| table_bytes(more))
     }
 
-    /// Whether at most one domain has named anything here.
+    /// Whether at most one domain has a column.
     pub(super) fn is_single(&self) -> bool {
         self.more.is_none()
     }
 }
 
 impl RunState {
-    /// The run that was hung from this one last.
+    /// The child run that was attached last.
     pub(super) fn latest_child(&self) -> Option<RunId> {
         (self.first_child != RunId::NONE).then_some(self.first_child)
     }
 
-    /// Ranks that hold more than an interval from the start in one tier, and what they hold.
+    /// Exceptional ranks, with their coverage.
     pub(super) fn exceptions(&self) -> impl Iterator<Item = (RankSlot, Coverage<'_>)> {
         self.exceptions.iter().flat_map(|exceptions| exceptions.iter())
     }
 }
 
-/// Bytes of a boxed table: about as many as it takes.
+/// Approximate bytes of a boxed table.
 fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
     size_of::<FxHashMap<K, V>>() + map_bytes(table)
 }
 
-/// Bytes behind a table: slots at seven eighths full, a byte more for each.
+/// Heap bytes of a table: slots with a load of at most seven eighths, plus one byte for each.
 pub(super) fn map_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
     match table.capacity() {
         0 => 0,
@@ -179,23 +179,23 @@ pub(super) fn map_bytes<K, V>(table: &FxHashMap<K, V>) -> usize {
     }
 }
 
-/// Every run.
+/// All runs.
 #[derive(Debug)]
 pub(super) struct Runs {
     states: [Chunked<RunState>; CAPACITIES.len()],
-    numbers: [Numbers; CAPACITIES.len()],
+    numbers: [RecordNumbers; CAPACITIES.len()],
 }
 
 impl Runs {
-    /// Takes the name [`RunId::NONE`] out of use.
+    /// Reserves the number of [`RunId::NONE`].
     pub(super) fn new(arena: &RunArena) -> Self {
         let mut runs = Self { states: Default::default(), numbers: Default::default() };
         let none = runs.numbers[0].take(arena.class(0));
-        runs.states[0].make(none);
+        runs.states[0].ensure(none);
         runs
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.states.into_iter().flat_map(Chunked::into_pieces)
     }
@@ -212,18 +212,18 @@ impl Runs {
 
     pub(super) fn take(&mut self, arena: &RunArena, class: usize) -> RunId {
         let number = self.numbers[class].take(arena.class(class));
-        self.states[class].make(number);
+        self.states[class].ensure(number);
         RunId::new(class, number)
     }
 
-    pub(super) fn give_back(&mut self, run: RunId) {
+    pub(super) fn free(&mut self, run: RunId) {
         debug_assert!(self.get(run).children == 0 && self.get(run).columns.domains().next().is_none());
         *self.get_mut(run) = RunState::default();
-        self.numbers[run.class()].give_back(run.number());
+        self.numbers[run.class()].free(run.number());
     }
 
-    /// Hangs a run below its parent. Children of the root are not listed: nothing asks for them.
-    pub(super) fn link(&mut self, run: RunId, parent: Place) {
+    /// Attaches a run to its parent. Children of the root are not listed, because no operation needs them.
+    pub(super) fn link(&mut self, run: RunId, parent: Position) {
         self.get_mut(run).set_parent(parent);
         if parent.run == RunId::NONE {
             return;
@@ -254,52 +254,52 @@ impl Runs {
         self.get_mut(parent.run).children -= 1;
     }
 
-    /// The run that was hung from this one last, with the offset from which it does.
+    /// The child run that was attached last, with its offset.
     pub(super) fn latest_child(&self, run: RunId) -> Option<(u16, RunId)> {
         self.get(run).latest_child().map(|child| (self.get(child).parent().offset, child))
     }
 
-    /// The runs that hang from a run, with the offsets from which they do.
+    /// The child runs of a run, with the offsets at which they are attached.
     pub(super) fn children(&self, run: RunId) -> impl Iterator<Item = (RunId, u16)> {
         let first = self.get(run).first_child;
         let siblings = std::iter::successors(Some(first), |&child| Some(self.get(child).next_sibling));
         siblings.take_while(|&child| child != RunId::NONE).map(|child| (child, self.get(child).parent().offset))
     }
 
-    /// Whether a run of this class takes no more memory.
+    /// Whether a run of this class can be allocated without more memory.
     pub(super) fn has_free(&self, class: usize) -> bool {
         self.numbers[class].free_count() > 0
     }
 
-    /// Runs that take no more memory, of any class.
+    /// Runs of any class that can be allocated without more memory.
     pub(super) fn free_count(&self) -> usize {
-        self.numbers.iter().map(Numbers::free_count).sum()
+        self.numbers.iter().map(RecordNumbers::free_count).sum()
     }
 
-    /// Makes sure that one more run of the smallest class takes its record only.
+    /// Reserves the state for one more run of the smallest class, so that it takes only its record.
     pub(super) fn reserve_smallest(&mut self) {
         let next = self.numbers[0].touched() as u32;
-        self.states[0].make(next + CHUNK as u32 / 2);
+        self.states[0].ensure(next + CHUNK as u32 / 2);
     }
 
-    /// Bytes of more memory that [`Runs::reserve_smallest`] takes.
+    /// Additional bytes that [`Runs::reserve_smallest`] takes.
     pub(super) fn bytes_for_smallest(&self) -> usize {
         let wanted = self.numbers[0].touched() + CHUNK / 2;
         if wanted < self.states[0].room() { 0 } else { CHUNK * size_of::<RunState>() }
     }
 
-    /// Bytes of more memory that one more run of a class takes when none is free.
+    /// Additional bytes of one more run of a class when none is free.
     pub(super) fn bytes_for(&self, class: usize) -> usize {
         let has_state = self.numbers[class].touched() < self.states[class].room();
         record_bytes(class) + if has_state { 0 } else { CHUNK * size_of::<RunState>() }
     }
 
-    /// Runs that there ever were, by class.
+    /// Runs of a class that ever existed.
     pub(super) fn touched(&self, class: usize) -> usize {
         self.numbers[class].touched()
     }
 
-    /// Bytes of records that were ever written, of states and of the lists of free ones.
+    /// Bytes of records ever written, of states and of free lists.
     pub(super) fn bytes_allocated(&self) -> usize {
         let classes = self.numbers.iter().zip(&self.states).enumerate();
         let bytes = classes.map(|(class, (numbers, states))| {
@@ -309,10 +309,10 @@ impl Runs {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.numbers.iter().map(Numbers::in_use).sum::<usize>() - 1
+        self.numbers.iter().map(RecordNumbers::in_use).sum::<usize>() - 1
     }
 
-    /// Bytes in use, and bytes that ever were: records and states.
+    /// Bytes of records and states in use, and bytes that were ever in use.
     pub(super) fn bytes(&self) -> (usize, usize) {
         let bytes = |class: usize| record_bytes(class) + size_of::<RunState>();
         self.numbers.iter().enumerate().fold((0, 0), |(used, touched), (class, numbers)| {
@@ -321,7 +321,7 @@ impl Runs {
     }
 }
 
-/// Header, column and fingerprints of one run.
+/// Bytes of one run's header, column and fingerprints.
 fn record_bytes(class: usize) -> usize {
     record_words(class) * size_of::<u64>()
 }

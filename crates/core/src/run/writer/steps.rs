@@ -1,16 +1,16 @@
-//! Elementary steps of the writer, and how many an event may take.
+//! Counter of the writer's elementary steps, for tests that limit the steps of an event.
 //!
-//! A step is a run, a child, a line of names, a domain, a rank or an entry of a list that the writer looks at: about one
-//! line from memory. Holders of a run lie side by side, 16 to a line, and count as that. Only tests count; elsewhere
-//! counting is nothing.
+//! A step is a visit of a run, child, column line, domain, rank or list entry: about one cache line from memory.
+//! Holders of a run lie side by side, 16 to a line, and count as one step. Only tests count; in other builds counting
+//! compiles to nothing.
 
 #[cfg(test)]
 use std::cell::Cell;
 
-/// Holders of a run that lie in one line of memory.
+/// Holders of a run in one cache line.
 const LINE_HOLDERS: usize = 16;
 
-/// Steps taken so far.
+/// Steps so far.
 #[derive(Debug, Default, Clone)]
 pub(in crate::run) struct Steps {
     #[cfg(test)]
@@ -26,7 +26,7 @@ impl Steps {
         self.taken.set(self.taken.get() + _steps as u64);
     }
 
-    /// Counts a look at holders that lie side by side.
+    /// Counts visits of holders that lie side by side.
     #[inline(always)]
     pub(super) fn take_holders(&self, holders: usize) {
         self.take(holders.div_ceil(LINE_HOLDERS));

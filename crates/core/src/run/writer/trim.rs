@@ -1,5 +1,5 @@
-//! Giving back what nobody needs: blocks at the end of a run that no rank holds and no run hangs
-//! from, and names of a domain in which no rank holds the block or any that follows it.
+//! Trimming: frees blocks at the end of a run that no rank holds and to which no run is attached, and sequence hashes
+//! of a domain in which no rank holds the block or one that follows it.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -7,45 +7,45 @@ use std::ops::ControlFlow;
 use rustc_hash::FxHashMap;
 
 use super::Writer;
-use super::names::LINE_NAMES;
 use super::runs::DomainId;
+use super::sequence_columns::LINE_SEQUENCES;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::Form;
-use crate::run::published::layout::{HOLDINGS, INFO, Info, Place, RunId};
+use crate::run::published::holdings::HoldingsForm;
+use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RunId};
 
-/// Runs of one chain that are trimmed at once; those above them are trimmed later.
+/// Runs of one chain that are trimmed at once; trimming of their ancestors is deferred.
 const TRIMMED_AT_ONCE: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 
-/// Runs whose trimming was put off, in order, with the domains for which they are trimmed.
+/// Deferred trims, in order: runs with the domain on whose behalf they are trimmed.
 #[derive(Debug, Default)]
-pub(super) struct Untrimmed {
-    queue: VecDeque<PutOff>,
-    by_run: FxHashMap<RunId, Times>,
-    /// Runs that were ever put off.
+pub(super) struct TrimQueue {
+    queue: VecDeque<QueuedTrim>,
+    by_run: FxHashMap<RunId, QueuedCount>,
+    /// Number of runs ever enqueued.
     count: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct PutOff {
+struct QueuedTrim {
     run: RunId,
     domain: DomainId,
     number: u64,
 }
 
-/// How often a run is in the queue, and the number with which it first was. A freed run is not: its name may be another
-/// run's when its turn comes.
+/// How often a run is in the queue, and the number of its first entry. A freed run has no entry, because its id may
+/// have been reused when its turn comes.
 #[derive(Debug, Clone, Copy)]
-struct Times {
+struct QueuedCount {
     times: u32,
     first: u64,
 }
 
-impl Untrimmed {
+impl TrimQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether some domain's names may go further in a run than anything needs.
+    /// Whether a column of the run may be longer than necessary.
     fn contains(&self, run: RunId) -> bool {
         !self.queue.is_empty() && self.by_run.contains_key(&run)
     }
@@ -53,13 +53,13 @@ impl Untrimmed {
     fn push(&mut self, run: RunId, domain: DomainId) {
         let number = self.count;
         self.count += 1;
-        self.queue.push_back(PutOff { run, domain, number });
-        self.by_run.entry(run).or_insert(Times { times: 0, first: number }).times += 1;
+        self.queue.push_back(QueuedTrim { run, domain, number });
+        self.by_run.entry(run).or_insert(QueuedCount { times: 0, first: number }).times += 1;
     }
 
-    /// The next domain for which something was put off, and the run if that has not been freed since.
+    /// The domain of the next entry, and its run unless that was freed meanwhile.
     fn pop(&mut self) -> Option<(Option<RunId>, DomainId)> {
-        let PutOff { run, domain, number } = self.queue.pop_front()?;
+        let QueuedTrim { run, domain, number } = self.queue.pop_front()?;
         let times = self.by_run.get_mut(&run).filter(|times| times.first <= number);
         let is_there = times.is_some();
         if let Some(times) = times {
@@ -71,7 +71,7 @@ impl Untrimmed {
         Some((is_there.then_some(run), domain))
     }
 
-    fn forget(&mut self, run: RunId) {
+    fn remove(&mut self, run: RunId) {
         if !self.queue.is_empty() {
             self.by_run.remove(&run);
         }
@@ -79,58 +79,58 @@ impl Untrimmed {
 }
 
 impl Writer {
-    /// Trims a run of which a rank of this domain has let go, and then those above it that become free
-    /// of what was attached to them. Other domains need what they needed before. Of a long chain the rest is put off. Says
-    /// how many runs were looked at.
+    /// Trims a run after a rank of this domain has released blocks of it, and then those of its ancestors that lose
+    /// their last child. Other domains are not affected. Defers the rest of a long chain. Returns the number of runs
+    /// visited.
     pub(super) fn trim(&mut self, run: RunId, domain: DomainId) -> usize {
         let mut run = run;
-        for looked_at in 0..TRIMMED_AT_ONCE {
+        for visited in 0..TRIMMED_AT_ONCE {
             if run == RunId::NONE {
-                return looked_at;
+                return visited;
             }
             self.steps.take(1);
             let state = self.runs.get(run);
-            let (parent, named) = (state.parent().run, state.columns.get(domain).named);
+            let (parent, column_len) = (state.parent().run, state.columns.get(domain).len);
             let is_single = state.columns.is_single();
             let needed = self.needed(run);
-            let needed_names = if is_single { needed } else { self.names_needed(run, domain) };
-            let vanished = needed_names == 0 && named > 0;
-            self.unname(run, domain, needed_names);
+            let needed_sequences = if is_single { needed } else { self.sequences_needed(run, domain) };
+            let vanished = needed_sequences == 0 && column_len > 0;
+            self.drop_sequences(run, domain, needed_sequences);
             let is_freed = needed == 0 && self.runs.get(run).columns.domain_count() == 0;
             if is_freed {
                 self.free(run);
-            } else if !self.untrimmed.contains(run) {
-                debug_assert_ne!(needed, 0, "names go with what they name");
+            } else if !self.trim_queue.contains(run) {
+                debug_assert_ne!(needed, 0, "a domain drops its sequence hashes before their blocks go");
                 self.truncate(run, needed);
-            } else if let Some(named) = self.runs.get(run).columns.only_named() {
-                self.truncate(run, needed.max(named));
+            } else if let Some(column_len) = self.runs.get(run).columns.only_column_len() {
+                self.truncate(run, needed.max(column_len));
             }
             if !is_freed && !vanished {
-                return looked_at + 1;
+                return visited + 1;
             }
             run = parent;
         }
         if run != RunId::NONE {
-            self.domains.get_mut(domain).untrimmed += 1;
-            self.untrimmed.push(run, domain);
+            self.domains.get_mut(domain).queued_trims += 1;
+            self.trim_queue.push(run, domain);
         }
         TRIMMED_AT_ONCE
     }
 
-    /// Goes on with what was put off. Says how many runs were looked at; none when nothing is left.
-    pub(super) fn trim_untrimmed(&mut self) -> usize {
-        let Some((run, domain)) = self.untrimmed.pop() else { return 0 };
-        let looked_at = run.map_or(0, |run| self.trim(run, domain)).max(1);
-        self.domains.get_mut(domain).untrimmed -= 1;
+    /// Does the next deferred trim. Returns the number of runs visited; zero when the queue is empty.
+    pub(super) fn trim_next_queued(&mut self) -> usize {
+        let Some((run, domain)) = self.trim_queue.pop() else { return 0 };
+        let visited = run.map_or(0, |run| self.trim(run, domain)).max(1);
+        self.domains.get_mut(domain).queued_trims -= 1;
         self.end_domain_if_empty(domain);
-        looked_at
+        visited
     }
 
-    /// How many blocks of a run must stay for its holders and for the runs that hang from it.
+    /// Number of blocks of a run that its holders and child runs need.
     fn needed(&mut self, run: RunId) -> u16 {
-        match self.needs(run) {
-            Some(needs) => {
-                let needed = needs.blocks();
+        match self.retention(run) {
+            Some(retention) => {
+                let needed = retention.blocks();
                 debug_assert!(!self.is_short(run) || needed == self.walk_needed(run));
                 needed
             }
@@ -159,34 +159,33 @@ impl Writer {
         needed.max(deepest + 1)
     }
 
-    /// How many blocks of a run must keep the domain's names: those that its ranks hold and those from
-    /// which runs hang that it has named.
-    fn names_needed(&self, run: RunId, domain: DomainId) -> u16 {
-        let named = self.runs.get(run).columns.get(domain).named;
-        match self.needs(run) {
-            Some(needs) => {
-                let needed = needs.names(domain);
-                debug_assert!(!self.is_short(run) || needed == self.walk_names_needed(run, domain));
-                needed.min(named)
+    /// Number of the domain's sequence hashes of a run that its ranks need, and child runs in which it has a column.
+    fn sequences_needed(&self, run: RunId, domain: DomainId) -> u16 {
+        let column_len = self.runs.get(run).columns.get(domain).len;
+        match self.retention(run) {
+            Some(retention) => {
+                let needed = retention.sequences(domain);
+                debug_assert!(!self.is_short(run) || needed == self.walk_sequences_needed(run, domain));
+                needed.min(column_len)
             }
-            None => self.walk_names_needed(run, domain).min(named),
+            None => self.walk_sequences_needed(run, domain).min(column_len),
         }
     }
 
-    fn walk_names_needed(&self, run: RunId, domain: DomainId) -> u16 {
-        let named = self.runs.get(run).columns.get(domain).named;
+    fn walk_sequences_needed(&self, run: RunId, domain: DomainId) -> u16 {
+        let column_len = self.runs.get(run).columns.get(domain).len;
         let needed = match self.domains.get(domain).only_member() {
             Some(rank) => self.coverage_end(run, rank),
             None => self.coverage_end_in(run, domain),
         };
         let state = self.runs.get(run);
-        if needed >= named || state.children == 0 {
+        if needed >= column_len || state.children == 0 {
             return needed;
         }
         self.steps.take(state.children as usize);
         let children = self.runs.children(run);
-        let named_too = children.filter(|&(child, _)| self.runs.get(child).columns.get(domain).named > 0);
-        named_too.fold(needed, |needed, (_, offset)| needed.max(offset + 1))
+        let with_column = children.filter(|&(child, _)| self.runs.get(child).columns.get(domain).len > 0);
+        with_column.fold(needed, |needed, (_, offset)| needed.max(offset + 1))
     }
 
     /// One more than the last offset that any rank of the domain holds.
@@ -196,27 +195,27 @@ impl Writer {
         in_domain.map(|(_, length)| length).max().unwrap_or(0)
     }
 
-    /// Whether tests may walk a counted run, to compare.
+    /// Whether debug builds may compare the counts of a run with a walk.
     fn is_short(&self, run: RunId) -> bool {
         cfg!(all(debug_assertions, not(test))) && self.runs.get(run).children < 64 && self.holders.end() < 64
     }
 
-    /// Forgets the domain's names from an offset on.
-    fn unname(&mut self, run: RunId, domain: DomainId, keep: u16) {
-        let Self { runs, names, rows, domains, rare_bytes, steps, .. } = self;
+    /// Drops the domain's sequence hashes from an offset on.
+    fn drop_sequences(&mut self, run: RunId, domain: DomainId, keep: u16) {
+        let Self { runs, sequences, directory_batches, domains, rare_bytes, steps, .. } = self;
         let columns = &mut runs.get_mut(run).columns;
         let mut column = columns.get(domain);
-        if column.named <= keep {
+        if column.len <= keep {
             return;
         }
-        steps.take(usize::from(column.named - keep).div_ceil(LINE_NAMES));
+        steps.take(usize::from(column.len - keep).div_ceil(LINE_SEQUENCES));
         let directory = &mut domains.get_mut(domain).directory;
-        directory.forget(rows, names.last_lines(&column, keep));
-        let first = names.at(&column, 0);
-        names.truncate(&mut column, keep);
+        directory.remove_lines(directory_batches, sequences.last_lines(&column, keep));
+        let first = sequences.at(&column, 0);
+        sequences.truncate(&mut column, keep);
         columns.set_counted(domain, column, rare_bytes);
         if keep == 0 {
-            self.naming_ended(run, domain, first);
+            self.column_ended(run, domain, first);
         }
     }
 
@@ -234,24 +233,24 @@ impl Writer {
 
     fn free(&mut self, run: RunId) {
         let parent = self.runs.get(run).parent();
-        let local = self.local_of(Place { run, offset: 0 });
+        let local = self.local_of(Position { run, offset: 0 });
         let info = Info(self.published.run(run).record[INFO].load(Relaxed));
         let hash = self.published.edges.hash(parent, local);
         self.edges.remove(&self.published.edges, hash, run);
-        let extent = Form(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
+        let extent = HoldingsForm(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();
         self.change_run(run, |run| {
             run.record[INFO].store(0, Relaxed);
-            run.record[HOLDINGS].store(Form::EMPTY.0, Relaxed);
+            run.record[HOLDINGS].store(HoldingsForm::EMPTY.0, Relaxed);
         });
         if let Some(extent) = extent {
-            self.extents.give_back(extent);
+            self.extents.free(extent);
         }
         self.runs.unlink(run);
-        self.forget_needs(run);
-        self.untrimmed.forget(run);
+        self.drop_retention(run);
+        self.trim_queue.remove(run);
         self.child_detached(parent);
-        self.show_child(parent.run);
-        self.runs.give_back(run);
+        self.publish_child(parent.run);
+        self.runs.free(run);
         self.after_freeing_twin((run, info), local);
     }
 }

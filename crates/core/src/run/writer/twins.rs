@@ -1,24 +1,30 @@
-//! Twins: blocks with one content at one place, because a rank has several names for them.
+//! Twins: blocks with the same local hash at the same position, because a rank has several sequence hashes for them.
 //!
-//! The first of them is an ordinary block: the first one of a run, or one inside a run. Each of the others starts a run of
-//! its own. All that start runs are flagged [`Info::TWIN`], all but one of them [`Info::LATER_TWIN`]; a run with one inside
-//! is flagged [`Info::TWIN_INSIDE`], and the table of edges lists its twins. When only one is left, its flag goes.
+//! The first twin is an ordinary block: the first one of a run, or one inside a run. Each of the others starts a run
+//! of its own. All twins that start runs have the flag [`Info::TWIN`], and all but one of them [`Info::LATER_TWIN`].
+//! A run with a twin inside has [`Info::TWIN_INSIDE`], and the edge table lists its twins. The last remaining one
+//! loses its flag.
 
 use super::Writer;
-use super::place::Cursor;
+use super::locate::Cursor;
 use super::runs::DomainId;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::layout::{INFO, Info, Place, RunId};
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::layout::{INFO, Info, Position, RunId};
+use crate::run::published::rank_table::RankSlot;
 use crate::{Applied, Block, LocalHash};
 
 impl Writer {
-    /// Gives a block that the domain calls something else a twin, in a run of its own, with as many of the blocks that
-    /// follow it as there is room for. None if the block has as many twins as it may have, or its run.
-    pub(super) fn append_twin(&mut self, domain: DomainId, parent: Place, blocks: &[Block]) -> Option<(usize, Cursor)> {
+    /// Adds a twin to a block for which the domain has another sequence hash: a run of its own, with as many of the
+    /// following blocks as fit. Returns none if the limit of twins of the block, or of its run, is reached.
+    pub(super) fn append_twin(
+        &mut self,
+        domain: DomainId,
+        parent: Position,
+        blocks: &[Block],
+    ) -> Option<(usize, Cursor)> {
         let twins = self.followers(parent, blocks[0].local);
         let inside = twins.iter().find(|twin| twin.offset > 0).map(|twin| twin.run);
-        // The count of a run has 16 bits.
+        // The counter of a run has 16 bits.
         let twins_max = self.limits.twins_max.min(u16::MAX.into());
         if twins.len() > twins_max
             || inside.is_some_and(|run| usize::from(self.runs.get(run).twins_inside) >= twins_max)
@@ -31,7 +37,7 @@ impl Writer {
         }
         let run = self.new_run(parent, blocks.len());
         let (count, last) = self.fill(domain, run, 0, &blocks[..blocks.len().min(run.capacity())]);
-        // A reader that finds this twin first learns at once that there is another.
+        // A reader that finds this twin first learns that there is another.
         let info = Info(Info::new(parent).0 | Info::TWIN | Info::LATER_TWIN);
         self.publish_length(run, info, 0, count);
         if let Some(inside) = inside {
@@ -42,7 +48,7 @@ impl Writer {
         Some((count, last))
     }
 
-    /// Takes in none of these blocks, of which the first one has too many twins.
+    /// Refuses these blocks because the first one has too many twins.
     pub(super) fn refuse_twins(&mut self, slot: RankSlot, blocks: &[Block]) -> Applied {
         let twins_refused = blocks.len() as u64;
         if self.bounded.is_some() {
@@ -59,41 +65,42 @@ impl Writer {
         Info(self.published.run(run).record[INFO].load(Relaxed))
     }
 
-    /// A run with this info has been freed, which followed `parent` with this block.
+    /// Updates the flags after the run with this info, which followed `parent` with this block, was freed.
     pub(super) fn after_freeing_twin(&mut self, (run, info): (RunId, Info), local: LocalHash) {
         if !info.has(Info::TWIN) {
             return;
         }
         let parent = info.parent();
-        if self.goes_on_with(parent, local) {
-            self.unlist_inside(parent.run, run);
+        if self.continues_with(parent, local) {
+            self.remove_inside_twin(parent.run, run);
         }
-        self.lose_twin(parent, local, None);
+        self.update_remaining_twins(parent, local, None);
     }
 
-    /// A run becomes shorter: the block behind its new end may be a twin of runs that follow there.
+    /// Updates the flags before a run is truncated: the block behind its new end may be a twin of runs that follow
+    /// there.
     pub(super) fn before_truncating(&mut self, run: RunId, len: u16) {
         if self.runs.get(run).twins_inside == 0 || len == 0 {
             return;
         }
-        let (parent, lost) = (Place { run, offset: len - 1 }, Place { run, offset: len });
+        let (parent, lost) = (Position { run, offset: len - 1 }, Position { run, offset: len });
         let local = self.local_of(lost);
         for twin in self.followers(parent, local) {
             if twin.offset == 0 {
-                self.unlist_inside(run, twin.run);
+                self.remove_inside_twin(run, twin.run);
             }
         }
-        self.lose_twin(parent, local, Some(lost));
+        self.update_remaining_twins(parent, local, Some(lost));
     }
 
-    /// Whether the block after a place in its own run is this one.
-    fn goes_on_with(&self, parent: Place, local: LocalHash) -> bool {
-        let next = Place { offset: parent.offset + 1, ..parent };
-        parent != Place::ROOT && next.offset < self.runs.get(parent.run).len && self.local_of(next) == local
+    /// Whether the block after a position in its own run has this local hash.
+    fn continues_with(&self, parent: Position, local: LocalHash) -> bool {
+        let next = Position { offset: parent.offset + 1, ..parent };
+        parent != Position::ROOT && next.offset < self.runs.get(parent.run).len && self.local_of(next) == local
     }
 
-    /// A run is no longer the twin of a block inside another.
-    fn unlist_inside(&mut self, inside: RunId, twin: RunId) {
+    /// Removes a run from the twins of a block inside another run.
+    fn remove_inside_twin(&mut self, inside: RunId, twin: RunId) {
         let hash = self.published.edges.hash_of_twins_inside(inside);
         self.edges.remove(&self.published.edges, hash, twin);
         let state = self.runs.get_mut(inside);
@@ -103,13 +110,15 @@ impl Writer {
         }
     }
 
-    /// One of several twins is gone, or is about to be `lost`: of those that are left one is the first, and one that is
-    /// left alone is no twin.
-    fn lose_twin(&mut self, parent: Place, local: LocalHash, lost: Option<Place>) {
-        let left: Vec<Place> = self.followers(parent, local).into_iter().filter(|&twin| Some(twin) != lost).collect();
+    /// Updates the flags of the remaining twins after one is gone, or before `lost` goes: one of them becomes the
+    /// first, and a single one is no twin.
+    fn update_remaining_twins(&mut self, parent: Position, local: LocalHash, lost: Option<Position>) {
+        let left: Vec<Position> =
+            self.followers(parent, local).into_iter().filter(|&twin| Some(twin) != lost).collect();
         let Some(first) = left.first() else { return };
         if first.offset == 0 {
-            // All flags change with a new version, also those that go: a reader sees one state of all of them.
+            // All flags change with a new version, including those that are cleared: a reader sees one consistent
+            // state.
             let flags = if left.len() == 1 { Info::TWIN | Info::LATER_TWIN } else { Info::LATER_TWIN };
             self.clear_flags(first.run, flags);
         }

@@ -1,5 +1,5 @@
-//! What is left over is done between any events, and the index goes on answering as the oracle does: also while a smaller
-//! copy of it is being made, which in these tests happens to indexes of any size.
+//! Maintenance runs between arbitrary events, and the index answers as the oracle does, including while a compacted
+//! copy is under construction. In these tests compaction applies to indexes of any size.
 
 use super::{RunIndex, RunLimits};
 use crate::oracle::Oracle;
@@ -10,18 +10,18 @@ use crate::{
 
 const RANKS: u64 = 5;
 
-/// Blocks along a path of content; ranks with an odd number have names of their own.
+/// Blocks along a path of content; ranks with an odd number have private sequence hashes.
 fn blocks(worker: u64, path: &[u64]) -> Vec<Block> {
-    let mut name = worker % 2;
+    let mut sequence = worker % 2;
     let mut block = |&content: &u64| {
-        name = name.wrapping_mul(31).wrapping_add(content + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Block { sequence: SequenceHash(name), local: LocalHash(content) }
+        sequence = sequence.wrapping_mul(31).wrapping_add(content + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Block { sequence: SequenceHash(sequence), local: LocalHash(content) }
     };
     path.iter().map(&mut block).collect()
 }
 
 #[test]
-fn answers_stay_the_oracles_while_a_copy_is_made() {
+fn answers_equal_the_oracle_during_compaction() {
     let mut copies = 0;
     for seed in 0..60 {
         let limits = RunLimits { removed_blocks_max: 40, ..RunLimits::default() };
@@ -38,8 +38,8 @@ fn answers_stay_the_oracles_while_a_copy_is_made() {
             let path = blocks(worker, &path);
             let from = below(path.len() as u64) as usize;
             let tier = if below(4) == 0 { Tier::Host } else { Tier::Device };
-            let names = || path[from..].iter().map(|block| block.sequence).collect();
-            // Much comes first, then most goes.
+            let sequences = || path[from..].iter().map(|block| block.sequence).collect();
+            // Mostly stores first, mostly removals later.
             let is_early = step < 150;
             let event = match below(8) {
                 0..4 if is_early || below(4) == 0 => {
@@ -49,10 +49,10 @@ fn answers_stay_the_oracles_while_a_copy_is_made() {
                     let copies = below(2) as u32 + 1;
                     BlockEvent::Stored { tier, parent, blocks: path[start..].to_vec(), copies }
                 }
-                4 => BlockEvent::Copied { tier, blocks: names() },
+                4 => BlockEvent::Copied { tier, blocks: sequences() },
                 5 if below(20) == 0 => BlockEvent::Cleared,
-                6 => BlockEvent::Removed { tier, blocks: names(), copies: RemovedCopies::One },
-                _ => BlockEvent::Removed { tier, blocks: names(), copies: RemovedCopies::All },
+                6 => BlockEvent::Removed { tier, blocks: sequences(), copies: RemovedCopies::One },
+                _ => BlockEvent::Removed { tier, blocks: sequences(), copies: RemovedCopies::All },
             };
             let is_copying = index.writer.lock().compaction.is_some();
             assert_eq!(index.apply(rank, &event).removed, oracle.apply(rank, &event).removed, "{seed} {step}");
@@ -74,5 +74,5 @@ fn answers_stay_the_oracles_while_a_copy_is_made() {
         }
         assert_eq!((index.memory().runs, index.memory().domains), (0, 0), "nothing is kept");
     }
-    assert!(copies > 30, "{copies} copies were finished beside events");
+    assert!(copies > 30, "{copies} copies were completed during the events");
 }

@@ -1,8 +1,8 @@
-//! A name that changes its meaning.
+//! Redefinition of a sequence hash: a rank stores it with another parent or local hash.
 //!
-//! The rank is alone in its domain then: it left any shared one, because the others still mean what
-//! they said. What it held under the old meaning is forgotten, and what follows the name waits for it
-//! to be told anew.
+//! The rank is alone in its domain at that point. It has left any shared domain, because the other ranks still use
+//! the old definition. The index drops what the rank held under the old definition, and the blocks that follow the
+//! sequence hash wait until it is stored again.
 
 use std::ops::Range;
 
@@ -11,58 +11,58 @@ use rustc_hash::FxHashMap;
 use super::Writer;
 use super::runs::DomainId;
 use crate::run::effort::{self, Effort};
-use crate::run::published::layout::{Place, RunId};
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::layout::{Position, RunId};
+use crate::run::published::rank_table::RankSlot;
 use crate::{HeldBlock, Tier};
 
-/// Children that are looked at in any case before a rank's own runs are.
+/// Child runs that are always examined before the rank's own runs are.
 const CHILDREN_MIN: usize = 64;
 
 impl Writer {
-    /// Takes from the rank, which must be alone in its domain, the block at `place` and sets aside all
-    /// that it holds below. With that the domain has no name for the place any more. Costs what the rank holds below it,
-    /// and a look at the children there or at all runs of the rank, whichever are fewer.
-    pub(super) fn move_away(&mut self, slot: RankSlot, place: Place) {
-        let mut below = self.named_below(slot, place);
+    /// Releases the block at `position` and moves everything that the rank holds below it to the waiting blocks. The
+    /// rank must be alone in its domain; afterwards the domain has no sequence hash for the position. Costs what the
+    /// rank holds below it, and a visit of the child runs there or of all runs of the rank, whichever are fewer.
+    pub(super) fn release_with_descendants(&mut self, slot: RankSlot, position: Position) {
+        let mut below = self.descendants(slot, position);
         let mut followers = Vec::new();
         for &(run, from) in &below {
             self.held_in(slot, run, from, &mut followers);
         }
-        below[0].1 = place.offset;
-        // Ends first, so that trimming meets no run twice.
+        below[0].1 = position.offset;
+        // Ends first, so that trimming visits no run twice.
         for (run, from) in below.into_iter().rev() {
             self.release_from(slot, run, from);
         }
-        self.set_aside(slot, followers);
+        self.move_to_waiting(slot, followers);
     }
 
-    /// The runs that the rank's domain has named behind a place, each with the offset from which they are behind it; runs
-    /// above come first.
-    fn named_below(&self, slot: RankSlot, place: Place) -> Vec<(RunId, u16)> {
+    /// The runs below a position that have a column of the rank's domain, each with the first offset below; ancestors
+    /// come first.
+    fn descendants(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
         let domain = self.ranks.get(slot).domain;
         // A prompt that all ranks share has children of all of them.
         let children_max = self.ranks.get(slot).runs.len() + CHILDREN_MIN;
-        self.named_below_by_children(domain, place, children_max)
-            .unwrap_or_else(|| self.named_below_of_list(slot, place))
+        self.descendants_by_children(domain, position, children_max)
+            .unwrap_or_else(|| self.descendants_by_runs(slot, position))
     }
 
-    /// The same from above downward, unless there are more children than `children_max`.
-    fn named_below_by_children(
+    /// The same from the top down, unless there are more than `children_max` children.
+    fn descendants_by_children(
         &self,
         domain: DomainId,
-        place: Place,
+        position: Position,
         children_max: usize,
     ) -> Option<Vec<(RunId, u16)>> {
-        let mut below = vec![(place.run, place.offset + 1)];
-        let (mut at, mut looked_at) = (0, 0);
+        let mut below = vec![(position.run, position.offset + 1)];
+        let (mut at, mut visited) = (0, 0);
         while let Some(&(run, from)) = below.get(at) {
             for (child, offset) in self.runs.children(run) {
                 effort::spend(Effort::MovedRun, 1);
-                looked_at += 1;
-                if looked_at > children_max {
+                visited += 1;
+                if visited > children_max {
                     return None;
                 }
-                if offset + 1 >= from && self.runs.get(child).columns.get(domain).named > 0 {
+                if offset + 1 >= from && self.runs.get(child).columns.get(domain).len > 0 {
                     below.push((child, 0));
                 }
             }
@@ -71,13 +71,14 @@ impl Writer {
         Some(below)
     }
 
-    /// The same from the rank's own runs upward: a domain of one rank names what that rank holds and what lies above it.
-    fn named_below_of_list(&self, slot: RankSlot, place: Place) -> Vec<(RunId, u16)> {
-        let mut below = vec![(place.run, place.offset + 1)];
+    /// The same from the rank's own runs upward: a domain of one rank has columns only for the runs that the rank
+    /// holds and for their ancestors.
+    fn descendants_by_runs(&self, slot: RankSlot, position: Position) -> Vec<(RunId, u16)> {
+        let mut below = vec![(position.run, position.offset + 1)];
         let mut is_below: FxHashMap<RunId, bool> = FxHashMap::default();
-        is_below.insert(place.run, false);
+        is_below.insert(position.run, false);
         is_below.insert(RunId::NONE, false);
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         for run in self.runs_of(slot) {
             let mut run = run;
             let found = loop {
@@ -85,14 +86,14 @@ impl Writer {
                 if let Some(&known) = is_below.get(&run) {
                     break known;
                 }
-                way.push(run);
+                path.push(run);
                 let parent = self.runs.get(run).parent();
-                if parent.run == place.run {
-                    break parent.offset >= place.offset;
+                if parent.run == position.run {
+                    break parent.offset >= position.offset;
                 }
                 run = parent.run;
             };
-            for run in way.drain(..).rev() {
+            for run in path.drain(..).rev() {
                 is_below.insert(run, found);
                 if found {
                     below.push((run, 0));
@@ -102,7 +103,7 @@ impl Writer {
         below
     }
 
-    /// Releases all copies of everything from an offset on.
+    /// Releases all copies of all blocks from an offset on.
     pub(super) fn release_from(&mut self, slot: RankSlot, run: RunId, from: u16) {
         let coverage = self.coverage(run, slot);
         let held: Vec<(Tier, Range<u16>)> = coverage.by_tier().filter(|(_, blocks)| blocks.end > from).collect();
@@ -113,10 +114,10 @@ impl Writer {
         }
     }
 
-    /// Within a bound of memory nothing waits: it is forgotten.
-    pub(super) fn set_aside(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
+    /// A bounded index has no waiting blocks: it evicts them.
+    pub(super) fn move_to_waiting(&mut self, slot: RankSlot, blocks: Vec<HeldBlock>) {
         if self.bounded.is_some() {
-            return self.note_forgotten(slot, blocks.iter().map(|block| block.sequence));
+            return self.record_evicted(slot, blocks.iter().map(|block| block.sequence));
         }
         let rank = self.ranks.get_mut(slot);
         if let Some(compaction) = &mut self.compaction {
@@ -147,25 +148,26 @@ mod tests {
     }
 
     fn stored(parent: Option<u64>, blocks: impl Iterator<Item = (u64, u64)>) -> BlockEvent {
-        let blocks = blocks.map(|(name, local)| Block { sequence: SequenceHash(name), local: LocalHash(local) });
+        let blocks =
+            blocks.map(|(sequence, local)| Block { sequence: SequenceHash(sequence), local: LocalHash(local) });
         BlockEvent::Stored { tier: Tier::Device, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
-    /// Steps that finding the followers of a moved block takes, beside this many children of other ranks.
-    fn steps_to_move(children: u64) -> usize {
+    /// Steps for finding the descendants of a redefined block beside this many children of other ranks.
+    fn steps_to_redefine(children: u64) -> usize {
         let index = RunIndex::default();
-        let prompt = |names: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (names + at, at)));
+        let prompt = |sequences: u64| stored(None, (1..=PROMPT_BLOCKS).map(move |at| (sequences + at, at)));
         index.apply(rank(1), &prompt(0));
         for child in 0..children {
             index.apply(rank(1), &stored(Some(PROMPT_BLOCKS), std::iter::once((1_000 + child, 1_000 + child))));
         }
-        // A rank with names of its own, and a few children of its own.
+        // A rank with private sequence hashes and a few child runs of its own.
         index.apply(rank(2), &prompt(OWN));
         for child in 0..5 {
             let child = (OWN + 1_000 + child, 1_000 + child);
             index.apply(rank(2), &stored(Some(OWN + PROMPT_BLOCKS), std::iter::once(child)));
         }
-        // A name in the middle gets another content: what follows it follows it there.
+        // A sequence hash in the middle gets another local hash; its descendants follow it.
         let moves = stored(Some(OWN + 10), std::iter::once((OWN + 11, 777)));
         let steps = effort::of(Effort::MovedRun, || assert_eq!(index.apply(rank(2), &moves).moved, 1));
         let query: Vec<LocalHash> =
@@ -176,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_name_costs_nothing_of_other_ranks_children() {
-        let (few, many) = (steps_to_move(10), steps_to_move(5_000));
+    fn redefining_a_sequence_hash_visits_no_children_of_other_ranks() {
+        let (few, many) = (steps_to_redefine(10), steps_to_redefine(5_000));
         assert!(few <= 32, "{few}");
-        assert!(many <= 2 * CHILDREN_MIN + 32, "{many} steps among many children of others, {few} among few");
+        assert!(many <= 2 * CHILDREN_MIN + 32, "{many} steps beside many children of other ranks, {few} beside few");
     }
 }

@@ -1,35 +1,35 @@
-//! What the writer knows of each rank.
+//! The writer's state of each rank.
 
 use rustc_hash::FxHashMap;
 
-use super::extra_copies::ExtraCopies;
+use super::reference_counts::ReferenceCounts;
 use super::runs::DomainId;
 use super::waiting::Waiting;
 use crate::run::published::holdings::Holder;
 use crate::run::published::layout::RunId;
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::rank_table::RankSlot;
 use crate::{PerTier, RankSize, Tier, WorkerRank};
 
-/// One rank that holds something.
+/// One rank that holds blocks.
 #[derive(Debug)]
 pub(super) struct RankState {
     pub(super) rank: WorkerRank,
     pub(super) domain: DomainId,
-    /// The first tier that the rank used: what it holds there needs the least memory.
+    /// The first tier that the rank used: blocks there take the least memory.
     pub(super) home: Tier,
-    /// For each tier in use, fastest first, the holder of the level that it ends: what the rank holds
-    /// when that tier and the faster ones are used together.
+    /// For each tier in use, fastest first, the holder of its level. A level is what the rank holds in that tier and
+    /// all faster ones together.
     pub(super) levels: Levels,
-    /// Runs that the rank holds something of, and some that it no longer does.
+    /// Runs of which the rank holds blocks, and some of which it no longer does.
     pub(super) runs: Vec<RunId>,
-    /// How many of `runs` are held.
+    /// Number of `runs` that are held.
     pub(super) runs_held: usize,
-    /// Copies of a block beyond the first.
-    pub(super) extra_copies: ExtraCopies,
+    /// Reference counts above one.
+    pub(super) reference_counts: ReferenceCounts,
     pub(super) waiting: Waiting,
     pub(super) size: RankSize,
-    /// Its part of the writer's sum of placed blocks.
-    pub(super) placed: usize,
+    /// Its share of the writer's number of indexed blocks.
+    pub(super) indexed: usize,
 }
 
 impl RankState {
@@ -41,14 +41,14 @@ impl RankState {
             levels: Levels::default(),
             runs: Vec::new(),
             runs_held: 0,
-            extra_copies: ExtraCopies::default(),
+            reference_counts: ReferenceCounts::default(),
             waiting: Waiting::default(),
             size: RankSize::default(),
-            placed: 0,
+            indexed: 0,
         }
     }
 
-    /// The holder of the level that the home tier ends.
+    /// The holder of the home tier's level.
     pub(super) fn home_holder(&self) -> Holder {
         self.levels.0[self.home].expect("a rank uses its home tier")
     }
@@ -58,7 +58,7 @@ impl RankState {
     }
 }
 
-/// The holders of a rank's levels, by the tier that ends each.
+/// The holders of a rank's levels, by tier.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Levels(PerTier<Option<Holder>>);
 
@@ -73,18 +73,18 @@ impl Levels {
     }
 }
 
-/// Every rank that holds something, by small numbers.
+/// All ranks that hold blocks, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
     by_rank: FxHashMap<WorkerRank, RankSlot>,
     states: Vec<Option<Box<RankState>>>,
     free: Vec<RankSlot>,
-    /// Room in all lists of runs together.
+    /// Total capacity of the lists of runs.
     listed: usize,
 }
 
-/// Bytes of a rank that there ever was: its state, its holders, what readers see of it, and its places in
-/// tables that are at worst half full.
+/// Bytes of each slot ever used: its state, its holders, their published part, and entries of tables that are half
+/// full in the worst case.
 pub(super) const RANK_BYTES: usize = size_of::<RankState>() + 320;
 
 impl Ranks {
@@ -102,13 +102,13 @@ impl Ranks {
         slot
     }
 
-    /// The slot is not the rank's any more, and not free yet.
+    /// Detaches the slot from its rank; the slot is not free yet.
     pub(super) fn retire(&mut self, slot: RankSlot) {
         let rank = self.get(slot).rank;
         self.by_rank.remove(&rank);
     }
 
-    /// Frees the slot of a rank that was retired.
+    /// Frees the slot of a retired rank.
     pub(super) fn remove(&mut self, slot: RankSlot) -> Box<RankState> {
         self.free.push(slot);
         let state = self.states[slot.0 as usize].take().expect("the slot is in use");
@@ -116,8 +116,8 @@ impl Ranks {
         state
     }
 
-    /// Notes that a list of runs has another capacity than before.
-    pub(super) fn relisted(&mut self, before: usize, after: usize) {
+    /// Counts a change of the capacity of a list of runs.
+    pub(super) fn count_list_capacity(&mut self, before: usize, after: usize) {
         self.listed = self.listed + after - before;
     }
 
@@ -126,7 +126,7 @@ impl Ranks {
         !self.free.is_empty()
     }
 
-    /// No less than [`Ranks::bytes`] and all that readers see of ranks, at no cost.
+    /// Upper bound on [`Ranks::bytes`] and on the published memory of ranks. Constant time.
     pub(super) fn bytes_allocated(&self) -> usize {
         self.states.len() * RANK_BYTES + self.listed * size_of::<RunId>()
     }
@@ -136,12 +136,12 @@ impl Ranks {
         self.states.len()
     }
 
-    /// Whether the slot is a rank's that was not cleared.
+    /// Whether the slot belongs to a rank that was not cleared.
     pub(super) fn is_in_use(&self, slot: RankSlot) -> bool {
         self.states[slot.0 as usize].is_some() && !self.is_retired(slot)
     }
 
-    /// Whether the rank was cleared and has left something behind.
+    /// Whether the rank was cleared but still has entries in runs.
     pub(super) fn is_retired(&self, slot: RankSlot) -> bool {
         self.by_rank.get(&self.get(slot).rank) != Some(&slot)
     }
@@ -161,17 +161,17 @@ impl Ranks {
         self.states.iter().flatten().map(|state| size_of::<RankState>() + of_runs(state)).sum()
     }
 
-    /// Gives the memory back piece by piece, each with the steps that it takes.
+    /// Frees the memory in pieces and yields the steps of each.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = usize> {
         self.states.into_iter().flatten().flat_map(|state| {
-            let RankState { waiting, extra_copies, .. } = *state;
-            let waiting = waiting.into_sets().map(|(_, names)| 1 + names.len());
-            let extra_copies = extra_copies.into_runs().map(|_| 1);
-            waiting.chain(extra_copies).chain(std::iter::once(1))
+            let RankState { waiting, reference_counts, .. } = *state;
+            let waiting = waiting.into_sets().map(|(_, sequences)| 1 + sequences.len());
+            let reference_counts = reference_counts.into_runs().map(|_| 1);
+            waiting.chain(reference_counts).chain(std::iter::once(1))
         })
     }
 
-    /// Ranks that are in use.
+    /// Ranks in use.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RankSlot, &RankState)> {
         self.by_rank.values().map(|&slot| (slot, self.get(slot)))
     }

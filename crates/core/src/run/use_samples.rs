@@ -1,8 +1,7 @@
-//! What queries have found, for a writer that forgets what is of least use.
+//! Samples of the runs that queries match, for the eviction policy.
 //!
-//! A sample: a reader writes the deepest run of its way over what lay in some slot, and the writer takes out
-//! what it finds now and then. Readers do not wait for each other, and what they write shares no cache line
-//! with what they read.
+//! A reader overwrites a pseudo-random slot with the deepest run of its path, and the writer drains the slots from
+//! time to time. Readers never block each other, and the slots share no cache line with what readers read.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
@@ -12,9 +11,9 @@ use super::published::layout::RunId;
 
 const SLOTS: usize = 1_024;
 
-/// Runs that were found lately; zero is none.
+/// Recently matched runs; zero is none.
 #[derive(Debug)]
-pub(super) struct Touches {
+pub(super) struct UseSamples {
     slots: Box<[AtomicU32]>,
 }
 
@@ -22,15 +21,15 @@ thread_local! {
     static NEXT: Cell<u32> = const { Cell::new(0) };
 }
 
-impl Touches {
+impl UseSamples {
     pub(super) const BYTES: usize = SLOTS * size_of::<AtomicU32>();
 
     pub(super) fn new() -> Self {
         Self { slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Any order will do: a use that is lost or counted for another run makes a guess a little worse.
-    pub(super) fn note(&self, run: RunId) {
+    /// Any memory order suffices: a lost use, or one counted for another run, only makes the estimate slightly worse.
+    pub(super) fn record(&self, run: RunId) {
         let next = NEXT.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         NEXT.set(next);
         self.slots[next as usize >> 8 & (SLOTS - 1)].store(run.0, Relaxed);

@@ -1,23 +1,23 @@
-//! Which tiers hold the blocks of a match: only the writer knows of blocks that lie in a faster tier behind blocks
-//! that do not.
+//! Fastest tiers of the blocks of a match. Only the writer can answer this: a fast tier may hold blocks behind others
+//! that it does not hold.
 
 use super::Writer;
-use super::ranks::RankState;
+use super::rank_states::RankState;
 use crate::run::branching::{Branch, Branches};
-use crate::run::find::{Way, walk};
+use crate::run::find::{PathKind, walk};
 use crate::run::matches::Step;
-use crate::run::published::ranks::RankSlot;
+use crate::run::published::rank_table::RankSlot;
 use crate::{LocalHash, PerTier, RankMatch, Tier, tiers};
 
 impl Writer {
-    /// For each match of a query, how many of its blocks have each tier as the fastest one that holds them. Costs one
-    /// walk, and a look at each run of it and of its branches for each match.
+    /// For each match of a query, counts its blocks by the fastest tier that holds them. Costs one walk, and for each
+    /// match a visit of each run on the path and its branches.
     pub(in crate::run) fn fastest_tiers(&self, query: &[LocalHash], found: &[RankMatch]) -> Vec<PerTier<u32>> {
         let mut path = Vec::new();
-        let way = walk(&self.published, self.published.edges.generation(), query, &mut path, |_, _| {});
+        let kind = walk(&self.published, self.published.edges.generation(), query, &mut path, |_, _| {});
         let generation = self.published.edges.generation();
         let mut branches = Branches::default();
-        if way == Ok(Way::Branching) {
+        if kind == Ok(PathKind::Branching) {
             let followed = branches.follow(&self.published, generation, query, &path);
             debug_assert_eq!(followed, Ok(()), "only the writer changes anything");
         }
@@ -35,30 +35,31 @@ impl Writer {
         branches.runs().iter().any(|branch| self.coverage_end(branch.step.run, slot) > 0)
     }
 
-    /// The same for a rank that holds some of the blocks under several names: of each block the fastest copy counts.
+    /// The same for a rank that holds some of the blocks under several sequence hashes: the fastest copy of each
+    /// block counts.
     fn tiers_of_branches(&self, path: &[Step], branches: &Branches, slot: RankSlot, longest: u32) -> PerTier<u32> {
         let mut fastest: Vec<Option<Tier>> = vec![None; longest as usize];
         let mut on_path = 0;
         for step in path {
             if step.base == on_path {
-                on_path += self.note_fastest(slot, step, &mut fastest);
+                on_path += self.record_fastest(slot, step, &mut fastest);
             }
         }
         let mut depths: Vec<u32> = Vec::with_capacity(branches.runs().len());
         for Branch { step, above } in branches.runs() {
             let depth_above = above.map_or(on_path, |above| depths[above as usize]);
             let is_complete = depth_above >= step.base;
-            depths.push(if is_complete { step.base + self.note_fastest(slot, step, &mut fastest) } else { 0 });
+            depths.push(if is_complete { step.base + self.record_fastest(slot, step, &mut fastest) } else { 0 });
         }
         let mut sum = PerTier::<u32>::default();
         fastest.into_iter().map_while(|tier| tier).for_each(|tier| sum[tier] += 1);
         sum
     }
 
-    /// Notes the fastest tier of each block that the rank holds of a run from its start. Says how many these are.
-    fn note_fastest(&self, slot: RankSlot, step: &Step, fastest: &mut [Option<Tier>]) -> u32 {
+    /// Records the fastest tier of each block that the rank holds of a run from its start. Returns their number.
+    fn record_fastest(&self, slot: RankSlot, step: &Step, fastest: &mut [Option<Tier>]) -> u32 {
         let coverage = self.coverage(step.run, slot);
-        let held = u32::from(coverage.reach(Tier::External)).min(step.matched);
+        let held = u32::from(coverage.prefix_length(Tier::External)).min(step.matched);
         for (tier, blocks) in coverage.by_tier() {
             let blocks = u32::from(blocks.start)..u32::from(blocks.end).min(held);
             for block in blocks {
@@ -76,7 +77,7 @@ impl Writer {
             let wanted = step.matched.min(longest - step.base) as u16;
             let held = match self.exception(step.run, slot) {
                 Some(coverage) => {
-                    let held = coverage.reach(Tier::External).min(wanted);
+                    let held = coverage.prefix_length(Tier::External).min(wanted);
                     for (sum, blocks) in sum.0.iter_mut().zip(coverage.fastest(held).0) {
                         *sum += blocks;
                     }

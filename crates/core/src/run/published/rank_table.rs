@@ -1,12 +1,12 @@
-//! The ranks of an index and their holders, as readers see them.
+//! The published table of ranks and their holders.
 //!
 //! ```text
 //!  rank:   worker | dp rank, in use (bit 32) | blocks | waiting | blocks in each of four tiers
 //!  holder: rank's number (32) | first level (4) | last level (4)
 //! ```
 //!
-//! A holder answers for the levels from its own tier up to the next slower tier that the rank uses:
-//! a rank that uses one tier has one holder.
+//! A holder covers the levels from its own tier up to the next slower tier that the rank uses: a rank
+//! that uses one tier has one holder.
 
 use std::sync::atomic::AtomicBool;
 
@@ -17,12 +17,12 @@ use crate::{DpRank, PerTier, RankSize, Tier, WorkerId, WorkerRank};
 
 const IN_USE: u64 = 1 << 32;
 
-/// A rank in the index's own small numbers.
+/// Number of a rank within the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct RankSlot(pub(crate) u32);
 
-/// The published table. Its version changes when ranks or holders come and go; sizes are counters
-/// that change without it.
+/// The published rank table. Its version changes when ranks or holders come and go; sizes are counters that change
+/// without it.
 #[derive(Debug)]
 pub(crate) struct RankTable {
     version: AtomicU64,
@@ -30,43 +30,43 @@ pub(crate) struct RankTable {
     holder_count: AtomicU64,
     ranks: Arena,
     holders: Arena,
-    /// Whether a change may have been begun that never ends. The standard library's in loom's models as well: nothing is
-    /// read through it.
+    /// Whether a change may have started that never ends. It is the standard library's atomic in loom models as well,
+    /// because no data is read through it.
     abandoned: AtomicBool,
 }
 
-/// What a holder stands for.
+/// The rank and the levels that a holder represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HolderMeaning {
+pub(crate) struct HolderAssignment {
     pub(crate) rank: RankSlot,
-    /// Levels, as numbers of tiers, for which it answers: first and last.
+    /// First and last level that it covers, as numbers of tiers.
     pub(crate) first: u8,
     pub(crate) last: u8,
 }
 
-impl HolderMeaning {
-    /// What a holder stands for that is not in use, or whose ends are being filled in.
-    pub(crate) const NOBODY: Self = Self { rank: RankSlot(u32::MAX), first: 1, last: 0 };
+impl HolderAssignment {
+    /// Assignment of a holder that is not in use, or whose ends are still being filled in.
+    pub(crate) const UNUSED: Self = Self { rank: RankSlot(u32::MAX), first: 1, last: 0 };
 
-    pub(crate) fn is_somebody(self) -> bool {
+    pub(crate) fn is_in_use(self) -> bool {
         self.first <= self.last
     }
 
-    /// Whether it answers for what the rank holds in this tier and faster ones.
+    /// Whether it covers the depth in this tier and all faster ones.
     #[inline]
-    pub(crate) fn answers_for(self, level: Tier) -> bool {
+    pub(crate) fn covers_level(self, level: Tier) -> bool {
         (self.first..=self.last).contains(&(level as u8))
     }
 
-    /// Whether it answers for every level: the rank has no other holder.
+    /// Whether it covers every level: the rank has no other holder.
     #[inline]
-    pub(crate) fn answers_for_all(self) -> bool {
+    pub(crate) fn covers_all_levels(self) -> bool {
         self.first == 0 && usize::from(self.last) + 1 == Tier::ALL.len()
     }
 }
 
 impl RankTable {
-    /// An empty table whose versions start at an even number.
+    /// Creates an empty table whose versions start at an even number.
     pub(crate) fn new(version: u64) -> Self {
         Self {
             version: AtomicU64::new(version),
@@ -78,31 +78,31 @@ impl RankTable {
         }
     }
 
-    /// Ends the wait of every reader for a change that never ends.
+    /// Releases every reader that waits for a change that never ends.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Relaxed);
     }
 
-    /// Whether readers that find a change under way wait in vain.
+    /// Whether readers must not wait for a change under way.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Relaxed)
     }
 
-    /// The version before reading, none while the table is being changed.
+    /// The version before a read; none while the writer changes the table.
     #[inline]
     pub(crate) fn version(&self) -> Option<u64> {
         let version = self.version.load(Acquire);
         version.is_multiple_of(2).then_some(version)
     }
 
-    /// A version that this table never had and never will.
+    /// A version that this table never had and never will have.
     pub(crate) fn next_version(&self) -> u64 {
         self.version.load(Relaxed) + 2
     }
 
-    /// Whether nothing has changed since; call after `fence(Acquire)`.
+    /// Whether the version is unchanged; call after `fence(Acquire)`.
     #[inline]
-    pub(crate) fn is_still(&self, version: u64) -> bool {
+    pub(crate) fn is_unchanged(&self, version: u64) -> bool {
         self.version.load(Relaxed) == version
     }
 
@@ -113,9 +113,9 @@ impl RankTable {
     }
 
     #[inline]
-    pub(crate) fn meaning(&self, holder: Holder) -> HolderMeaning {
+    pub(crate) fn assignment(&self, holder: Holder) -> HolderAssignment {
         let word = self.holders.record(holder.0)[0].load(Relaxed);
-        HolderMeaning { rank: RankSlot(word as u32), first: (word >> 32) as u8 & 15, last: (word >> 36) as u8 & 15 }
+        HolderAssignment { rank: RankSlot(word as u32), first: (word >> 32) as u8 & 15, last: (word >> 36) as u8 & 15 }
     }
 
     pub(crate) fn rank(&self, slot: RankSlot) -> WorkerRank {
@@ -124,7 +124,7 @@ impl RankTable {
         WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank as u32) }
     }
 
-    /// Ranks in use with what they hold, as of one moment for the ranks and of about then for the sizes.
+    /// Ranks in use with their sizes. The ranks are those of one moment; the sizes are from about that moment.
     pub(crate) fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
         loop {
             let Some(version) = self.version() else {
@@ -138,7 +138,7 @@ impl RankTable {
             let in_use = (0..count).filter(|&slot| self.ranks.record(slot)[1].load(Relaxed) & IN_USE != 0);
             let sizes: Vec<_> = in_use.map(|slot| (self.rank(RankSlot(slot)), self.size_of(RankSlot(slot)))).collect();
             fence(Acquire);
-            if self.is_still(version) {
+            if self.is_unchanged(version) {
                 return sizes;
             }
         }
@@ -150,7 +150,7 @@ impl RankTable {
         RankSize { blocks: word(2), waiting: word(3), by_tier: PerTier(std::array::from_fn(|tier| word(4 + tier))) }
     }
 
-    /// The writer's: counters of what a rank holds.
+    /// Stores the counters of a rank. Called by the writer only.
     pub(crate) fn set_size(&self, slot: RankSlot, size: &RankSize) {
         let record = self.ranks.record(slot.0);
         record[2].store(size.blocks as u64, Relaxed);
@@ -160,7 +160,7 @@ impl RankTable {
         }
     }
 
-    /// The writer's: `change` is seen as a whole.
+    /// Changes the table atomically for readers. Called by the writer only.
     pub(crate) fn change(&self, change: impl FnOnce(&RankTableWriter<'_>)) {
         let version = self.version.load(Relaxed);
         self.version.store(version + 1, Relaxed);
@@ -170,14 +170,14 @@ impl RankTable {
     }
 }
 
-/// A change of the table that readers will see as a whole.
+/// A change of the table that readers see as a whole.
 pub(crate) struct RankTableWriter<'a> {
     table: &'a RankTable,
 }
 
 impl RankTableWriter<'_> {
     pub(crate) fn set_rank(&self, slot: RankSlot, rank: Option<WorkerRank>) {
-        self.table.ranks.make(slot.0);
+        self.table.ranks.ensure(slot.0);
         let record = self.table.ranks.record(slot.0);
         let (worker, dp_rank) = rank.map_or((0, 0), |rank| (rank.worker.0, IN_USE | u64::from(rank.dp_rank.0)));
         record[0].store(worker, Relaxed);
@@ -185,10 +185,10 @@ impl RankTableWriter<'_> {
         raise(&self.table.rank_count, slot.0);
     }
 
-    pub(crate) fn set_holder(&self, holder: Holder, meaning: HolderMeaning) {
-        self.table.holders.make(holder.0);
-        let levels = u64::from(meaning.first) << 32 | u64::from(meaning.last) << 36;
-        self.table.holders.record(holder.0)[0].store(u64::from(meaning.rank.0) | levels, Relaxed);
+    pub(crate) fn set_holder(&self, holder: Holder, assignment: HolderAssignment) {
+        self.table.holders.ensure(holder.0);
+        let levels = u64::from(assignment.first) << 32 | u64::from(assignment.last) << 36;
+        self.table.holders.record(holder.0)[0].store(u64::from(assignment.rank.0) | levels, Relaxed);
         raise(&self.table.holder_count, holder.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What runs are worth: how often they were of use, and how long ago.
+//! Values of runs for eviction: how often each run was used, with exponential decay.
 
 use bytemuck::Zeroable;
 
@@ -6,26 +6,26 @@ use super::chunked::Chunked;
 use super::runs::Runs;
 use crate::run::published::layout::{CAPACITIES, RunId};
 
-/// Of one run.
+/// Value of one run.
 #[derive(Debug, Clone, Copy, Default, Zeroable)]
 struct Value {
-    /// When it was last of use, in runs that were made since the index was.
+    /// Time of the last use; the clock counts runs created since the index was.
     last: u32,
-    /// How often it was; an older use counts less.
+    /// Number of uses; older ones count less.
     uses: f32,
 }
 
-/// Of every run.
+/// Values of all runs.
 #[derive(Debug, Default)]
 pub(super) struct Values {
     values: [Chunked<Value>; CAPACITIES.len()],
     now: u32,
-    /// In how much time a use comes to count half.
+    /// Time in which the weight of a use halves.
     half_life: f32,
 }
 
 impl Values {
-    /// Every run that there is, used once.
+    /// Gives every existing run one use.
     pub(super) fn fill(&mut self, runs: &Runs) {
         for class in 0..CAPACITIES.len() {
             for number in 0..runs.touched(class) {
@@ -35,26 +35,26 @@ impl Values {
         self.set_half_life(runs.count());
     }
 
-    /// Makes room for runs of a class up to a number.
+    /// Reserves room for runs of a class up to a number.
     pub(super) fn reserve(&mut self, class: usize, number: usize) {
-        self.values[class].make(number as u32);
+        self.values[class].ensure(number as u32);
     }
 
-    /// A run that was just made.
+    /// Initialises the value of a new run.
     pub(super) fn start(&mut self, run: RunId) {
         self.now = self.now.wrapping_add(1);
         let class = &mut self.values[run.class()];
-        class.make(run.number());
+        class.ensure(run.number());
         class[run.number()] = Value { last: self.now, uses: 1.0 };
     }
 
-    /// Uses count half after as many runs as are kept.
+    /// Sets the half-life to the number of runs that are kept.
     pub(super) fn set_half_life(&mut self, runs: usize) {
         self.half_life = runs.max(1) as f32;
     }
 
-    /// A use more, if the run is one.
-    pub(super) fn touch(&mut self, run: RunId) {
+    /// Counts a use, if the run exists.
+    pub(super) fn count_use(&mut self, run: RunId) {
         let (now, half_life) = (self.now, self.half_life);
         let class = &mut self.values[run.class()];
         if (run.number() as usize) < class.room() {
@@ -64,7 +64,7 @@ impl Values {
         }
     }
 
-    /// What a run was used for was a use of the one it hung from as well.
+    /// Adds the uses of an evicted run to its parent: each was a use of the parent as well.
     pub(super) fn inherit(&mut self, from: RunId, to: RunId) {
         let uses = self.uses(from);
         let (now, half_life) = (self.now, self.half_life);
@@ -73,12 +73,12 @@ impl Values {
         value.last = now;
     }
 
-    /// The uses of a run, older ones counting less.
+    /// Uses of a run with decay.
     pub(super) fn uses(&self, run: RunId) -> f32 {
         self.values[run.class()][run.number()].uses_at(self.now, self.half_life)
     }
 
-    /// Bytes of more memory for one more run of a class that was never in use.
+    /// Additional bytes for one more run of a class that was never in use.
     pub(super) fn bytes_for(&self, class: usize, number: usize) -> usize {
         if number < self.values[class].room() { 0 } else { super::chunked::CHUNK * size_of::<Value>() }
     }
