@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::Forgotten;
+use flash_indexer_wire::ClearReason;
 use parking_lot::Mutex;
 
 /// Clears remembered for each model.
@@ -86,7 +86,7 @@ pub(crate) enum ClearCause {
     /// The engine dropped its cache.
     Engine,
     /// The service forgot the rank because of its stream.
-    Stream(Forgotten),
+    Stream(ClearReason),
     /// The service forgot the rank for another reason: it was unregistered, or its state could not be used.
     Service,
 }
