@@ -25,7 +25,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
-use flash_indexer_redis::{RankMaker, StoreOptions};
+use flash_indexer_redis::{PublisherWaker, StoreOptions};
 use parking_lot::Mutex;
 
 use self::bound_pods::Pods;
@@ -154,7 +154,7 @@ pub struct Indexer {
     tombstones: Tombstones,
     owners: Owners,
     /// Makes what is shared of ranks; none if nothing is.
-    rank_maker: Option<RankMaker>,
+    rank_maker: Option<PublisherWaker>,
     shared_store: Option<SharedStore>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
@@ -180,7 +180,7 @@ impl Indexer {
         crate::use_random_hash_key();
         let models: Arc<Models> = Arc::default();
         let metrics = Arc::new(Metrics::new(options.metric_names));
-        let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
+        let rank_maker = options.store.as_ref().map(|_| PublisherWaker::default());
         let shared_store = options.store.clone().zip(rank_maker.as_ref());
         let shared_store =
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
