@@ -4,12 +4,12 @@
 //! executes the [`Action`]s:
 //!
 //! ```text
-//!  live message ───────┐                                   ┌─▶ Apply      each sequence number once, in order
-//!  connection, lost ───┤            ┌──────────┐           ├─▶ Ask        replay messages from a number on
-//!  replayed message ───┼───────────▶│  Stream  │──────────▶┼─▶ Forget     the publisher's epoch has changed
-//!  end of a replay ────┤            └──────────┘           ├─▶ Trust      exact, degraded and why
-//!  known loss ─────────┤                                   ├─▶ Pending    missing, and may still arrive
-//!  time ───────────────┘                                   └─▶ Note       for counters
+//!  live message ───────┐                                ┌─▶ Apply           each sequence number once, in order
+//!  connection, lost ───┤           ┌──────────┐         ├─▶ RequestReplay   messages from a number on
+//!  replayed message ───┼──────────▶│  Stream  │────────▶┼─▶ Clear           the derived state is invalid
+//!  end of a replay ────┤           └──────────┘         ├─▶ Trust           exact, degraded and why
+//!  known loss ─────────┤                                ├─▶ Pending         missing, and may still arrive
+//!  time ───────────────┘                                └─▶ Record          an event for counters and logs
 //! ```
 //!
 //! # Rules
@@ -298,7 +298,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.connection = Connection::Up;
         self.is_contacted = true;
         match &mut self.phase {
-            Phase::Held(whole) if self.epoch_check == EpochCheck::Verified => *whole = Connection::Up,
+            Phase::Held(uninterrupted) if self.epoch_check == EpochCheck::Verified => *uninterrupted = Connection::Up,
             Phase::Delivering if self.cursor.is_none() || self.epoch_check != EpochCheck::Verified => self.advance(now),
             _ => {}
         }
@@ -316,8 +316,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Handles a lost connection: the publisher may restart before the next one.
     pub fn disconnected(&mut self) {
-        if let Phase::Held(whole) = &mut self.phase {
-            *whole = Connection::Down;
+        if let Phase::Held(uninterrupted) = &mut self.phase {
+            *uninterrupted = Connection::Down;
             self.epoch_check = EpochCheck::Disconnected;
         }
         self.connection = Connection::Down;
@@ -361,7 +361,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Ends the hold. `position` is the position up to which the index has the stream; without one, the stream is
     /// requested from its start.
     pub fn release(&mut self, position: Option<StreamPosition>, now: Instant) {
-        let Phase::Held(whole) = self.phase else { return };
+        let Phase::Held(uninterrupted) = self.phase else { return };
         self.phase = Phase::Delivering;
         self.epoch_check = EpochCheck::Verified;
         if let Some(StreamPosition { epoch, cursor, trust }) = position {
@@ -369,7 +369,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             if let Some(cursor) = cursor {
                 self.cursor = Some(cursor);
                 self.next = cursor.sequence.saturating_add(1);
-                self.epoch_check = EpochCheck::Imported(whole);
+                self.epoch_check = EpochCheck::Imported(uninterrupted);
                 if self.connection == Connection::Down {
                     self.epoch_check = EpochCheck::Disconnected;
                     self.live_floor = self.live_floor.max(self.next);
@@ -385,7 +385,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Drops the waiting messages and gives up the repair, because memory is short.
+    /// Releases waiting messages, because memory is short: gives up a repair or an imported position, and drops the
+    /// messages of a held stream.
     pub fn shed(&mut self, now: Instant) {
         if let Phase::Repairing(_) = self.phase {
             self.give_up(now);

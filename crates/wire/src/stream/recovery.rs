@@ -23,14 +23,14 @@ impl<P: AsRef<[u8]>> Stream<P> {
             // The backoff limits a flood of undecodable messages to one repair at a time.
             return;
         }
-        if self.can_ask(now) {
+        if self.can_request(now) {
             self.start_repair(now);
         } else {
             self.advance_without_replay(now);
         }
     }
 
-    fn can_ask(&self, now: Instant) -> bool {
+    fn can_request(&self, now: Instant) -> bool {
         self.options.replay == Replay::Available
             && self.connection == Connection::Up
             && self.repairs_paused_until.is_none_or(|until| now >= until)
@@ -38,15 +38,16 @@ impl<P: AsRef<[u8]>> Stream<P> {
 
     /// Continues with the waiting messages and records the missing ones as lost.
     pub(super) fn advance_without_replay(&mut self, now: Instant) {
-        if let (EpochCheck::Imported(whole), Some(cursor), Some(last)) =
+        if let (EpochCheck::Imported(uninterrupted), Some(cursor), Some(last)) =
             (self.epoch_check, self.cursor, self.waiting.last())
         {
             if last < cursor.sequence {
                 self.phase = Phase::Overlapping { until: now + self.options.limits.overlap_deadline };
                 return;
             }
-            // The connection was never interrupted: the waiting messages continue the imported position.
-            self.epoch_check = if whole == Connection::Down { EpochCheck::Disconnected } else { EpochCheck::Verified };
+            // If the connection was never interrupted, the waiting messages continue the imported position.
+            self.epoch_check =
+                if uninterrupted == Connection::Down { EpochCheck::Disconnected } else { EpochCheck::Verified };
         }
         let is_behind_live = self.is_behind_live();
         if self.epoch_check == EpochCheck::Disconnected
