@@ -64,7 +64,7 @@ impl StoreArguments {
             },
             namespace: self.redis_namespace.clone(),
             time_to_live: Duration::from_millis(self.redis_ttl_ms),
-            keep: Duration::from_secs(self.redis_keep_s),
+            retention: Duration::from_secs(self.redis_keep_s),
             deadline: Duration::from_millis(self.redis_deadline_ms),
             ..StoreOptions::at(url)
         }))

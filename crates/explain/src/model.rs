@@ -7,7 +7,7 @@ use flash_indexer_core::oracle::Oracle;
 use flash_indexer_core::{
     Applied, Block, BlockEvent, DpRank, LocalHash, PrefixIndex, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
-use flash_indexer_wire::Forgotten;
+use flash_indexer_wire::ClearReason;
 use proptest::prelude::*;
 
 use super::history::History;
@@ -71,7 +71,7 @@ impl Log {
             }
             Step::Forget(_) => {
                 self.index.clear_rank(rank);
-                RealCause::Cleared(Clear { at, cause: ClearCause::Stream(Forgotten::Restarted) })
+                RealCause::Cleared(Clear { at, cause: ClearCause::Stream(ClearReason::Restarted) })
             }
         };
         for (name, was_held) in (1..=PROMPT_BLOCKS).zip(before) {
@@ -115,7 +115,7 @@ fn check(steps: &[Step], blocks_max: usize) {
         let applied = log.take(RANKS[rank], step, at);
         match step {
             Step::Event(_, event) => history.note(RANKS[rank], event, &applied, at),
-            Step::Forget(_) => history.forgotten(RANKS[rank], ClearCause::Stream(Forgotten::Restarted), at),
+            Step::Forget(_) => history.forgotten(RANKS[rank], ClearCause::Stream(ClearReason::Restarted), at),
         }
         let mut explainer = Explainer::new(vec![prompt.clone()], &history);
         for rank in RANKS {

@@ -1,7 +1,7 @@
 //! Why a rank's match ends where it does: from what it holds and what happened to it, nothing else.
 
 use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::{AdapterSalt, Forgotten};
+use flash_indexer_wire::{AdapterSalt, ClearReason};
 
 use super::Subject;
 use super::loss::{Clear, Loss, Removal};
@@ -68,7 +68,7 @@ impl Loss {
     /// Whether the block was forgotten because messages are missing: then the loss says so itself.
     fn is_by_missing_messages(self) -> bool {
         let Self::Cleared(Clear { cause, .. }) = self else { return false };
-        matches!(cause, ClearCause::Stream(Forgotten::TooMuchLost | Forgotten::LifeUnknown))
+        matches!(cause, ClearCause::Stream(ClearReason::TooMuchLost | ClearReason::EpochUnknown))
     }
 }
 

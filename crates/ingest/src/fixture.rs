@@ -148,7 +148,7 @@ impl Fixture {
             worker: WorkerId(number),
             dp_rank: RANK,
             options,
-            start: Start::AtOnce,
+            start: Start::Immediate,
             decoder: self.decoders.assign(),
             remembered: None,
             state,

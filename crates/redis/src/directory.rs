@@ -1,27 +1,27 @@
-//! The list of holders, as the store had it a moment ago.
+//! Directory of the ranks in the store, as of its last read.
 
 use std::time::Instant;
 
 use flash_indexer_core::keyed::KeyedMap;
 use redis::Value;
 
-use crate::holder::{HolderId, PublisherId, Scope};
+use crate::identity::{HolderId, PublisherId, Scope};
 use crate::link::StoreError;
 
-/// One holder in the list.
+/// One rank of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedRank {
-    /// Where its blocks belong.
+    /// The rank's scope.
     pub scope: Scope,
-    /// What its publisher says it is.
+    /// Static description of the rank, opaque to the store.
     pub description: Vec<u8>,
-    /// What its publisher says of how it fares; changes often.
+    /// Status of the rank, opaque to the store; changes often.
     pub state: Vec<u8>,
-    /// Who publishes it.
+    /// The replica that publishes the rank.
     pub publisher: PublisherId,
 }
 
-/// Everybody whose publisher is believed.
+/// Directory of all ranks whose publisher's lease is valid.
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub(crate) version: Vec<u8>,
@@ -29,36 +29,36 @@ pub struct Directory {
     holders: KeyedMap<HolderId, ListedRank>,
 }
 
-/// A description in the store has its scope in front.
+/// Encodes a description as stored: the scope first.
 pub(crate) fn with_scope(scope: Scope, description: &[u8]) -> Vec<u8> {
     [&scope.number().to_be_bytes(), description].concat()
 }
 
 impl Directory {
-    /// One holder.
+    /// The entry of one rank.
     #[must_use]
     pub fn get(&self, holder: HolderId) -> Option<&ListedRank> {
         self.holders.get(&holder)
     }
 
-    /// All holders, in no particular order.
+    /// All ranks, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (HolderId, &ListedRank)> {
         self.holders.iter().map(|(&id, listed)| (id, listed))
     }
 
-    /// The list after this one, from the store's answer.
-    pub(crate) fn next(&self, answer: Value, read_at: Instant) -> Result<Self, StoreError> {
-        let strange = StoreError::Protocol("the list of holders");
-        let Value::Array(parts) = answer else { return Err(strange) };
+    /// The next directory, decoded from the store's response.
+    pub(crate) fn next(&self, response: Value, read_at: Instant) -> Result<Self, StoreError> {
+        let invalid_response = StoreError::Protocol("unexpected reply to a read of the directory");
+        let Value::Array(parts) = response else { return Err(invalid_response) };
         let mut parts = parts.into_iter();
         let (Some(Value::BulkString(version)), Some(states)) = (parts.next(), parts.next()) else {
-            return Err(strange);
+            return Err(invalid_response);
         };
-        let states = by_holder(states)?;
+        let states = table_by_holder(states)?;
         let mut next = match (parts.next(), parts.next()) {
             (Some(publishers), Some(descriptions)) => {
-                let publishers = by_holder(publishers)?;
-                let listed = by_holder(descriptions)?.into_iter().filter_map(|(id, description)| {
+                let publishers = table_by_holder(publishers)?;
+                let listed = table_by_holder(descriptions)?.into_iter().filter_map(|(id, description)| {
                     let (scope, description) = description.split_first_chunk()?;
                     let publisher = u64::from_be_bytes(publishers.get(&id)?.as_slice().try_into().ok()?);
                     let listed = ListedRank {
@@ -82,28 +82,28 @@ impl Directory {
         Ok(next)
     }
 
-    /// When the store was asked for it; none if it has not answered yet.
+    /// Time of the request for this directory; none before the first response.
     #[must_use]
     pub fn read_at(&self) -> Option<Instant> {
         self.read_at
     }
 }
 
-/// Pairs of a flat list, or of a map.
-fn by_holder(answer: Value) -> Result<KeyedMap<HolderId, Vec<u8>>, StoreError> {
-    let strange = || StoreError::Protocol("a table of holders");
-    let flat: Vec<Value> = match answer {
+/// Decodes a hash table: a flat list of pairs, or a map.
+fn table_by_holder(response: Value) -> Result<KeyedMap<HolderId, Vec<u8>>, StoreError> {
+    let invalid_response = || StoreError::Protocol("unexpected table of the directory");
+    let flat: Vec<Value> = match response {
         Value::Array(flat) => flat,
         Value::Map(pairs) => pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
-        _ => return Err(strange()),
+        _ => return Err(invalid_response()),
     };
     let mut table = KeyedMap::default();
     let mut flat = flat.into_iter();
     while let Some(key) = flat.next() {
         let (Value::BulkString(key), Some(Value::BulkString(value))) = (key, flat.next()) else {
-            return Err(strange());
+            return Err(invalid_response());
         };
-        // The script has removed names that are none of ours.
+        // The script has removed the fields whose names are not holder ids.
         if let Ok(key) = key.as_slice().try_into() {
             table.insert(HolderId(u64::from_be_bytes(key)), value);
         }

@@ -1,29 +1,29 @@
-//! What keys are called.
+//! Layout of the keys in the store.
 //!
 //! ```text
-//!  {fi:12}:BBBBBBBB    entries of one block: 9 bytes each, a life and the slowest tier
-//!  {fi:12}.lives       life → holder, session, whether all of it is written
+//!  {fi:12}:BBBBBBBB    entries of one block: 9 bytes each, an epoch id and the slowest tier
+//!  {fi:12}.lives       epoch id → rank, session, whether the rank is written completely
 //!  {fi:12}.sessions    session → number of its last batch, valid until
-//!  {fi:list}.alive, .publishers, .descriptions, .states, .version
+//!  {fi:list}.alive, .publishers, .descriptions, .states, .version    directory of ranks
 //! ```
 //!
-//! `12` is the bucket: all prefixes with the same first block are in one, so that a cluster has all that a query
-//! may need on one node.
+//! `12` is the bucket. All prefixes with the same first block are in one bucket, so a query needs a single node of a
+//! cluster.
 
 use std::str::FromStr;
 
 use flash_indexer_core::LocalHash;
 use flash_indexer_core::SequenceHash;
 
-use crate::holder::Scope;
+use crate::identity::Scope;
 
-/// Beginning of every key, so that several fleets can share one store.
+/// First part of every key, so that several fleets can share one store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace(String);
 
-/// A namespace that keys cannot begin with.
+/// The text is not a valid namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} cannot be a namespace of keys: give 1 to 64 letters, digits, '-', '_', '.' or ':'")]
+#[error("invalid key namespace {0:?}; expected 1 to 64 letters, digits, '-', '_', '.' or ':'")]
 pub struct NamespaceError(String);
 
 const NAMESPACE_BYTES_MAX: usize = 64;
@@ -46,11 +46,11 @@ impl Default for Namespace {
     }
 }
 
-/// Part of the keys that lies on one node.
+/// Partition of the keys; a bucket is on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Bucket(pub(crate) u16);
 
-/// How keys are called and spread.
+/// Names of the keys and their distribution over buckets.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     namespace: Namespace,
@@ -66,29 +66,30 @@ impl Keys {
         (0..self.buckets).map(Bucket)
     }
 
-    /// Where everything that begins with this block is.
+    /// The bucket of all prefixes that begin with this block.
     pub(crate) fn bucket_of(&self, scope: Scope, first: LocalHash) -> Bucket {
-        // Local hashes may come from outside and be anything.
+        // Local hashes may come from clients and need not be uniform.
         let mixed = (first.0 ^ scope.number()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         Bucket(((mixed * u64::from(self.buckets)) >> 32) as u16)
     }
 
-    /// Beginning of the block keys of a bucket.
+    /// First part of the block keys of a bucket.
     pub(crate) fn blocks(&self, bucket: Bucket) -> String {
         format!("{{{}:{}}}:", self.namespace.0, bucket.0)
     }
 
-    /// The end of a block's key.
+    /// Last part of a block's key.
     pub(crate) fn block(scope: Scope, prefix: SequenceHash) -> [u8; 8] {
         (prefix.0 ^ scope.number()).to_be_bytes()
     }
 
-    /// Lives and sessions of a bucket.
+    /// The tables of epochs and of sessions of a bucket. The first is named `lives`, as in earlier releases,
+    /// because replicas of different releases share a store.
     pub(crate) fn bucket_tables(&self, bucket: Bucket) -> [String; 2] {
         ["lives", "sessions"].map(|table| format!("{{{}:{}}}.{table}", self.namespace.0, bucket.0))
     }
 
-    /// The list of holders.
+    /// The tables of the directory.
     pub(crate) fn list(&self) -> [String; 5] {
         ["alive", "publishers", "descriptions", "states", "version"]
             .map(|table| format!("{{{}:list}}.{table}", self.namespace.0))

@@ -1,4 +1,4 @@
-//! What runs inside the store.
+//! Lua scripts that run inside the store.
 
 use std::sync::LazyLock;
 
@@ -20,17 +20,17 @@ macro_rules! scripts {
 }
 
 scripts! {
-    /// What lives hold of a prompt.
+    /// Finds the depths of a prompt.
     FIND = "find.lua";
-    /// One batch of a session.
+    /// Writes one batch of a session.
     WRITE = "write.lua";
-    /// A publisher lives.
+    /// Renews a publisher's leases.
     RENEW = "renew.lua";
-    /// A publisher publishes holders no longer.
+    /// Ends a publisher's leases.
     RELEASE = "release.lua";
-    /// The list of holders.
+    /// Reads the directory of ranks.
     LIST = "list.lua";
-    /// Values that are none of ours, to be removed.
+    /// Removes values that no replica writes.
     REMOVE_INVALID = "remove_invalid.lua";
 }
 
@@ -67,12 +67,12 @@ impl Call {
         self.keys.first().and_then(|key| str::from_utf8(key).ok()).unwrap_or_default()
     }
 
-    /// The command for a node that has the script.
+    /// The command for a node that has cached the script.
     pub(crate) fn by_digest(&self) -> Cmd {
         self.command("EVALSHA", &self.script.digest)
     }
 
-    /// The command for a node that does not have it, which then has.
+    /// The command for a node that has not cached the script; the node caches it.
     pub(crate) fn by_source(&self) -> Cmd {
         self.command("EVAL", self.script.source)
     }

@@ -1,4 +1,4 @@
-//! The store as a whole: what a replica writes into it and asks of it.
+//! The shared store of one replica: queries, publisher and reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,36 +12,35 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::directory::Directory;
-use crate::find::{Answer, FindError, HolderDepth, read};
-use crate::holder::{PublisherId, Scope};
+use crate::identity::{PublisherId, Scope, random_id};
 use crate::keys::{Keys, Namespace};
 use crate::link::{Credentials, Link, StoreError};
-use crate::publisher::{Counts, Publisher, PublisherReport, Ranks, Shared, Times};
-use crate::random::unique;
+use crate::publisher::{Publisher, PublisherCounters, PublisherReport, PublisherState, RankRegistry, Timing};
+use crate::query_response::{FindError, HolderDepth, QueryResponse, decode};
+use crate::rank_prefixes::RankPrefixes;
 use crate::script::FIND;
-use crate::shared_rank::SharedRank;
-use crate::supervised::{panics, supervised};
+use crate::supervision::{panic_count, supervise};
 use crate::url::{StoreUrl, Topology};
 
-/// How a store is used.
+/// Configuration of a store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Where it is.
+    /// The store's address.
     pub url: StoreUrl,
-    /// Who one is to it.
+    /// User, password and certificate authorities.
     pub credentials: Credentials,
-    /// Beginning of all keys.
+    /// First part of all keys.
     pub namespace: Namespace,
-    /// What a replica has written counts for so long after it was confirmed; confirmed three times as often.
+    /// Validity of written entries after a confirmation. A replica confirms three times in this time.
     pub time_to_live: Duration,
-    /// Blocks that nobody writes again are dropped by the store after so long.
-    pub keep: Duration,
-    /// Longest wait of a query.
+    /// Retention of blocks that are not written again.
+    pub retention: Duration,
+    /// Deadline of a query.
     pub deadline: Duration,
 }
 
 impl StoreOptions {
-    /// The usual times for a store at this address.
+    /// Default options for a store at this address.
     #[must_use]
     pub fn at(url: StoreUrl) -> Self {
         Self {
@@ -49,48 +48,48 @@ impl StoreOptions {
             credentials: Credentials::default(),
             namespace: Namespace::default(),
             time_to_live: Duration::from_secs(3),
-            keep: Duration::from_secs(3600),
+            retention: Duration::from_secs(3600),
             deadline: Duration::from_millis(50),
         }
     }
 }
 
-/// Parts in which keys are spread over a cluster's nodes.
+/// Number of buckets in a cluster, spread over its nodes.
 const CLUSTER_BUCKETS: u16 = 64;
 
-/// The list of holders is read three times in a time to live, and is current for this many times to live.
+/// The directory is read three times in a time to live and is current for this number of times to live.
 const DIRECTORY_AGE_MAX: u32 = 2;
-/// Pause before a link that panicked is kept again.
+/// Pause before a link that panicked is started again.
 pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a replica knows of its store.
+/// Status of a replica's store.
 #[derive(Debug, Clone)]
 pub struct StoreReport {
-    /// Where it is, without password.
+    /// The store's address, without the password.
     pub url: String,
-    /// Whether it can be asked and written to.
+    /// Whether the store accepts queries and writes for all keys.
     pub is_connected: bool,
-    /// Whether the list of holders was read lately.
+    /// Whether the directory was read recently.
     pub is_directory_current: bool,
-    /// What went wrong last.
+    /// Last error of a link that is not connected.
     pub last_error: String,
-    /// This replica's name in it.
+    /// This replica's id in the store.
     pub publisher: PublisherId,
-    /// What was written.
+    /// Counters of the publisher.
     pub published: PublisherReport,
-    /// Panics of tasks of the store in this process.
+    /// Number of panics of store tasks in this process.
     pub task_panics: u64,
 }
 
-/// A store that is used; dropped, it is used no more, and what was written counts until it is no longer confirmed.
+/// Client of the shared store. Dropping it stops publishing: written entries expire with their confirmation.
 pub struct Store {
     options: StoreOptions,
-    shared: Arc<Shared>,
-    /// Queries have a connection of their own, so that none waits for a batch.
-    asking: Arc<Link>,
+    shared: Arc<PublisherState>,
+    /// Queries have a connection of their own, so no query waits for a batch.
+    query_link: Arc<Link>,
     stop: watch::Sender<bool>,
-    publishing: Mutex<Option<JoinHandle<()>>>,
-    linking: [JoinHandle<()>; 2],
+    publisher_task: Mutex<Option<JoinHandle<()>>>,
+    link_tasks: [JoinHandle<()>; 2],
 }
 
 impl std::fmt::Debug for Store {
@@ -100,15 +99,16 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Connects in the background and publishes what `ranks` says, made by `maker`, with tasks of this runtime.
+    /// Connects in the background and publishes the ranks of `ranks`, which `waker` created, in tasks of the runtime
+    /// `on`.
     ///
     /// # Errors
     ///
-    /// When the address or the certificates cannot be used. That nobody is there is no error.
+    /// When the address or the certificates are invalid. An unreachable store is not an error.
     pub fn start(
         options: StoreOptions,
-        maker: &RankMaker,
-        ranks: Arc<dyn Ranks>,
+        waker: &PublisherWaker,
+        ranks: Arc<dyn RankRegistry>,
         on: &Handle,
     ) -> Result<Self, StoreError> {
         let buckets = match options.url.topology {
@@ -118,40 +118,40 @@ impl Store {
         let keys = Keys::new(options.namespace.clone(), buckets);
         let [.., probe_key] = keys.list();
         let link = || Link::new(&options.url, &options.credentials, probe_key.clone()).map(Arc::new);
-        let (writing, asking) = (link()?, link()?);
-        let shared = Arc::new(Shared {
-            id: PublisherId::from_number(unique()),
+        let (write_link, query_link) = (link()?, link()?);
+        let shared = Arc::new(PublisherState {
+            id: PublisherId::from_number(random_id()),
             keys,
-            times: Times { to_live: options.time_to_live, keep: options.keep },
-            link: writing,
+            timing: Timing { time_to_live: options.time_to_live, retention: options.retention },
+            link: write_link,
             directory: ArcSwap::default(),
-            counts: Arc::new(Counts::default()),
-            changed: Arc::clone(&maker.changed),
+            counters: Arc::new(PublisherCounters::default()),
+            changed: Arc::clone(&waker.changed),
             listed: Notify::new(),
             suspects: Mutex::default(),
         });
         let (stop, stopped) = watch::channel(false);
-        let linking = [&shared.link, &asking].map(|link| {
+        let link_tasks = [&shared.link, &query_link].map(|link| {
             let link = Arc::clone(link);
-            on.spawn(async move { supervised("link", RESTART_PAUSE, || Arc::clone(&link).keep()).await })
+            on.spawn(async move { supervise("link", RESTART_PAUSE, || Arc::clone(&link).maintain()).await })
         });
-        let publishing = {
+        let publisher_task = {
             let shared = Arc::clone(&shared);
-            // By then nothing counts any more that the one that panicked has confirmed: what it had not written yet cannot
-            // make an answer too high.
-            let pause = shared.times.to_live;
+            // By then the confirmations of the panicked publisher have expired, so its unwritten changes cannot make
+            // an answer too large.
+            let pause = shared.timing.time_to_live;
             let publish = move || Publisher::new(Arc::clone(&shared), Arc::clone(&ranks)).run(stopped.clone());
-            on.spawn(async move { supervised("publisher", pause, publish).await })
+            on.spawn(async move { supervise("publisher", pause, publish).await })
         };
-        Ok(Self { options, shared, asking, stop, publishing: Mutex::new(Some(publishing)), linking })
+        Ok(Self { options, shared, query_link, stop, publisher_task: Mutex::new(Some(publisher_task)), link_tasks })
     }
 
-    /// How many leading blocks of a query the holders of a scope have, as far as their publishers have confirmed it
-    /// lately. One call.
+    /// Finds the depths of a query for all ranks of a scope, as their publishers confirmed them within the time to
+    /// live. One call of the store.
     ///
     /// # Errors
     ///
-    /// When the store does not answer in time.
+    /// When the store does not respond in time.
     pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<Vec<HolderDepth>, FindError> {
         let Some(&first) = query.first() else { return Ok(Vec::new()) };
         let keys = &self.shared.keys;
@@ -159,48 +159,48 @@ impl Store {
         let mut ends = Vec::with_capacity(query.len() * 8);
         sequence_hashes(query).for_each(|prefix| ends.extend_from_slice(&Keys::block(scope, prefix)));
         let call = FIND.on(keys.bucket_tables(bucket)).argument(keys.blocks(bucket)).argument(ends);
-        let answer = self.asking.call(&call, self.options.deadline).await?;
-        let Answer { found, invalid } = read(answer, u32::try_from(query.len()).unwrap_or(u32::MAX))?;
+        let response = self.query_link.call(&call, self.options.deadline).await?;
+        let QueryResponse { found, invalid } = decode(response, u32::try_from(query.len()).unwrap_or(u32::MAX))?;
         if !invalid.is_empty() {
             self.shared.suspect(bucket, invalid);
         }
         Ok(found)
     }
 
-    /// Returns when the list of holders has been read again. For one task.
+    /// Waits until the directory is read again. For a single task.
     pub async fn listed(&self) {
         self.shared.listed.notified().await;
     }
 
-    /// Whether the list of holders was read lately. What an older one says of a rank may no longer be so.
+    /// Whether the directory was read recently. The status of a rank in an older directory may be stale.
     #[must_use]
     pub fn is_directory_current(&self) -> bool {
         let age_max = self.options.time_to_live * DIRECTORY_AGE_MAX;
         self.directory().read_at().is_some_and(|read_at| read_at.elapsed() < age_max)
     }
 
-    /// Who is listed.
+    /// The directory as of its last read.
     #[must_use]
     pub fn directory(&self) -> Arc<Directory> {
         self.shared.directory.load_full()
     }
 
-    /// This replica's name in the store.
+    /// This replica's id in the store.
     #[must_use]
     pub fn publisher(&self) -> PublisherId {
         self.shared.id
     }
 
-    /// Whether it can be asked and written to.
+    /// Whether the store accepts queries and writes for all keys.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        [&self.shared.link, &self.asking].iter().all(|link| link.is_connected())
+        [&self.shared.link, &self.query_link].iter().all(|link| link.is_connected())
     }
 
-    /// How it fares.
+    /// Status and counters.
     #[must_use]
     pub fn report(&self) -> StoreReport {
-        let links = [&self.shared.link, &self.asking];
+        let links = [&self.shared.link, &self.query_link];
         StoreReport {
             url: self.options.url.to_string(),
             is_connected: self.is_connected(),
@@ -210,42 +210,42 @@ impl Store {
                 .find(|link| !link.is_connected())
                 .map_or_else(String::new, |link| link.last_error()),
             publisher: self.shared.id,
-            published: self.shared.counts.report(),
-            task_panics: panics(),
+            published: self.shared.counters.report(),
+            task_panics: panic_count(),
         }
     }
 
-    /// Takes this replica's ranks off the list, so that others publish them at once. Waits for at most a few seconds.
+    /// Ends this replica's leases, so that other replicas publish its ranks at once. Takes at most a few seconds.
     pub async fn stop(&self) {
-        // Nobody listens if the task has ended.
+        // The send fails only if the publisher has ended.
         let _ = self.stop.send(true);
-        let publishing = self.publishing.lock().take();
-        if let Some(publishing) = publishing {
-            // It was cancelled with its runtime: then nothing is published any more either.
-            let _ = publishing.await;
+        let publisher_task = self.publisher_task.lock().take();
+        if let Some(task) = publisher_task {
+            // The join fails only if the runtime has cancelled the publisher.
+            let _ = task.await;
         }
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.linking.iter().for_each(JoinHandle::abort);
-        if let Some(publishing) = self.publishing.lock().take() {
-            publishing.abort();
+        self.link_tasks.iter().for_each(JoinHandle::abort);
+        if let Some(task) = self.publisher_task.lock().take() {
+            task.abort();
         }
     }
 }
 
-/// Makes ranks that tell the publisher when they change.
+/// Creates the ranks of a store and wakes its publisher when they change.
 #[derive(Debug, Clone, Default)]
-pub struct RankMaker {
+pub struct PublisherWaker {
     changed: Arc<Notify>,
 }
 
-impl RankMaker {
-    /// A rank that holds nothing.
+impl PublisherWaker {
+    /// A rank without prefixes.
     #[must_use]
-    pub fn rank(&self) -> Arc<SharedRank> {
-        Arc::new(SharedRank::new(Arc::clone(&self.changed)))
+    pub fn new_rank(&self) -> Arc<RankPrefixes> {
+        Arc::new(RankPrefixes::new(Arc::clone(&self.changed)))
     }
 }

@@ -1,18 +1,18 @@
-//! Where the store is.
+//! Address of a store.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What kind of store it is.
+/// Topology of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Topology {
     /// One node.
     Single,
-    /// A Redis or Valkey Cluster; the nodes are those to start from.
+    /// A Redis or Valkey Cluster; the nodes are the seeds.
     Cluster,
-    /// One of several nodes, which sentinels know.
+    /// One master among several nodes, found through sentinels.
     Sentinel {
-        /// What the sentinels call it.
+        /// The master's name at the sentinels.
         master: String,
     },
 }
@@ -23,7 +23,7 @@ pub enum Topology {
 /// * `redis+cluster://[user:password@]host[:port],host[:port],…`
 /// * `redis+sentinel://[user:password@]host[:port],host[:port],…/master[/database]`, with the addresses of sentinels
 ///
-/// `rediss` instead of `redis` uses TLS; `valkey` and `valkeys` are the same. Shown without the password.
+/// `rediss` instead of `redis` uses TLS; `valkey` and `valkeys` are synonyms. Displayed without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     pub(crate) topology: Topology,
@@ -34,10 +34,10 @@ pub struct StoreUrl {
     pub(crate) database: i64,
 }
 
-/// An address that is none.
+/// The text is not a valid address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what}: give redis://host:port, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master, with rediss for TLS and user:password@ before the hosts"
+    "{what}; expected redis://host:port, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master, with rediss for TLS and user:password@ before the hosts"
 )]
 pub struct StoreUrlError {
     what: String,
@@ -51,13 +51,13 @@ impl FromStr for StoreUrl {
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let bad = |what: String| Err(StoreUrlError { what });
-        // The text is not repeated in errors: there may be a password in it.
+        // Errors do not repeat the text: it may contain a password.
         let Some((scheme, rest)) = text.split_once("://") else { return bad("the address has no scheme".to_owned()) };
         let (kind, form) = scheme.split_once('+').map_or((scheme, None), |(kind, form)| (kind, Some(form)));
         let is_encrypted = match kind {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => return bad(format!("the scheme {scheme:?} is not known")),
+            _ => return bad(format!("unknown scheme {scheme:?}")),
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
@@ -71,9 +71,9 @@ impl FromStr for StoreUrl {
             Some("cluster") => Topology::Cluster,
             Some("sentinel") => match path.next() {
                 Some(master) => Topology::Sentinel { master: master.to_owned() },
-                None => return bad("the name that the sentinels know is missing after the hosts".to_owned()),
+                None => return bad("the master's name is missing after the sentinels".to_owned()),
             },
-            Some(other) => return bad(format!("{other:?} is neither cluster nor sentinel")),
+            Some(other) => return bad(format!("unknown topology {other:?}, neither cluster nor sentinel")),
         };
         let database = match path.next() {
             None => 0,
@@ -93,7 +93,7 @@ impl FromStr for StoreUrl {
 }
 
 fn node(text: &str, default_port: u16) -> Result<(String, u16), StoreUrlError> {
-    // Addresses of version 6 are in brackets.
+    // IPv6 addresses are in brackets.
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => (host, port.strip_prefix(':')),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
@@ -105,7 +105,7 @@ fn node(text: &str, default_port: u16) -> Result<(String, u16), StoreUrlError> {
     }
 }
 
-/// A part of the address with its `%41` put back; none if it is empty.
+/// Decodes percent escapes of one part of the address; none if it is empty.
 fn decoded(text: &str) -> Result<Option<String>, StoreUrlError> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_and_shown_without_passwords() {
+    fn addresses_are_parsed_and_displayed_without_passwords() {
         assert_eq!(shown("redis://cache"), "redis://cache:6379");
         assert_eq!(shown("rediss://indexer:s%40cret@cache:7000/2"), "rediss://indexer@cache:7000/2");
         assert_eq!(shown("valkey+cluster://a:1,[::1]:2,c"), "redis+cluster://a:1,[::1]:2,c:6379");
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn errors_name_the_mistake_and_not_the_password() {
         for (text, why) in [
             ("cache:6379", "no scheme"),
-            ("http://secret@cache", "\"http\" is not known"),
+            ("http://secret@cache", "unknown scheme \"http\""),
             ("redis+ring://a", "neither cluster nor sentinel"),
-            ("redis+sentinel://a:1", "the name that the sentinels know"),
+            ("redis+sentinel://a:1", "the master's name is missing"),
             ("redis://a,b", "several hosts"),
             ("redis://a:x", "not a host with a port"),
             ("redis://", "not a host with a port"),

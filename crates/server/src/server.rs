@@ -153,7 +153,7 @@ impl Server {
             let rank = registration.rank_id();
             let registered = match recovers {
                 true => indexer.register_configured(registration, Start::Held),
-                false => indexer.register_configured(registration, Start::AtOnce),
+                false => indexer.register_configured(registration, Start::Immediate),
             };
             registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
             asked.insert(rank);

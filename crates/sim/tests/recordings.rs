@@ -41,7 +41,7 @@ impl Follower {
                 self.contradictions += applied.refused + applied.moved + applied.unknown;
             }
         }
-        assert!(!translator.ignores_groups() && !translator.lacks_content());
+        assert!(!translator.has_unsupported_groups() && !translator.lacks_primary_group());
     }
 
     /// Prompt tokens that the rank can take from its cache. An engine always computes the last token,

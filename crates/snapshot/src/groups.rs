@@ -87,9 +87,9 @@ impl GroupRecord {
 impl From<&GroupRecord> for KnownGroup {
     fn from(record: &GroupRecord) -> Self {
         let role = match record.role {
-            RoleRecord::Indexed => GroupRole::Indexed,
-            RoleRecord::Further(needs) => GroupRole::Further(needs.into()),
-            RoleRecord::SetAside => GroupRole::SetAside,
+            RoleRecord::Indexed => GroupRole::Primary,
+            RoleRecord::Further(needs) => GroupRole::Secondary(needs.into()),
+            RoleRecord::SetAside => GroupRole::Unsupported,
         };
         Self { id: GroupId(record.group), role }
     }
@@ -98,9 +98,9 @@ impl From<&GroupRecord> for KnownGroup {
 impl From<GroupRole> for RoleRecord {
     fn from(role: GroupRole) -> Self {
         match role {
-            GroupRole::Indexed => Self::Indexed,
-            GroupRole::Further(reach) => Self::Further(reach.into()),
-            GroupRole::SetAside => Self::SetAside,
+            GroupRole::Primary => Self::Indexed,
+            GroupRole::Secondary(reach) => Self::Further(reach.into()),
+            GroupRole::Unsupported => Self::SetAside,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Causes for which a rank holds nothing any more.
 
-use flash_indexer_wire::Forgotten;
+use flash_indexer_wire::ClearReason;
 
 /// Why a rank's blocks were all forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub enum ClearCause {
     /// The engine dropped its cache.
     Engine,
     /// The service forgot the rank because of its stream.
-    Stream(Forgotten),
+    Stream(ClearReason),
     /// The service forgot the rank for another reason: it was unregistered, or its state could not be used.
     Service,
 }

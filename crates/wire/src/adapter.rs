@@ -1,27 +1,28 @@
-//! What is particular to each engine's messages. All else is common to them and is read in one way.
+//! Differences between the engines' message formats. Everything else is decoded the same way for all engines.
 
 use crate::decode::{Batch, BatchError, BatchOutline};
 use crate::msgpack::{Reader, Token};
 use crate::topic::{TopicError, TopicNames};
 
-/// One engine's way of writing messages.
+/// Message format of one engine.
 ///
-/// Engines agree on topics, batches and maps, and differ in what follows the medium in the array `BlockStored`.
+/// Engines agree on topics, batches and map events. They differ in the fields that follow the medium in an array
+/// `BlockStored`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum EngineAdapter {
-    /// Whichever fits: what engines write differently has different types.
+    /// Detects the format from the fields' types: no type has two meanings.
     #[default]
     Detect,
-    /// vLLM: the adapter's name, then for each block what else is in its hash.
+    /// vLLM: the adapter's name follows, then the extra keys of each block.
     Vllm,
-    /// SGLang: nothing, or in two releases a map with the salt after a field that may be nil.
+    /// SGLang: no field follows, except in two releases: a map with the salt, after a field that may be nil.
     Sglang,
-    /// TensorRT-LLM: maps alone, with multimodal items in a field of their own.
+    /// TensorRT-LLM: map events only, with multimodal items in a field of their own.
     TensorRtLlm,
 }
 
 impl EngineAdapter {
-    /// Who publishes under a topic.
+    /// Names of the instance and the model in a topic.
     ///
     /// # Errors
     ///
@@ -30,7 +31,7 @@ impl EngineAdapter {
         TopicNames::of(topic)
     }
 
-    /// What a payload says. Linear in its length.
+    /// Decodes a payload into a batch. Linear in its length.
     ///
     /// # Errors
     ///
@@ -39,7 +40,7 @@ impl EngineAdapter {
         BatchOutline::of(payload).map(|outline| outline.batch(payload, self))
     }
 
-    /// What the field at this place of an array `BlockStored` is, counted from the one after the tag.
+    /// Meaning of the field at position `at` of an array `BlockStored`, counted from the field after the tag.
     pub(crate) fn stored_field(self, at: usize, reader: &Reader<'_>) -> StoredField {
         let common = STORED_FIELDS.get(at).map_or(StoredField::Skipped, |name| StoredField::Named(name));
         if at < SGLANG_FIELDS || self == Self::Vllm {
@@ -54,17 +55,17 @@ impl EngineAdapter {
     }
 }
 
-/// A field of an array `BlockStored`.
+/// Meaning of one field of an array `BlockStored`.
 pub(crate) enum StoredField {
-    /// One that maps have by this name.
+    /// The field that map events have under this name.
     Named(&'static str),
     /// A map with the salt.
     SaltMap,
-    /// Nothing that is known.
+    /// An unknown field, which is skipped.
     Skipped,
 }
 
-/// Fields of an array `BlockStored` in order.
+/// Fields of an array `BlockStored`, in order.
 const STORED_FIELDS: [&str; 15] = [
     "block_hashes",
     "parent_block_hash",
@@ -82,14 +83,14 @@ const STORED_FIELDS: [&str; 15] = [
     "session_id",
     "lookahead_token_ids",
 ];
-/// So many of them SGLang writes as well.
+/// Number of leading fields that SGLang writes too.
 const SGLANG_FIELDS: usize = 6;
-/// In one of so many places after them there may be the map with the salt.
+/// Number of positions after them where the map with the salt may be.
 const SALT_PLACES: usize = 2;
-/// The first fields of `BlockStored` have been in every release of every engine.
+/// Number of leading fields that every release of every engine writes.
 const STORED_FIELDS_MIN: usize = 4;
 
-/// What the first absent field of an array `BlockStored` of this length is called, if it cannot do without.
+/// Name of the first mandatory field that is absent from an array `BlockStored` of this length.
 pub(crate) fn missing_stored_field(len: usize) -> Option<&'static str> {
     STORED_FIELDS[..STORED_FIELDS_MIN].get(len).copied()
 }

@@ -1,9 +1,8 @@
-//! Canonical CBOR (RFC 7049), written head by head into whatever takes bytes: engines hash it, so it need not lie
-//! anywhere as a whole.
+//! Canonical CBOR (RFC 7049), written item by item into a [`Sink`]: a hasher consumes it without a buffer.
 
-/// Takes encoded bytes in order.
+/// Consumer of encoded bytes, in order.
 pub trait Sink {
-    /// Takes some bytes.
+    /// Consumes the next bytes.
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -13,7 +12,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// The item that is nothing.
+/// The encoded null item.
 pub const NULL: u8 = 0xf6;
 
 const UNSIGNED: u8 = 0 << 5;
@@ -23,13 +22,13 @@ const TEXT: u8 = 3 << 5;
 const ARRAY: u8 = 4 << 5;
 const MAP: u8 = 5 << 5;
 
-/// An integer that is not negative.
+/// Writes a non-negative integer.
 #[inline]
 pub fn unsigned(out: &mut impl Sink, value: u64) {
     head(out, UNSIGNED, value);
 }
 
-/// An integer.
+/// Writes an integer.
 pub fn integer(out: &mut impl Sink, value: i64) {
     match u64::try_from(value) {
         Ok(value) => unsigned(out, value),
@@ -38,35 +37,35 @@ pub fn integer(out: &mut impl Sink, value: i64) {
     }
 }
 
-/// A byte string.
+/// Writes a byte string.
 pub fn bytes(out: &mut impl Sink, value: &[u8]) {
     head(out, BYTES, value.len() as u64);
     out.put(value);
 }
 
-/// A text.
+/// Writes a text string.
 pub fn text(out: &mut impl Sink, value: &str) {
     head(out, TEXT, value.len() as u64);
     out.put(value.as_bytes());
 }
 
-/// The head of an array, which so many items follow.
+/// Writes the head of an array; `items` items follow.
 pub fn array(out: &mut impl Sink, items: usize) {
     head(out, ARRAY, items as u64);
 }
 
-/// The head of a map, which so many pairs of key and value follow, the shorter keys first and equally long ones in the
-/// order of their bytes.
+/// Writes the head of a map; `pairs` pairs of key and value follow. Shorter keys come first, keys of equal length in
+/// byte order.
 pub fn map(out: &mut impl Sink, pairs: usize) {
     head(out, MAP, pairs as u64);
 }
 
-/// Nothing.
+/// Writes null.
 pub fn null(out: &mut impl Sink) {
     out.put(&[NULL]);
 }
 
-/// The tokens of a block as an array.
+/// Writes a block's tokens as an array.
 #[inline]
 pub fn tokens(out: &mut impl Sink, tokens: &[u32]) {
     array(out, tokens.len());
@@ -75,7 +74,7 @@ pub fn tokens(out: &mut impl Sink, tokens: &[u32]) {
     }
 }
 
-/// A head in its shortest form.
+/// Writes a head in its shortest form.
 #[inline]
 fn head(out: &mut impl Sink, major: u8, value: u64) {
     if value < 24 {

@@ -1,16 +1,16 @@
-//! vLLM's own block hashes, by the recipe that it calls `sha256_cbor`.
+//! vLLM's own block hashes, computed by its algorithm `sha256_cbor`.
 
 use flash_indexer_core::SequenceHash;
 use sha2::{Digest, Sha256};
 
 use crate::cbor;
 
-/// A block's full hash as the engine keeps it.
+/// A block's full hash, as the engine stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EngineBlockHash(pub [u8; 32]);
 
 impl EngineBlockHash {
-    /// What events carry: the last eight bytes.
+    /// The sequence hash that events carry: the last eight bytes.
     #[must_use]
     pub fn sequence_hash(&self) -> SequenceHash {
         let tail = self.0.last_chunk::<8>().expect("32 bytes have a last 8");
@@ -18,33 +18,33 @@ impl EngineBlockHash {
     }
 }
 
-/// Something besides tokens that goes into a block's hash. Which of them do, and in which order, is up to the release.
+/// An extra input of a block's hash besides its tokens. Kinds and order depend on the engine's release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashedKey<'a> {
-    /// A bare text: how older releases put in adapters' names and salts.
+    /// A bare text: an adapter's name or a salt in older releases.
     Text(&'a str),
-    /// A multimodal item as older releases put it in.
+    /// A multimodal item in the form of older releases.
     BareItem {
-        /// Its identity.
+        /// The item's identity.
         id: &'a str,
         /// Where it starts relative to the block, in tokens; negative when before it.
         offset: i64,
     },
-    /// An adapter.
+    /// A LoRA adapter.
     Lora {
-        /// Its name.
+        /// The adapter's name.
         name: &'a str,
-        /// Where the engine loaded it from.
+        /// The path that the engine loaded it from.
         path: &'a str,
     },
     /// A multimodal item.
     Item {
-        /// Its identity.
+        /// The item's identity.
         id: &'a str,
         /// Where it starts relative to the block, in tokens; negative when before it.
         offset: i64,
     },
-    /// A cache salt: in the first block of a sequence only.
+    /// A cache salt, in the first block of a sequence only.
     Salt(&'a str),
 }
 
@@ -79,10 +79,10 @@ impl HashedKey<'_> {
     }
 }
 
-/// The chain `D_i = SHA-256(CBOR [D_{i-1}, tokens, keys])`, started from the engine's hash seed. Without keys the third
-/// element is null.
+/// The hash chain `D_i = SHA-256(CBOR [D_{i-1}, tokens, keys])`, started from the engine's hash seed. The third
+/// element is null if there are no keys.
 ///
-/// Engines with equal seeds (`PYTHONHASHSEED`) name equal prefixes alike.
+/// Engines with equal seeds (`PYTHONHASHSEED`) compute equal hashes for equal prefixes.
 #[derive(Debug, Clone)]
 pub struct Sha256CborChain {
     start: EngineBlockHash,
@@ -98,7 +98,7 @@ impl Sha256CborChain {
         Self::from_start(EngineBlockHash(Sha256::digest(&encoded).into()))
     }
 
-    /// The chain of an engine that starts from this hash: without a seed, engines draw one by lot.
+    /// The chain of an engine that starts from this hash: without a seed, engines draw a random start.
     #[must_use]
     pub const fn from_start(start: EngineBlockHash) -> Self {
         Self { start, encoded: Vec::new() }
@@ -109,7 +109,7 @@ impl Sha256CborChain {
         self.next_with(parent, tokens, &[])
     }
 
-    /// The same of a block that more than its tokens went into.
+    /// The hash of a block with extra inputs besides its tokens.
     pub fn next_with(
         &mut self,
         parent: Option<&EngineBlockHash>,

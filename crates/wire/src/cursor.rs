@@ -1,14 +1,14 @@
-//! A place in a publisher's stream that can be recognised again.
+//! Position in a publisher's stream.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The last message of a stream that was taken in: its number, and a digest of what it said.
+/// Position after one message of a stream: the message's sequence number and a digest of its payload.
 ///
-/// Numbers alone do not tell one life of an engine from the next, which counts from zero again; a
-/// batch carries the time at which it was made, so two lives do not give one number the same payload.
+/// A sequence number alone does not identify an epoch, because every epoch counts from zero. A batch carries its
+/// creation time, so two epochs do not publish equal payloads under one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cursor {
-    /// The message's number.
+    /// The message's sequence number.
     pub sequence: u64,
     /// XXH3-64 of the message's payload.
     pub payload_digest: u64,

@@ -1,4 +1,4 @@
-//! A batch of events from its MessagePack payload.
+//! Decoding of a MessagePack payload into a batch of events.
 
 use flash_indexer_core::DpRank;
 
@@ -7,31 +7,32 @@ use crate::event::{BlockRemoved, BlockStored, EngineEvent};
 use crate::fields::{self, BlockKeys};
 use crate::msgpack::{Malformed, Reader, Token};
 
-/// What one message carries.
+/// One decoded message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch<'a> {
-    /// When the engine made the batch, in seconds since the Unix epoch.
+    /// Time at which the engine made the batch, in seconds since the Unix epoch.
     pub timestamp: f64,
-    /// The data-parallel rank that made it, if it says.
+    /// The data-parallel rank that made the batch, if the batch names it.
     pub dp_rank: Option<DpRank>,
-    /// Its events in order, decoded as they are taken: one at a time is in memory.
+    /// The events, in order. They are decoded during iteration, one at a time.
     pub events: Events<'a>,
 }
 
 impl Batch<'_> {
-    /// Tokens in the engine's blocks, as far as the batch says: in the first store that tells contents, because
-    /// the other cache groups of a hybrid model may have blocks of other sizes. Reads as many events as it takes.
+    /// Tokens in a block of the engine, if the batch shows it: taken from the first store of a group that can be
+    /// primary, because the other cache groups of a hybrid model may have other block sizes. Decodes events up to
+    /// that store.
     #[must_use]
     pub fn block_size(&self) -> Option<u32> {
         let mut stores = self.events.clone().filter_map(|event| match event {
-            Ok(EngineEvent::Stored(stored)) if stored.block_size > 0 && stored.group.tells_content() => Some(stored),
+            Ok(EngineEvent::Stored(stored)) if stored.block_size > 0 && stored.group.can_be_primary() => Some(stored),
             _ => None,
         });
         stores.next().map(|stored| stored.block_size)
     }
 }
 
-/// Where the parts of a batch lie in its payload: found once, taken apart later.
+/// Offsets of a batch's parts in its payload: computed once, decoded later.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchOutline {
     timestamp: f64,
@@ -41,7 +42,7 @@ pub struct BatchOutline {
 }
 
 impl BatchOutline {
-    /// Looks a payload over. Linear in its length.
+    /// Scans a payload. Linear in its length.
     ///
     /// # Errors
     ///
@@ -51,14 +52,14 @@ impl BatchOutline {
         Ok(Self { timestamp, dp_rank, events_at: events.reader.position(), events: events.left })
     }
 
-    /// The data-parallel rank that made the batch, if it says.
+    /// The data-parallel rank that made the batch, if the batch names it.
     #[must_use]
     pub const fn dp_rank(&self) -> Option<DpRank> {
         self.dp_rank
     }
 
-    /// The batch in the payload that this is the outline of, read as an engine writes it; of any other payload it
-    /// makes nonsense.
+    /// The batch of the payload that this outline was computed from, decoded in an engine's format. The result for
+    /// any other payload is meaningless.
     #[must_use]
     pub fn batch<'a>(&self, payload: &'a [u8], adapter: EngineAdapter) -> Batch<'a> {
         let events = Events { reader: Reader::starting_at(payload, self.events_at), left: self.events, adapter };
@@ -66,7 +67,7 @@ impl BatchOutline {
     }
 }
 
-/// The events of a batch; those that cannot be used come as the reason why.
+/// Iterator over the events of a batch. An event that cannot be used is an `Err` with the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Events<'a> {
     reader: Reader<'a>,
@@ -84,18 +85,18 @@ impl<'a> Iterator for Events<'a> {
         if event.is_ok() {
             self.reader = inside;
         } else if self.reader.skip().is_err() {
-            // The batch was passed over once before, so this cannot be; it must not go on for ever.
+            // Unreachable: `decode_batch` has skipped over the whole batch before. Ends the iteration in any case.
             self.left = 0;
         }
         Some(event)
     }
 }
 
-/// The payload as a whole cannot be read: no event of it is known.
+/// The whole payload cannot be decoded: none of its events is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// Not MessagePack, or cut short.
-    #[error("failed to read the batch: {0}")]
+    /// Not MessagePack, or truncated.
+    #[error("failed to decode the batch: {0}")]
     Malformed(#[from] Malformed),
     /// MessagePack, but not `[timestamp, [event…], rank]`.
     #[error("not an event batch: expected [timestamp, [event, …], data_parallel_rank]")]
@@ -103,7 +104,7 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// A short name for counting.
+    /// Label for counters.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -113,43 +114,43 @@ impl BatchError {
     }
 }
 
-/// One event cannot be used; the rest of its batch can.
+/// One event cannot be used; the other events of its batch can.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// Neither a tagged array nor a map with `type`.
     #[error("not an event: expected [\"BlockStored\", …] or {{\"type\": \"BlockStored\", …}}")]
     NotAnEvent,
-    /// A type that is none of the known three.
+    /// A type other than the three known ones.
     #[error("unknown event type {kind:?}")]
     UnknownType {
-        /// The type as sent, at most 64 characters of it.
+        /// The type as sent, truncated to 64 characters.
         kind: String,
     },
-    /// A field that the event cannot do without is absent.
+    /// A mandatory field is absent.
     #[error("field {field} is missing")]
     MissingField {
-        /// Its name.
+        /// The field's name.
         field: &'static str,
     },
-    /// A field has another type than every known engine sends.
+    /// A field has a type that no known engine sends.
     #[error("field {field} has the wrong type")]
     WrongType {
-        /// Its name.
+        /// The field's name.
         field: &'static str,
     },
-    /// A field's value cannot be what it claims to be.
+    /// A field's value is out of range.
     #[error("field {field} has a value out of range")]
     OutOfRange {
-        /// Its name.
+        /// The field's name.
         field: &'static str,
     },
-    /// The event's own MessagePack is broken.
-    #[error("failed to read the event: {0}")]
+    /// The event's own MessagePack is malformed.
+    #[error("failed to decode the event: {0}")]
     Malformed(#[from] Malformed),
 }
 
 impl EventError {
-    /// A short name for counting.
+    /// Label for counters.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -163,13 +164,13 @@ impl EventError {
     }
 }
 
-/// Reads a batch of any engine: an array of two to four elements, or a map with `ts`, `events` and
-/// `data_parallel_rank`. Linear in the payload. Events are passed over, and decoded when they are
-/// taken; each then allocates no more elements than it has bytes.
+/// Decodes a batch of any engine: an array of two to four elements, or a map with `ts`, `events` and
+/// `data_parallel_rank`. Linear in the payload. Events are skipped here and decoded during iteration; each allocates
+/// no more elements than it has bytes.
 ///
 /// # Errors
 ///
-/// When the payload is not a batch or is cut short. An unusable event is an `Err` among the events.
+/// When the payload is not a batch or is truncated. An unusable event is an `Err` among the events.
 pub fn decode_batch(payload: &[u8]) -> Result<Batch<'_>, BatchError> {
     let mut reader = Reader::new(payload);
     let mut batch = Parts::default();
@@ -209,7 +210,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Nothing hangs on the time, so what is no number is no time.
+    /// The timestamp is informative only: any other type is read as zero.
     fn timestamp(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
         self.timestamp = match reader.clone().next()? {
             Token::Float(seconds) => seconds,
@@ -241,7 +242,7 @@ impl<'a> Parts<'a> {
 /// Longest unknown event type that an error repeats, in characters.
 const KIND_CHARS_MAX: usize = 64;
 
-/// Reads one event and leaves the reader behind it.
+/// Decodes one event and advances the reader past it.
 fn event<'a>(reader: &mut Reader<'a>, adapter: EngineAdapter) -> Result<EngineEvent<'a>, EventError> {
     match reader.next()? {
         Token::Array(len) if len > 0 => {
@@ -271,7 +272,7 @@ fn unknown(kind: &[u8]) -> EventError {
     EventError::UnknownType { kind: String::from_utf8_lossy(kind).chars().take(KIND_CHARS_MAX).collect() }
 }
 
-/// Fields of an array `BlockRemoved` in order; what follows them is skipped.
+/// Fields of an array `BlockRemoved`, in order; later fields are skipped.
 const REMOVED_FIELDS: [&str; 5] = ["block_hashes", "medium", "group_idx", "locality", "ownership"];
 
 fn from_array<'a>(
@@ -336,7 +337,7 @@ fn from_map<'a>(reader: &mut Reader<'a>, kind: &[u8], len: u32) -> Result<Engine
             EngineEvent::Cleared => reader.skip()?,
         }
     }
-    // What else is left out is nil: the start of a sequence, or a store without content.
+    // Every other absent field is nil: the start of a sequence, or a store without tokens.
     match event {
         EngineEvent::Stored(_) | EngineEvent::Removed(_) if !has_hashes => {
             Err(EventError::MissingField { field: "block_hashes" })
@@ -364,12 +365,12 @@ fn stored_field<'a>(event: &mut BlockStored<'a>, field: &[u8], reader: &mut Read
         b"group_idx" => event.group.idx = fields::optional_u32(reader, "group_idx")?,
         b"kv_cache_spec_kind" => event.group.kind = fields::optional_text(reader, "kv_cache_spec_kind")?,
         b"kv_cache_spec_sliding_window" => {
-            event.group.sliding_window = fields::unless_strange(reader, fields::optional_u32)?;
+            event.group.sliding_window = fields::lenient(reader, fields::optional_u32)?;
         }
         b"locality" => event.locality = fields::optional_text(reader, "locality")?,
-        b"ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
-        b"session_id" => event.session_id = fields::unless_strange(reader, fields::optional_text)?,
-        b"lookahead_token_ids" => event.lookahead_token_ids = fields::unless_strange(reader, fields::lookahead)?,
+        b"ownership" => event.ownership = fields::lenient(reader, fields::optional_text)?,
+        b"session_id" => event.session_id = fields::lenient(reader, fields::optional_text)?,
+        b"lookahead_token_ids" => event.lookahead_token_ids = fields::lenient(reader, fields::lookahead)?,
         _ => reader.skip()?,
     }
     Ok(())
@@ -381,7 +382,7 @@ fn removed_field<'a>(event: &mut BlockRemoved<'a>, field: &[u8], reader: &mut Re
         b"medium" => event.medium = fields::optional_text(reader, "medium")?,
         b"group_idx" => event.group_idx = fields::optional_u32(reader, "group_idx")?,
         b"locality" => event.locality = fields::optional_text(reader, "locality")?,
-        b"ownership" => event.ownership = fields::unless_strange(reader, fields::optional_text)?,
+        b"ownership" => event.ownership = fields::lenient(reader, fields::optional_text)?,
         _ => reader.skip()?,
     }
     Ok(())
@@ -400,7 +401,7 @@ fn salt_in_map<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, EventErro
     Ok(salt)
 }
 
-/// `extra_keys` and `mm_keys` speak of the same blocks; both count.
+/// Appends the keys of `extra_keys` and `mm_keys`, which describe the same blocks.
 fn add_keys<'a>(keys: &mut Option<BlockKeys<'a>>, more: Option<BlockKeys<'a>>) {
     let Some(more) = more else { return };
     let Some(keys) = keys else {

@@ -1,23 +1,21 @@
-//! Batches as vLLM writes them, byte for byte.
+//! Encoding of batches, byte for byte as vLLM writes them.
 
 use flash_indexer_core::{DpRank, SequenceHash};
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint};
 
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, ExtraKey, TokenIds};
 
-/// How a vLLM release writes events.
+/// Event format of a vLLM release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// vLLM 0.24 to 0.32: maps that leave out fields at their default. (0.33 writes the same with longer
-    /// map heads.)
+    /// vLLM 0.24 to 0.32: maps without the fields at their default. (0.33 writes the same maps with longer heads.)
     Map,
-    /// vLLM 0.22 and 0.23: arrays with every field that those releases have.
+    /// vLLM 0.22 and 0.23: arrays with every field of those releases.
     Array,
 }
 
-/// Writes a batch. A batch that vLLM wrote with hashes as integers and bare extra keys, decoded and
-/// encoded again, gives its bytes; what vLLM has no field for (`cache_salt`), or has none for in that
-/// encoding, is not written.
+/// Encodes a batch. Decoding and encoding a batch that vLLM wrote with integer hashes and bare extra keys returns the
+/// same bytes. A field that vLLM does not have (`cache_salt`), or does not have in that encoding, is omitted.
 #[must_use]
 pub fn encode_batch(
     timestamp: f64,
@@ -54,7 +52,7 @@ struct Writer {
     out: Vec<u8>,
 }
 
-/// Fields of a map event that was counted before it is written.
+/// Writer of the fields of a map event whose length is already written.
 struct MapFields<'w> {
     writer: &'w mut Writer,
 }

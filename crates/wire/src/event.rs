@@ -1,4 +1,4 @@
-//! An engine's events, field by field, borrowed from the message.
+//! Engine events, field by field, borrowed from the message.
 
 use flash_indexer_core::SequenceHash;
 
@@ -13,87 +13,87 @@ pub enum EngineEvent<'a> {
     Cleared,
 }
 
-/// Blocks that the engine has put into its cache.
+/// Blocks that the engine has added to its cache.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct BlockStored<'a> {
-    /// The engine's names of the blocks, in sequence order.
+    /// Sequence hashes of the blocks, in sequence order.
     pub block_hashes: Vec<SequenceHash>,
     /// The block before the first one; none at the start of a sequence.
     pub parent_block_hash: Option<SequenceHash>,
-    /// Tokens of all blocks, one after the other.
+    /// Tokens of all blocks, concatenated.
     pub token_ids: TokenIds,
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// Number of the LoRA adapter, in releases without `lora_name` its only mark.
+    /// Number of the LoRA adapter; its only identifier in releases without `lora_name`.
     pub lora_id: Option<i64>,
-    /// Memory that the blocks lie in.
+    /// Memory that holds the blocks.
     pub medium: Option<&'a str>,
     /// Name of the LoRA adapter.
     pub lora_name: Option<&'a str>,
-    /// For each block what else went into its hash; none where nothing did.
+    /// Extra inputs of each block's hash; none for a block without any.
     pub extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
-    /// Salt of the whole sequence, where it has a field of its own.
+    /// Salt of the whole sequence, in engines that have a field for it.
     pub cache_salt: Option<&'a str>,
     /// Cache group of a hybrid model.
     pub group: CacheGroup<'a>,
     /// `LOCAL` or `REMOTE`.
     pub locality: Option<&'a str>,
-    /// Who manages the blocks.
+    /// Manager of the blocks.
     pub ownership: Option<&'a str>,
     /// Session that caused the store.
     pub session_id: Option<&'a str>,
-    /// For each block the tokens that a speculative engine looked ahead.
+    /// Lookahead tokens of each block, in speculative engines.
     pub lookahead_token_ids: Option<Vec<Vec<u32>>>,
 }
 
-/// Blocks that the engine has dropped from its cache.
+/// Blocks that the engine has removed from its cache.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct BlockRemoved<'a> {
-    /// The engine's names of the blocks.
+    /// Sequence hashes of the blocks.
     pub block_hashes: Vec<SequenceHash>,
-    /// Memory that the blocks lay in.
+    /// Memory that held the blocks.
     pub medium: Option<&'a str>,
-    /// Cache group of a hybrid model, by number.
+    /// Number of the cache group in a hybrid model.
     pub group_idx: Option<u32>,
     /// `LOCAL` or `REMOTE`.
     pub locality: Option<&'a str>,
-    /// Who managed the blocks.
+    /// Manager of the blocks.
     pub ownership: Option<&'a str>,
 }
 
-/// One of the caches that a hybrid model keeps side by side.
+/// Cache group of a hybrid model, which keeps several caches side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheGroup<'a> {
-    /// Its number; engines with a single group may leave it out.
+    /// Number of the group; engines with a single group may omit it.
     pub idx: Option<u32>,
-    /// What it attends to: `full_attention`, `sliding_window`, …
+    /// Attention kind: `full_attention`, `sliding_window`, …
     pub kind: Option<&'a str>,
-    /// Tokens that a sliding window sees.
+    /// Size of the sliding window, in tokens.
     pub sliding_window: Option<u32>,
 }
 
 impl CacheGroup<'_> {
-    /// Whether it can be the group whose stores tell what blocks contain: one with full attention, or the only one.
+    /// Whether the group can be primary: a group with full attention, or the only group.
     #[must_use]
-    pub fn tells_content(&self) -> bool {
+    pub fn can_be_primary(&self) -> bool {
         self.kind.is_none_or(|kind| FULL_ATTENTION.contains(&kind))
     }
 }
 
-/// Kinds of groups that need a whole prefix.
+/// Attention kinds that need a whole prefix.
 pub(crate) const FULL_ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full_attention"];
 
 /// Tokens of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenIds {
-    /// One token a position.
+    /// One token for each position.
     Plain(Vec<u32>),
-    /// Each position with the token after it: EAGLE-style speculative pages.
+    /// The token of each position and the token after it: EAGLE-style speculative pages.
     Bigrams(Vec<[u32; 2]>),
 }
 
 impl TokenIds {
-    /// Positions covered.
+    /// Number of positions covered.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -102,7 +102,7 @@ impl TokenIds {
         }
     }
 
-    /// Whether the store names blocks without their content.
+    /// Whether the store carries no tokens: its blocks are named by sequence hash alone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -115,22 +115,22 @@ impl Default for TokenIds {
     }
 }
 
-/// Something besides tokens that went into a block's hash.
+/// Extra input of a block's hash besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtraKey<'a> {
-    /// A bare text: an adapter's name, a salt, or in older releases a multimodal item.
+    /// A bare text: an adapter's name, a salt, or a multimodal item in older releases.
     Text(&'a str),
-    /// An adapter, marked as such.
+    /// An adapter, tagged as one.
     Lora(&'a str),
-    /// A salt, marked as such.
+    /// A salt, tagged as one.
     Salt(&'a str),
-    /// A multimodal item and where it starts relative to the block, in tokens.
+    /// A multimodal item.
     Item {
         /// The item's identity.
         id: &'a str,
-        /// Negative when it starts before the block.
+        /// Where the item starts relative to the block, in tokens; negative when before it.
         offset: i64,
     },
-    /// Anything else, as MessagePack: kept as part of the content's identity.
+    /// Any other key, as MessagePack. It counts as part of the block's identity.
     Opaque(&'a [u8]),
 }

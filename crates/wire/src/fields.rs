@@ -1,4 +1,4 @@
-//! Readers of single fields, tolerant where engines differ and strict where content is at stake.
+//! Decoding of single fields: tolerant where engines differ, strict where a value changes a block's hash.
 
 use flash_indexer_core::SequenceHash;
 
@@ -10,8 +10,9 @@ pub(crate) fn wrong(field: &'static str) -> EventError {
     EventError::WrongType { field }
 }
 
-/// A field that nothing hangs on: what it should not be is passed over as if it were absent.
-pub(crate) fn unless_strange<'a, T>(
+/// Decodes an optional field that does not change the meaning of the event; a value of an unexpected type is treated
+/// as absent.
+pub(crate) fn lenient<'a, T>(
     reader: &mut Reader<'a>,
     read: impl FnOnce(&mut Reader<'a>, &'static str) -> Result<Option<T>, EventError>,
 ) -> Result<Option<T>, EventError> {
@@ -21,7 +22,7 @@ pub(crate) fn unless_strange<'a, T>(
     Ok(value)
 }
 
-/// Length of the list that follows; none if there is nil in its place.
+/// Length of the list that follows; none for nil.
 fn optional_list(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, EventError> {
     match reader.next()? {
         Token::Nil => Ok(None),
@@ -30,7 +31,7 @@ fn optional_list(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<
     }
 }
 
-/// A hash of any integer width or sign, or bytes of which the last eight count, as a big-endian number.
+/// A sequence hash from an integer of any width or sign, or from the last eight bytes of a byte string (big-endian).
 fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventError> {
     match token {
         Token::Unsigned(value) => Ok(SequenceHash(value)),
@@ -68,7 +69,7 @@ fn token_of(token: Token<'_>, field: &'static str) -> Result<u32, EventError> {
     }
 }
 
-/// Tokens, or pairs of tokens, never both in one list; nil is an empty list.
+/// Decodes tokens or pairs of tokens, never both in one list; nil is an empty list.
 pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<TokenIds, EventError> {
     let Some(len) = optional_list(reader, field)? else { return Ok(TokenIds::default()) };
     let is_pair = |token: &Result<Token<'_>, _>| matches!(token, Ok(Token::Array(2)));
@@ -133,10 +134,10 @@ pub(crate) fn optional_u32(reader: &mut Reader<'_>, field: &'static str) -> Resu
     value.map(|value| u32::try_from(value).map_err(|_| EventError::OutOfRange { field })).transpose()
 }
 
-/// For each block what besides tokens went into its hash, if anything did.
+/// Extra inputs of each block's hash; none for a block without any.
 pub(crate) type BlockKeys<'a> = Vec<Option<Vec<ExtraKey<'a>>>>;
 
-/// A list with nil or keys for each block; `keys` reads the keys that begin with a token.
+/// Decodes a list with nil or keys for each block; `keys` decodes the keys that begin with a token.
 fn block_keys<'a>(
     reader: &mut Reader<'a>,
     field: &'static str,
@@ -153,7 +154,7 @@ fn block_keys<'a>(
     Ok(Some(blocks))
 }
 
-/// `extra_keys`: for each block nil, a text, or a list of keys.
+/// Decodes `extra_keys`: for each block nil, a text, or a list of keys.
 pub(crate) fn extra_keys<'a>(
     reader: &mut Reader<'a>,
     field: &'static str,
@@ -181,7 +182,7 @@ fn key_list<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Resul
     Ok(keys)
 }
 
-/// The tuples that engines are known to send; none for any other.
+/// Decodes the tuples that engines are known to send; none for any other.
 fn tuple<'a>(reader: &mut Reader<'a>, len: u32) -> Result<Option<ExtraKey<'a>>, EventError> {
     if !(2..=3).contains(&len) {
         return Ok(None);
@@ -207,7 +208,7 @@ fn item<'a>(id: Option<&'a str>, offset: Token<'_>) -> Option<ExtraKey<'a>> {
     id.map(|id| ExtraKey::Item { id, offset })
 }
 
-/// `mm_keys` of TensorRT-LLM: for each block nil, or a list of maps with `hash` and `start_offset`.
+/// Decodes `mm_keys` of TensorRT-LLM: for each block nil, or a list of maps with `hash` and `start_offset`.
 pub(crate) fn mm_keys<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<BlockKeys<'a>>, EventError> {
     block_keys(reader, field, |token, reader| match token {
         Token::Map(len) => Ok(vec![mm_key(reader, len, field)?]),

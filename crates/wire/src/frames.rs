@@ -1,41 +1,41 @@
-//! The frames of published and replayed messages.
+//! Frames of live and replayed messages.
 
 /// A live message: `[topic, sequence, payload]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveMessage<'a> {
-    /// What the publisher calls its stream; opaque.
+    /// The publisher's topic; opaque.
     pub topic: &'a [u8],
-    /// Number of the message in the publisher's life, from zero.
+    /// Sequence number of the message in its epoch, from zero.
     pub sequence: u64,
     /// The batch, in MessagePack.
     pub payload: &'a [u8],
 }
 
-/// The frames are not those of a live message.
+/// The frames do not form a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Another number of frames.
+    /// The number of frames is not three.
     #[error("expected 3 frames (topic, sequence, payload), got {count}")]
     Count {
-        /// How many there were.
+        /// Number of frames received.
         count: usize,
     },
-    /// Too few frames for a replayed message.
-    #[error("expected at least 2 frames (…, sequence, payload) in an answer to a replay request, got {count}")]
+    /// A replayed message has fewer than two frames.
+    #[error("expected at least 2 frames (…, sequence, payload) in a reply to a replay request, got {count}")]
     ReplayCount {
-        /// How many there were.
+        /// Number of frames received.
         count: usize,
     },
-    /// The sequence is not a 64-bit integer.
+    /// The sequence number is not a 64-bit integer.
     #[error("expected a sequence number of 8 bytes, got {len}")]
     SequenceLength {
-        /// How many bytes there were.
+        /// Length of the frame, in bytes.
         len: usize,
     },
 }
 
 impl FrameError {
-    /// A short name for counting.
+    /// Label for counters.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         "bad_frames"
@@ -43,11 +43,11 @@ impl FrameError {
 }
 
 impl<'a> LiveMessage<'a> {
-    /// Reads the frames of one multipart message.
+    /// Decodes the frames of one multipart message.
     ///
     /// # Errors
     ///
-    /// When there are not three frames or the second is not 8 bytes long.
+    /// When there are not three frames, or the second is not 8 bytes long.
     pub fn from_frames<F: AsRef<[u8]>>(frames: &'a [F]) -> Result<Self, FrameError> {
         let [topic, sequence, payload] = frames else {
             return Err(FrameError::Count { count: frames.len() });
@@ -58,27 +58,28 @@ impl<'a> LiveMessage<'a> {
     }
 }
 
-/// One message of a publisher's answer to a request for missed messages: `["", sequence, payload]`, or with
-/// the topic as the second frame.
+/// One message of a publisher's reply to a replay request: `["", sequence, payload]`, or with the topic as the second
+/// frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayReply<'a> {
-    /// A message of the publisher's buffer.
+    /// A message of the publisher's replay buffer.
     Message {
-        /// Its number.
+        /// Its sequence number.
         sequence: u64,
         /// The batch, in MessagePack.
         payload: &'a [u8],
     },
-    /// The answer is complete.
+    /// The end of the reply.
     End,
 }
 
 impl<'a> ReplayReply<'a> {
-    /// Reads the frames of one multipart message, from the last one: the first ones differ between releases.
+    /// Decodes the frames of one multipart message from the last one backwards: the first frames differ between
+    /// releases.
     ///
     /// # Errors
     ///
-    /// When there are not two frames or the one before the last is not 8 bytes long.
+    /// When there are fewer than two frames, or the last but one is not 8 bytes long.
     pub fn from_frames<F: AsRef<[u8]>>(frames: &'a [F]) -> Result<Self, FrameError> {
         let [.., sequence, payload] = frames else {
             return Err(FrameError::ReplayCount { count: frames.len() });

@@ -1,14 +1,55 @@
-//! What inference engines publish about their caches: decoded, encoded and translated.
+//! Decoding, encoding and translation of the KV cache events that inference engines publish.
 //!
-//! The path of a message: [`LiveMessage`] splits the frames, a [`Stream`] says which one comes
-//! next and what to do when it is missing, an [`EngineAdapter`] reads the MessagePack payload event by event, and a [`Translator`]
-//! for each rank turns engine events into the [`RankEvent`](flash_indexer_core::groups::RankEvent)s of
-//! an index. Nothing here does I/O; no input panics, makes an event allocate more elements than it
-//! has bytes, or costs more than the event it is in.
+//! [`LiveMessage`] splits a message into frames. [`Stream`] orders messages by sequence number and repairs gaps. An
+//! [`EngineAdapter`] decodes the MessagePack payload event by event. A [`Translator`] for each rank turns engine
+//! events into the [`RankEvent`](flash_indexer_core::groups::RankEvent)s of an index.
+//!
+//! The crate does no I/O. No input causes a panic. An event allocates at most as many elements as it has bytes, and
+//! its cost is linear in its length.
+//!
+//! ```
+//! use flash_indexer_core::RemovedCopies;
+//! use flash_indexer_core::hashing::BlockSize;
+//! use flash_indexer_wire::{
+//!     BlockStored, EngineAdapter, Encoding, EngineEvent, TokenIds, Translator, TranslatorOptions, encode_batch,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // One block of two tokens, as vLLM publishes it.
+//! let stored = BlockStored {
+//!     block_hashes: vec![flash_indexer_core::SequenceHash(1)],
+//!     token_ids: TokenIds::Plain(vec![10, 11]),
+//!     block_size: 2,
+//!     ..BlockStored::default()
+//! };
+//! let payload = encode_batch(0.0, &[EngineEvent::Stored(stored)], None, Encoding::Map);
+//!
+//! let block_size = BlockSize::new(2).expect("not zero");
+//! let options = TranslatorOptions { block_size, lora_name: None, removed_copies: RemovedCopies::All };
+//! let mut translator = Translator::new(options);
+//! for event in EngineAdapter::Vllm.batch(&payload)?.events {
+//!     for change in translator.translate(&event?)? {
+//!         println!("{change:?}"); // to be applied to an index
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | role |
+//! |---|---|
+//! | `frames`, `topic` | frames of a multipart message, names in a topic |
+//! | `msgpack`, `cbor` | readers and writers of the two binary formats |
+//! | `event`, `decode`, `fields`, `adapter` | engine events; decoding of batches, of single fields, of formats that differ by engine |
+//! | `encode` | batches byte for byte as vLLM writes them |
+//! | `chain_hash` | vLLM's own block hashes |
+//! | `cursor`, `stream` | position in a stream; ordering, gaps, replay, epochs |
+//! | `translate`, `adapter_salt` | engine events to index events, and the decoder state for that; adapter and salt of blocks |
 
 pub mod cbor;
 
 mod adapter;
+mod adapter_salt;
 mod chain_hash;
 mod cursor;
 mod decode;
@@ -17,24 +58,24 @@ mod event;
 mod fields;
 mod frames;
 mod msgpack;
-mod space;
 mod stream;
 mod topic;
 mod translate;
 
 pub use adapter::EngineAdapter;
+pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
 pub use cursor::Cursor;
 pub use decode::{Batch, BatchError, BatchOutline, EventError, Events, decode_batch};
 pub use encode::{Encoding, encode_batch};
 pub use event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, TokenIds};
 pub use frames::{FrameError, LiveMessage, ReplayReply};
-pub use space::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 pub use stream::{
-    Action, Degraded, Forgotten, Note, Pending, Replay, ReplayOutcome, Start, Stream, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust, plural,
+    Action, ClearReason, Degraded, Pending, Replay, ReplayOutcome, Start, Stream, StreamEvent, StreamLimits,
+    StreamOptions, StreamPosition, StreamTrust, plural,
 };
 pub use topic::{TopicError, TopicNames};
 pub use translate::{
-    Age, CONTENTS_MAX, GroupRole, KnownGroup, RecentBlock, Translated, Translator, TranslatorOptions, Unusable,
+    Age, GroupRole, KnownGroup, RECENT_BLOCKS_MAX, RecentBlock, TranslateError, Translation, Translator,
+    TranslatorOptions,
 };

@@ -1,8 +1,8 @@
-//! A cursor over MessagePack that borrows from its input and never trusts a length.
+//! MessagePack reader that borrows from its input and never trusts a length.
 
 use rmp::Marker;
 
-/// The bytes are not MessagePack, or end too early.
+/// The bytes are not MessagePack, or are truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed MessagePack at byte {at}")]
 pub struct Malformed {
@@ -20,9 +20,9 @@ pub(crate) enum Token<'a> {
     Float(f64),
     Text(&'a [u8]),
     Bytes(&'a [u8]),
-    /// Elements that follow.
+    /// Number of elements that follow.
     Array(u32),
-    /// Key-value pairs that follow.
+    /// Number of key-value pairs that follow.
     Map(u32),
     Extension,
 }
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// A reader of what follows the first `at` bytes.
+    /// A reader that starts at offset `at`.
     pub(crate) fn starting_at(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at: at.min(bytes.len()) }
     }
@@ -47,12 +47,12 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// What was read since `start`.
+    /// Bytes read since `start`.
     pub(crate) fn since(&self, start: usize) -> &'a [u8] {
         &self.bytes[start..self.at]
     }
 
-    /// How many elements of a container that claims `len` can really follow: each takes a byte.
+    /// Upper bound of the elements of a container that claims `len`: each element takes at least one byte.
     pub(crate) fn capacity_for(&self, len: u32) -> usize {
         (len as usize).min(self.bytes.len() - self.at)
     }
@@ -62,12 +62,12 @@ impl<'a> Reader<'a> {
         self.read().ok_or(Malformed { at: start })
     }
 
-    /// Passes over one whole value without recursion.
+    /// Skips one whole value without recursion.
     pub(crate) fn skip(&mut self) -> Result<(), Malformed> {
         let mut pending = 1u64;
         while pending > 0 {
             pending -= 1;
-            // Most of a batch is numbers.
+            // Fast path: most values of a batch are numbers.
             let len = self.bytes.get(self.at).map_or(0, |&marker| NUMBER_LENS[usize::from(marker)].into());
             if len > 0 {
                 if len > self.bytes.len() - self.at {
@@ -85,8 +85,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The number that follows, if it is written as an unsigned one of at most 32 bits and five more bytes are
-    /// there; else nothing is read. The widths of tokens are hard to predict, so there is no branch for each.
+    /// Reads the next value if it is an unsigned number of at most 32 bits and five more bytes are available;
+    /// otherwise reads nothing. Token widths are hard to predict, so the widths share one branch.
     #[inline]
     pub(crate) fn next_u32(&mut self) -> Option<u32> {
         let &[marker, a, b, c, d] = self.bytes.get(self.at..)?.first_chunk()?;
@@ -194,7 +194,7 @@ fn signed(value: i64) -> Token<'static> {
     }
 }
 
-/// Bytes that a number takes with its marker; zero if the marker is of something else.
+/// Encoded length of a number by its marker, in bytes; zero for any other marker.
 const NUMBER_LENS: [u8; 256] = {
     let mut lens = [0; 256];
     let mut marker = 0;

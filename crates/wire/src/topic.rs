@@ -1,22 +1,22 @@
-//! Who publishes under a topic.
+//! Names in a publisher's topic.
 
-/// What a topic says of its publisher.
+/// Names that a topic carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicNames<'t> {
-    /// The pod; the whole topic where that does not name one.
+    /// The publisher's pod or instance; the whole topic if the topic does not name one.
     pub pod: &'t str,
-    /// The pod's model; none where the topic does not name it.
+    /// The model; none if the topic does not name one.
     pub model: Option<&'t str>,
 }
 
-/// A topic is no text.
+/// The topic is not text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the topic is not UTF-8")]
 pub struct TopicError;
 
 impl<'t> TopicNames<'t> {
-    /// Reads a topic: `kv@<pod>@<model>` with exactly these two marks names pod and model, anything else is
-    /// a name as a whole, because a part of it may be any part of a name.
+    /// Parses a topic. `kv@<pod>@<model>` with exactly two `@` names pod and model. Any other topic is one name as a
+    /// whole, because `@` may be part of a name.
     ///
     /// # Errors
     ///

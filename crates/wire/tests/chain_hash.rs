@@ -1,4 +1,4 @@
-//! Hashes computed as vLLM computes them equal the ones that vLLM computed.
+//! Block hashes computed by vLLM's algorithm equal the recorded hashes of vLLM.
 
 use std::path::Path;
 
@@ -79,5 +79,5 @@ fn hashes_recorded_inside_an_engine_are_reproduced() {
             *if keys.is_empty() { &mut plain } else { &mut keyed } += 1;
         }
     }
-    assert!(plain > 0 && keyed > 0, "{plain} plain blocks and {keyed} with keys were checked");
+    assert!(plain > 0 && keyed > 0, "{plain} plain blocks and {keyed} with extra keys were checked");
 }

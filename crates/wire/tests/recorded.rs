@@ -1,12 +1,12 @@
-//! Every recorded or published message decodes to what an independent MessagePack reader says it
-//! holds, and what vLLM wrote is written again byte for byte.
+//! Every recorded or published message decodes to the values that an independent MessagePack reader finds in it.
+//! Messages of vLLM are encoded again byte for byte.
 
 use flash_indexer_core::{DpRank, SequenceHash};
 use flash_indexer_test_support::{from_hex, json_lines, testdata};
 use flash_indexer_wire::{Encoding, EngineEvent, ExtraKey, LiveMessage, TokenIds, decode_batch, encode_batch};
 use rmpv::Value;
 
-/// The positions of the fields in array events.
+/// Positions of the fields in array events.
 const STORED: [&str; 15] = [
     "block_hashes",
     "parent_block_hash",
@@ -26,7 +26,7 @@ const STORED: [&str; 15] = [
 ];
 const REMOVED: [&str; 5] = ["block_hashes", "medium", "group_idx", "locality", "ownership"];
 
-/// A field of an event by the independent reader; nil where it is absent.
+/// A field of an event, read by the independent reader; nil if it is absent.
 fn field(event: &Value, name: &str) -> Value {
     let found = match event {
         Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value),
@@ -73,7 +73,7 @@ fn tokens_as_value(tokens: &[u32]) -> Value {
     Value::Array(tokens.iter().map(|&token| token.into()).collect())
 }
 
-/// Extra keys as the independent reader shows them.
+/// Extra keys in the independent reader's form.
 fn keys_as_values(blocks: &[Option<Vec<ExtraKey<'_>>>]) -> Value {
     let key = |key: &ExtraKey<'_>| match *key {
         ExtraKey::Text(text) => Value::from(text),
@@ -86,7 +86,7 @@ fn keys_as_values(blocks: &[Option<Vec<ExtraKey<'_>>>]) -> Value {
     Value::Array(blocks.iter().map(block).collect())
 }
 
-/// Decodes one payload and compares every field that matters; returns the number of events.
+/// Decodes one payload and compares every field; returns the number of events.
 fn check_payload(payload: &[u8]) -> usize {
     let batch = decode_batch(payload).expect("a real engine's batch");
     let expected = rmpv::decode::read_value(&mut &payload[..]).expect("MessagePack");
@@ -169,7 +169,7 @@ fn every_recorded_stream_decodes_completely() {
 }
 
 #[test]
-fn what_vllm_wrote_is_written_again_byte_for_byte() {
+fn recorded_vllm_batches_are_encoded_again_byte_for_byte() {
     let data = testdata();
     let streams = [
         ("vllm-0.23.0-llama-lora-arrayform", Encoding::Array),
@@ -190,24 +190,24 @@ fn what_vllm_wrote_is_written_again_byte_for_byte() {
 
 fn encoded_again(payload: &[u8], encoding: Encoding) -> Vec<u8> {
     let batch = decode_batch(payload).expect("a batch");
-    let events: Vec<_> = batch.events.map(|event| event.expect("a good event")).collect();
+    let events: Vec<_> = batch.events.map(|event| event.expect("a valid event")).collect();
     encode_batch(batch.timestamp, &events, batch.dp_rank, encoding)
 }
 
 #[test]
-fn what_published_vllm_releases_wrote_is_written_again() {
+fn batches_of_published_vllm_releases_are_encoded_again() {
     let data = testdata();
     let text = std::fs::read_to_string(data.join("vectors/golden-frames.json")).expect("the vectors");
     let releases: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
     let mut written = 0;
     for release in releases.iter().filter(|release| release["engine"] == "vllm") {
         let encoding = match (&release["array_like_events"], release["BlockStored_fields"].as_array().map(Vec::len)) {
-            // With a fifteenth field the length of a map is written in two bytes however small it is.
+            // From the fifteenth field on vLLM writes the length of a map in two bytes.
             (serde_json::Value::Bool(false), Some(fields)) if fields < 15 => Encoding::Map,
             (serde_json::Value::Bool(true), Some(11)) => Encoding::Array,
-            _ => continue, // other forms are only read
+            _ => continue, // other formats are only decoded
         };
-        // The third message has hashes as bytes, which are read as integers.
+        // The third message has hashes as bytes, which decode to integers.
         for message in &release["live"].as_array().expect("live messages")[..2] {
             let frames = frames(message);
             assert!(encoded_again(&frames[2], encoding) == frames[2], "{}", release["version"]);

@@ -1,4 +1,4 @@
-//! What engines may send besides the recorded forms, and what must not hurt.
+//! Tolerance of the decoder: formats besides the recorded ones, and malformed input.
 
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::BlockSize;
@@ -35,24 +35,24 @@ fn stored(fields: impl IntoIterator<Item = Value>) -> Value {
     list([Value::from("BlockStored")].into_iter().chain(fields))
 }
 
-/// A small good event.
+/// A small valid event.
 fn good() -> Value {
     stored([list([7.into()]), Value::Nil, list([1.into(), 2.into()]), 2.into()])
 }
 
-/// Decodes one event out of a batch that also has a good one on either side.
+/// Decodes one event of a batch with a valid event on either side.
 fn one(event: Value) -> Result<String, EventError> {
     let payload = batch_of([good(), event, good()]);
-    let batch = decode_batch(&payload).expect("the batch stands whatever the event is");
+    let batch = decode_batch(&payload).expect("a batch decodes whatever its events are");
     assert_eq!(batch.dp_rank, Some(DpRank(3)));
     let events: Vec<_> = batch.events.collect();
     assert_eq!(events.len(), 3);
-    assert!(events[0].is_ok() && events[2].is_ok(), "a neighbour was lost");
+    assert!(events[0].is_ok() && events[2].is_ok(), "a neighbouring event was lost");
     events[1].clone().map(|event| format!("{event:?}"))
 }
 
 #[test]
-fn a_bad_event_costs_only_itself() {
+fn an_invalid_event_does_not_affect_its_batch() {
     let pair = || list([1.into(), 2.into()]);
     let cases = [
         (Value::Nil, "not_an_event"),
@@ -163,14 +163,14 @@ fn extra_keys_of_every_form_are_read() {
 }
 
 #[test]
-fn what_follows_the_medium_is_the_engines() {
+fn fields_after_the_medium_depend_on_the_engine() {
     let head = || [list([7.into()]), Value::Nil, list([1.into(), 2.into()]), 2.into(), Value::Nil, "GPU".into()];
     let event = |more: Vec<Value>| stored(head().into_iter().chain(more));
     let salt = || map([("cache_salt", "s".into())]);
     let read = |adapter: EngineAdapter, event: Value| {
         let payload = batch_of([good(), event, good()]);
         let events: Vec<_> = adapter.batch(&payload).expect("a batch").events.collect();
-        assert!(events[0].is_ok() && events[2].is_ok(), "a neighbour was lost");
+        assert!(events[0].is_ok() && events[2].is_ok(), "a neighbouring event was lost");
         match &events[1] {
             Ok(EngineEvent::Stored(stored)) => {
                 let keys = stored.extra_keys.as_ref().map(Vec::len);
@@ -185,7 +185,7 @@ fn what_follows_the_medium_is_the_engines() {
     for adapter in [EngineAdapter::Detect, EngineAdapter::TensorRtLlm, EngineAdapter::Vllm] {
         assert_eq!(read(adapter, named()), Ok((Some("a".to_owned()), None, Some(1))), "{adapter:?}");
     }
-    assert_eq!(read(EngineAdapter::Sglang, named()), Ok((None, None, None)), "it has no such fields");
+    assert_eq!(read(EngineAdapter::Sglang, named()), Ok((None, None, None)), "SGLang has no such fields");
     for event in salted() {
         for adapter in [EngineAdapter::Detect, EngineAdapter::Sglang] {
             assert_eq!(read(adapter, event.clone()), Ok((None, Some("s".to_owned()), None)), "{adapter:?}");
@@ -216,7 +216,7 @@ fn a_batch_may_be_short_long_or_a_map() {
 }
 
 #[test]
-fn what_nothing_hangs_on_costs_nothing() {
+fn an_informative_field_of_the_wrong_type_is_ignored() {
     let event = map([
         ("type", "BlockStored".into()),
         ("block_hashes", list([1.into()])),
@@ -228,7 +228,7 @@ fn what_nothing_hangs_on_costs_nothing() {
         ("new_field", list([Value::Nil])),
     ]);
     let payload = encoded(&list([Value::Nil, list([event])]));
-    let batch = decode_batch(&payload).expect("a batch without a time is one");
+    let batch = decode_batch(&payload).expect("a batch without a timestamp");
     let Some(Ok(EngineEvent::Stored(stored))) = batch.events.clone().next() else { panic!("{batch:?}") };
     assert_eq!((stored.session_id, stored.ownership, stored.lookahead_token_ids), (None, None, None));
     assert!(stored.token_ids.is_empty(), "a store without tokens");
@@ -247,7 +247,7 @@ fn clears_are_read_in_every_form() {
 }
 
 #[test]
-fn a_claimed_length_allocates_nothing() {
+fn a_claimed_length_does_not_allocate() {
     // An array that claims 2^32 - 1 hashes, tokens or events, and ends.
     for head in [&[0x93, 0x00][..], &[0x93, 0x00, 0x91, 0x92, 0xac]] {
         let mut payload = head.to_vec();
@@ -260,7 +260,7 @@ fn a_claimed_length_allocates_nothing() {
 }
 
 #[test]
-fn frames_are_three_with_a_number_of_eight_bytes() {
+fn a_live_message_has_three_frames_and_a_sequence_number_of_eight_bytes() {
     let frames = [b"kv".to_vec(), 9u64.to_be_bytes().to_vec(), b"x".to_vec()];
     let message = LiveMessage::from_frames(&frames).expect("a message");
     assert_eq!((message.topic, message.sequence, message.payload), (&b"kv"[..], 9, &b"x"[..]));
@@ -270,7 +270,7 @@ fn frames_are_three_with_a_number_of_eight_bytes() {
 }
 
 #[test]
-fn answers_to_a_replay_request_are_read_from_the_back() {
+fn replies_to_a_replay_request_are_decoded_from_the_last_frame() {
     let number = |sequence: u64| sequence.to_be_bytes().to_vec();
     let read = |frames: &[Vec<u8>]| {
         ReplayReply::from_frames(frames).map(|reply| match reply {
@@ -309,13 +309,13 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Decodes, translates and indexes whatever these bytes are.
-fn take_in(payload: &[u8]) {
+/// Decodes, translates and indexes arbitrary bytes.
+fn decode_and_index(payload: &[u8]) {
     let Ok(batch) = decode_batch(payload) else { return };
-    let outline = BatchOutline::of(payload).expect("it is a batch");
+    let outline = BatchOutline::of(payload).expect("a batch");
     assert!(
         outline.batch(payload, EngineAdapter::Detect).events.eq(batch.events.clone()),
-        "an outline leads to the same events"
+        "an outline yields the same events"
     );
     let mut translator = Translator::new(TranslatorOptions {
         block_size: BlockSize::new(2).expect("two"),
@@ -341,22 +341,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        take_in(&bytes);
+    fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        decode_and_index(&bytes);
     }
 
     #[test]
-    fn any_event_costs_only_itself(event in any_value()) {
+    fn an_arbitrary_event_does_not_affect_its_batch(event in any_value()) {
         let _ = one(event);
     }
 
     #[test]
-    fn a_damaged_batch_is_survived(event in any_value(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn a_damaged_batch_causes_no_panic(event in any_value(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let mut payload = batch_of([good(), event, good()]);
         let at = at.index(payload.len());
         payload[at] = byte;
-        take_in(&payload);
+        decode_and_index(&payload);
         let cut = cut.index(payload.len());
-        take_in(&payload[..cut]);
+        decode_and_index(&payload[..cut]);
     }
 }

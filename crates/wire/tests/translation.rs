@@ -1,4 +1,4 @@
-//! What an event means to an index.
+//! Translation of engine events into index events.
 
 use std::collections::HashSet;
 
@@ -6,8 +6,8 @@ use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, AttentionWi
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{
-    Age, BlockRemoved, BlockStored, CONTENTS_MAX, CacheGroup, EngineEvent, ExtraKey, RecentBlock, TokenIds, Translated,
-    Translator, TranslatorOptions, Unusable,
+    Age, BlockRemoved, BlockStored, CacheGroup, EngineEvent, ExtraKey, RECENT_BLOCKS_MAX, RecentBlock, TokenIds,
+    TranslateError, Translation, Translator, TranslatorOptions,
 };
 
 fn translator() -> Translator {
@@ -36,16 +36,16 @@ fn locals(lora: Option<&str>, salt: Option<&str>, hashes: &[u64]) -> Vec<LocalHa
     local_hashes(HashVariant::new(lora, salt), &tokens(hashes), block_size, TokenWindow::Block)
 }
 
-/// The one change that an event is translated to.
-fn translated(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<RankEvent, Unusable> {
-    translator.translate(event).map(|Translated { first, rest }| {
+/// The single change that an event is translated to.
+fn translated(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<RankEvent, TranslateError> {
+    translator.translate(event).map(|Translation { first, rest }| {
         assert_eq!(rest, []);
         first
     })
 }
 
-/// The same of the indexed cache group.
-fn indexed(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<BlockEvent, Unusable> {
+/// The single change of the primary cache group that an event is translated to.
+fn indexed(translator: &mut Translator, event: &EngineEvent<'_>) -> Result<BlockEvent, TranslateError> {
     translated(translator, event).map(|change| match change {
         RankEvent::Indexed(event) => event,
         RankEvent::Secondary(change) => panic!("another cache group: {change:?}"),
@@ -68,7 +68,7 @@ fn removed(hashes: &[u64]) -> EngineEvent<'static> {
 }
 
 #[test]
-fn a_store_names_tier_parent_and_content() {
+fn a_store_is_translated_with_tier_parent_and_local_hashes() {
     let event = EngineEvent::Stored(store(Some(9), &[1, 2]));
     let hashed = locals(None, None, &[1, 2]);
     assert_eq!(
@@ -113,7 +113,7 @@ fn media_of_every_engine_map_to_tiers() {
 }
 
 #[test]
-fn a_salt_named_with_the_first_block_reaches_every_block_after_it() {
+fn blocks_inherit_the_salt_of_the_first_block_of_their_sequence() {
     let mut translator = translator();
     let keys = vec![Some(vec![ExtraKey::Text("tenant")]), None];
     let first = BlockStored { extra_keys: Some(keys), ..store(None, &[1, 2]) };
@@ -126,14 +126,14 @@ fn a_salt_named_with_the_first_block_reaches_every_block_after_it() {
     assert_eq!(
         stored_locals(&mut translator, store(Some(3), &[4])),
         locals(None, Some("tenant"), &[4]),
-        "a removal changes no block's content"
+        "a removal changes no local hash"
     );
     translator.translate(&EngineEvent::Cleared).expect("a clear");
     assert_eq!(stored_locals(&mut translator, store(Some(3), &[4])), locals(None, None, &[4]));
 }
 
 #[test]
-fn adapter_and_salt_have_their_own_places() {
+fn adapter_and_salt_are_distinguished_in_every_format() {
     let mut translator = translator();
     let keys = vec![Some(vec![ExtraKey::Text("adapter"), ExtraKey::Text("tenant")])];
     let event =
@@ -152,12 +152,12 @@ fn adapter_and_salt_have_their_own_places() {
     assert_eq!(
         stored_locals(&mut translator, event),
         locals(Some("same"), Some("same"), &[1]),
-        "a salt like the adapter"
+        "a salt equal to the adapter's name"
     );
 
     let keys = vec![Some(vec![ExtraKey::Lora("adapter"), ExtraKey::Salt("tenant")])];
     let event = BlockStored { extra_keys: Some(keys), ..store(None, &[1]) };
-    assert_eq!(stored_locals(&mut translator, event), locals(Some("adapter"), Some("tenant"), &[1]), "marked keys");
+    assert_eq!(stored_locals(&mut translator, event), locals(Some("adapter"), Some("tenant"), &[1]), "tagged keys");
 
     let event = BlockStored { cache_salt: Some(""), ..store(None, &[1]) };
     assert_eq!(stored_locals(&mut translator, event), locals(None, None, &[1]), "an empty salt is none");
@@ -183,7 +183,7 @@ fn the_registered_adapter_is_the_default() {
 }
 
 #[test]
-fn multimodal_items_are_part_of_the_content() {
+fn multimodal_items_change_the_local_hash() {
     let mut translator = translator();
     let keys = vec![
         Some(vec![ExtraKey::Item { id: "00000000000000ff0123", offset: 1 }]),
@@ -198,12 +198,12 @@ fn multimodal_items_are_part_of_the_content() {
     assert_eq!(
         found[1],
         hasher.multimodal(HashVariant::default(), &tokens(&[2]), &[item(1, 0xff), item(-1, text)]),
-        "an identity that is no digest is hashed"
+        "an identity other than a digest is hashed"
     );
 }
 
 #[test]
-fn token_pairs_hash_as_a_window_that_reaches_one_token_further() {
+fn token_pairs_hash_as_a_window_with_one_more_token() {
     let mut translator = translator();
     let pairs = vec![[1, 2], [2, 3], [3, 4], [4, 5]];
     let event = BlockStored { token_ids: TokenIds::Bigrams(pairs), ..store(None, &[1, 2]) };
@@ -214,7 +214,7 @@ fn token_pairs_hash_as_a_window_that_reaches_one_token_further() {
 }
 
 #[test]
-fn a_store_without_tokens_names_blocks_that_are_known() {
+fn a_store_without_tokens_is_translated_to_a_copy() {
     let event = BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(Some(1), &[2, 3]) };
     assert_eq!(
         indexed(&mut translator(), &EngineEvent::Stored(event)),
@@ -222,7 +222,7 @@ fn a_store_without_tokens_names_blocks_that_are_known() {
     );
 }
 
-/// An offload: a copy in host memory that is told by name alone.
+/// An offload: a copy in host memory, published by sequence hash alone.
 fn offloaded(hashes: &[u64]) -> EngineEvent<'static> {
     let tokenless =
         BlockStored { token_ids: TokenIds::default(), block_size: 0, medium: Some("CPU"), ..store(None, &[]) };
@@ -235,7 +235,7 @@ fn changes(translator: &mut Translator, event: &EngineEvent<'_>) -> Vec<RankEven
 }
 
 #[test]
-fn an_offloaded_block_is_told_again_with_what_it_contains() {
+fn an_offloaded_block_is_stored_with_its_local_hash() {
     let mut translator = translator();
     let host = |parent: Option<u64>, hashes: &[u64]| {
         let blocks = hashes.iter().zip(locals(None, None, hashes));
@@ -248,7 +248,11 @@ fn an_offloaded_block_is_told_again_with_what_it_contains() {
         RankEvent::Indexed(BlockEvent::Copied { tier: Tier::Host, blocks })
     };
     stored_locals(&mut translator, store(None, &[1]));
-    assert_eq!(changes(&mut translator, &offloaded(&[1])), [copied(&[1])], "nobody knew yet that it offloads");
+    assert_eq!(
+        changes(&mut translator, &offloaded(&[1])),
+        [copied(&[1])],
+        "the first offload has no recorded local hash"
+    );
     stored_locals(&mut translator, store(Some(1), &[2, 3, 4]));
     translator.translate(&removed(&[3, 4])).expect("a removal");
     assert_eq!(
@@ -259,38 +263,42 @@ fn an_offloaded_block_is_told_again_with_what_it_contains() {
     translator.translate(&EngineEvent::Cleared).expect("a clear");
     assert_eq!(changes(&mut translator, &offloaded(&[2])), [copied(&[2])]);
     stored_locals(&mut translator, store(None, &[2]));
-    assert_eq!(changes(&mut translator, &offloaded(&[2])), [host(None, &[2])], "it still offloads");
+    assert_eq!(
+        changes(&mut translator, &offloaded(&[2])),
+        [host(None, &[2])],
+        "a clear keeps the recording of recent blocks"
+    );
 }
 
 #[test]
-fn an_offload_that_tells_tokens_without_keys_keeps_the_content_that_was_told() {
+fn an_offload_with_tokens_but_without_keys_keeps_the_recorded_local_hash() {
     let mut translator = translator();
     let salted =
         |hash| BlockStored { extra_keys: Some(vec![Some(vec![ExtraKey::Text("tenant")])]), ..store(None, &[hash]) };
     let image = vec![Some(vec![ExtraKey::Item { id: "00000000000000ff", offset: 1 }])];
     let expected = stored_locals(&mut translator, salted(1));
     let on_cpu = |parent, hash| BlockStored { medium: Some("CPU"), ..store(parent, &[hash]) };
-    assert_eq!(stored_locals(&mut translator, on_cpu(None, 1)), expected, "the salt of a block that is known");
+    assert_eq!(stored_locals(&mut translator, on_cpu(None, 1)), expected, "the salt of a recorded block");
     let shown = stored_locals(&mut translator, BlockStored { extra_keys: Some(image), ..store(Some(1), &[2]) });
     assert_eq!(stored_locals(&mut translator, on_cpu(Some(1), 2)), shown);
     assert_ne!(shown, locals(None, Some("tenant"), &[2]));
-    assert_eq!(stored_locals(&mut translator, on_cpu(Some(2), 3)), locals(None, Some("tenant"), &[3]), "a new one");
+    assert_eq!(stored_locals(&mut translator, on_cpu(Some(2), 3)), locals(None, Some("tenant"), &[3]), "a new block");
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_a_reason() {
+fn an_event_of_the_wrong_size_is_rejected_with_a_reason() {
     let mut translator = translator();
     let sixteen = EngineEvent::Stored(BlockStored { block_size: 16, ..store(None, &[1]) });
-    assert_eq!(translator.translate(&sixteen), Err(Unusable::BlockSize { actual: 16, registered: 2 }));
+    assert_eq!(translator.translate(&sixteen), Err(TranslateError::BlockSize { actual: 16, registered: 2 }));
     let few = EngineEvent::Stored(BlockStored { token_ids: TokenIds::Plain(vec![1; 3]), ..store(None, &[1, 2]) });
-    assert_eq!(translator.translate(&few), Err(Unusable::TokenCount { tokens: 3, blocks: 2, block_size: 2 }));
+    assert_eq!(translator.translate(&few), Err(TranslateError::TokenCount { tokens: 3, blocks: 2, block_size: 2 }));
 }
 
 fn group(idx: u32, kind: &'static str, sliding_window: Option<u32>) -> CacheGroup<'static> {
     CacheGroup { idx: Some(idx), kind: Some(kind), sliding_window }
 }
 
-/// A store of some blocks in a group that skips others: its tokens are more than its blocks have.
+/// A store of a group that omits blocks: it has more tokens than its blocks hold.
 fn sparse(group: CacheGroup<'_>) -> EngineEvent<'_> {
     EngineEvent::Stored(BlockStored { group, token_ids: TokenIds::Plain(vec![1; 8]), ..store(None, &[3, 4]) })
 }
@@ -299,8 +307,8 @@ fn removed_in(group_idx: Option<u32>) -> EngineEvent<'static> {
     EngineEvent::Removed(BlockRemoved { block_hashes: vec![SequenceHash(4)], group_idx, ..BlockRemoved::default() })
 }
 
-/// A change of a group that is not indexed, as its number and what it reaches.
-fn further(result: Result<RankEvent, Unusable>) -> Result<(u32, AttentionWindow, GroupEvent), &'static str> {
+/// Number, reach and event of a secondary group's change.
+fn secondary(result: Result<RankEvent, TranslateError>) -> Result<(u32, AttentionWindow, GroupEvent), &'static str> {
     match result {
         Ok(RankEvent::Secondary(GroupChange { group, event })) => Ok((group.id.0, group.window, event)),
         Ok(RankEvent::Indexed(_)) => Err("indexed"),
@@ -309,12 +317,12 @@ fn further(result: Result<RankEvent, Unusable>) -> Result<(u32, AttentionWindow,
 }
 
 #[test]
-fn groups_besides_the_first_full_attention_one_are_told_by_name() {
+fn every_group_after_the_first_full_attention_group_is_secondary() {
     let mut translator = translator();
     let stored = GroupEvent::Stored { tier: Tier::Device, blocks: vec![SequenceHash(3), SequenceHash(4)], copies: 1 };
     let taken_away =
         GroupEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(4)], copies: RemovedCopies::One };
-    let mut further = |event| further(translated(&mut translator, &event));
+    let mut secondary = |event| secondary(translated(&mut translator, &event));
     let whole = |group| EngineEvent::Stored(BlockStored { group, ..store(None, &[3, 4]) });
     let cases = [
         (group(0, "sliding_window", Some(6)), AttentionWindow::LastBlocks(3)),
@@ -323,13 +331,13 @@ fn groups_besides_the_first_full_attention_one_are_told_by_name() {
     ];
     for (group, reach) in cases {
         let idx = group.idx.expect("a number");
-        assert_eq!(further(sparse(group)), Ok((idx, reach, stored.clone())));
-        assert_eq!(further(removed_in(Some(idx))), Ok((idx, reach, taken_away.clone())));
+        assert_eq!(secondary(sparse(group)), Ok((idx, reach, stored.clone())));
+        assert_eq!(secondary(removed_in(Some(idx))), Ok((idx, reach, taken_away.clone())));
     }
-    assert_eq!(further(whole(group(3, "full_attention", None))), Err("indexed"));
-    assert_eq!(further(whole(group(4, "mla_attention", None))), Ok((4, AttentionWindow::Full, stored.clone())));
-    assert_eq!(further(removed_in(Some(4))), Ok((4, AttentionWindow::Full, taken_away)));
-    assert_eq!(further(removed_in(Some(3))), Err("indexed"));
+    assert_eq!(secondary(whole(group(3, "full_attention", None))), Err("indexed"));
+    assert_eq!(secondary(whole(group(4, "mla_attention", None))), Ok((4, AttentionWindow::Full, stored.clone())));
+    assert_eq!(secondary(removed_in(Some(4))), Ok((4, AttentionWindow::Full, taken_away)));
+    assert_eq!(secondary(removed_in(Some(3))), Err("indexed"));
     let offloaded = BlockStored {
         group: CacheGroup { idx: Some(0), ..CacheGroup::default() },
         token_ids: TokenIds::default(),
@@ -339,17 +347,17 @@ fn groups_besides_the_first_full_attention_one_are_told_by_name() {
     };
     let copy = GroupEvent::Stored { tier: Tier::Host, blocks: vec![SequenceHash(3)], copies: 1 };
     assert_eq!(
-        further(EngineEvent::Stored(offloaded)),
+        secondary(EngineEvent::Stored(offloaded)),
         Ok((0, AttentionWindow::LastBlocks(3), copy)),
-        "an offload names its group by number alone"
+        "an offload identifies its group by number only"
     );
-    assert_eq!(further(whole(CacheGroup::default())), Err("unnamed_group"));
-    assert_eq!(further(removed_in(None)), Err("unnamed_group"));
-    assert!(!translator.ignores_groups());
+    assert_eq!(secondary(whole(CacheGroup::default())), Err("unnamed_group"));
+    assert_eq!(secondary(removed_in(None)), Err("unnamed_group"));
+    assert!(!translator.has_unsupported_groups());
 }
 
 #[test]
-fn a_group_that_nobody_understands_is_set_aside() {
+fn a_group_of_an_unsupported_kind_is_rejected() {
     for unknown in [
         group(1, "chunked_local_attention", None),
         group(1, "sliding_window", None),
@@ -358,28 +366,28 @@ fn a_group_that_nobody_understands_is_set_aside() {
     ] {
         let mut translator = translator();
         let indexed = EngineEvent::Stored(BlockStored { group: group(0, "full_attention", None), ..store(None, &[1]) });
-        assert_eq!(further(translated(&mut translator, &indexed)), Err("indexed"));
-        assert!(!translator.ignores_groups());
-        assert_eq!(further(translated(&mut translator, &sparse(unknown))), Err("hybrid_group"), "{unknown:?}");
-        assert_eq!(further(translated(&mut translator, &removed_in(Some(1)))), Err("hybrid_group"));
-        assert!(translator.ignores_groups());
-        assert_eq!(further(translated(&mut translator, &indexed)), Err("indexed"), "the rest goes on");
+        assert_eq!(secondary(translated(&mut translator, &indexed)), Err("indexed"));
+        assert!(!translator.has_unsupported_groups());
+        assert_eq!(secondary(translated(&mut translator, &sparse(unknown))), Err("hybrid_group"), "{unknown:?}");
+        assert_eq!(secondary(translated(&mut translator, &removed_in(Some(1)))), Err("hybrid_group"));
+        assert!(translator.has_unsupported_groups());
+        assert_eq!(secondary(translated(&mut translator, &indexed)), Err("indexed"), "the primary group still works");
     }
 }
 
 #[test]
-fn groups_that_tell_no_content_are_told_apart_from_those_that_do() {
+fn a_rank_without_a_primary_group_is_reported() {
     let mut translator = translator();
-    assert!(!translator.lacks_content());
+    assert!(!translator.lacks_primary_group());
     assert!(translated(&mut translator, &sparse(group(0, "sliding_window", Some(6)))).is_ok());
-    assert!(translator.lacks_content());
+    assert!(translator.lacks_primary_group());
     let full = EngineEvent::Stored(BlockStored { group: group(1, "full_attention", None), ..store(None, &[1]) });
     assert!(translated(&mut translator, &full).is_ok());
-    assert!(!translator.lacks_content());
+    assert!(!translator.lacks_primary_group());
 }
 
 #[test]
-fn a_translator_that_goes_on_in_the_middle_of_a_stream_can_learn_what_came_before() {
+fn a_translator_resumes_with_imported_salts_and_groups() {
     let mut first = translator();
     let keys = vec![Some(vec![ExtraKey::Text("tenant")])];
     let salted = BlockStored { group: group(1, "full_attention", None), extra_keys: Some(keys), ..store(None, &[1]) };
@@ -392,60 +400,69 @@ fn a_translator_that_goes_on_in_the_middle_of_a_stream_can_learn_what_came_befor
     }
     assert!(first.translate(&sparse(group(3, "of_the_future", None))).is_err());
     let mut next = translator();
-    next.learn_groups(first.groups());
-    next.learn_salts(first.salts());
+    next.import_groups(first.groups());
+    next.import_salts(first.salts());
     for idx in 0..4 {
-        let of = |translator: &mut Translator| further(translated(translator, &removed_in(Some(idx))));
+        let of = |translator: &mut Translator| secondary(translated(translator, &removed_in(Some(idx))));
         assert_eq!(of(&mut next), of(&mut first), "group {idx}");
     }
-    assert!(next.ignores_groups() && !next.lacks_content());
+    assert!(next.has_unsupported_groups() && !next.lacks_primary_group());
     let after = BlockStored { group: group(1, "full_attention", None), ..store(Some(1), &[2]) };
     assert_eq!(stored_locals(&mut next, after), locals(None, Some("tenant"), &[2]));
 }
 
 #[test]
-fn a_translator_that_goes_on_knows_what_dropped_blocks_contain() {
+fn a_translator_resumes_with_imported_recent_blocks() {
     let mut first = translator();
     let mut next = translator();
     stored_locals(&mut first, store(None, &[1, 2]));
-    assert!(first.contents().is_none(), "nothing says that it offloads");
+    assert!(first.recent_blocks().is_none(), "the rank has not offloaded");
     changes(&mut first, &offloaded(&[1]));
-    next.learn_contents(first.contents().expect("it offloads"));
+    next.import_recent_blocks(first.recent_blocks().expect("a rank that offloads"));
     stored_locals(&mut next, store(None, &[1]));
-    assert_eq!(next.contents().expect("it offloads").count(), 1, "also when there was nothing to remember yet");
+    assert_eq!(
+        next.recent_blocks().expect("a rank that offloads").count(),
+        1,
+        "recording starts with the first offload"
+    );
 
     stored_locals(&mut first, store(Some(2), &[3, 4]));
     first.translate(&removed(&[3, 4])).expect("a removal");
     next = translator();
-    next.learn_contents(first.contents().expect("it offloads"));
-    assert_eq!(next.contents().expect("it offloads").count(), 2, "blocks 1 and 2 came before the first offload");
+    next.import_recent_blocks(first.recent_blocks().expect("a rank that offloads"));
+    assert_eq!(
+        next.recent_blocks().expect("a rank that offloads").count(),
+        2,
+        "blocks 1 and 2 were stored before the first offload"
+    );
     for hashes in [&[4, 3][..], &[2, 3, 4]] {
         assert_eq!(changes(&mut next, &offloaded(hashes)), changes(&mut first, &offloaded(hashes)));
     }
 }
 
 #[test]
-fn contents_that_are_learned_are_kept_apart_by_age_and_bounded() {
+fn imported_recent_blocks_keep_their_generation_and_are_bounded() {
     let content =
         |name: u64, age| RecentBlock { sequence: SequenceHash(name), parent: None, local: LocalHash(name), age };
-    let told: HashSet<_> = (0..10).map(|name| content(name, if name < 4 { Age::Old } else { Age::Young })).collect();
+    let recent_blocks: HashSet<_> =
+        (0..10).map(|name| content(name, if name < 4 { Age::Old } else { Age::Young })).collect();
     let mut next = translator();
-    next.learn_contents(told.iter().copied());
-    assert_eq!(next.contents().expect("it offloads").collect::<HashSet<_>>(), told);
+    next.import_recent_blocks(recent_blocks.iter().copied());
+    assert_eq!(next.recent_blocks().expect("a rank that offloads").collect::<HashSet<_>>(), recent_blocks);
     next = translator();
-    next.learn_contents((0..CONTENTS_MAX as u64 + 10).map(|name| content(name, Age::Young)));
-    assert_eq!(next.contents().expect("it offloads").count(), CONTENTS_MAX);
+    next.import_recent_blocks((0..RECENT_BLOCKS_MAX as u64 + 10).map(|name| content(name, Age::Young)));
+    assert_eq!(next.recent_blocks().expect("a rank that offloads").count(), RECENT_BLOCKS_MAX);
 }
 
 #[test]
-fn blocks_of_another_size_are_refused_in_every_group() {
+fn blocks_of_another_size_are_rejected_in_every_group() {
     let group = group(0, "sliding_window", Some(6));
     let other = EngineEvent::Stored(BlockStored { group, block_size: 16, ..store(None, &[1]) });
-    assert_eq!(further(translated(&mut translator(), &other)), Err("block_size_mismatch"));
+    assert_eq!(secondary(translated(&mut translator(), &other)), Err("block_size_mismatch"));
 }
 
 #[test]
-fn a_group_that_does_not_fit_gives_its_place_to_one_that_does() {
+fn a_primary_group_that_does_not_fit_is_replaced() {
     let mut translator = translator();
     let group = |idx| CacheGroup { idx: Some(idx), ..CacheGroup::default() };
     let mut reason = |event: BlockStored<'_>| {
@@ -454,17 +471,21 @@ fn a_group_that_does_not_fit_gives_its_place_to_one_that_does() {
     let sparse =
         |idx| BlockStored { group: group(idx), token_ids: TokenIds::Plain(vec![1, 2]), ..store(None, &[1, 2]) };
     let whole = |idx| BlockStored { group: group(idx), ..store(None, &[1, 2]) };
-    assert_eq!(reason(whole(0)), Ok(()), "nothing speaks against it yet");
+    assert_eq!(reason(whole(0)), Ok(()), "the group fits so far");
     assert_eq!(reason(whole(1)), Err("hybrid_group"));
     assert_eq!(reason(sparse(0)), Err("token_count_mismatch"));
-    assert_eq!(reason(whole(0)), Err("hybrid_group"), "a sliding window looks full while prompts are short");
+    assert_eq!(
+        reason(whole(0)),
+        Err("hybrid_group"),
+        "a sliding window resembles full attention while prompts are short"
+    );
     let named = CacheGroup { kind: Some("sink_full_attention"), ..group(1) };
     assert_eq!(reason(BlockStored { group: named, ..store(None, &[1, 2]) }), Ok(()));
-    assert!(translator.ignores_groups());
+    assert!(translator.has_unsupported_groups());
 }
 
 #[test]
-fn a_removal_means_one_copy_or_all_as_the_engine_does_it() {
+fn a_removal_ends_one_copy_or_all_copies_as_configured() {
     let block_size = BlockSize::new(2).expect("two");
     for removed_copies in [RemovedCopies::One, RemovedCopies::All] {
         let mut translator = Translator::new(TranslatorOptions { block_size, lora_name: None, removed_copies });
@@ -475,7 +496,7 @@ fn a_removal_means_one_copy_or_all_as_the_engine_does_it() {
 }
 
 #[test]
-fn a_remote_store_lies_in_the_external_tier() {
+fn a_remote_store_is_in_the_external_tier() {
     let event = BlockStored { locality: Some("REMOTE"), ..store(None, &[1]) };
     let Ok(BlockEvent::Stored { tier, .. }) = indexed(&mut translator(), &EngineEvent::Stored(event)) else {
         panic!("a usable store");

@@ -8,7 +8,7 @@ use flash_indexer_core::{
     BlockEvent, DpRank, HeldBlock, LocalHash, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::Design;
-use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, Unusable, decode_batch};
+use flash_indexer_wire::{BlockStored, EngineEvent, Translator, TranslatorOptions, TranslateError, decode_batch};
 
 use super::names::{NameCheck, NamesSeen};
 
@@ -182,7 +182,7 @@ impl Heard {
         let translator = self.translators.entry(dp_rank).or_insert_with(|| Translator::new(self.options.clone()));
         let translated = match translator.translate(event) {
             Ok(translated) => translated,
-            Err(Unusable::BlockSize { actual, .. }) => {
+            Err(TranslateError::BlockSize { actual, .. }) => {
                 self.summary.sized_stores += 1;
                 self.summary.other_block_size = Some(actual);
                 return;

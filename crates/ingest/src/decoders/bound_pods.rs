@@ -173,7 +173,7 @@ impl Decoder {
     /// The messages of a listener's pod are its own from now on.
     pub(super) fn follow(&mut self, listener: &Arc<Listener>, now: Instant) {
         let (waiting, is_tail_lost) = self.pods.follow(listener);
-        if waiting.is_empty() && listener.start == Start::AtOnce && listener.options.replay_endpoint.is_some() {
+        if waiting.is_empty() && listener.start == Start::Immediate && listener.options.replay_endpoint.is_some() {
             // What it has published until now need not wait for its next message.
             self.with_intake(listener, |intake, _| intake.connected(now));
         }

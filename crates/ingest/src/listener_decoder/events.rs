@@ -1,7 +1,7 @@
 //! What messages say: batches to events, events to changes.
 
 use flash_indexer_core::DpRank;
-use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorOptions, Unusable};
+use flash_indexer_wire::{Batch, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
 use rustc_hash::FxHashMap;
 
 use super::{ListenerDecoder, Message, SeenBlockSize};
@@ -59,7 +59,7 @@ impl ListenerDecoder {
             }
         }
         // Within a batch the other groups may come first.
-        if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
+        if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_primary_group) {
             self.contentless.remove(&dp_rank);
         } else if self.contentless.insert(dp_rank) {
             let why = "no cache group with full attention has told what blocks contain: nothing can be found";
@@ -100,8 +100,8 @@ impl ListenerDecoder {
         if matches!(event, EngineEvent::Stored(_)) {
             self.block_size = SeenBlockSize::LastTrust;
         }
-        listener.model.note_variant(translator.window(), translator.space());
-        let understands_all = !translator.ignores_groups() && !translator.lacks_content();
+        listener.model.note_variant(translator.window(), translator.adapter_salt());
+        let understands_all = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
         if is_clear && understands_all {
             // Whatever was missed before, the rank's cache is empty now.
@@ -115,21 +115,23 @@ impl ListenerDecoder {
         self.changes.push(Change::Raise(Some(dp_rank), error.to_string()));
     }
 
-    fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable) {
+    fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &TranslateError) {
         self.reject(unusable.reason(), unusable.to_string());
         match unusable {
             // Other memory than the tiers that are asked for: the tiers stay exact.
-            Unusable::UnknownMedium { .. } => return,
-            Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
+            TranslateError::UnknownMedium { .. } => return,
+            TranslateError::HybridGroup { .. } | TranslateError::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     log_listener!(warn, self.listener, "{unusable}");
                 }
             }
-            &Unusable::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {
+            &TranslateError::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {
                 self.block_size = SeenBlockSize::Other(actual);
             }
-            Unusable::AdapterName { .. } | Unusable::AdapterNameCharacter { .. } => self.metrics.bound(Bound::Names),
-            Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
+            TranslateError::AdapterName { .. } | TranslateError::AdapterNameCharacter { .. } => {
+                self.metrics.bound(Bound::Names)
+            }
+            TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
         }
         self.changes.push(Change::Raise(Some(dp_rank), unusable.to_string()));
     }

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{
-    Action, EngineAdapter, Forgotten, Note, Replay, ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition,
-    StreamTrust, Translator,
+    Action, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamEvent, StreamLimits, StreamOptions,
+    StreamPosition, StreamTrust, Translator,
 };
 use rustc_hash::FxHashMap;
 
@@ -98,7 +98,7 @@ impl ListenerDecoder {
         };
         let mut intake = Self::with_replay(listener, metrics, replay);
         if let Some(position) = intake.listener.remembered {
-            intake.stream.remember(position);
+            intake.stream.continue_epochs(position);
         }
         intake
     }
@@ -208,7 +208,7 @@ impl ListenerDecoder {
         dp_rank: DpRank,
         detail: DecoderStateDetail,
     ) -> impl FnOnce() -> ResumePoint + Send + use<> {
-        let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
+        let (listener, is_epoch_unverified) = (Arc::clone(&self.listener), self.stream.is_epoch_unverified());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
         let translator = self.translators.get(&dp_rank);
         let groups = match self.groups_untold.contains(&dp_rank) {
@@ -217,13 +217,13 @@ impl ListenerDecoder {
         };
         let of_blocks = translator.filter(|_| detail == DecoderStateDetail::Full).map(|translator| BlockDecoderState {
             salts: translator.salts().collect(),
-            contents: translator.contents().map(Iterator::collect),
+            contents: translator.recent_blocks().map(Iterator::collect),
         });
         let decoder_state = DecoderState { groups, of_blocks: of_blocks.unwrap_or_default() };
         move || {
             // What is missing behind the position is not its concern.
             let trust = match listener.settled_trust(dp_rank) {
-                Trust::Exact if is_doubtful => Trust::Degraded,
+                Trust::Exact if is_epoch_unverified => Trust::Degraded,
                 trust => trust,
             };
             ResumePoint { position: Position { cursor, epoch, trust }, decoder_state }
@@ -252,12 +252,12 @@ impl ListenerDecoder {
     /// What the stream has said of a rank is known from elsewhere.
     pub(super) fn learn(&mut self, dp_rank: DpRank, DecoderState { groups, of_blocks }: DecoderState) {
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
-        translator.learn_salts(of_blocks.salts);
+        translator.import_salts(of_blocks.salts);
         if let Some(contents) = of_blocks.contents {
-            translator.learn_contents(contents);
+            translator.import_recent_blocks(contents);
         }
         match groups {
-            Some(groups) => translator.learn_groups(groups),
+            Some(groups) => translator.import_groups(groups),
             None => drop(self.groups_untold.insert(dp_rank)),
         }
     }
@@ -446,11 +446,11 @@ impl ListenerDecoder {
                     self.apply_message(sequence, &payload);
                     self.read_awaited(sequence);
                 }
-                Action::Ask { attempt, from } => self.listener.ask(attempt, from),
-                Action::HangUp => self.listener.hang_up(),
-                Action::Forget(why) => {
+                Action::RequestReplay { attempt, from } => self.listener.ask(attempt, from),
+                Action::CloseReplay => self.listener.hang_up(),
+                Action::Clear(why) => {
                     log_listener!(info, self.listener, why = why.as_str(), "blocks of the stream's ranks forgotten");
-                    if why == Forgotten::Restarted {
+                    if why == ClearReason::Restarted {
                         self.metrics.restart();
                         self.block_size = SeenBlockSize::Open;
                     }
@@ -470,14 +470,14 @@ impl ListenerDecoder {
                     self.changes.append(&mut self.after_trust);
                 }
                 Action::Pending(pending) => self.changes.push(Change::Pending(pending)),
-                Action::Note(note) => self.note(note),
+                Action::Record(note) => self.note(note),
             }
         }
     }
 
-    fn note(&mut self, note: Note) {
+    fn note(&mut self, note: StreamEvent) {
         match note {
-            Note::Gap { missed } => {
+            StreamEvent::Gap { missed } => {
                 self.metrics.gap(missed);
                 self.listener.gap();
                 match self.repeated_gaps.count(Instant::now()) {
@@ -485,15 +485,15 @@ impl ListenerDecoder {
                     None => log_listener!(debug, self.listener, missed, "gap in the stream"),
                 }
             }
-            Note::Lost { messages } => {
+            StreamEvent::Lost { messages } => {
                 self.metrics.lost(messages);
                 log_listener!(debug, self.listener, messages, "messages cannot be replayed");
             }
-            Note::ReplayStarted { from, end } => match self.repeated_replays.count(Instant::now()) {
+            StreamEvent::ReplayStarted { from, end } => match self.repeated_replays.count(Instant::now()) {
                 Some(times) => log_listener!(info, self.listener, from, end, times, "replay started"),
                 None => log_listener!(debug, self.listener, from, end, "replay started"),
             },
-            Note::Replay(outcome) => {
+            StreamEvent::Replay(outcome) => {
                 self.metrics.replay(outcome);
                 let seq = self.stream.position().cursor.map(|cursor| cursor.sequence);
                 let outcome = outcome.as_str();
@@ -502,12 +502,12 @@ impl ListenerDecoder {
                     None => log_listener!(debug, self.listener, seq, outcome, "replay ended"),
                 }
             }
-            Note::Mismatch { sequence } => {
+            StreamEvent::Mismatch { sequence } => {
                 let why = "the engine's message differs from the one applied before: it is of another epoch";
                 log_listener!(info, self.listener, seq = sequence, "{why}");
             }
-            Note::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
-            Note::WaitingFull { dropped } => {
+            StreamEvent::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
+            StreamEvent::WaitingFull { dropped } => {
                 let why = format!("too many messages wait for earlier ones; {dropped} of them dropped");
                 self.reject("waiting_full", why);
                 self.metrics.bound(Bound::WaitingMessages);

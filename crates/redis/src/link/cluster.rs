@@ -1,4 +1,4 @@
-//! Connections to the nodes of a cluster, each by itself: one that is gone holds nobody up but who needs it.
+//! Connections to the nodes of a cluster. Each node fails on its own: only calls for its keys are affected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use super::slots::{Address, Slots};
 use super::{Settings, StoreError};
 use crate::script::Call;
 use crate::store::RESTART_PAUSE;
-use crate::supervised::supervised;
+use crate::supervision::supervise;
 
-/// How often the slot table of a healthy cluster is read again.
+/// Interval between two reads of the slot table of a healthy cluster.
 const REFRESH: Duration = Duration::from_secs(5);
-/// How often it is read while the cluster is down or a master is not connected: a failover is followed after so long.
+/// Interval while the cluster is down or a master is not connected; bounds the delay after a failover.
 const UNHEALTHY_REFRESH: Duration = Duration::from_secs(1);
 /// Shortest pause between two reads.
 const PAUSE: Duration = Duration::from_millis(200);
-/// `MOVED` answers that one call follows.
+/// Limit of the `MOVED` redirections that one call follows.
 const REDIRECTS_MAX: usize = 3;
-/// Longest wait for the answer.
+/// Deadline of a read of the slot table.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 struct Node {
     link: Arc<NodeLink>,
-    keeping: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.keeping.abort();
+        self.task.abort();
     }
 }
 
 pub(crate) struct ClusterLink {
     settings: Settings,
-    /// Where to start from.
+    /// Nodes of the configured address.
     seeds: Vec<Address>,
     nodes: Mutex<BTreeMap<Address, Node>>,
     slots: ArcSwap<Slots>,
-    /// Why the whole cluster refuses every key, as its nodes answered last; none if they serve keys.
+    /// Reason why the whole cluster rejects every key, from the last response; none if it serves keys.
     down: Mutex<Option<String>>,
-    /// Any key of ours, to ask whether the cluster is down.
+    /// A key of this namespace, read to find out whether the cluster is down.
     probe_key: String,
-    /// Somebody has found the slots to be elsewhere, or a node gone.
+    /// Notified when a call found the slot table outdated or a node unreachable.
     stale: Notify,
 }
 
@@ -67,7 +67,7 @@ impl ClusterLink {
         }
     }
 
-    pub(super) async fn keep(self: Arc<Self>) {
+    pub(super) async fn maintain(self: Arc<Self>) {
         loop {
             let pause = match self.refresh().await {
                 false => PAUSE,
@@ -92,7 +92,7 @@ impl ClusterLink {
         slots.masters().any(|master| nodes.get(master).is_some_and(|node| node.link.is_connected()))
     }
 
-    /// Why not everything can be asked: the cluster's own reason before that of a node.
+    /// Reason why some keys cannot be served. The cluster's own reason precedes a node's.
     pub(super) fn last_error(&self) -> String {
         if let Some(down) = &*self.down.lock() {
             return down.clone();
@@ -102,29 +102,29 @@ impl ClusterLink {
         gone.map_or_else(String::new, |((host, port), node)| format!("{host}:{port}: {}", node.link.last_error()))
     }
 
-    /// Asks the master of the call's keys, and the nodes that it names instead.
+    /// Calls the master of the call's keys, and follows redirections.
     pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
         let start = Instant::now();
         let master = self.slots.load().master_of(call.first_key()).cloned();
         let Some(master) = master else {
             self.stale.notify_one();
-            return Err(StoreError::Unreachable("no node of the cluster serves this key's slot".to_owned()));
+            return Err(StoreError::Unreachable("no node of the cluster serves the key's slot".to_owned()));
         };
-        let answered = match self.call_node(&master, call, deadline).await {
+        let response = match self.call_node(&master, call, deadline).await {
             Err(StoreError::Moved(to)) => {
-                // A redirection shares the deadline, and does not cost a connection that answers.
+                // A redirection shares the deadline. Its timeout does not close a connection that responds.
                 let left = deadline.saturating_sub(start.elapsed());
                 let following = self.follow(master, to, call, deadline);
                 tokio::time::timeout(left, following).await.unwrap_or(Err(StoreError::TimedOut(deadline)))
             }
-            answered => answered,
+            response => response,
         };
         if let Err(StoreError::Unreachable(_) | StoreError::TimedOut(_) | StoreError::Moved(_) | StoreError::Busy(_)) =
-            &answered
+            &response
         {
             self.stale.notify_one();
         }
-        answered
+        response
     }
 
     async fn follow(
@@ -139,28 +139,27 @@ impl ClusterLink {
             let Some(node) = redirected(&from, &to) else { return Err(StoreError::Moved(to)) };
             match self.call_node(&node, call, deadline).await {
                 Err(StoreError::Moved(next)) => (from, to) = (node, next),
-                answered => return answered,
+                response => return response,
             }
         }
         Err(StoreError::Moved(to))
     }
 
     async fn call_node(&self, node: &Address, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
-        let link = self
-            .link(node)
-            .ok_or_else(|| StoreError::Unreachable(format!("{}:{} cannot be dialled", node.0, node.1)))?;
+        let link =
+            self.link(node).ok_or_else(|| StoreError::Unreachable(format!("invalid address {}:{}", node.0, node.1)))?;
         link.call(call, deadline).await
     }
 
-    /// Reads the slot table from the first node that serves keys. A node that refuses every key, as one does that is cut
-    /// off from the other masters, counts only if no other node answers.
+    /// Reads the slot table from the first node that serves keys. The table of a node that rejects every key, such as
+    /// a node cut off from the other masters, counts only if no other node responds.
     async fn refresh(&self) -> bool {
         let masters: Vec<Address> = self.slots.load().masters().cloned().collect();
         let mut refusing = None;
         for address in masters.iter().chain(&self.seeds) {
             let Some(link) = self.link(address) else { continue };
-            let answer = link.command(redis::cmd("CLUSTER").arg("SLOTS"), DEADLINE).await;
-            let slots = answer.ok().and_then(|answer| Slots::read(&answer, address));
+            let response = link.command(redis::cmd("CLUSTER").arg("SLOTS"), DEADLINE).await;
+            let slots = response.ok().and_then(|response| Slots::read(&response, address));
             let Some(slots) = slots.filter(|slots| slots.masters().next().is_some()) else { continue };
             match link.command(redis::cmd("GET").arg(&self.probe_key), DEADLINE).await {
                 Err(StoreError::Busy(why)) => _ = refusing.get_or_insert((slots, why)),
@@ -175,7 +174,7 @@ impl ClusterLink {
         true
     }
 
-    /// Sends calls by this table from now on.
+    /// Replaces the slot table.
     fn adopt(&self, slots: Slots, down: Option<String>) {
         slots.masters().for_each(|master| drop(self.link(master)));
         let is_needed = |address: &Address| slots.masters().any(|master| master == address);
@@ -184,29 +183,30 @@ impl ClusterLink {
         let mut known = self.down.lock();
         if known.is_some() != down.is_some() {
             match &down {
-                Some(why) => warn!("the cluster refuses every key: {why}"),
-                None => info!("the cluster serves keys again"),
+                Some(why) => warn!(error = why.as_str(), "cluster rejects every key; waiting for it to recover"),
+                None => info!("cluster serves keys again"),
             }
         }
         *known = down;
     }
 
-    /// The connection to a node, made from now on if it is new; none if there can be none.
+    /// The link to a node, created if it is new; none if the node's address is invalid.
     fn link(&self, address: &Address) -> Option<Arc<NodeLink>> {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(address) {
             return Some(Arc::clone(&node.link));
         }
         let link = Arc::new(NodeLink::new(Dialler::Node(Box::new(self.settings.client(&address.0, address.1).ok()?))));
-        let kept = Arc::clone(&link);
-        let keep = async move { supervised("node link", RESTART_PAUSE, || Arc::clone(&kept).keep()).await };
-        let keeping = tokio::spawn(keep);
-        nodes.insert(address.clone(), Node { link: Arc::clone(&link), keeping });
+        let maintained = Arc::clone(&link);
+        let maintain =
+            async move { supervise("node link", RESTART_PAUSE, || Arc::clone(&maintained).maintain()).await };
+        let task = tokio::spawn(maintain);
+        nodes.insert(address.clone(), Node { link: Arc::clone(&link), task });
         Some(link)
     }
 }
 
-/// The node that a `MOVED` answer names; without a host it is the one that answered.
+/// The node that a `MOVED` redirection names; without a host it is the node that responded.
 fn redirected(from: &Address, to: &str) -> Option<Address> {
     let (host, port) = to.rsplit_once(':')?;
     let host = if host.is_empty() { from.0.clone() } else { host.trim_matches(['[', ']']).to_owned() };
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirection_names_a_node_or_only_its_port() {
+    fn a_redirection_names_a_node_or_a_port_alone() {
         let from = ("a".to_owned(), 1);
         assert_eq!(redirected(&from, "b:2"), Some(("b".to_owned(), 2)));
         assert_eq!(redirected(&from, ":3"), Some(("a".to_owned(), 3)));

@@ -17,14 +17,14 @@ use self::node::{Dialler, NodeLink};
 use crate::script::Call;
 use crate::url::{StoreUrl, Topology};
 
-/// Who one is to the store, and whom one trusts to be it.
+/// Credentials for the store, and the authorities for its certificate.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Name of the user, if it is not in the address.
+    /// User name, if the address has none.
     pub user: Option<String>,
-    /// The password, if it is not in the address.
+    /// Password, if the address has none.
     pub password: Option<String>,
-    /// Certificates of authorities in PEM, instead of the system's.
+    /// PEM certificates of the authorities that replace the system's.
     pub authorities: Option<Vec<u8>>,
 }
 
@@ -34,40 +34,43 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// The store did not do as asked.
+/// Failure of a call to the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There is no connection.
-    #[error("the store is not reachable: {0}")]
+    #[error("shared store unreachable: {0}")]
     Unreachable(String),
-    /// No answer in time.
-    #[error("the store did not answer within {0:?}")]
+    /// The store did not respond within the deadline.
+    #[error("no response from the shared store within {0:?}")]
     TimedOut(Duration),
     /// Another node of the cluster serves the keys: its host and port.
-    #[error("the store has moved what was asked for to {0}")]
+    #[error("the keys have moved to node {0}")]
     Moved(String),
-    /// The node serves the keys at another time: the cluster is down, the slot is being moved, the data is being
-    /// loaded, or the node is no longer a master.
-    #[error("the store cannot serve the keys now: {0}")]
+    /// The node temporarily does not serve the keys: the cluster is down, the slot is migrating, the node is loading
+    /// its data, or the node is no longer a master.
+    #[error("shared store temporarily does not serve the keys: {0}")]
     Busy(String),
-    /// It answered with an error.
-    #[error("the store refused: {0}")]
+    /// The store responded with an error.
+    #[error("shared store rejected the command: {0}")]
     Refused(String),
-    /// It answered something that is no answer.
-    #[error("the store answered what cannot be understood: {0}")]
+    /// The response has an unexpected type or length.
+    #[error("invalid response from the shared store: {0}")]
     Protocol(&'static str),
+    /// The registry failed to list the local ranks.
+    #[error("failed to list the local ranks")]
+    LocalRanks,
 }
 
-/// The way to the store, used by many at once.
+/// Link to the store, shared by concurrent calls.
 pub(crate) enum Link {
-    /// To the node that has everything.
+    /// Link to a single node with all keys.
     Node(Arc<NodeLink>),
-    /// To the nodes that have it together.
+    /// Links to the nodes of a cluster.
     Cluster(Arc<ClusterLink>),
 }
 
 impl Link {
-    /// A link to a store; `probe_key` is any key that its user may read.
+    /// A link to a store. `probe_key` is any key that the user may read.
     pub(crate) fn new(url: &StoreUrl, credentials: &Credentials, probe_key: String) -> Result<Self, StoreError> {
         let unusable = |error: redis::RedisError| StoreError::Refused(error.to_string());
         let settings = Settings::of(url, credentials);
@@ -86,15 +89,15 @@ impl Link {
         })
     }
 
-    /// Keeps connections; to be run as a task of its own.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    /// Connects and reconnects, in a task of its own.
+    pub(crate) async fn maintain(self: Arc<Self>) {
         match &*self {
-            Self::Node(node) => Arc::clone(node).keep().await,
-            Self::Cluster(cluster) => Arc::clone(cluster).keep().await,
+            Self::Node(node) => Arc::clone(node).maintain().await,
+            Self::Cluster(cluster) => Arc::clone(cluster).maintain().await,
         }
     }
 
-    /// Whether everything can be asked and written to.
+    /// Whether all keys can be read and written.
     pub(crate) fn is_connected(&self) -> bool {
         match self {
             Self::Node(node) => node.is_connected(),
@@ -102,7 +105,7 @@ impl Link {
         }
     }
 
-    /// Whether something can.
+    /// Whether some keys can be read and written.
     pub(crate) fn is_usable(&self) -> bool {
         match self {
             Self::Node(node) => node.is_connected(),
@@ -117,7 +120,7 @@ impl Link {
         }
     }
 
-    /// Runs a script and returns its answer.
+    /// Runs a script and returns its response.
     pub(crate) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
         match self {
             Self::Node(node) => node.call(call, deadline).await,
@@ -126,7 +129,7 @@ impl Link {
     }
 }
 
-/// How nodes are spoken to.
+/// Connection settings, equal for all nodes.
 struct Settings {
     is_encrypted: bool,
     user: Option<String>,

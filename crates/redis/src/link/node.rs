@@ -1,4 +1,4 @@
-//! The connection to one node: made in the background, made anew when it is lost.
+//! Connection to one node, established and re-established in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use tracing::{info, warn};
 use super::StoreError;
 use crate::script::Call;
 
-/// Longest wait for a new connection.
+/// Deadline of a connection attempt.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// Waits between attempts to connect.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Who finds the node.
+/// Bounds of the backoff between attempts.
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// How the node's address is found.
 pub(super) enum Dialler {
-    /// It has an address.
+    /// The address is configured.
     Node(Box<Client>),
-    /// Sentinels know it.
+    /// Sentinels know the master's address.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
 }
 
 struct State {
     connection: Option<MultiplexedConnection>,
-    /// Counts connections, so that nobody gives up one that he has not used.
+    /// Number of the current connection, so that a failed call closes only the connection that it used.
     number: u64,
     last_error: String,
 }
 
-/// One connection, used by many at once.
+/// One connection, shared by concurrent calls.
 pub(crate) struct NodeLink {
     dialler: Dialler,
-    /// For logs, without a password.
+    /// Address for logs, without the password.
     endpoint: String,
     state: Mutex<State>,
     lost: Notify,
@@ -60,9 +60,9 @@ impl NodeLink {
         self.state.lock().last_error.clone()
     }
 
-    /// Keeps a connection; to be run as a task of its own.
-    pub(super) async fn keep(self: Arc<Self>) {
-        let mut pause = FIRST_PAUSE;
+    /// Connects and reconnects, in a task of its own.
+    pub(super) async fn maintain(self: Arc<Self>) {
+        let mut pause = BACKOFF_MIN;
         loop {
             if self.is_connected() {
                 self.lost.notified().await;
@@ -75,19 +75,19 @@ impl NodeLink {
                     info!(endpoint = self.endpoint.as_str(), "connected to the shared store");
                     state.connection = Some(connection);
                     state.number += 1;
-                    pause = FIRST_PAUSE;
+                    pause = BACKOFF_MIN;
                 }
-                Ok(Err(error)) => self.failed_to_dial(error.to_string()),
-                Err(error) => self.failed_to_dial(error),
+                Ok(Err(error)) => self.log_failed_dial(error.to_string()),
+                Err(error) => self.log_failed_dial(error),
             }
             if !self.is_connected() {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(BACKOFF_MAX);
             }
         }
     }
 
-    fn failed_to_dial(&self, error: String) {
+    fn log_failed_dial(&self, error: String) {
         let mut state = self.state.lock();
         if state.last_error != error {
             warn!(
@@ -100,37 +100,37 @@ impl NodeLink {
     }
 
     async fn dial(&self) -> RedisResult<MultiplexedConnection> {
-        // Whoever asks has a deadline of his own.
+        // Each call has its own deadline.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let mut connection = match &self.dialler {
             Dialler::Node(node) => node.get_multiplexed_async_connection_with_config(&config).await?,
             Dialler::Sentinel(sentinels) => sentinels.lock().await.get_async_connection_with_config(&config).await?,
         };
-        // A node that stands still accepts connections as well.
-        answer(&mut connection, &redis::cmd("PING")).await?;
+        // A suspended node also accepts connections.
+        run(&mut connection, &redis::cmd("PING")).await?;
         Ok(connection)
     }
 
-    /// Runs a script and returns its answer.
+    /// Runs a script and returns its response.
     pub(super) async fn call(&self, call: &Call, deadline: Duration) -> Result<Value, StoreError> {
-        self.ask(deadline, async |connection| match answer(connection, &call.by_digest()).await {
+        self.with_connection(deadline, async |connection| match run(connection, &call.by_digest()).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                answer(connection, &call.by_source()).await
+                run(connection, &call.by_source()).await
             }
-            answered => answered,
+            response => response,
         })
         .await
     }
 
-    /// The answer to a command.
+    /// Runs a command and returns its response.
     pub(super) async fn command(&self, command: &Cmd, deadline: Duration) -> Result<Value, StoreError> {
-        self.ask(deadline, async |connection| answer(connection, command).await).await
+        self.with_connection(deadline, async |connection| run(connection, command).await).await
     }
 
-    async fn ask(
+    async fn with_connection(
         &self,
         deadline: Duration,
-        asking: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
+        execute: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
     ) -> Result<Value, StoreError> {
         let (mut connection, number) = {
             let state = self.state.lock();
@@ -139,23 +139,23 @@ impl NodeLink {
                 None => return Err(StoreError::Unreachable(state.last_error.clone())),
             }
         };
-        match tokio::time::timeout(deadline, asking(&mut connection)).await {
+        match tokio::time::timeout(deadline, execute(&mut connection)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 if is_lost(&error) {
-                    self.give_up(number, &error.to_string());
+                    self.close(number, &error.to_string());
                 }
-                Err(refusal(&error))
+                Err(classify(&error))
             }
             Err(_) => {
                 let error = StoreError::TimedOut(deadline);
-                self.give_up(number, &error.to_string());
+                self.close(number, &error.to_string());
                 Err(error)
             }
         }
     }
 
-    fn give_up(&self, number: u64, error: &str) {
+    fn close(&self, number: u64, error: &str) {
         let mut state = self.state.lock();
         if state.number == number && state.connection.take().is_some() {
             warn!(endpoint = self.endpoint.as_str(), error, "lost the connection to the shared store; reconnecting");
@@ -166,19 +166,19 @@ impl NodeLink {
     }
 }
 
-async fn answer(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
+async fn run(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
     connection.req_packed_command(command).await?.extract_error()
 }
 
-/// What an error of a node means for the call.
-fn refusal(error: &RedisError) -> StoreError {
+/// Classifies an error response.
+fn classify(error: &RedisError) -> StoreError {
     use ServerErrorKind as Kind;
     match error.kind() {
         ErrorKind::Server(Kind::Moved) => {
             StoreError::Moved(error.redirect_node().map_or_else(|| error.to_string(), |(node, _)| node.to_owned()))
         }
-        // A slot that is being moved is not followed to where it goes: a change that is written there is overwritten by
-        // the older entry that comes after it, and a read there lacks what has not come yet.
+        // `ASK` is not followed to the migration target: the older entry that migrates later would overwrite a change
+        // written there, and a read there lacks the entries not yet migrated.
         ErrorKind::Server(
             Kind::ClusterDown | Kind::TryAgain | Kind::Ask | Kind::BusyLoading | Kind::MasterDown | Kind::ReadOnly,
         ) => StoreError::Busy([error.code(), error.detail()].map(Option::unwrap_or_default).join(" ")),
@@ -186,7 +186,7 @@ fn refusal(error: &RedisError) -> StoreError {
     }
 }
 
-/// Whether another connection may do better.
+/// Whether the connection is to be replaced.
 fn is_lost(error: &RedisError) -> bool {
     use ServerErrorKind as Kind;
     let is_elsewhere = matches!(error.kind(), ErrorKind::Server(Kind::ReadOnly | Kind::MasterDown | Kind::BusyLoading));
@@ -198,13 +198,13 @@ mod tests {
     use super::*;
 
     fn refused(line: &str) -> (StoreError, bool) {
-        let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
+        let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("a response");
         let error = error.extract_error().expect_err("an error");
-        (refusal(&error), is_lost(&error))
+        (classify(&error), is_lost(&error))
     }
 
     #[test]
-    fn answers_that_another_try_may_change_are_known() {
+    fn temporary_errors_are_classified_as_busy() {
         for (line, is_lost) in [
             ("CLUSTERDOWN The cluster is down", false),
             ("CLUSTERDOWN Hash slot not served", false),
@@ -214,8 +214,8 @@ mod tests {
             ("MASTERDOWN Link with MASTER is down", true),
             ("READONLY You can't write against a read only replica.", true),
         ] {
-            let (refusal, was_lost) = refused(line);
-            assert!(matches!(refusal, StoreError::Busy(_)), "{line}: {refusal}");
+            let (error, was_lost) = refused(line);
+            assert!(matches!(error, StoreError::Busy(_)), "{line}: {error}");
             assert_eq!(was_lost, is_lost, "{line}");
         }
         assert_eq!(refused("MOVED 3999 127.0.0.1:6381").0, StoreError::Moved("127.0.0.1:6381".to_owned()));

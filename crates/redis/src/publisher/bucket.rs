@@ -1,4 +1,4 @@
-//! One bucket as this replica believes it to be, and its batches.
+//! Writer of one bucket: its session and its batches.
 
 use std::time::Instant;
 
@@ -8,34 +8,34 @@ use redis::Value;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::outage::Outage;
-use super::{Shared, Times, WRITE_DEADLINE, millis};
-use crate::holder::HolderId;
+use super::{PublisherState, Timing, WRITE_DEADLINE, millis};
+use crate::identity::{HolderId, random_id};
 use crate::keys::Bucket;
 use crate::link::{Link, StoreError};
-use crate::random::unique;
 use crate::script::WRITE;
 
-/// Changes in one batch: the store does nothing else for a millisecond or two.
+/// Changes in one batch. The store executes it in one or two milliseconds.
 const BATCH_CHANGES_MAX: usize = 1_024;
-/// Ended lives that wait to be removed from a bucket that cannot be written; with more, it is written as a whole.
-const ENDING_LIVES_MAX: usize = 1 << 16;
-/// Says in a batch that a prefix is not held.
+/// Limit of the ended epochs that wait for an unavailable bucket; beyond it, the bucket is rewritten.
+const ENDING_EPOCHS_MAX: usize = 1 << 16;
+/// Tier byte of a prefix that is not held.
 const NOT_HELD: u8 = 255;
 
-/// One entry to be written or taken out.
+/// One entry to be written or removed.
 pub(super) struct Change {
     pub(super) holder: HolderId,
     pub(super) prefix: Prefix,
     pub(super) key: [u8; 8],
-    pub(super) life: u64,
+    pub(super) epoch: u64,
     pub(super) tier: Option<Tier>,
 }
 
-/// What is to be written to one bucket.
+/// Changes of one bucket.
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) changed: Vec<Change>,
-    /// Entries that are there, to be kept for longer; what is dead beside them is dropped.
+    /// Entries that exist and are written again to extend their retention; entries of dead epochs beside them are
+    /// removed.
     pub(super) refreshed: Vec<Change>,
 }
 
@@ -45,28 +45,28 @@ impl Changes {
     }
 }
 
-/// What became of it.
+/// Result of writing to a bucket.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) batches: u64,
     pub(super) written: u64,
-    /// Why not all was written.
+    /// Reason why a batch was not written.
     pub(super) failed: Option<Failure>,
     pub(super) unwritten: Vec<(HolderId, Prefix)>,
 }
 
-/// Why a batch was not written.
+/// Reason why a batch was not written.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The bucket is not as this replica left it.
-    NotAsLeft,
-    /// The bucket had values that are none of ours. They are removed, and the sessions of all publishers with them.
+    /// The bucket lacks earlier writes of this replica.
+    LostWrites,
+    /// The bucket had values that no replica writes. They are removed together with the sessions of all publishers.
     InvalidValues(u64),
-    /// The store was not asked, or did not do as asked.
-    Link(StoreError),
+    /// The call of the store failed.
+    Store(StoreError),
 }
 
-/// The store's clock, as it was when it answered.
+/// The store's clock at the time of a response.
 #[derive(Clone, Copy)]
 struct Clock {
     millis: u64,
@@ -74,7 +74,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// What the store's clock showed at this moment, or a little less.
+    /// The store's clock at a moment; never too late.
     fn at(self, moment: Instant) -> u64 {
         let since = moment.saturating_duration_since(self.at);
         let before = self.at.saturating_duration_since(moment);
@@ -86,11 +86,11 @@ pub(super) struct BucketWriter {
     bucket: Bucket,
     tables: [String; 2],
     blocks: String,
-    times: Times,
+    timing: Timing,
     session: u64,
-    /// A session before this one, to be ended.
+    /// The previous session, to be ended.
     ended: Option<u64>,
-    /// Numbers that the last batch in the store may have: the last that was confirmed to those that were sent.
+    /// Range of the last batch number that the store may have: from the last confirmed to the last sent.
     confirmed: u64,
     sent: u64,
     clock: Option<Clock>,
@@ -98,18 +98,18 @@ pub(super) struct BucketWriter {
     starting: FxHashMap<u64, HolderId>,
     whole: FxHashSet<u64>,
     ending: Vec<u64>,
-    /// What waits while the bucket cannot be written.
+    /// Retry state and waiting changes while the bucket is unavailable.
     pub(super) outage: Outage,
 }
 
 impl BucketWriter {
-    pub(super) fn new(bucket: Bucket, shared: &Shared) -> Self {
+    pub(super) fn new(bucket: Bucket, shared: &PublisherState) -> Self {
         Self {
             bucket,
             tables: shared.keys.bucket_tables(bucket),
             blocks: shared.keys.blocks(bucket),
-            times: shared.times,
-            session: unique(),
+            timing: shared.timing,
+            session: random_id(),
             ended: None,
             confirmed: 0,
             sent: 0,
@@ -126,53 +126,53 @@ impl BucketWriter {
         self.bucket
     }
 
-    /// A life begins.
-    pub(super) fn start(&mut self, life: u64, holder: HolderId) {
-        self.starting.insert(life, holder);
+    /// Starts an epoch.
+    pub(super) fn start(&mut self, epoch: u64, holder: HolderId) {
+        self.starting.insert(epoch, holder);
     }
 
-    /// All of a life will be written with the next batches.
-    pub(super) fn whole(&mut self, life: u64) {
-        self.whole.insert(life);
+    /// Marks an epoch as completely written with the next batches.
+    pub(super) fn mark_whole(&mut self, epoch: u64) {
+        self.whole.insert(epoch);
     }
 
-    /// A life no longer counts.
-    pub(super) fn end(&mut self, life: u64) {
-        if life == 0 {
+    /// Ends an epoch: its entries no longer count.
+    pub(super) fn end(&mut self, epoch: u64) {
+        if epoch == 0 {
             return;
         }
-        self.whole.remove(&life);
-        let is_unwritten = self.starting.remove(&life).is_some();
-        // A life that was never written needs no end, unless a batch with it may be under way.
+        self.whole.remove(&epoch);
+        let is_unwritten = self.starting.remove(&epoch).is_some();
+        // An epoch that was never written needs no end, unless a batch in flight may contain it.
         if !is_unwritten || self.sent > self.confirmed {
-            self.ending.push(life);
-            if self.ending.len() > ENDING_LIVES_MAX {
-                self.outage.give_up();
+            self.ending.push(epoch);
+            if self.ending.len() > ENDING_EPOCHS_MAX {
+                self.outage.discard();
                 self.ending.clear();
             }
         }
     }
 
-    /// Whether something is to be told that is no change.
-    pub(super) fn has_news(&self) -> bool {
+    /// Whether epochs or sessions are to be written besides the changes.
+    pub(super) fn has_control_changes(&self) -> bool {
         !self.starting.is_empty() || !self.whole.is_empty() || !self.ending.is_empty() || self.ended.is_some()
     }
 
     pub(super) fn needs_confirming(&self, now: Instant) -> bool {
-        self.valid_since.is_none_or(|since| since + self.times.beat() <= now)
+        self.valid_since.is_none_or(|since| since + self.timing.heartbeat() <= now)
     }
 
-    /// Everything is to be written anew, in a session of its own: nothing that was there before counts.
+    /// Discards the session. The whole bucket is written again in a new one; earlier entries no longer count.
     pub(super) fn restart(&mut self) {
-        self.ended = Some(std::mem::replace(&mut self.session, unique()));
+        self.ended = Some(std::mem::replace(&mut self.session, random_id()));
         (self.confirmed, self.sent, self.clock, self.valid_since) = (0, 0, None, None);
         self.starting.clear();
         self.whole.clear();
         self.ending.clear();
-        self.outage.restart();
+        self.outage.reset();
     }
 
-    /// Writes changes in batches; the last one confirms what was true at a moment, if it is to.
+    /// Writes changes in batches. With `confirm`, the last batch confirms the state as of that moment.
     pub(super) async fn write(&mut self, link: &Link, changes: Changes, confirm: Option<Instant>) -> Outcome {
         let Changes { changed, refreshed } = changes;
         let mut outcome = Outcome::default();
@@ -183,7 +183,7 @@ impl BucketWriter {
             batches.push((&[], false));
         }
         if self.clock.is_none() && confirm.is_some() {
-            // The store's clock comes with its first answer.
+            // The first response provides the store's clock.
             batches.push((&[], false));
         }
         let last = batches.len() - 1;
@@ -205,9 +205,9 @@ impl BucketWriter {
         outcome
     }
 
-    /// Finds out whether the bucket can be written again, to be written as a whole then.
+    /// Checks whether the bucket accepts writes again; it is then rewritten.
     pub(super) async fn probe(&mut self, link: &Link) -> Outcome {
-        let failed = self.send(link, &[], false, false, None).await.err().unwrap_or(Failure::NotAsLeft);
+        let failed = self.send(link, &[], false, false, None).await.err().unwrap_or(Failure::LostWrites);
         Outcome { failed: Some(failed), ..Outcome::default() }
     }
 
@@ -221,15 +221,15 @@ impl BucketWriter {
     ) -> Result<(), Failure> {
         let (low, high) = (self.confirmed, self.sent);
         if low == 0 && high > 0 {
-            // Whether the session has begun is not known: another one does.
-            return Err(Failure::NotAsLeft);
+            // It is unknown whether the session has started: a new one is needed.
+            return Err(Failure::LostWrites);
         }
         self.sent += 1;
         let valid_until =
-            valid_from.zip(self.clock).map_or(0, |(from, clock)| clock.at(from) + millis(self.times.to_live));
-        let whole: Vec<u8> = self.whole.iter().filter(|_| is_last).flat_map(|life| life.to_be_bytes()).collect();
+            valid_from.zip(self.clock).map_or(0, |(from, clock)| clock.at(from) + millis(self.timing.time_to_live));
+        let whole: Vec<u8> = self.whole.iter().filter(|_| is_last).flat_map(|epoch| epoch.to_be_bytes()).collect();
         let starting =
-            self.starting.iter().flat_map(|(life, HolderId(holder))| [life.to_be_bytes(), holder.to_be_bytes()]);
+            self.starting.iter().flat_map(|(epoch, HolderId(holder))| [epoch.to_be_bytes(), holder.to_be_bytes()]);
         let call = WRITE
             .on(self.tables.clone())
             .argument(self.session.to_be_bytes())
@@ -237,17 +237,17 @@ impl BucketWriter {
             .number(high)
             .number(self.sent)
             .number(valid_until)
-            .number(millis(self.times.keep))
-            .number(millis(self.times.forget()))
+            .number(millis(self.timing.retention))
+            .number(millis(self.timing.session_removal()))
             .argument(self.blocks.as_str())
             .argument(self.ended.map(|ended| ended.to_be_bytes().to_vec()).unwrap_or_default())
             .argument(starting.flatten().collect::<Vec<u8>>())
             .argument(whole)
-            .argument(self.ending.iter().flat_map(|life| life.to_be_bytes()).collect::<Vec<u8>>())
+            .argument(self.ending.iter().flat_map(|epoch| epoch.to_be_bytes()).collect::<Vec<u8>>())
             .argument(encoded(batch))
             .argument(if is_refresh { "1" } else { "0" });
         match link.call(&call, WRITE_DEADLINE).await {
-            Ok(Value::Int(0)) => Err(Failure::NotAsLeft),
+            Ok(Value::Int(0)) => Err(Failure::LostWrites),
             Ok(Value::Int(removed)) if removed < 0 => Err(Failure::InvalidValues(removed.unsigned_abs())),
             Ok(Value::Int(now)) => {
                 self.clock = Some(Clock { millis: now.unsigned_abs(), at: Instant::now() });
@@ -263,13 +263,13 @@ impl BucketWriter {
                 }
                 Ok(())
             }
-            Ok(_) => Err(Failure::Link(StoreError::Protocol("an answer to a batch"))),
+            Ok(_) => Err(Failure::Store(StoreError::Protocol("unexpected reply to a batch"))),
             Err(error) => {
                 if let StoreError::Unreachable(_) | StoreError::Busy(_) | StoreError::Moved(_) = error {
-                    // No node has run it.
+                    // No node has executed the batch.
                     self.sent = high;
                 }
-                Err(Failure::Link(error))
+                Err(Failure::Store(error))
             }
         }
     }
@@ -277,9 +277,9 @@ impl BucketWriter {
 
 fn encoded(batch: &[Change]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(batch.len() * 17);
-    for Change { key, life, tier, .. } in batch {
+    for Change { key, epoch, tier, .. } in batch {
         bytes.extend_from_slice(key);
-        bytes.extend_from_slice(&life.to_be_bytes());
+        bytes.extend_from_slice(&epoch.to_be_bytes());
         bytes.push(tier.map_or(NOT_HELD, |tier| tier as u8));
     }
     bytes
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stores_clock_is_never_guessed_too_late() {
+    fn the_estimate_of_the_stores_clock_is_never_too_late() {
         let now = Instant::now();
         let clock = Clock { millis: 1_000_000, at: now };
         assert_eq!(clock.at(now + Duration::from_millis(1_500)), 1_001_500);

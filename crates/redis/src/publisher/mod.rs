@@ -1,17 +1,17 @@
-//! Writes into the store what this replica's ranks hold, and keeps it confirmed.
+//! Publisher: writes the prefixes of the local ranks into the store and confirms them.
 //!
 //! ```text
-//!  beat (a third of the time to live)   which ranks are there, which of them are ours to publish, who else is listed
-//!  cycle (when something changed)       take all changes ─▶ batches by bucket ─▶ store; the last batch of a complete
-//!                                       cycle says: valid until the time at which the changes were taken + time to live
+//!  heartbeat (a third of the time to live)   renew the leases of the local ranks, read the directory
+//!  flush (when something changed)            take all changes ─▶ batches by bucket ─▶ store; the last batch of a
+//!                                            complete flush sets: valid until the time of taking + time to live
 //! ```
 
 mod bucket;
-mod cycle;
-mod listing;
+mod flush;
+mod leases;
 mod outage;
-mod pace;
-mod rank;
+mod published_rank;
+mod yield_budget;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,59 +25,59 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 use self::bucket::BucketWriter;
-use self::rank::Publishing;
+use self::published_rank::PublishedRank;
 use crate::directory::Directory;
-use crate::holder::{Holder, HolderId, PublisherId};
+use crate::identity::{Holder, HolderId, PublisherId};
 use crate::keys::{Bucket, Keys};
 use crate::link::{Link, StoreError};
-use crate::shared_rank::SharedRank;
+use crate::rank_prefixes::RankPrefixes;
 
 /// A rank that this replica listens to.
 #[derive(Debug, Clone)]
 pub struct LocalRank {
-    /// Who it is.
+    /// Identity and description.
     pub holder: Holder,
-    /// How it fares, for other replicas; the store does not look into it.
+    /// Status for other replicas, opaque to the store.
     pub state: Vec<u8>,
-    /// What it holds.
-    pub rank: Arc<SharedRank>,
+    /// The rank's prefixes.
+    pub rank: Arc<RankPrefixes>,
 }
 
-/// Whoever knows which ranks there are to publish.
-pub trait Ranks: Send + Sync {
-    /// All of them, at this moment.
+/// Registry of the ranks that a replica publishes.
+pub trait RankRegistry: Send + Sync {
+    /// All local ranks at this moment.
     fn ranks(&self) -> Vec<LocalRank>;
 }
 
-/// What a publisher has done and has to do.
+/// Counters and gauges of a publisher.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublisherReport {
-    /// Ranks that this replica publishes.
+    /// Number of ranks that this replica publishes.
     pub published_ranks: usize,
-    /// Of those, the ones that are not written as a whole yet, and count nowhere until they are.
+    /// Number of published ranks that are not completely written yet and therefore not in answers of other replicas.
     pub unfinished_ranks: usize,
-    /// Changes that wait.
+    /// Number of changes that wait to be written.
     pub waiting_changes: usize,
-    /// Changes written.
+    /// Number of changes written.
     pub written: u64,
-    /// Batches written.
+    /// Number of batches written.
     pub batches: u64,
-    /// Batches that failed.
+    /// Number of batches that failed.
     pub failed_batches: u64,
-    /// How often a part of the store was not as this replica had left it, so that it was written anew.
+    /// Number of buckets rewritten because the store lacked writes of this replica.
     pub rewrites: u64,
-    /// How often too many changes of a rank or for a part of the store waited, so that it was written as a whole.
+    /// How often the waiting changes of a rank or a bucket exceeded the limit, so that it was written as a whole.
     pub overflows: u64,
-    /// Values in the store that are none of ours, as queries of this replica met them.
+    /// Number of invalid values that queries of this replica found in the store.
     pub invalid_values_read: u64,
-    /// Such values that this replica has removed.
+    /// Number of invalid values that this replica removed.
     pub invalid_values_removed: u64,
-    /// Most prefixes that this replica has worked on without a turn of other tasks.
+    /// Largest number of prefixes processed without yielding to other tasks.
     pub largest_step: usize,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct PublisherCounters {
     published_ranks: AtomicUsize,
     unfinished_ranks: AtomicUsize,
     waiting_changes: AtomicUsize,
@@ -92,7 +92,7 @@ pub(crate) struct Counts {
     largest_step: AtomicUsize,
 }
 
-impl Counts {
+impl PublisherCounters {
     pub(crate) fn report(&self) -> PublisherReport {
         PublisherReport {
             published_ranks: self.published_ranks.load(Relaxed),
@@ -110,70 +110,69 @@ impl Counts {
     }
 }
 
-/// Changes taken for one cycle. Further ones wait for the next, and nothing is confirmed meanwhile.
-const CYCLE_CHANGES_MAX: usize = 1 << 18;
-/// Of a rank that is written as a whole, prefixes in one cycle.
-const CYCLE_REST_MAX: usize = 1 << 15;
-/// Changes that wait for buckets that cannot be written, all buckets together; with more, the bucket that they are for
-/// is written as a whole later.
+/// Limit of the changes in one flush. Further changes wait for the next one, and nothing is confirmed before.
+const FLUSH_CHANGES_MAX: usize = 1 << 18;
+/// Limit of the prefixes in one flush that belong to a rank's complete writes.
+const FLUSH_REST_MAX: usize = 1 << 15;
+/// Limit of the changes that wait for unavailable buckets, all buckets together; beyond it, a bucket is rewritten
+/// later.
 const UNWRITTEN_CHANGES_MAX: usize = 1 << 18;
-/// Prefixes that the publisher works on before other tasks of the runtime take a turn; a single rank's may be added
-/// once. About a millisecond.
+/// Prefixes that the publisher processes before it yields, plus at most those of a single rank. About a millisecond.
 pub const STEP_PREFIXES_MAX: usize = 1 << 13;
-/// Keys of a bucket that wait to be checked for values that are none of ours; further ones are found again.
+/// Limit of the keys in a bucket that wait to be checked for invalid values; queries find further ones again.
 const SUSPECTS_MAX: usize = 64;
-/// Holders in one call.
-const HOLDERS_PER_CALL: usize = 256;
-/// A session that is not confirmed is forgotten after so many times the time to live.
-const FORGOTTEN_AFTER: u32 = 20;
-/// Longest wait for the answer to a batch; the connection is given up then.
+/// Limit of the ranks in one call.
+const HOLDERS_PER_CALL_MAX: usize = 256;
+/// A session without confirmation is removed after this number of times to live.
+const SESSION_REMOVAL_FACTOR: u32 = 20;
+/// Deadline of a batch; the connection is closed then.
 pub(crate) const WRITE_DEADLINE: Duration = Duration::from_secs(2);
-/// Pause after a cycle that failed.
+/// Pause while the store is unreachable.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long things are believed.
+/// Validity and retention of entries.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
-    /// What a publisher has confirmed counts for so long.
-    pub(crate) to_live: Duration,
-    /// Blocks that nobody writes are kept for so long.
-    pub(crate) keep: Duration,
+pub(crate) struct Timing {
+    /// Validity of entries after a confirmation.
+    pub(crate) time_to_live: Duration,
+    /// Retention of blocks that are not written again.
+    pub(crate) retention: Duration,
 }
 
-impl Times {
-    fn beat(self) -> Duration {
-        self.to_live / 3
+impl Timing {
+    fn heartbeat(self) -> Duration {
+        self.time_to_live / 3
     }
 
-    fn forget(self) -> Duration {
-        self.to_live * FORGOTTEN_AFTER
+    fn session_removal(self) -> Duration {
+        self.time_to_live * SESSION_REMOVAL_FACTOR
     }
 
-    /// Written again after so long, so that it is kept.
+    /// Interval of rewriting, so that blocks are retained.
     fn refresh(self) -> Duration {
-        self.keep / 3
+        self.retention / 3
     }
 }
 
-/// What a publisher shares with queries and reports.
-pub(crate) struct Shared {
+/// State that the publisher shares with queries and reports.
+pub(crate) struct PublisherState {
     pub(crate) id: PublisherId,
     pub(crate) keys: Keys,
-    pub(crate) times: Times,
+    pub(crate) timing: Timing,
     pub(crate) link: Arc<Link>,
     pub(crate) directory: ArcSwap<Directory>,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counters: Arc<PublisherCounters>,
     pub(crate) changed: Arc<Notify>,
-    /// The list of holders was read.
+    /// Notified when the directory was read.
     pub(crate) listed: Notify,
-    /// Keys, by bucket, whose values queries have found to be none of ours.
+    /// Keys, by bucket, whose values queries have found to be invalid.
     pub(crate) suspects: Mutex<BTreeMap<u16, Vec<Vec<u8>>>>,
 }
 
-impl Shared {
-    /// Notes keys of a bucket whose values a query found to be none of ours; the publisher has them removed.
+impl PublisherState {
+    /// Records keys of a bucket with invalid values, for the publisher to remove.
     pub(crate) fn suspect(&self, bucket: Bucket, keys: Vec<Vec<u8>>) {
-        self.counts.invalid_values_read.fetch_add(keys.len() as u64, Relaxed);
+        self.counters.invalid_values_read.fetch_add(keys.len() as u64, Relaxed);
         let mut suspects = self.suspects.lock();
         let known = suspects.entry(bucket.0).or_default();
         for key in keys {
@@ -187,83 +186,83 @@ impl Shared {
 }
 
 pub(crate) struct Publisher {
-    shared: Arc<Shared>,
-    source: Arc<dyn Ranks>,
+    shared: Arc<PublisherState>,
+    registry: Arc<dyn RankRegistry>,
     buckets: Vec<BucketWriter>,
-    ranks: KeyedMap<HolderId, Publishing>,
+    ranks: KeyedMap<HolderId, PublishedRank>,
     last_warning: String,
 }
 
 impl Publisher {
-    pub(crate) fn new(shared: Arc<Shared>, source: Arc<dyn Ranks>) -> Self {
+    pub(crate) fn new(shared: Arc<PublisherState>, registry: Arc<dyn RankRegistry>) -> Self {
         let buckets = shared.keys.buckets().map(|bucket| BucketWriter::new(bucket, &shared)).collect();
-        Self { shared, source, buckets, ranks: KeyedMap::default(), last_warning: String::new() }
+        Self { shared, registry, buckets, ranks: KeyedMap::default(), last_warning: String::new() }
     }
 
-    /// Publishes until it is told to stop, and then takes its ranks off the list.
+    /// Publishes until it is stopped, then ends its leases.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        let mut next_beat = Instant::now();
+        let mut next_heartbeat = Instant::now();
         loop {
             let shared = Arc::clone(&self.shared);
             let next_try = self.buckets.iter().filter_map(|bucket| bucket.outage.retry_at()).min();
-            let wake_at = next_try.map_or(next_beat, |at| at.min(next_beat));
+            let wake_at = next_try.map_or(next_heartbeat, |at| at.min(next_heartbeat));
             tokio::select! {
                 () = shared.changed.notified() => {}
                 () = tokio::time::sleep_until(wake_at.into()) => {}
                 _ = stop.wait_for(|&stop| stop) => break,
             }
             let now = Instant::now();
-            let is_beat = now >= next_beat;
-            if is_beat {
-                next_beat = now + self.shared.times.beat();
+            let is_heartbeat = now >= next_heartbeat;
+            if is_heartbeat {
+                next_heartbeat = now + self.shared.timing.heartbeat();
             }
             if !self.shared.link.is_usable() {
-                self.count();
+                self.update_gauges();
                 tokio::select! {
                     () = tokio::time::sleep(PAUSE) => {}
                     _ = stop.wait_for(|&stop| stop) => break,
                 }
                 continue;
             }
-            // A replica that stood still learns first whether it still publishes.
+            // A replica that was suspended renews its leases before it writes.
             let mut has_failed = false;
-            if is_beat && let Err(error) = self.beat().await {
-                self.warn("failed to renew the list of holders", &error);
+            if is_heartbeat && let Err(error) = self.heartbeat().await {
+                self.warn("failed to renew the leases of the local ranks", &error);
                 has_failed = true;
             }
             self.remove_invalid_values().await;
-            if let Some(error) = self.cycle(is_beat).await {
-                self.warn("failed to write to the store", &error);
-            } else if is_beat && !has_failed && !std::mem::take(&mut self.last_warning).is_empty() {
+            if let Some(error) = self.flush(is_heartbeat).await {
+                self.warn("failed to write to the shared store", &error);
+            } else if is_heartbeat && !has_failed && !std::mem::take(&mut self.last_warning).is_empty() {
                 info!(ranks = self.ranks.len(), "shared store accepts writes again");
             }
-            self.count();
+            self.update_gauges();
         }
         self.release(&self.ranks.keys().copied().collect::<Vec<_>>()).await;
     }
 
-    /// Says what went wrong, once until it is something else.
-    fn warn(&mut self, what: &str, error: &StoreError) {
-        let warning = format!("{what}: {error}");
+    /// Logs a failure, unless it is the same as the last one.
+    fn warn(&mut self, message: &str, error: &StoreError) {
+        let warning = format!("{message}: {error}");
         if self.last_warning != warning {
-            warn!(%error, "{what}");
+            warn!(%error, "{message}");
             self.last_warning = warning;
         }
     }
 
-    fn count(&self) {
+    fn update_gauges(&self) {
         let (mut waiting, mut overflows) = (0, 0);
         for rank in self.ranks.values() {
-            let (changes, times) = rank.rank.waiting();
+            let (changes, exceeded) = rank.rank.waiting();
             waiting += changes;
-            overflows += times;
+            overflows += exceeded;
         }
         waiting += self.waiting();
-        let counts = &self.shared.counts;
-        counts.published_ranks.store(self.ranks.len(), Relaxed);
-        counts.unfinished_ranks.store(self.ranks.values().filter(|rank| !rank.is_whole()).count(), Relaxed);
-        counts.waiting_changes.store(waiting, Relaxed);
-        counts.overflows.fetch_max(overflows, Relaxed);
+        let counters = &self.shared.counters;
+        counters.published_ranks.store(self.ranks.len(), Relaxed);
+        counters.unfinished_ranks.store(self.ranks.values().filter(|rank| !rank.is_whole()).count(), Relaxed);
+        counters.waiting_changes.store(waiting, Relaxed);
+        counters.overflows.fetch_max(overflows, Relaxed);
     }
 }
 

@@ -1,105 +1,105 @@
-//! A bucket that cannot be written: when it is tried again, and what waits for that.
+//! Retry state and waiting changes of an unavailable bucket.
 //!
-//! Buckets fail for themselves. What waits for one leaves the ranks, so that the others are written and confirmed as if
-//! it were not there.
+//! Buckets fail independently. The changes of an unavailable bucket leave the ranks, so the other buckets are written
+//! and confirmed without delay.
 
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::keyed::KeyedSet;
 use flash_indexer_core::prefixes::Prefix;
 
-use crate::holder::HolderId;
+use crate::identity::HolderId;
 
-/// Pause after a batch that failed; doubled with each further failure.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause: a node that is back, or elected, is written to after so long.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Backoff after a failed batch; doubled with each further failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Longest backoff; bounds the delay after a failover.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// What a bucket that failed waits for; nothing if it did not.
+/// Retry state of a bucket; empty if its last batch succeeded.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     retry_at: Option<Instant>,
     failures: u32,
     /// Prefixes to be read again from their ranks and written.
     waiting: KeyedSet<(HolderId, Prefix)>,
-    /// Too many prefixes have waited: the whole bucket is to be written.
-    has_dropped: bool,
+    /// Too many prefixes have waited: the whole bucket is to be rewritten.
+    needs_rewrite: bool,
 }
 
 impl Outage {
-    /// A batch failed: the bucket is left alone for a while.
-    pub(super) fn failed(&mut self, now: Instant) {
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
+    /// Records a failed batch and starts the backoff.
+    pub(super) fn record_failure(&mut self, now: Instant) {
+        let pause = BACKOFF_MIN.saturating_mul(1 << self.failures.min(16)).min(BACKOFF_MAX);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(now + pause);
     }
 
-    /// Everything was written.
-    pub(super) fn ended(&mut self) {
+    /// Records a success.
+    pub(super) fn record_success(&mut self) {
         (self.retry_at, self.failures) = (None, 0);
     }
 
-    /// The whole bucket will be written, in a session of its own: nothing waits for that.
-    pub(super) fn restart(&mut self) {
+    /// Discards the waiting prefixes: the whole bucket is rewritten in a new session.
+    pub(super) fn reset(&mut self) {
         self.waiting = KeyedSet::default();
-        self.has_dropped = false;
+        self.needs_rewrite = false;
     }
 
-    /// Whether the bucket is to be left alone now.
+    /// Whether the backoff lasts.
     pub(super) fn is_paused(&self, now: Instant) -> bool {
         self.retry_at.is_some_and(|at| now < at)
     }
 
-    /// When it is tried again; none if it did not fail.
+    /// Time of the next attempt; none if the last batch succeeded.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Lets prefixes wait, unless more than `room` would; the bucket is written as a whole then.
-    pub(super) fn wait(&mut self, prefixes: impl IntoIterator<Item = (HolderId, Prefix)>, room: usize) -> Waits {
-        if self.has_dropped {
-            return Waits::ForWhole;
+    /// Buffers prefixes. If more than `room` wait, they are discarded and the bucket is rewritten.
+    pub(super) fn buffer(&mut self, prefixes: impl IntoIterator<Item = (HolderId, Prefix)>, room: usize) -> Buffered {
+        if self.needs_rewrite {
+            return Buffered::RewritePending;
         }
         for prefix in prefixes {
             self.waiting.insert(prefix);
             if self.waiting.len() > room {
-                self.give_up();
-                return Waits::Dropped;
+                self.discard();
+                return Buffered::Overflowed;
             }
         }
-        Waits::Kept
+        Buffered::Kept
     }
 
-    /// Gives up what waits: the bucket is written as a whole.
-    pub(super) fn give_up(&mut self) {
+    /// Discards the waiting prefixes; the bucket is rewritten when it is available.
+    pub(super) fn discard(&mut self) {
         self.waiting = KeyedSet::default();
-        self.has_dropped = true;
+        self.needs_rewrite = true;
     }
 
-    /// Whether the whole bucket is to be written.
-    pub(super) fn has_dropped(&self) -> bool {
-        self.has_dropped
+    /// Whether the whole bucket is to be rewritten.
+    pub(super) fn needs_rewrite(&self) -> bool {
+        self.needs_rewrite
     }
 
-    /// Prefixes that wait.
+    /// Number of waiting prefixes.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Takes what waits.
+    /// Takes the waiting prefixes.
     pub(super) fn take(&mut self) -> KeyedSet<(HolderId, Prefix)> {
         std::mem::take(&mut self.waiting)
     }
 }
 
-/// What became of prefixes that are to wait.
+/// Result of buffering prefixes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Waits {
+pub(super) enum Buffered {
     Kept,
-    /// There were too many: from now on the bucket waits to be written as a whole.
-    Dropped,
-    /// The bucket waits for that already.
-    ForWhole,
+    /// The limit was exceeded: the bucket is to be rewritten from now on.
+    Overflowed,
+    /// The bucket is to be rewritten already.
+    RewritePending,
 }
 
 #[cfg(test)]
@@ -109,30 +109,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_end_with_the_outage() {
+    fn the_backoff_doubles_up_to_its_limit_and_ends_with_a_success() {
         let now = Instant::now();
         let mut outage = Outage::default();
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            outage.failed(now);
+            outage.record_failure(now);
             pauses.push(outage.retry_at().expect("a time").duration_since(now).as_millis());
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000]);
-        assert!(outage.is_paused(now) && !outage.is_paused(now + LONGEST_PAUSE));
-        outage.ended();
+        assert!(outage.is_paused(now) && !outage.is_paused(now + BACKOFF_MAX));
+        outage.record_success();
         assert!(!outage.is_paused(now));
     }
 
     #[test]
-    fn more_than_may_wait_is_dropped_once_and_counted_as_the_whole_bucket() {
+    fn prefixes_beyond_the_limit_are_discarded_once_for_a_rewrite() {
         let mut outage = Outage::default();
         let prefix = |at| (HolderId(1), Prefix { first: LocalHash(1), hash: SequenceHash(at) });
-        assert_eq!(outage.wait((0..3).map(prefix), 3), Waits::Kept);
-        assert_eq!(outage.wait((0..3).map(prefix), 3), Waits::Kept, "the same ones");
-        assert_eq!(outage.wait((3..9).map(prefix), 3), Waits::Dropped);
-        assert_eq!(outage.wait((9..12).map(prefix), 3), Waits::ForWhole);
-        assert_eq!((outage.waiting(), outage.has_dropped()), (0, true));
-        outage.restart();
-        assert!(!outage.has_dropped());
+        assert_eq!(outage.buffer((0..3).map(prefix), 3), Buffered::Kept);
+        assert_eq!(outage.buffer((0..3).map(prefix), 3), Buffered::Kept, "the same prefixes");
+        assert_eq!(outage.buffer((3..9).map(prefix), 3), Buffered::Overflowed);
+        assert_eq!(outage.buffer((9..12).map(prefix), 3), Buffered::RewritePending);
+        assert_eq!((outage.waiting(), outage.needs_rewrite()), (0, true));
+        outage.reset();
+        assert!(!outage.needs_rewrite());
     }
 }

@@ -1,23 +1,23 @@
--- Which lives hold how much of a prompt, in one call.
--- KEYS: lives, sessions. ARGV: beginning of block keys, the keys' ends (8 bytes for each block of the prompt).
--- Answers {}, or { lives of the first block (8 bytes each), holder for each life or nil,
---   block numbers where entries change, entries from there on or nil, keys whose values are none of ours }.
--- A value that is none of ours counts as missing.
+-- Finds the depths of a prompt for all epochs, in one call.
+-- KEYS: epochs, sessions. ARGV: first part of the block keys, last parts of the keys (8 bytes for each block).
+-- Returns {}, or { epochs of the first block (8 bytes each), holder or nil for each epoch, block numbers where
+-- entries change, entries from there on or nil, keys with invalid values }.
+-- A value that no replica writes is invalid and counts as missing.
 local beginning, ends = ARGV[1], ARGV[2]
 local blocks = #ends / 8
 local seen, invalid = {}, {}
 local function note_invalid(key)
   if #invalid < 64 then invalid[#invalid + 1] = key end
 end
--- The answer of a command; false and a note if the key holds another type.
+-- The result of a command; false if the key has another type, which is recorded as invalid.
 local function read(command, key, ...)
-  local answer = redis.pcall(command, key, ...)
-  if type(answer) == 'table' and answer.err then
-    if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+  local result = redis.pcall(command, key, ...)
+  if type(result) == 'table' and result.err then
+    if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err, 0) end
     note_invalid(key)
     return false
   end
-  return answer
+  return result
 end
 local function entries(block)
   local found = seen[block]
@@ -33,13 +33,13 @@ local function entries(block)
   return found
 end
 
--- A prompt that no life holds ends here.
+-- No epoch holds the first block.
 if blocks == 0 or not entries(1) then
   if #invalid == 0 then return {} end
   return { '', {}, {}, {}, invalid }
 end
 
--- Steps that double, until nothing is held.
+-- Probes blocks in doubling steps until no epoch holds one.
 local probed, block = { 1 }, 1
 while block < blocks and entries(block) do
   block = math.min(block * 2, blocks)
@@ -47,7 +47,7 @@ while block < blocks and entries(block) do
   probed[#probed + 1] = block
 end
 
--- What is the same at two blocks is the same in between: a held prefix holds all shorter ones.
+-- Equal entries at two blocks are equal in between: a held prefix implies all shorter ones.
 local function between(low, high)
   if high - low < 2 or seen[low] == seen[high] then return end
   local middle = math.floor((low + high) / 2)
@@ -80,22 +80,22 @@ for i = 1, #sessions, 2 do
   is_valid[sessions[i]] = valid_until ~= nil and tonumber(valid_until) > now
 end
 
-local lives, holders = {}, {}
-for at = 1, #seen[1], 9 do lives[#lives + 1] = string.sub(seen[1], at, at + 7) end
-for start = 1, #lives, 4000 do
-  local known = read('HMGET', KEYS[1], unpack(lives, start, math.min(start + 3999, #lives))) or {}
-  for i = 1, math.min(4000, #lives - start + 1) do
-    -- Holder, session, whether all of it is written.
-    local life = known[i]
-    if life and #life ~= 17 then
+local epochs, holders = {}, {}
+for at = 1, #seen[1], 9 do epochs[#epochs + 1] = string.sub(seen[1], at, at + 7) end
+for start = 1, #epochs, 4000 do
+  local known = read('HMGET', KEYS[1], unpack(epochs, start, math.min(start + 3999, #epochs))) or {}
+  for i = 1, math.min(4000, #epochs - start + 1) do
+    -- Holder, session, whether the epoch is completely written.
+    local epoch = known[i]
+    if epoch and #epoch ~= 17 then
       note_invalid(KEYS[1])
-      life = false
+      epoch = false
     end
-    if life and string.byte(life, 17) == 1 and is_valid[string.sub(life, 9, 16)] then
-      holders[start + i - 1] = string.sub(life, 1, 8)
+    if epoch and string.byte(epoch, 17) == 1 and is_valid[string.sub(epoch, 9, 16)] then
+      holders[start + i - 1] = string.sub(epoch, 1, 8)
     else
       holders[start + i - 1] = false
     end
   end
 end
-return { table.concat(lives), holders, changes, from, invalid }
+return { table.concat(epochs), holders, changes, from, invalid }

@@ -1,13 +1,14 @@
--- The list of holders, without those of publishers that are not believed any more.
--- KEYS: alive, publishers, descriptions, states, version. ARGV: the version that the caller has.
--- Answers { removed, version, states }, with how many values were none of ours and removed, and publishers and
--- descriptions if the version is another; each as a flat list.
--- A table of another type is none of ours. Without one of them the others make no sense: publishers write all again.
+-- Returns the directory, without the ranks whose lease has expired.
+-- KEYS: alive, publishers, descriptions, states, version. ARGV: the caller's version.
+-- Returns { removed, version, states }, where `removed` counts invalid values, and also publishers and descriptions
+-- if the version differs from the caller's; each table as a flat list.
+-- A table of another type is invalid. The tables depend on each other, so all are removed; publishers write them
+-- again.
 local removed = 0
 for at, command in ipairs({ 'ZSCORE', 'HEXISTS', 'HEXISTS', 'HEXISTS', 'GET' }) do
-  local answer = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
-  if type(answer) == 'table' and answer.err then
-    if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+  local result = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
+  if type(result) == 'table' and result.err then
+    if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err, 0) end
     removed = removed + 1
   end
 end
@@ -16,18 +17,18 @@ if removed > 0 then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now), 'LIMIT', 0, 256)
-for _, holder in ipairs(gone) do
+local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now), 'LIMIT', 0, 256)
+for _, holder in ipairs(expired) do
   redis.call('ZREM', KEYS[1], holder)
   for key = 2, 4 do redis.call('HDEL', KEYS[key], holder) end
 end
-if #gone > 0 then redis.call('SET', KEYS[5], time[1] .. '.' .. time[2]) end
+if #expired > 0 then redis.call('SET', KEYS[5], time[1] .. '.' .. time[2]) end
 local version = redis.call('GET', KEYS[5]) or ''
--- Names of holders have 8 bytes, their publishers as well.
-local function without_invalid(key, is_ours)
+-- Holder ids and publisher ids have 8 bytes.
+local function remove_invalid(key, is_valid)
   local all, kept = redis.call('HGETALL', key), {}
   for i = 1, #all, 2 do
-    if #all[i] == 8 and is_ours(all[i + 1]) then
+    if #all[i] == 8 and is_valid(all[i + 1]) then
       kept[#kept + 1] = all[i]
       kept[#kept + 1] = all[i + 1]
     else
@@ -40,7 +41,7 @@ end
 local function is_any() return true end
 local function is_publisher(value) return #value == 8 end
 local function is_description(value) return #value >= 8 end
-local states = without_invalid(KEYS[4], is_any)
+local states = remove_invalid(KEYS[4], is_any)
 if version == ARGV[1] then return { removed, version, states } end
-local publishers, descriptions = without_invalid(KEYS[2], is_publisher), without_invalid(KEYS[3], is_description)
+local publishers, descriptions = remove_invalid(KEYS[2], is_publisher), remove_invalid(KEYS[3], is_description)
 return { removed, version, states, publishers, descriptions }

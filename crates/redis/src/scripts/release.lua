@@ -1,11 +1,12 @@
--- Takes holders off the list that this publisher publishes no longer.
+-- Removes ranks of this publisher from the directory.
 -- KEYS: alive, publishers, descriptions, states, version. ARGV: publisher, holders.
--- A table of another type is none of ours. Without one of them the others make no sense: publishers write all again.
+-- A table of another type is invalid. The tables depend on each other, so all are removed; publishers write them
+-- again.
 local removed = 0
 for at, command in ipairs({ 'ZSCORE', 'HEXISTS', 'HEXISTS', 'HEXISTS', 'GET' }) do
-  local answer = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
-  if type(answer) == 'table' and answer.err then
-    if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+  local result = at == 5 and redis.pcall(command, KEYS[at]) or at < 5 and redis.pcall(command, KEYS[at], '')
+  if type(result) == 'table' and result.err then
+    if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err, 0) end
     removed = removed + 1
   end
 end

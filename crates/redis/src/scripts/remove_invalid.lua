@@ -1,26 +1,26 @@
--- Removes what is none of ours, and all sessions if there was something: every publisher writes its part as a whole then.
--- KEYS: lives, sessions, keys of blocks or tables that a query found to be invalid. Answers how many values were removed.
+-- Removes invalid values, and all sessions if there was one: every publisher then rewrites its part.
+-- KEYS: epochs, sessions, keys that a query found to be invalid. Returns the number of values removed.
 local removed = 0
 local function remove(key)
   redis.call('DEL', key)
   removed = removed + 1
 end
-local function is_of_other_type(answer)
-  if type(answer) ~= 'table' or not answer.err then return false end
-  if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
+local function is_of_other_type(result)
+  if type(result) ~= 'table' or not result.err then return false end
+  if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err, 0) end
   return true
 end
-local function clean(key, is_ours)
+local function clean(key, is_valid)
   local all = redis.pcall('HGETALL', key)
   if is_of_other_type(all) then return remove(key) end
   for i = 1, #all, 2 do
-    if #all[i] ~= 8 or not is_ours(all[i + 1]) then
+    if #all[i] ~= 8 or not is_valid(all[i + 1]) then
       redis.call('HDEL', key, all[i])
       removed = removed + 1
     end
   end
 end
-clean(KEYS[1], function(life) return #life == 17 end)
+clean(KEYS[1], function(epoch) return #epoch == 17 end)
 clean(KEYS[2], function(session) return string.match(session, '^%d+ %d+$') end)
 for i = 3, #KEYS do
   if KEYS[i] ~= KEYS[1] and KEYS[i] ~= KEYS[2] then

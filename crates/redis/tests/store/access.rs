@@ -1,4 +1,4 @@
-//! Stores that do not let everybody in.
+//! Stores with access control and TLS.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,12 +10,12 @@ use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use crate::publishing::{path, rank, stored};
 use crate::support::{PATIENCE, Replica, options};
 
-/// What `docs/redis.md` says that a user needs.
+/// Rights of the store's user, as `docs/redis.md` lists them.
 const RIGHTS: &str = "~{fi:* +eval +evalsha +ping +get +set +del +pexpire +hget +hset +hsetnx +hmget +hdel +hexists \
                       +hgetall +zadd +zscore +zrem +zrangebyscore +time";
 
 #[test]
-fn a_user_with_few_rights_is_enough_and_a_wrong_password_is_said() {
+fn a_user_with_the_documented_rights_suffices_and_a_wrong_password_is_reported() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let rights = RIGHTS.split_whitespace();
@@ -30,7 +30,7 @@ fn a_user_with_few_rights_is_enough_and_a_wrong_password_is_said() {
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 10);
     a.unregister(rank(1));
-    b.wait_until("it is gone", &long, |depths| depths.is_empty());
+    b.wait_until("the rank is removed", &long, |depths| depths.is_empty());
 
     let wrong = Replica::start(options(&url("indexer:wrong@")));
     wait_for("a reason", PATIENCE, || {
@@ -47,7 +47,7 @@ fn openssl(directory: &Path, arguments: &str) {
 }
 
 #[test]
-fn an_encrypted_store_is_used_if_its_certificate_is_right() {
+fn an_encrypted_store_is_used_only_with_a_trusted_certificate() {
     let Some(redis) = redis_server() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path();
@@ -81,6 +81,6 @@ fn an_encrypted_store_is_used_if_its_certificate_is_right() {
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 10);
 
-    let doubting = Replica::start(crate::support::options(&url));
-    wait_for("a reason", PATIENCE, || doubting.store.report().last_error.contains("certificate").then_some(()));
+    let untrusting = Replica::start(crate::support::options(&url));
+    wait_for("a reason", PATIENCE, || untrusting.store.report().last_error.contains("certificate").then_some(()));
 }

@@ -1,4 +1,4 @@
-//! Clusters that lose a master: with and without replicas, with and without the demand for full coverage.
+//! Clusters that lose a master, with and without replicas, with and without required full coverage.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, re
 use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, cluster_url, device_depth, options};
 
-/// Prompts on all nodes of a cluster.
+/// Prompts that are spread over all nodes of a cluster.
 fn paths() -> Vec<Vec<LocalHash>> {
     (0..30).map(|start| path(start * 7_919, 8)).collect()
 }
 
-/// Two replicas on a cluster: the first one publishes a rank that holds all of these prompts, the second one finds it.
+/// Two replicas on a cluster: the first publishes a rank that holds all of these prompts, the second finds it.
 fn published(nodes: &[RedisNode], paths: &[Vec<LocalHash>]) -> [Replica; 2] {
     let options = StoreOptions { deadline: Duration::from_millis(1_000), ..options(&cluster_url(nodes)) };
     let replicas = [Replica::start(options.clone()), Replica::start(options)];
@@ -34,7 +34,7 @@ fn wait_for_state(node: &RedisNode, state: &str) {
 }
 
 #[test]
-fn a_cluster_that_is_down_for_want_of_a_master_is_unavailable_and_is_written_when_it_is_back() {
+fn a_cluster_without_a_master_is_unavailable_and_is_written_after_its_recovery() {
     let Some(redis) = redis_server() else { return };
     let mut nodes =
         redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: true });
@@ -44,7 +44,7 @@ fn a_cluster_that_is_down_for_want_of_a_master_is_unavailable_and_is_written_whe
     wait_for_state(&nodes[0], "fail");
     wait_for_state(&nodes[1], "fail");
     for path in &paths {
-        assert_eq!(b.find(path), None, "no key is answered for");
+        assert_eq!(b.find(path), None, "no key is served");
     }
     for replica in [&a, &b] {
         wait_for("the reason", PATIENCE, || {
@@ -59,14 +59,14 @@ fn a_cluster_that_is_down_for_want_of_a_master_is_unavailable_and_is_written_whe
     for path in &paths {
         b.wait_for_depth(path, rank(1), 5);
     }
-    wait_for("the reports say so", PATIENCE, || {
-        let is_fine = |replica: &Replica| replica.store.report().is_connected;
-        (is_fine(&a) && is_fine(&b)).then_some(())
+    wait_for("both replicas connected", PATIENCE, || {
+        let is_connected = |replica: &Replica| replica.store.report().is_connected;
+        (is_connected(&a) && is_connected(&b)).then_some(())
     });
 }
 
 #[test]
-fn a_failover_of_a_cluster_is_followed() {
+fn a_cluster_failover_is_followed() {
     let Some(redis) = redis_server() else { return };
     let mut nodes =
         redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 1, is_full_coverage_required: true });
@@ -83,7 +83,7 @@ fn a_failover_of_a_cluster_is_followed() {
     for replica in [&a, &b] {
         wait_for("all masters connected", PATIENCE, || replica.store.report().is_connected.then_some(()));
     }
-    // The old master comes back as a replica, and knows less.
+    // The old master returns as a replica with less data.
     nodes[2].restart();
     wait_for("a replica", PATIENCE, || nodes[2].command(&["ROLE"]).starts_with("slave").then_some(()));
     for path in &paths {
@@ -93,46 +93,46 @@ fn a_failover_of_a_cluster_is_followed() {
 }
 
 #[test]
-fn more_changes_than_wait_for_a_dead_master_leave_the_other_masters_alone() {
+fn changes_beyond_the_limit_of_a_dead_master_do_not_affect_the_other_masters() {
     let Some(redis) = redis_server() else { return };
     let mut nodes =
         redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: false });
     let paths = paths();
     let [a, b] = published(&nodes, &paths);
     nodes[2].kill();
-    let (mut living, mut dead) = (Vec::new(), Vec::new());
+    let (mut live, mut dead) = (Vec::new(), Vec::new());
     for path in &paths {
         match b.find(path) {
             Some(depths) => {
                 assert_eq!(device_depth(&depths, rank(1)), 8);
-                living.push(path);
+                live.push(path);
             }
             None => dead.push(path),
         }
     }
-    assert!(!living.is_empty() && !dead.is_empty());
-    // All of it belongs to one bucket of the dead master.
+    assert!(!live.is_empty() && !dead.is_empty());
+    // All changes belong to one bucket of the dead master.
     let more = [&dead[0][..1], &path(900_000_000, WAITING_CHANGES_MAX as u64 + 1_000)].concat();
     let before = a.store.report().published;
     a.apply(rank(1), &stored(&more, Tier::Device));
-    for &path in &living {
+    for &path in &live {
         a.apply(rank(1), &removed(path, 5));
     }
-    for &path in &living {
+    for &path in &live {
         b.wait_for_depth(path, rank(1), 5);
     }
-    // Two more confirmations of the living masters: the rank stays as it is there.
+    // During further confirmations of the live masters the rank keeps its epochs there.
     for round in 0..20 {
-        let path = living[round % living.len()];
-        let depth = 5 - u32::try_from(round / living.len().min(20)).expect("a small number");
+        let path = live[round % live.len()];
+        let depth = 5 - u32::try_from(round / live.len().min(20)).expect("a small number");
         a.apply(rank(1), &removed(path, depth as usize));
-        b.wait_until("it is found at any time", path, |depths| {
-            assert!(device_depth(depths, rank(1)) > 0, "round {round}: what a living master has is not begun again");
+        b.wait_until("the rank is found at any time", path, |depths| {
+            assert!(device_depth(depths, rank(1)) > 0, "round {round}: a live master restarted the rank");
             device_depth(depths, rank(1)) == depth
         });
     }
     let after = a.store.report().published;
-    assert!(after.overflows <= before.overflows + 1, "not written as a whole again and again: {after:?}");
+    assert!(after.overflows <= before.overflows + 1, "the bucket was rewritten repeatedly: {after:?}");
     nodes[2].restart();
     b.wait_for_depth(&more, rank(1), u32::try_from(more.len()).expect("a length"));
     for &path in &dead[1..] {
@@ -140,7 +140,7 @@ fn more_changes_than_wait_for_a_dead_master_leave_the_other_masters_alone() {
     }
 }
 
-/// Slots of our buckets on the first of three masters.
+/// Slots of the buckets on the first of three masters.
 fn slots_of_first(nodes: &[RedisNode]) -> Vec<String> {
     let slots = (0..64).map(|bucket| nodes[0].command(&["CLUSTER", "KEYSLOT", &format!("{{fi:{bucket}}}.lives")]));
     slots.filter(|slot| slot.parse::<usize>().expect("a slot") < 16_384 / 3).collect()
@@ -157,7 +157,7 @@ fn move_keys(slot: &str, from: &RedisNode, to: &RedisNode, max: &str) {
 }
 
 #[test]
-fn slots_that_move_are_followed() {
+fn migrating_slots_are_followed() {
     let Some(redis) = redis_server() else { return };
     let nodes = redis_cluster_with(&redis, ClusterSetup { masters: 3, replicas: 0, is_full_coverage_required: true });
     let paths = paths();
@@ -171,7 +171,7 @@ fn slots_that_move_are_followed() {
         assert_eq!(from.command(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id]), "OK");
         move_keys(slot, from, to, "5");
     }
-    // A part of the keys is at each place: what is written and asked now finds too little, or nothing.
+    // The keys are divided between the nodes: queries find too few blocks, or none.
     for path in &paths {
         a.apply(rank(1), &removed(path, 5));
     }
@@ -189,9 +189,9 @@ fn slots_that_move_are_followed() {
     for path in &paths {
         b.wait_for_depth(path, rank(1), 5);
     }
-    // Nothing that was removed meanwhile has come with the keys.
+    // The migration has not restored entries that were removed meanwhile.
     for path in &paths {
         assert_eq!(device_depth(&b.find(path).expect("an answer"), rank(1)), 5);
     }
-    assert!(from.command(&["KEYS", "*"]).lines().all(|key| key.starts_with("{fi:list}")), "all was moved");
+    assert!(from.command(&["KEYS", "*"]).lines().all(|key| key.starts_with("{fi:list}")), "all keys have moved");
 }

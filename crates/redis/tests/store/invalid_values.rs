@@ -1,4 +1,4 @@
-//! Keys of ours that hold what no replica writes: they count as missing, are removed, and their bucket is written again.
+//! Keys with values that no replica writes: they count as missing, are removed, and their bucket is rewritten.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
 use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
 
-/// Spoils one part of the store, as another program may that uses the same names.
+/// Corruptions of the store, as by another program that uses the same keys.
 const SPOILED: [(&str, &str); 7] = [
     ("blocks of another type", "for _, k in ipairs(blocks) do redis.call('DEL', k) redis.call('RPUSH', k, 'x') end"),
     ("blocks with torn entries", "for _, k in ipairs(blocks) do redis.call('APPEND', k, 'torn') end"),
     ("foreign text in blocks", "for _, k in ipairs(blocks) do redis.call('SET', k, 'another program') end"),
-    ("lives of another type", "redis.call('DEL', lives) redis.call('SET', lives, 'x')"),
-    ("torn lives", "for _, k in ipairs(redis.call('HKEYS', lives)) do redis.call('HSET', lives, k, 'x') end"),
+    ("epochs of another type", "redis.call('DEL', epochs) redis.call('SET', epochs, 'x')"),
+    ("torn epochs", "for _, k in ipairs(redis.call('HKEYS', epochs)) do redis.call('HSET', epochs, k, 'x') end"),
     ("sessions of another type", "redis.call('DEL', sessions) redis.call('RPUSH', sessions, 'x')"),
     ("torn sessions", "for _, k in ipairs(redis.call('HKEYS', sessions)) do redis.call('HSET', sessions, k, 'x') end"),
 ];
@@ -23,7 +23,7 @@ const SPOILED: [(&str, &str); 7] = [
 fn spoil(node: &RedisNode, how: &str) {
     let script = format!(
         "local blocks = redis.call('KEYS', '{{fi:0}}:*') \
-         local lives, sessions = '{{fi:0}}.lives', '{{fi:0}}.sessions' {how} return #blocks"
+         local epochs, sessions = '{{fi:0}}.lives', '{{fi:0}}.sessions' {how} return #blocks"
     );
     assert_eq!(node.command(&["EVAL", &script, "0"]), "20");
 }
@@ -33,13 +33,13 @@ fn invalid_values_removed(replicas: &[&Replica]) -> u64 {
 }
 
 #[test]
-fn a_query_that_meets_invalid_values_has_them_removed_and_written_again() {
+fn invalid_values_found_by_a_query_are_removed_and_rewritten() {
     let Some(redis) = redis_server() else { return };
     for (what, how) in SPOILED {
         let node = RedisNode::start(&redis, &[]);
         let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
         let long = path(1, 20);
-        // Two publishers have entries in the same blocks: both write them again.
+        // Two publishers have entries in the same blocks: both rewrite them.
         a.apply(rank(1), &stored(&long, Tier::Device));
         b.apply(rank(2), &stored(&long, Tier::Device));
         b.wait_for_depth(&long, rank(1), 20);
@@ -54,15 +54,15 @@ fn a_query_that_meets_invalid_values_has_them_removed_and_written_again() {
         b.wait_for_depth(&long, rank(1), 7);
         let before = invalid_values_removed(&[&a, &b]);
         b.wait_for_depth(&long, rank(2), 20);
-        assert_eq!(invalid_values_removed(&[&a, &b]), before, "{what}: nothing of it is left");
+        assert_eq!(invalid_values_removed(&[&a, &b]), before, "{what}: no invalid value is left");
     }
 }
 
 #[test]
-fn a_publisher_that_meets_invalid_values_removes_them_and_writes_its_bucket_again() {
+fn a_publisher_removes_invalid_values_and_rewrites_its_bucket() {
     let Some(redis) = redis_server() else { return };
-    // A publisher replaces lives and does not read them: queries find torn ones.
-    for (what, how) in SPOILED.into_iter().filter(|&(what, _)| what != "torn lives") {
+    // A publisher replaces epochs without reading them: only queries find torn ones.
+    for (what, how) in SPOILED.into_iter().filter(|&(what, _)| what != "torn epochs") {
         let node = RedisNode::start(&redis, &[]);
         let a = Replica::start(options(&single_url(&node)));
         let long = path(1, 20);
@@ -71,17 +71,17 @@ fn a_publisher_that_meets_invalid_values_removes_them_and_writes_its_bucket_agai
         spoil(&node, how);
         a.apply(rank(1), &removed(&long, 7));
         wait_for(what, PATIENCE, || (invalid_values_removed(&[&a]) > 0).then_some(()));
-        assert_eq!(a.store.report().published.invalid_values_read, 0, "{what}: no query has met it");
+        assert_eq!(a.store.report().published.invalid_values_read, 0, "{what}: no query has found it");
         assert!(a.store.report().published.rewrites > 0, "{what}");
         a.wait_for_depth(&long, rank(1), 7);
     }
 }
 
 #[test]
-fn invalid_values_in_the_list_of_holders_are_removed_and_written_again() {
+fn invalid_values_in_the_directory_are_removed_and_rewritten() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
-    // Nothing that is confirmed runs out meanwhile.
+    // Long enough that no confirmation expires meanwhile.
     let options = || StoreOptions { time_to_live: Duration::from_secs(3), ..options(&single_url(&node)) };
     let [a, b] = [Replica::start(options()), Replica::start(options())];
     let long = path(1, 20);
@@ -98,12 +98,12 @@ fn invalid_values_in_the_list_of_holders_are_removed_and_written_again() {
     for (round, command) in spoiled.iter().enumerate() {
         let before = invalid_values_removed(&[&a, &b]);
         assert_eq!(node.command(command), "1", "{command:?}");
-        wait_for("it is removed", PATIENCE, || (invalid_values_removed(&[&a, &b]) > before).then_some(()));
-        // A rank that is new is listed, and both go on.
+        wait_for("the value is removed", PATIENCE, || (invalid_values_removed(&[&a, &b]) > before).then_some(()));
+        // A new rank is listed, and both replicas continue.
         let new = rank(10 + round as u64);
         a.apply(new, &stored(&long[..5], Tier::Device));
         b.wait_for_depth(&long, new, 5);
-        wait_for("the list", PATIENCE, || {
+        wait_for("the directory", PATIENCE, || {
             let directory = b.store.directory();
             (directory.get(holder(new)).is_some() && directory.get(holder(rank(1))).is_some()).then_some(())
         });

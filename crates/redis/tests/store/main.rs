@@ -1,5 +1,5 @@
-//! Replicas on real Redis servers: what they find is what the ranks hold, and nothing wrong is found while something
-//! dies.
+//! Replicas on real Redis servers: queries find the prefixes that ranks hold, and never more while servers or replicas
+//! fail.
 
 mod access;
 mod clusters;

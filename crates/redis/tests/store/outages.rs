@@ -1,4 +1,4 @@
-//! What is answered while something is gone, and after it is back.
+//! Answers during an outage of a replica or a server, and after its recovery.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options, single_url};
 
 #[test]
-fn ranks_of_a_replica_that_was_killed_go_after_their_time() {
+fn ranks_of_a_killed_replica_expire_after_their_time_to_live() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -18,12 +18,14 @@ fn ranks_of_a_replica_that_was_killed_go_after_their_time() {
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 10);
     a.die();
-    b.wait_until("its rank is gone", &long, |depths| depths.is_empty());
-    wait_for("the list without it", PATIENCE, || b.store.directory().get(holder(rank(1))).is_none().then_some(()));
+    b.wait_until("the rank has expired", &long, |depths| depths.is_empty());
+    wait_for("the directory without the rank", PATIENCE, || {
+        b.store.directory().get(holder(rank(1))).is_none().then_some(())
+    });
 }
 
 #[test]
-fn a_store_that_comes_back_empty_is_filled_again() {
+fn a_store_that_restarts_empty_is_rewritten() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -31,7 +33,7 @@ fn a_store_that_comes_back_empty_is_filled_again() {
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 5_000);
     node.kill();
-    wait_for("it is noticed", PATIENCE, || b.find(&long).is_none().then_some(()));
+    wait_for("the outage is detected", PATIENCE, || b.find(&long).is_none().then_some(()));
     a.apply(rank(1), &removed(&long, 4_000));
     node.restart();
     b.wait_for_depth(&long, rank(1), 4_000);
@@ -39,7 +41,7 @@ fn a_store_that_comes_back_empty_is_filled_again() {
 }
 
 #[test]
-fn a_store_that_is_set_back_says_nothing_that_was_so_before() {
+fn a_store_restored_from_a_snapshot_returns_no_outdated_answers() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -51,16 +53,16 @@ fn a_store_that_is_set_back_says_nothing_that_was_so_before() {
     b.wait_for_depth(&long, rank(1), 10);
     node.kill();
     node.restart();
-    // What the file has is as it was when it was confirmed; the replica finds at once that it is not what it wrote.
+    // The snapshot has the state of its confirmation; the replica detects at once that later writes are missing.
     b.wait_for_depth(&long, rank(1), 10);
-    assert!(a.store.report().published.rewrites > 0, "it was written anew, and not taken for what it was");
+    assert!(a.store.report().published.rewrites > 0, "the replica rewrote the bucket");
     for _ in 0..100 {
         assert_eq!(device_depth(&b.find(&long).expect("an answer"), rank(1)), 10);
     }
 }
 
 #[test]
-fn an_old_copy_of_a_store_without_its_publisher_says_nothing() {
+fn a_restored_store_without_its_publisher_returns_empty_answers() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -69,7 +71,7 @@ fn an_old_copy_of_a_store_without_its_publisher_says_nothing() {
     b.wait_for_depth(&long, rank(1), 100);
     assert_eq!(node.command(&["SAVE"]), "OK");
     a.die();
-    b.wait_until("its rank is gone", &long, |depths| depths.is_empty());
+    b.wait_until("the rank has expired", &long, |depths| depths.is_empty());
     node.kill();
     node.restart();
     for _ in 0..100 {
@@ -79,7 +81,7 @@ fn an_old_copy_of_a_store_without_its_publisher_says_nothing() {
 }
 
 #[test]
-fn changes_during_an_outage_are_written_when_it_ends() {
+fn changes_during_an_outage_are_written_after_it() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -89,7 +91,7 @@ fn changes_during_an_outage_are_written_when_it_ends() {
     node.signal("STOP");
     a.apply(rank(1), &removed(&long, 20));
     a.apply(rank(1), &stored(&more, Tier::Device));
-    wait_for("it is noticed", PATIENCE, || (!a.store.report().is_connected).then_some(()));
+    wait_for("the outage is detected", PATIENCE, || (!a.store.report().is_connected).then_some(()));
     a.apply(rank(1), &removed(&more, 10));
     node.signal("CONT");
     b.wait_for_depth(&long, rank(1), 20);
@@ -97,7 +99,7 @@ fn changes_during_an_outage_are_written_when_it_ends() {
 }
 
 #[test]
-fn more_changes_than_may_wait_write_the_rank_anew() {
+fn changes_beyond_the_limit_cause_a_rewrite_of_the_rank() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -105,19 +107,19 @@ fn more_changes_than_may_wait_write_the_rank_anew() {
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 10);
     node.kill();
-    wait_for("it is noticed", PATIENCE, || (!a.store.report().is_connected).then_some(()));
+    wait_for("the outage is detected", PATIENCE, || (!a.store.report().is_connected).then_some(()));
     a.apply(rank(1), &stored(&many, Tier::Device));
     a.apply(rank(1), &removed(&many, 1_000));
     a.apply(rank(1), &removed(&long, 4));
-    wait_for("it is counted", PATIENCE, || (a.store.report().published.overflows > 0).then_some(()));
-    assert_eq!(a.store.report().published.waiting_changes, 0, "nothing piles up");
+    wait_for("the overflow is counted", PATIENCE, || (a.store.report().published.overflows > 0).then_some(()));
+    assert_eq!(a.store.report().published.waiting_changes, 0, "no change waits");
     node.restart();
     b.wait_for_depth(&long, rank(1), 4);
     b.wait_for_depth(&many, rank(1), 1_000);
 }
 
 #[test]
-fn a_replica_that_stood_still_does_not_write_into_the_life_of_another() {
+fn a_suspended_replica_does_not_write_into_the_epoch_of_another() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -126,17 +128,17 @@ fn a_replica_that_stood_still_does_not_write_into_the_life_of_another() {
     a.wait_for_depth(&long, rank(1), 100);
     b.apply(rank(1), &stored(&long, Tier::Device));
     let publisher = |replica: &Replica| replica.store.directory().get(holder(rank(1))).map(|listed| listed.publisher);
-    wait_for("the list", PATIENCE, || (publisher(&b) == Some(a.store.publisher())).then_some(()));
+    wait_for("the directory", PATIENCE, || (publisher(&b) == Some(a.store.publisher())).then_some(()));
 
-    let standing = a.stand_still();
-    // It has much to write when it goes on.
+    let suspended = a.suspend();
+    // The replica has many changes to write when it resumes.
     a.apply(rank(1), &removed(&long, 90));
-    wait_for("the other one publishes", PATIENCE, || (publisher(&b) == Some(b.store.publisher())).then_some(()));
+    wait_for("the other replica publishes", PATIENCE, || (publisher(&b) == Some(b.store.publisher())).then_some(()));
     b.apply(rank(1), &BlockEvent::Cleared);
     b.apply(rank(1), &stored(&long[..3], Tier::Device));
     b.wait_for_depth(&long, rank(1), 3);
-    drop(standing);
-    wait_for("it learns that it is not its turn", PATIENCE, || {
+    drop(suspended);
+    wait_for("the resumed replica loses its lease", PATIENCE, || {
         assert_eq!(device_depth(&b.find(&long).expect("an answer"), rank(1)), 3);
         (a.store.report().published.published_ranks == 0).then_some(())
     });
@@ -144,10 +146,10 @@ fn a_replica_that_stood_still_does_not_write_into_the_life_of_another() {
 }
 
 #[test]
-fn a_node_of_a_cluster_takes_only_its_part_along() {
+fn a_dead_node_of_a_cluster_affects_only_its_own_keys() {
     let Some(redis) = redis_server() else { return };
     let mut nodes = redis_cluster(&redis, 3);
-    // Prefixes are on different nodes: those of the dead one cannot be asked for.
+    // Prefixes are on different nodes: those on the dead node cannot be queried.
     let options = StoreOptions { deadline: Duration::from_millis(1_000), ..options(&cluster_url(&nodes)) };
     let [a, b] = [Replica::start(options.clone()), Replica::start(options)];
     let paths: Vec<_> = (0..30).map(|start| path(start * 7_919, 8)).collect();
@@ -158,8 +160,8 @@ fn a_node_of_a_cluster_takes_only_its_part_along() {
         b.wait_for_depth(path, rank(1), 8);
     }
     nodes[2].kill();
-    // A query that a busy processor makes late is not answered either.
-    wait_for("answers of the others alone", PATIENCE, || {
+    // A query that times out on a busy processor has no answer either.
+    wait_for("answers of the other nodes only", PATIENCE, || {
         let found: Vec<_> = paths.iter().map(|path| b.find(path)).collect();
         assert!(found.iter().flatten().all(|depths| device_depth(depths, rank(1)) <= 8));
         (found.iter().any(Option::is_some) && found.iter().any(Option::is_none)).then_some(())
@@ -182,11 +184,11 @@ fn a_failover_that_loses_writes_is_repaired() {
     let long = path(1, 100);
     a.apply(rank(1), &stored(&long, Tier::Device));
     b.wait_for_depth(&long, rank(1), 100);
-    wait_for("the replica has it", PATIENCE, || {
+    wait_for("the replica has the data", PATIENCE, || {
         let info = nodes.replica.command(&["INFO", "keyspace"]);
         info.contains("keys=1").then_some(())
     });
-    // The replica hears no more, and the master goes on for a while.
+    // The replica stops replicating, and the master accepts further writes.
     nodes.replica.signal("STOP");
     assert_eq!(nodes.master.command(&["CLIENT", "KILL", "TYPE", "replica"]), "1");
     a.apply(rank(1), &removed(&long, 10));
@@ -195,5 +197,5 @@ fn a_failover_that_loses_writes_is_repaired() {
     nodes.replica.signal("CONT");
     wait_for("a new master", PATIENCE, || nodes.replica.command(&["ROLE"]).starts_with("master").then_some(()));
     b.wait_for_depth(&long, rank(1), 10);
-    assert!(a.store.report().published.rewrites > 0, "the new master was not what the old one had been");
+    assert!(a.store.report().published.rewrites > 0, "the new master lacked writes of the old one");
 }

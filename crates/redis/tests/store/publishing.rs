@@ -1,4 +1,4 @@
-//! What replicas see of each other's ranks.
+//! Visibility of one replica's ranks at the other replicas.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) fn removed(path: &[LocalHash], from: usize) -> BlockEvent {
 }
 
 #[test]
-fn what_one_replica_is_told_the_other_one_finds() {
+fn every_replica_finds_the_ranks_of_all_replicas() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let [a, b] = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
@@ -44,14 +44,14 @@ fn what_one_replica_is_told_the_other_one_finds() {
         let depths = replica.wait_until("both ranks", &long, |depths| depths.len() == 2);
         assert_eq!(depths[&holder(rank(1))].0, [30; 4]);
         assert_eq!(depths[&holder(rank(2))].0, [10, 20, 20, 20]);
-        assert_eq!(replica.find(&other), Some(Default::default()), "nobody has it");
-        let directory = wait_for("a list of both", PATIENCE, || {
+        assert_eq!(replica.find(&other), Some(Default::default()), "no rank holds it");
+        let directory = wait_for("a directory of both", PATIENCE, || {
             Some(replica.store.directory()).filter(|directory| directory.iter().count() == 2)
         });
         let listed = directory.get(holder(rank(1))).expect("it is listed");
         assert_eq!((listed.publisher, &*listed.state), (a.store.publisher(), &b"fine"[..]));
     }
-    // Holes and comebacks in the middle.
+    // A block in the middle is removed and stored again.
     let middle: Vec<SequenceHash> = sequence_hashes(&long).skip(5).take(1).collect();
     a.apply(rank(1), &BlockEvent::Removed { tier: Tier::Device, blocks: middle, copies: RemovedCopies::All });
     b.wait_for_depth(&long, rank(1), 5);
@@ -64,11 +64,11 @@ fn what_one_replica_is_told_the_other_one_finds() {
 }
 
 #[test]
-fn a_rank_that_is_unregistered_goes_and_leaves_nothing_behind() {
+fn an_unregistered_rank_leaves_no_entries() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
-    // Written again every second, and with it goes what is dead.
-    let options = || StoreOptions { keep: Duration::from_secs(3), ..options(&single_url(&node)) };
+    // Entries are written again every second, which removes dead ones.
+    let options = || StoreOptions { retention: Duration::from_secs(3), ..options(&single_url(&node)) };
     let [a, b] = [Replica::start(options()), Replica::start(options())];
     let (long, short) = (path(1, 3_000), path(1, 5));
     a.apply(rank(1), &stored(&long, Tier::Device));
@@ -76,44 +76,48 @@ fn a_rank_that_is_unregistered_goes_and_leaves_nothing_behind() {
     a.wait_for_depth(&long, rank(1), 3_000);
     a.wait_for_depth(&long, rank(2), 5);
     a.unregister(rank(1));
-    b.wait_until("it is gone", &long, |depths| !depths.contains_key(&holder(rank(1))));
-    wait_for("the list without it", PATIENCE, || b.store.directory().get(holder(rank(1))).is_none().then_some(()));
-    wait_for("nothing but the other's blocks", PATIENCE, || {
+    b.wait_until("the rank is removed", &long, |depths| !depths.contains_key(&holder(rank(1))));
+    wait_for("the directory without the rank", PATIENCE, || {
+        b.store.directory().get(holder(rank(1))).is_none().then_some(())
+    });
+    wait_for("only the other rank's blocks", PATIENCE, || {
         (node.command(&["KEYS", "{fi:0}:*"]).lines().count() == 5).then_some(())
     });
     wait_for("one entry in each", PATIENCE, || {
         let sizes = node.command(&["EVAL", "local n = 0 for _, k in ipairs(redis.call('KEYS', '{fi:0}:*')) do n = n + redis.call('STRLEN', k) end return n", "0"]);
         (sizes == "45").then_some(())
     });
-    assert_eq!(device_depth(&b.find(&short).expect("an answer"), rank(2)), 5, "what is used is kept");
+    assert_eq!(device_depth(&b.find(&short).expect("an answer"), rank(2)), 5, "the blocks in use are kept");
 }
 
 #[test]
-fn one_of_several_listeners_publishes_and_another_takes_over() {
+fn one_of_several_replicas_publishes_a_rank_and_another_takes_over() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
     let (long, longer) = (path(1, 10), path(1, 12));
-    let tell = |replica: &Replica, path| replica.apply(rank(1), &stored(path, Tier::Device));
+    let store = |replica: &Replica, path| replica.apply(rank(1), &stored(path, Tier::Device));
     let first = Replica::start(options(&single_url(&node)));
-    tell(&first, &long);
+    store(&first, &long);
     first.wait_for_depth(&longer, rank(1), 10);
     let others = [(); 2].map(|()| Replica::start(options(&single_url(&node))));
-    others.iter().for_each(|other| tell(other, &long));
+    others.iter().for_each(|other| store(other, &long));
     let publisher = |replica: &Replica| replica.store.directory().get(holder(rank(1))).map(|listed| listed.publisher);
     for other in &others {
-        wait_for("the list", PATIENCE, || publisher(other).filter(|&publisher| publisher == first.store.publisher()));
-        assert_eq!(other.store.report().published.published_ranks, 0, "one is enough");
+        wait_for("the directory", PATIENCE, || {
+            publisher(other).filter(|&publisher| publisher == first.store.publisher())
+        });
+        assert_eq!(other.store.report().published.published_ranks, 0, "another replica has the lease");
     }
     let gone = first.store.publisher();
     first.stop();
     let next = wait_for("another publisher", PATIENCE, || publisher(&others[0]).filter(|&publisher| publisher != gone));
-    others.iter().for_each(|other| tell(other, &longer));
+    others.iter().for_each(|other| store(other, &longer));
     others.iter().for_each(|other| other.wait_for_depth(&longer, rank(1), 12));
-    // Killed, it takes its time to live until the next one may.
+    // After a kill the lease expires before the next replica acquires it.
     let (dying, last): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| other.store.publisher() == next);
     dying.into_iter().for_each(Replica::die);
     let [last] = <[Replica; 1]>::try_from(last).unwrap_or_else(|_| panic!("one is left"));
-    wait_for("the last one publishes", PATIENCE, || publisher(&last).filter(|&of| of == last.store.publisher()));
+    wait_for("the last replica publishes", PATIENCE, || publisher(&last).filter(|&of| of == last.store.publisher()));
     last.apply(rank(1), &removed(&longer, 7));
     last.wait_for_depth(&longer, rank(1), 7);
 }
@@ -130,23 +134,23 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     let group = SecondaryGroup { id: GroupId(1), window: AttentionWindow::LastBlocks(2) };
     let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
-    b.wait_until("it is withheld", &long, |depths| depths.is_empty());
+    b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
     shared.clear();
     shared.apply(&RankEvent::Indexed(stored(&long[..3], Tier::Device)));
     b.wait_for_depth(&long, rank(1), 3);
 }
 
 #[test]
-fn fleets_with_other_namespaces_and_scopes_do_not_meet() {
+fn fleets_with_different_namespaces_are_separate() {
     let Some(redis) = redis_server() else { return };
     let node = RedisNode::start(&redis, &[]);
-    let here = Replica::start(options(&single_url(&node)));
-    let there =
+    let first = Replica::start(options(&single_url(&node)));
+    let second =
         Replica::start(StoreOptions { namespace: "other".parse().expect("a name"), ..options(&single_url(&node)) });
     let long = path(1, 10);
-    here.apply(rank(1), &stored(&long, Tier::Device));
-    there.apply(rank(2), &stored(&long, Tier::Device));
+    first.apply(rank(1), &stored(&long, Tier::Device));
+    second.apply(rank(2), &stored(&long, Tier::Device));
     let only = |of| move |depths: &crate::support::Depths| depths.keys().eq([&holder(of)]);
-    here.wait_until("its own", &long, only(rank(1)));
-    there.wait_until("its own", &long, only(rank(2)));
+    first.wait_until("its own rank alone", &long, only(rank(1)));
+    second.wait_until("its own rank alone", &long, only(rank(2)));
 }

@@ -1,4 +1,4 @@
-//! A fleet that is told by several replicas, and what each of them finds in the store.
+//! Replicas of a fleet, and the depths that each of them finds in the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, Tier, WorkerRank};
-use flash_indexer_redis::{Holder, HolderId, LocalRank, RankMaker, Ranks, Scope, SharedRank, Store, StoreOptions};
+use flash_indexer_redis::{
+    Holder, HolderId, LocalRank, PublisherWaker, RankPrefixes, RankRegistry, Scope, Store, StoreOptions,
+};
 use flash_indexer_test_support::{RedisNode, wait_for};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
@@ -18,9 +20,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) type Depths = BTreeMap<HolderId, PerTier<u32>>;
 
 #[derive(Default)]
-struct Told(Mutex<BTreeMap<WorkerRank, LocalRank>>);
+struct Registry(Mutex<BTreeMap<WorkerRank, LocalRank>>);
 
-impl Ranks for Told {
+impl RankRegistry for Registry {
     fn ranks(&self) -> Vec<LocalRank> {
         self.0.lock().values().cloned().collect()
     }
@@ -29,8 +31,8 @@ impl Ranks for Told {
 /// A replica that listens to some ranks.
 pub(crate) struct Replica {
     pub(crate) store: Store,
-    maker: RankMaker,
-    told: Arc<Told>,
+    waker: PublisherWaker,
+    registry: Arc<Registry>,
     runtime: Runtime,
 }
 
@@ -63,41 +65,41 @@ impl Replica {
     pub(crate) fn start(options: StoreOptions) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let (maker, told) = (RankMaker::default(), Arc::new(Told::default()));
-        let store = Store::start(options, &maker, Arc::clone(&told) as Arc<dyn Ranks>, runtime.handle());
-        Self { store: store.expect("a store"), maker, told, runtime }
+        let (waker, registry) = (PublisherWaker::default(), Arc::new(Registry::default()));
+        let store = Store::start(options, &waker, Arc::clone(&registry) as Arc<dyn RankRegistry>, runtime.handle());
+        Self { store: store.expect("a store"), waker, registry, runtime }
     }
 
     /// Listens to a rank.
-    pub(crate) fn register(&self, rank: WorkerRank) -> Arc<SharedRank> {
-        let shared = self.maker.rank();
+    pub(crate) fn register(&self, rank: WorkerRank) -> Arc<RankPrefixes> {
+        let shared = self.waker.new_rank();
         let holder = Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() };
-        self.told.0.lock().insert(rank, LocalRank { holder, state: b"fine".to_vec(), rank: Arc::clone(&shared) });
+        self.registry.0.lock().insert(rank, LocalRank { holder, state: b"fine".to_vec(), rank: Arc::clone(&shared) });
         shared
     }
 
     pub(crate) fn unregister(&self, rank: WorkerRank) {
-        self.told.0.lock().remove(&rank);
+        self.registry.0.lock().remove(&rank);
     }
 
     pub(crate) fn apply(&self, rank: WorkerRank, event: &BlockEvent) {
-        let shared = self.told.0.lock().get(&rank).map(|own| Arc::clone(&own.rank));
+        let shared = self.registry.0.lock().get(&rank).map(|own| Arc::clone(&own.rank));
         let shared = shared.unwrap_or_else(|| self.register(rank));
         shared.apply(&RankEvent::Indexed(event.clone()));
     }
 
-    /// What the store says; nothing if it cannot be asked.
+    /// Depths of a query; none if the store does not respond.
     pub(crate) fn find(&self, query: &[LocalHash]) -> Option<Depths> {
         let found = self.runtime.block_on(self.store.find(scope(), query)).ok()?;
         Some(found.into_iter().map(|found| (found.holder, found.blocks)).collect())
     }
 
-    /// Waits until the store says this of a query.
+    /// Waits until the depths of a query meet a condition.
     pub(crate) fn wait_until(&self, what: &str, query: &[LocalHash], condition: impl Fn(&Depths) -> bool) -> Depths {
         wait_for(what, PATIENCE, || self.find(query).filter(&condition))
     }
 
-    /// Waits until one holder has so many blocks in device memory.
+    /// Waits until one rank has `depth` blocks in device memory.
     pub(crate) fn wait_for_depth(&self, query: &[LocalHash], rank: WorkerRank, depth: u32) {
         let what = format!("depth {depth} of {rank:?}");
         self.wait_until(&what, query, |depths| device_depth(depths, rank) == depth);
@@ -107,18 +109,18 @@ impl Replica {
         self.runtime.block_on(self.store.stop());
     }
 
-    /// Does nothing by itself, as a process that is stopped, until what is returned is dropped.
-    pub(crate) fn stand_still(&self) -> Sender<()> {
-        let (go_on, gone) = channel::<()>();
+    /// Suspends the replica's tasks, as SIGSTOP does, until the returned sender is dropped.
+    pub(crate) fn suspend(&self) -> Sender<()> {
+        let (resume, resumed) = channel::<()>();
         // The only thread of the runtime waits here.
         self.runtime.spawn(async move {
-            // That the other end is dropped is what is waited for.
-            let _ = gone.recv();
+            // Returns when the sender is dropped.
+            let _ = resumed.recv();
         });
-        go_on
+        resume
     }
 
-    /// Ends as a process does that is killed: nothing is told to anybody.
+    /// Ends without releasing the leases, as a killed process does.
     pub(crate) fn die(self) {
         self.runtime.shutdown_background();
     }

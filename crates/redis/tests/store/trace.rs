@@ -1,4 +1,4 @@
-//! A production trace served by a fleet that two replicas share between them: both find what one index knows.
+//! A production trace on a fleet whose ranks are divided between two replicas: both answer as a single index does.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ fn expected(index: &dyn SharedIndex, step: &FleetStep) -> Depths {
     index.find(&step.query).ranks.into_iter().map(|found| (holder(found.rank), found.blocks)).collect()
 }
 
-/// Plays the whole trace. After each step, when everything is published, both replicas are asked every query of it.
+/// Plays the whole trace. After each step, both replicas must answer every query of the step as the index does.
 fn play(url: &str) {
     let data = testdata();
     let trace = MooncakeTrace::open(&data.join("mooncake/conversation_trace.jsonl")).expect("a trace");
-    // Small caches, so that blocks go as often as they come.
+    // Small caches, so that blocks are evicted as often as stored.
     let options_of_fleet =
         FleetOptions { workers: 16, blocks: 2_048, blocks_per_hash_id: 1, ..FleetOptions::default() };
     let mut fleet = Fleet::new(options_of_fleet);
     let index = RunIndex::default();
-    // Nothing that is confirmed may run out while a busy machine looks elsewhere.
+    // Long enough that no confirmation expires on a busy machine.
     let options = || flash_indexer_redis::StoreOptions { time_to_live: Duration::from_secs(60), ..options(url) };
     let replicas = [Replica::start(options()), Replica::start(options())];
     let listens = |rank: WorkerRank| &replicas[(rank.worker.0 % 2) as usize];
@@ -48,16 +48,16 @@ fn play(url: &str) {
             }
             found += expected.len();
         }
-        // Now that all is published, it stays so.
+        // The answers stay equal once everything is published.
         for step in steps {
             let expected = expected(&index, step);
             assert_eq!(replicas[0].find(&step.query).as_ref(), Some(&expected));
         }
     }
-    assert!(found > steps.len(), "something was found");
+    assert!(found > steps.len(), "some blocks were found");
     for replica in replicas {
         let published = replica.store.report().published;
-        assert!(published.rewrites <= published.failed_batches, "nothing was lost: {published:?}");
+        assert!(published.rewrites <= published.failed_batches, "no write was lost: {published:?}");
         replica.stop();
     }
 }
@@ -75,6 +75,6 @@ fn two_replicas_on_a_cluster_answer_as_one_index() {
     let nodes = redis_cluster(&redis, 3);
     play(&cluster_url(&nodes));
     for node in &nodes {
-        assert_ne!(node.command(&["DBSIZE"]), "0", "every node has a part");
+        assert_ne!(node.command(&["DBSIZE"]), "0", "every node has keys");
     }
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
-use flash_indexer_redis::{RankMaker, StoreOptions};
+use flash_indexer_redis::{PublisherWaker, StoreOptions};
 use parking_lot::Mutex;
 
 use self::bound_pods::Pods;
@@ -152,7 +152,7 @@ pub struct Indexer {
     tombstones: Tombstones,
     owners: Owners,
     /// Makes what is shared of ranks; none if nothing is.
-    rank_maker: Option<RankMaker>,
+    rank_maker: Option<PublisherWaker>,
     shared_store: Option<SharedStore>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
@@ -178,7 +178,7 @@ impl Indexer {
         flash_indexer_types::use_random_hash_key();
         let models: Arc<Models> = Arc::default();
         let metrics = Arc::new(Metrics::new(options.metric_names));
-        let rank_maker = options.store.as_ref().map(|_| RankMaker::default());
+        let rank_maker = options.store.as_ref().map(|_| PublisherWaker::default());
         let shared_store = options.store.clone().zip(rank_maker.as_ref());
         let shared_store =
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;

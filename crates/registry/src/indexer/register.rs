@@ -37,7 +37,7 @@ impl Indexer {
     /// When the endpoint is none, or contradicts what is registered.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
         self.give_way(&registration);
-        self.register_from(registration, Start::AtOnce, Owner::Manual)
+        self.register_from(registration, Start::Immediate, Owner::Manual)
     }
 
     /// Listens to a rank that the operator named on the command line. Only there is an `ipc://` endpoint accepted
@@ -61,7 +61,7 @@ impl Indexer {
     ///
     /// As [`Indexer::register`].
     pub fn register_for(&self, owner: Owner, registration: Registration) -> Result<Registered, RegistrationError> {
-        self.register_from(registration, Start::AtOnce, owner)
+        self.register_from(registration, Start::Immediate, owner)
     }
 
     pub(super) fn register_from(
@@ -203,7 +203,7 @@ impl Indexer {
         if listener.options.is_bound() {
             self.decoders.deliver(&listener, Delivery::Follow);
         }
-        if is_from_dump && start == Start::AtOnce {
+        if is_from_dump && start == Start::Immediate {
             self.release_held(&listener, dp_rank, Some(Position::UNKNOWN), pending);
         }
         model.update_lora_name();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier, WorkerId, WorkerRank};
-use flash_indexer_wire::{Age, CONTENTS_MAX};
+use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX};
 
 use super::cleanup::PendingWork;
 use super::handover::listener;
@@ -81,7 +81,7 @@ impl Restored {
         salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
         if let Some(age) = age {
             let contents = contents.get_or_insert_default();
-            let room = CONTENTS_MAX.saturating_sub(contents.len());
+            let room = RECENT_BLOCKS_MAX.saturating_sub(contents.len());
             contents.extend(remembered(parent, blocks, age).take(room));
             self.refused += blocks.len().saturating_sub(room) as u64;
         }

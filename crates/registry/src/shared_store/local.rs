@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flash_indexer_core::{SharedIndex, WorkerRank};
-use flash_indexer_redis::{Holder, HolderId, LocalRank, Ranks, Scope};
+use flash_indexer_redis::{Holder, HolderId, LocalRank, RankRegistry, Scope};
 use rustc_hash::FxHashMap;
 
 use super::{Description, Models, RankStatus};
@@ -16,7 +16,7 @@ pub(super) struct LocalRanks {
     pub(super) models: Arc<Models>,
 }
 
-impl Ranks for LocalRanks {
+impl RankRegistry for LocalRanks {
     fn ranks(&self) -> Vec<LocalRank> {
         let models: Vec<Arc<Model>> = self.models.read().values().cloned().collect();
         models.iter().flat_map(|model| of_model(model)).collect()
@@ -74,7 +74,7 @@ mod tests {
     use flash_indexer_core::{
         Applied, Block, BlockEvent, DpRank, HeldBlock, LocalHash, MatchScores, RankSize, Tier, WorkerId,
     };
-    use flash_indexer_redis::RankMaker;
+    use flash_indexer_redis::PublisherWaker;
     use parking_lot::RwLock;
 
     use super::*;
@@ -134,7 +134,7 @@ mod tests {
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(Box::new(counting)),
             decoders: std::sync::Weak::new(),
-            shared: Some(PublishedRanks::new(RankMaker::default())),
+            shared: Some(PublishedRanks::new(PublisherWaker::default())),
             instances: RwLock::default(),
             windows: Windows::default(),
             counts: ModelCounts::default(),

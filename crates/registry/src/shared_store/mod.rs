@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use flash_indexer_core::{LocalHash, PerTier};
-use flash_indexer_redis::{FindError, HolderId, RankMaker, Store, StoreOptions, StoreReport};
+use flash_indexer_redis::{FindError, HolderId, PublisherWaker, Store, StoreOptions, StoreReport};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ impl SharedStore {
     /// Connects in the background. Needs a runtime.
     pub(crate) fn start(
         options: StoreOptions,
-        maker: &RankMaker,
+        maker: &PublisherWaker,
         models: &Arc<Models>,
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<Self> {

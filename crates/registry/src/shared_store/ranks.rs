@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{WorkerId, WorkerRank};
-use flash_indexer_redis::{RankMaker, SharedRank};
+use flash_indexer_redis::{PublisherWaker, RankPrefixes};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 /// Each rank that was told something, or was looked at. Fed by the model's writer with what the index is fed with.
 pub(crate) struct PublishedRanks {
-    maker: RankMaker,
-    ranks: RwLock<FxHashMap<WorkerRank, Arc<SharedRank>>>,
+    maker: PublisherWaker,
+    ranks: RwLock<FxHashMap<WorkerRank, Arc<RankPrefixes>>>,
 }
 
 impl PublishedRanks {
-    pub(crate) fn new(maker: RankMaker) -> Self {
+    pub(crate) fn new(maker: PublisherWaker) -> Self {
         Self { maker, ranks: RwLock::default() }
     }
 
-    pub(crate) fn of(&self, rank: WorkerRank) -> Arc<SharedRank> {
+    pub(crate) fn of(&self, rank: WorkerRank) -> Arc<RankPrefixes> {
         if let Some(known) = self.ranks.read().get(&rank) {
             return Arc::clone(known);
         }
-        Arc::clone(self.ranks.write().entry(rank).or_insert_with(|| self.maker.rank()))
+        Arc::clone(self.ranks.write().entry(rank).or_insert_with(|| self.maker.new_rank()))
     }
 
     pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) {

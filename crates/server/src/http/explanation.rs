@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::groups::AttentionWindow;
 use flash_indexer_core::{DpRank, Tier};
-use flash_indexer_wire::Forgotten;
+use flash_indexer_wire::ClearReason;
 use serde::Serialize;
 
 use flash_indexer_explain::{
@@ -315,15 +315,15 @@ fn shown_clear(cause: ClearCause, ago: Duration) -> String {
     let ago = shown_time(ago);
     match cause {
         ClearCause::Engine => format!("the engine cleared its cache {ago} ago"),
-        ClearCause::Stream(Forgotten::Restarted) => {
+        ClearCause::Stream(ClearReason::Restarted) => {
             format!("it was forgotten {ago} ago, when the engine started again")
         }
-        ClearCause::Stream(Forgotten::LifeUnknown) => {
+        ClearCause::Stream(ClearReason::EpochUnknown) => {
             format!(
                 "it was forgotten {ago} ago, when the connection was made again: the engine may have restarted meanwhile"
             )
         }
-        ClearCause::Stream(Forgotten::TooMuchLost) => {
+        ClearCause::Stream(ClearReason::TooMuchLost) => {
             format!("it was forgotten {ago} ago, when too many messages of the engine were lost")
         }
         ClearCause::Service => {

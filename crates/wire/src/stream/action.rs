@@ -1,134 +1,134 @@
-//! What a stream wants done, and what it can be believed.
+//! Outputs of a stream: actions, trust, and events for counters.
 
 use crate::cursor::Cursor;
 
-/// Something for whoever feeds the stream to do, in order.
+/// Instruction of a stream to its caller, to be executed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<P> {
     /// Apply this message.
     Apply {
-        /// Its number.
+        /// The message's sequence number.
         sequence: u64,
-        /// Its batch.
+        /// The message's batch.
         payload: P,
     },
-    /// Open a fresh replay socket, close any other of the stream, and ask for everything from a number on.
-    Ask {
-        /// Names the request: answers are brought back with it.
+    /// Open a new replay socket, close any other replay socket of the stream, and request all messages from a
+    /// sequence number on.
+    RequestReplay {
+        /// Identifies the request. Replies are passed back with it.
         attempt: u32,
-        /// First number wanted.
+        /// First sequence number requested.
         from: u64,
     },
-    /// Close the replay socket: no more answers are wanted.
-    HangUp,
-    /// Forget all that the stream has told.
-    Forget(Forgotten),
-    /// From here on this is the trust in what was handed out up to the cursor.
+    /// Close the replay socket.
+    CloseReplay,
+    /// Clear all state derived from the stream.
+    Clear(ClearReason),
+    /// Trust in the messages delivered up to the cursor, from now on.
     Trust(StreamTrust),
-    /// From here on this is known to be missing behind the cursor, and may still arrive. While it is anything, the
-    /// stream is not exact, whatever its trust.
+    /// Reason why messages behind the cursor are missing and may still arrive, from now on. While there is a reason,
+    /// the stream is not exact, whatever its trust.
     Pending(Option<Pending>),
-    /// Nothing to do; worth counting.
-    Note(Note),
+    /// An occurrence to be counted and logged.
+    Record(StreamEvent),
 }
 
-/// Why what a stream told is forgotten.
+/// Reason why the state derived from a stream is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forgotten {
-    /// The publisher has started again, with an empty cache.
+pub enum ClearReason {
+    /// The publisher has restarted with an empty cache.
     Restarted,
-    /// It may have started again while nobody listened, and can no longer tell.
-    LifeUnknown,
-    /// So many messages are lost that little of what was known can still be so.
+    /// The publisher may have restarted during a disconnection, and its replay buffer no longer shows it.
+    EpochUnknown,
+    /// So much of the stream is lost that most of the derived state may be stale.
     TooMuchLost,
 }
 
-impl Forgotten {
-    /// The name used in logs.
+impl ClearReason {
+    /// Name for logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Restarted => "engine_restarted",
-            Self::LifeUnknown => "epoch_unknown",
+            Self::EpochUnknown => "epoch_unknown",
             Self::TooMuchLost => "too_many_messages_lost",
         }
     }
 }
 
-/// What is known to be missing behind a stream's cursor, and may still arrive.
+/// Reason why messages behind a stream's cursor are missing and may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Pending {
-    /// No contact with the publisher was made yet, or messages are held.
+    /// No contact with the publisher yet, or messages are held back.
     #[error("the engine was not reached yet")]
     FirstContact,
-    /// A repair runs, or the live messages have not reached the position that was taken over.
+    /// A repair is in progress, or the live messages have not reached the imported position.
     #[error("missing messages are being replayed")]
     Recovering {
-        /// One more than the number of the last live message, if one was received over this connection.
+        /// One more than the last live sequence number, if this connection has received a live message.
         end: Option<u64>,
     },
-    /// Messages after the last one were dropped, unreadable, or could not be replayed. The number of the next live one
-    /// shows how many.
+    /// Messages after the last live one were dropped, could not be decoded or could not be replayed. The next live
+    /// sequence number shows their number.
     #[error(
-        "the last messages were dropped, could not be read or could not be replayed; the next one shows how many are missing"
+        "the last messages were dropped, could not be decoded or could not be replayed; the next message shows how many are missing"
     )]
     TailLost,
-    /// The connection was lost and nothing shows yet whether the publisher is still the same one.
-    #[error("the connection was lost, and the engine may have started again unseen")]
+    /// The connection was lost and the publisher's epoch is not verified since.
+    #[error("the connection was lost, and the engine may have start_epoch_from_live meanwhile")]
     Unverified,
 }
 
-/// How far what a stream has handed out can be relied on, as of its cursor. It is computed from what is known to be
-/// missing, and never set.
+/// Trust in the messages delivered up to the cursor. Derived from the known losses, never set directly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTrust {
-    /// Nothing was received in this life of the publisher.
+    /// No message of this epoch was received.
     Cold,
-    /// Every message from the first one of this life was handed out, once and in order.
+    /// Every message of this epoch was delivered once and in order.
     Exact,
-    /// Something is missing.
+    /// Messages are missing.
     Degraded(Degraded),
 }
 
-/// What is missing of a stream.
+/// Reason why a stream is degraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Degraded {
-    /// The stream was not heard from its start.
+    /// The stream's first messages were not received.
     #[error("{missed} {} published before the first one received", plural(*.missed, "message was", "messages were"))]
     StartUnknown {
-        /// Messages before the first one.
+        /// Number of messages before the first one received.
         missed: u64,
     },
     /// A gap that could not be repaired.
     #[error("{missed} {} lost before number {next}", plural(*.missed, "message was", "messages were"))]
     Lost {
-        /// Messages lost.
+        /// Number of lost messages.
         missed: u64,
-        /// The message after them.
+        /// Sequence number after them.
         next: u64,
     },
-    /// The connection was lost and nothing shows whether the publisher is still the same one.
-    #[error("the connection was lost, and the engine may have started again unseen")]
+    /// The connection was lost and the publisher's epoch cannot be verified.
+    #[error("the connection was lost, and the engine may have start_epoch_from_live meanwhile")]
     Unverified,
-    /// The connection was lost for longer than the publisher keeps messages.
-    #[error("the connection was lost for longer than the engine keeps messages: what was known is forgotten")]
-    LifeUnknown,
-    /// It was so where the state was taken over from.
-    #[error("the state was taken over from a peer that was not sure of it")]
+    /// The connection was lost for longer than the publisher's replay buffer covers.
+    #[error("the connection was lost for longer than the engine's replay buffer covers: its state was cleared")]
+    EpochUnknown,
+    /// The state was imported from a peer where it was degraded.
+    #[error("the state was imported from a peer where it was not exact")]
     Inherited,
 }
 
-/// Something that happened to a stream.
+/// Occurrence in a stream, for counters and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Note {
-    /// Live messages did not follow each other.
+pub enum StreamEvent {
+    /// A live sequence number is not the successor of the last one.
     Gap {
-        /// Messages between them.
+        /// Number of messages in the gap.
         missed: u64,
     },
-    /// Messages that can no longer be had.
+    /// Messages are lost for good.
     Lost {
-        /// How many.
+        /// Number of lost messages.
         messages: u64,
     },
     /// A repair has ended.
@@ -137,38 +137,39 @@ pub enum Note {
     Duplicate,
     /// A repair has begun.
     ReplayStarted {
-        /// First number wanted.
+        /// First sequence number requested.
         from: u64,
-        /// One more than the number of the last live message, if one was received over this connection.
+        /// One more than the last live sequence number, if this connection has received a live message.
         end: Option<u64>,
     },
-    /// The publisher's message of the cursor's number is another one than before: it is of another epoch.
+    /// The publisher's message under the cursor's sequence number differs from the one received before: the epoch has
+    /// changed.
     Mismatch {
-        /// The cursor's number.
+        /// The cursor's sequence number.
         sequence: u64,
     },
-    /// A bound on waiting messages was hit: `dropped` were dropped, or the repair was given up.
+    /// A limit of waiting messages was reached: `dropped` messages were dropped, or the repair was given up.
     WaitingFull {
-        /// Messages dropped.
+        /// Number of messages dropped.
         dropped: u64,
     },
 }
 
-/// How a repair ended.
+/// Outcome of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayOutcome {
-    /// All that was missed was brought.
+    /// All missing messages were replayed.
     Complete,
-    /// The publisher no longer had all of it.
+    /// The publisher's replay buffer no longer had all missing messages.
     Truncated,
-    /// The publisher's endpoint did not answer, or not with what was missing.
+    /// The replay endpoint did not respond, or its replies lacked the missing messages.
     GivenUp,
-    /// The connection to the publisher was lost, or it started again, before the end.
+    /// The connection was lost or the publisher restarted before the end.
     Interrupted,
 }
 
 impl ReplayOutcome {
-    /// A short name for counting.
+    /// Label for counters.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -180,18 +181,18 @@ impl ReplayOutcome {
     }
 }
 
-/// A place in a stream, with what is known of it: enough to go on from there elsewhere.
+/// Position in a stream and the trust up to it: sufficient to resume the stream in another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamPosition {
-    /// The last message handed out; none if there was none.
+    /// The last message delivered; none if there was none.
     pub cursor: Option<Cursor>,
-    /// Lives of the publisher that were seen, this one included; 1 for the first.
+    /// Number of epochs of the publisher seen so far, the current one included; 1 for the first.
     pub epoch: u64,
-    /// How far everything up to the cursor can be believed.
+    /// Trust in all messages up to the cursor.
     pub trust: StreamTrust,
 }
 
-/// The word, or words, that agree with a count.
+/// Singular or plural form for a count.
 #[must_use]
 pub const fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
     if count == 1 { one } else { many }

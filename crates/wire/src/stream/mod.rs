@@ -1,158 +1,159 @@
-//! One publisher's stream: which message comes next, and what to do when it does not.
+//! Ordering of one publisher's messages: sequence numbers, gaps, replay and epochs.
 //!
-//! A [`Stream`] does no I/O and knows no clock. Whoever owns the sockets tells it what happened, with
-//! the time, and takes [`Action`]s in return:
+//! A [`Stream`] does no I/O and reads no clock. Its caller owns the sockets, passes events in with the time, and
+//! executes the [`Action`]s:
 //!
 //! ```text
-//!  live message ───────┐                                   ┌─▶ Apply      each number once, in order
-//!  connection, lost ───┤            ┌──────────┐           ├─▶ Ask        messages from a number on
-//!  replayed message ───┼───────────▶│  Stream  │──────────▶┼─▶ Forget     a new life of the publisher
-//!  end of a replay ────┤            └──────────┘           ├─▶ Trust      exact, degraded and why
-//!  known loss ─────────┤                                   ├─▶ Pending    missing, and may still arrive
-//!  time ───────────────┘                                   └─▶ Note       for counters
+//!  live message ───────┐                                ┌─▶ Apply           each sequence number once, in order
+//!  connection, lost ───┤           ┌──────────┐         ├─▶ RequestReplay   messages from a number on
+//!  replayed message ───┼──────────▶│  Stream  │────────▶┼─▶ Clear           the derived state is invalid
+//!  end of a replay ────┤           └──────────┘         ├─▶ Trust           exact, degraded and why
+//!  known loss ─────────┤                                ├─▶ Pending         missing, and may still arrive
+//!  time ───────────────┘                                └─▶ Record          an event for counters and logs
 //! ```
 //!
 //! # Rules
 //!
-//! * Numbers count from zero in each life of a publisher. A live number below what has been seen live is
-//!   a new life: everything is forgotten and built up again.
-//! * What is missing is asked for, where that can be done: at the first contact everything from zero, later
-//!   everything from the last message that was handed out. That message comes first in the answer and
-//!   must be the same as before; if it is another, it is of another life.
-//! * Meanwhile live messages wait, in number and bytes up to a bound.
-//! * An answer may have holes: it is asked again from the first one. A request that brings nothing new is
-//!   repeated after a rest, a few times; then what is missing is given up.
-//! * An answer that starts above what was asked for means that the rest is gone.
-//! * A stream is exact while nothing is known to be missing: no message before the cursor was given up
-//!   ([`StreamTrust`]), and none behind it is known or suspected to be missing ([`Pending`]). Both are computed from
-//!   what is known; every loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
-//! * Messages that were dropped or unreadable behind the last live one are asked for at once. Without a replay the
-//!   number of the next live message shows how many they were.
-//! * A live message that was received already, byte for byte, is ignored.
-//! * What is given up degrades the stream until the publisher starts again. What was known is kept if few
-//!   messages are lost and the publisher is known to be the same one; else it is forgotten.
+//! * Sequence numbers count from zero in each epoch of a publisher. A live number below the live numbers seen before
+//!   starts a new epoch: all derived state is cleared and rebuilt.
+//! * Missing messages are requested if the publisher has a replay endpoint: at the first contact from zero, later
+//!   from the cursor's message on. That message comes first in the reply. If it differs from the one received before,
+//!   the epoch has changed.
+//! * Live messages wait during a repair, up to a limit of messages and bytes.
+//! * A reply with gaps is requested again from the first gap. A request without progress is repeated with backoff up
+//!   to a limit; then the missing messages are lost.
+//! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.
+//! * A stream is exact while no message is known to be missing: none before the cursor is lost ([`StreamTrust`]), and
+//!   none behind it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
+//!   loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
+//! * Messages behind the last live one that were dropped or could not be decoded are requested at once. Without a
+//!   replay endpoint the next live sequence number shows how many they were.
+//! * A live message that was received before, byte for byte, is ignored.
+//! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
+//!   the epoch is verified; otherwise it is cleared.
 
 mod action;
-mod lives;
 mod options;
+mod recovery;
+mod reorder_buffer;
 mod repair;
-mod waiting;
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 pub use self::action::{
-    Action, Degraded, Forgotten, Note, Pending, ReplayOutcome, StreamPosition, StreamTrust, plural,
+    Action, ClearReason, Degraded, Pending, ReplayOutcome, StreamEvent, StreamPosition, StreamTrust, plural,
 };
 pub use self::options::{Replay, Start, StreamLimits, StreamOptions};
+use self::reorder_buffer::ReorderBuffer;
 use self::repair::Repair;
-use self::waiting::Waiting;
 use crate::cursor::Cursor;
 
-/// Follows one publisher. `P` is a message's payload.
+/// Stream of one publisher's messages. `P` is a message's payload.
 ///
-/// Memory: the waiting messages, within [`StreamLimits`], and what the last call made of them.
+/// Memory: the waiting messages, within [`StreamLimits`], and the actions of the last call.
 #[derive(Debug)]
 pub struct Stream<P> {
     options: StreamOptions,
     actions: VecDeque<Action<P>>,
-    waiting: Waiting<P>,
+    waiting: ReorderBuffer<P>,
     phase: Phase,
-    /// The last message handed out.
+    /// Cursor of the last message delivered.
     cursor: Option<Cursor>,
-    /// Number of the next one to hand out.
+    /// Next sequence number to deliver.
     next: u64,
-    /// What is lost for good since the publisher started.
+    /// Unrecoverable loss of the current epoch.
     loss: Option<Degraded>,
-    /// What the last [`Action::Trust`] and [`Action::Pending`] said.
+    /// Values of the last [`Action::Trust`] and [`Action::Pending`].
     announced: (StreamTrust, Option<Pending>),
     epoch: u64,
-    doubt: Doubt,
-    link: Link,
+    epoch_check: EpochCheck,
+    connection: Connection,
     /// Whether the publisher was reached since the stream began.
     is_contacted: bool,
-    /// Messages behind the last live one were lost; the last request sent before that.
-    tail: Option<u32>,
-    /// No repair of a lost tail alone is started before.
+    /// Set while messages behind the last live one are lost: the last request sent before the loss.
+    lost_tail: Option<u32>,
+    /// Earliest time of a repair for a lost tail alone.
     tail_repair_at: Option<Instant>,
-    /// A live message with a lower number is of another life.
+    /// A live message with a lower sequence number belongs to a new epoch.
     live_floor: u64,
-    /// Whether a message came over this connection.
-    heard: bool,
-    /// No repair is tried before.
-    quiet_until: Option<Instant>,
+    /// Whether this connection has received a live message.
+    has_live: bool,
+    /// Earliest time of the next repair.
+    repairs_paused_until: Option<Instant>,
     attempts: u32,
-    /// Where an earlier listener of this publisher had stopped: tells whether it is still in that life.
-    remembered: Option<Cursor>,
+    /// Cursor of an earlier listener of this publisher, until it is compared: shows whether its epoch continues.
+    earlier_cursor: Option<Cursor>,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing is handed out before the release; whether the connection was whole all the time.
-    Held(Link),
-    /// Messages are handed out as they come.
-    Flowing,
-    /// The live messages have not reached the place yet that was taken over.
+    /// No message is delivered before the release. Holds whether the connection was never interrupted.
+    Held(Connection),
+    /// Messages are delivered as they arrive.
+    Delivering,
+    /// The live messages have not reached the imported position.
     Overlapping { until: Instant },
-    /// Something is missing and asked for.
+    /// Missing messages are requested.
     Repairing(Repair),
 }
 
-/// Whether the publisher of the next message need be that of the last one.
+/// Whether the next message is known to belong to the cursor's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    None,
-    /// The connection was lost in between.
-    Connection,
-    /// The last one was seen by somebody else; whether this connection stood all the time.
-    TakenOver(Link),
+enum EpochCheck {
+    /// The epoch continues.
+    Verified,
+    /// The connection was lost after the cursor's message.
+    Disconnected,
+    /// The cursor was imported. Holds whether this connection was never interrupted.
+    Imported(Connection),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Link {
+enum Connection {
     Up,
     Down,
 }
 
 impl<P: AsRef<[u8]>> Stream<P> {
-    /// A stream that nothing is known of.
+    /// A stream without any message.
     #[must_use]
     pub fn new(options: StreamOptions) -> Self {
         let phase = match options.start {
-            Start::AtOnce => Phase::Flowing,
-            Start::Held => Phase::Held(Link::Down),
+            Start::Immediate => Phase::Delivering,
+            Start::Held => Phase::Held(Connection::Down),
         };
         Self {
             options,
             actions: VecDeque::new(),
-            waiting: Waiting::default(),
+            waiting: ReorderBuffer::default(),
             phase,
             cursor: None,
             next: 0,
             loss: None,
             announced: (StreamTrust::Cold, Some(Pending::FirstContact)),
             epoch: 1,
-            doubt: Doubt::None,
-            link: Link::Down,
+            epoch_check: EpochCheck::Verified,
+            connection: Connection::Down,
             is_contacted: false,
-            tail: None,
+            lost_tail: None,
             tail_repair_at: None,
             live_floor: 0,
-            heard: false,
-            quiet_until: None,
+            has_live: false,
+            repairs_paused_until: None,
             attempts: 0,
-            remembered: None,
+            earlier_cursor: None,
         }
     }
 
-    /// Counts lives on from an earlier listener that stopped at `position`. Nothing of what it knew is
-    /// taken over: the stream is asked for from its start.
-    pub fn remember(&mut self, position: StreamPosition) {
+    /// Continues the epoch count of an earlier listener that stopped at `position`. Its state is not imported: the
+    /// stream is requested from its start.
+    pub fn continue_epochs(&mut self, position: StreamPosition) {
         self.epoch = position.epoch;
-        self.remembered = position.cursor;
+        self.earlier_cursor = position.cursor;
     }
 
-    /// The next thing to do, if any. To be asked until there is none after every other call.
+    /// Next action, if any. Call until it returns none after every other call.
     pub fn next_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front().or_else(|| {
             let pending = self.pending();
@@ -161,44 +162,44 @@ impl<P: AsRef<[u8]>> Stream<P> {
         })
     }
 
-    /// When [`Stream::tick`] is wanted.
+    /// Time of the next [`Stream::tick`].
     #[must_use]
     pub fn wakes_at(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Held(_) => None,
-            Phase::Flowing if self.tail.is_some() && self.link == Link::Up => {
+            Phase::Delivering if self.lost_tail.is_some() && self.connection == Connection::Up => {
                 self.tail_repair_at.filter(|_| self.options.replay == Replay::Available)
             }
-            Phase::Flowing => None,
+            Phase::Delivering => None,
             Phase::Overlapping { until } => Some(*until),
             Phase::Repairing(repair) => Some(repair.wakes_at()),
         }
     }
 
-    /// Payload bytes that wait.
+    /// Payload bytes of the waiting messages.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.waiting.bytes()
     }
 
-    /// Messages that wait.
+    /// Number of waiting messages.
     #[must_use]
     pub fn waiting_messages(&self) -> usize {
         self.waiting.len()
     }
 
-    /// What was handed out so far, and how far it can be believed. While it is open whether the publisher
-    /// is still the same one, nobody else should believe more than that.
+    /// Position of the last delivered message and the trust up to it. While the epoch is unverified, the exported
+    /// trust is degraded.
     #[must_use]
     pub fn position(&self) -> StreamPosition {
         let trust = match self.trust() {
-            StreamTrust::Exact if self.is_doubtful() => StreamTrust::Degraded(Degraded::Unverified),
+            StreamTrust::Exact if self.is_epoch_unverified() => StreamTrust::Degraded(Degraded::Unverified),
             trust => trust,
         };
         StreamPosition { cursor: self.cursor, epoch: self.epoch, trust }
     }
 
-    /// Trust in what was handed out up to the cursor.
+    /// Trust in the messages delivered up to the cursor.
     fn trust(&self) -> StreamTrust {
         match (self.loss, self.cursor) {
             (Some(loss), _) => StreamTrust::Degraded(loss),
@@ -207,167 +208,170 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// What is known to be missing behind the cursor, and may still arrive.
+    /// Reason why messages behind the cursor are missing and may still arrive.
     #[must_use]
     pub fn pending(&self) -> Option<Pending> {
         match &self.phase {
             Phase::Held(_) => Some(Pending::FirstContact),
             Phase::Repairing(_) | Phase::Overlapping { .. } => Some(Pending::Recovering { end: self.live_end() }),
             _ if !self.is_contacted => Some(Pending::FirstContact),
-            _ if self.tail.is_some() => Some(Pending::TailLost),
-            _ if self.is_doubtful() => Some(Pending::Unverified),
-            Phase::Flowing => None,
+            _ if self.lost_tail.is_some() => Some(Pending::TailLost),
+            _ if self.is_epoch_unverified() => Some(Pending::Unverified),
+            Phase::Delivering => None,
         }
     }
 
-    /// One more than the number of the last live message, if one was received over this connection.
+    /// One more than the last live sequence number, if this connection has received a live message.
     fn live_end(&self) -> Option<u64> {
-        self.heard.then_some(self.live_floor)
+        self.has_live.then_some(self.live_floor)
     }
 
-    /// Whether a live message was received that is not handed out yet.
+    /// Whether a received live message is not delivered yet.
     fn is_behind_live(&self) -> bool {
-        // The end that an earlier connection has shown counts once the publisher is known to be the same one.
-        let is_end_known = self.heard || self.doubt == Doubt::None;
+        // The live end of an earlier connection counts once the epoch is verified.
+        let is_end_known = self.has_live || self.epoch_check == EpochCheck::Verified;
         !self.waiting.is_empty() || (is_end_known && self.next < self.live_floor)
     }
 
-    /// Whether anything behind the cursor is known to be missing.
+    /// Whether a message behind the cursor is known to be missing.
     fn is_behind(&self) -> bool {
-        self.is_behind_live() || self.tail.is_some()
+        self.is_behind_live() || self.lost_tail.is_some()
     }
 
-    /// Whether it is open if the publisher is still the one that the cursor is of.
+    /// Whether the publisher may have changed its epoch since the cursor's message.
     #[must_use]
-    pub fn is_doubtful(&self) -> bool {
-        matches!(self.doubt, Doubt::Connection | Doubt::TakenOver(Link::Down))
+    pub fn is_epoch_unverified(&self) -> bool {
+        matches!(self.epoch_check, EpochCheck::Disconnected | EpochCheck::Imported(Connection::Down))
     }
 
-    /// A live message came.
+    /// Handles a live message.
     pub fn live(&mut self, sequence: u64, payload: P, now: Instant) {
-        self.link = Link::Up;
+        self.connection = Connection::Up;
         self.is_contacted = true;
         if sequence < self.live_floor {
             if self.is_repeated(sequence, &payload) {
-                return self.note(Note::Duplicate);
+                return self.record(StreamEvent::Duplicate);
             }
-            self.restarted();
+            self.start_epoch_from_live();
         }
         if sequence >= self.next {
-            // Its number shows what was lost before it.
-            self.tail = None;
+            // Its sequence number shows how many messages before it are lost.
+            self.lost_tail = None;
         }
-        self.ends_before(sequence);
-        let expected = if self.heard { self.live_floor } else { self.live_floor.max(self.next) };
-        // Before the first contact nothing was missed, however far the answer about that time has come.
-        let is_first_contact = !self.heard && self.live_floor == 0 && matches!(self.phase, Phase::Repairing(_));
-        if (self.heard || self.cursor.is_some()) && !is_first_contact && sequence > expected {
-            self.note(Note::Gap { missed: sequence - expected });
+        self.record_end(sequence);
+        let expected = if self.has_live { self.live_floor } else { self.live_floor.max(self.next) };
+        // Before the first contact no message counts as a gap, however far the replay has come.
+        let is_first_contact = !self.has_live && self.live_floor == 0 && matches!(self.phase, Phase::Repairing(_));
+        if (self.has_live || self.cursor.is_some()) && !is_first_contact && sequence > expected {
+            self.record(StreamEvent::Gap { missed: sequence - expected });
         }
-        self.heard = true;
+        self.has_live = true;
         self.live_floor = sequence.saturating_add(1);
         match &self.phase {
             Phase::Held(_) => self.wait_dropping_oldest(sequence, payload),
             Phase::Overlapping { .. } => {
                 self.wait(sequence, payload, now);
                 if self.cursor.is_some_and(|cursor| sequence >= cursor.sequence) {
-                    self.go_on(now);
+                    self.advance(now);
                 }
             }
-            // A replay was ahead of it.
-            _ if self.doubt == Doubt::None && sequence < self.next => self.finish_if_caught_up(),
-            Phase::Repairing(_) if self.doubt == Doubt::None && sequence == self.next => {
+            // A replay has delivered this message before.
+            _ if self.epoch_check == EpochCheck::Verified && sequence < self.next => self.finish_if_caught_up(),
+            Phase::Repairing(_) if self.epoch_check == EpochCheck::Verified && sequence == self.next => {
                 self.apply(sequence, payload);
                 self.drain();
                 self.finish_if_caught_up();
             }
             Phase::Repairing(_) => self.wait(sequence, payload, now),
-            Phase::Flowing if self.doubt == Doubt::None && sequence == self.next => self.apply(sequence, payload),
-            Phase::Flowing => {
+            Phase::Delivering if self.epoch_check == EpochCheck::Verified && sequence == self.next => {
+                self.apply(sequence, payload)
+            }
+            Phase::Delivering => {
                 self.waiting.insert(sequence, payload);
-                self.go_on(now);
+                self.advance(now);
             }
         }
     }
 
-    /// The connection to the publisher stands.
+    /// Handles an established connection to the publisher.
     pub fn connected(&mut self, now: Instant) {
-        self.link = Link::Up;
+        self.connection = Connection::Up;
         self.is_contacted = true;
         match &mut self.phase {
-            Phase::Held(whole) if self.doubt == Doubt::None => *whole = Link::Up,
-            Phase::Flowing if self.cursor.is_none() || self.doubt != Doubt::None => self.go_on(now),
+            Phase::Held(uninterrupted) if self.epoch_check == EpochCheck::Verified => *uninterrupted = Connection::Up,
+            Phase::Delivering if self.cursor.is_none() || self.epoch_check != EpochCheck::Verified => self.advance(now),
             _ => {}
         }
     }
 
-    /// Live messages behind the last one were dropped before they reached the stream, or could not be read. Their
-    /// number is not known: the stream is not exact until a replay or the next live message shows what is missing.
+    /// Handles the loss of live messages behind the last one: dropped before they reached the stream, or not
+    /// decodable. Their number is unknown. The stream is not exact until a replay or the next live message shows
+    /// which messages are missing.
     pub fn tail_lost(&mut self, now: Instant) {
-        self.tail = Some(self.attempts);
-        if let (Phase::Flowing, Doubt::None) = (&self.phase, self.doubt) {
-            self.go_on(now);
+        self.lost_tail = Some(self.attempts);
+        if let (Phase::Delivering, EpochCheck::Verified) = (&self.phase, self.epoch_check) {
+            self.advance(now);
         }
     }
 
-    /// The connection was lost: whoever answers next need not be the same publisher.
+    /// Handles a lost connection: the publisher may restart before the next one.
     pub fn disconnected(&mut self) {
-        if let Phase::Held(whole) = &mut self.phase {
-            *whole = Link::Down;
-            self.doubt = Doubt::Connection;
+        if let Phase::Held(uninterrupted) = &mut self.phase {
+            *uninterrupted = Connection::Down;
+            self.epoch_check = EpochCheck::Disconnected;
         }
-        self.link = Link::Down;
-        self.heard = false;
-        // The next connection is a new chance for the replay as well.
-        self.quiet_until = None;
-        // Without a cursor nothing was handed out: which epoch the live messages were of is of no concern.
+        self.connection = Connection::Down;
+        self.has_live = false;
+        // The next connection permits a new replay at once.
+        self.repairs_paused_until = None;
+        // Without a cursor no message was delivered, so the epoch of the live messages does not matter.
         self.live_floor = self.cursor.map_or(self.next, |_| self.live_floor.max(self.next));
-        // Of two lives perhaps: it is asked for again.
+        // The waiting messages may belong to two epochs: they are requested again.
         self.waiting.clear();
         if let Phase::Repairing(_) = self.phase {
             self.end_repair(ReplayOutcome::Interrupted);
         }
         if let Phase::Overlapping { .. } = self.phase {
-            self.phase = Phase::Flowing;
+            self.phase = Phase::Delivering;
         }
         if self.cursor.is_some() {
-            self.doubt = Doubt::Connection;
+            self.epoch_check = EpochCheck::Disconnected;
         }
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub fn tick(&mut self, now: Instant) {
         match &self.phase {
             Phase::Overlapping { until } if now >= *until => {
-                // The live messages are those of a publisher that has not come so far.
-                self.begin_life();
-                self.go_on(now);
+                // The live messages belong to a publisher that has not reached the imported position.
+                self.begin_epoch();
+                self.advance(now);
             }
             Phase::Repairing(repair) if now >= repair.wakes_at() => self.repair_overdue(now),
-            Phase::Flowing if self.wakes_at().is_some_and(|at| now >= at) => {
+            Phase::Delivering if self.wakes_at().is_some_and(|at| now >= at) => {
                 self.tail_repair_at = None;
-                if self.doubt == Doubt::None {
-                    self.go_on(now);
+                if self.epoch_check == EpochCheck::Verified {
+                    self.advance(now);
                 }
             }
             _ => {}
         }
     }
 
-    /// Ends the hold. `position` says what the index holds of the stream already; without one it is
-    /// heard from its start.
+    /// Ends the hold. `position` is the position up to which the index has the stream; without one, the stream is
+    /// requested from its start.
     pub fn release(&mut self, position: Option<StreamPosition>, now: Instant) {
-        let Phase::Held(whole) = self.phase else { return };
-        self.phase = Phase::Flowing;
-        self.doubt = Doubt::None;
+        let Phase::Held(uninterrupted) = self.phase else { return };
+        self.phase = Phase::Delivering;
+        self.epoch_check = EpochCheck::Verified;
         if let Some(StreamPosition { epoch, cursor, trust }) = position {
             self.epoch = epoch;
             if let Some(cursor) = cursor {
                 self.cursor = Some(cursor);
                 self.next = cursor.sequence.saturating_add(1);
-                self.doubt = Doubt::TakenOver(whole);
-                if self.link == Link::Down {
-                    self.doubt = Doubt::Connection;
+                self.epoch_check = EpochCheck::Imported(uninterrupted);
+                if self.connection == Connection::Down {
+                    self.epoch_check = EpochCheck::Disconnected;
                     self.live_floor = self.live_floor.max(self.next);
                 }
                 match trust {
@@ -376,41 +380,42 @@ impl<P: AsRef<[u8]>> Stream<P> {
                 }
             }
         }
-        if self.link == Link::Up {
-            self.go_on(now);
+        if self.connection == Connection::Up {
+            self.advance(now);
         }
     }
 
-    /// Gives up what is waited for, because memory is short elsewhere.
+    /// Releases waiting messages, because memory is short: gives up a repair or an imported position, and drops the
+    /// messages of a held stream.
     pub fn shed(&mut self, now: Instant) {
         if let Phase::Repairing(_) = self.phase {
             self.give_up(now);
         }
         match self.phase {
             Phase::Overlapping { .. } => {
-                self.life_unknown(self.waiting.first().unwrap_or(self.next));
-                self.go_on(now);
+                self.discard_unknown_epoch(self.waiting.first().unwrap_or(self.next));
+                self.advance(now);
             }
             Phase::Held(_) => {
                 let dropped = self.waiting.len() as u64;
                 self.waiting.clear();
-                self.note(Note::WaitingFull { dropped });
+                self.record(StreamEvent::WaitingFull { dropped });
             }
-            Phase::Flowing | Phase::Repairing(_) => {}
+            Phase::Delivering | Phase::Repairing(_) => {}
         }
     }
 
-    fn note(&mut self, note: Note) {
-        self.actions.push_back(Action::Note(note));
+    fn record(&mut self, event: StreamEvent) {
+        self.actions.push_back(Action::Record(event));
     }
 
-    /// Records a loss that no message can repair any more. The one place where a stream becomes degraded.
+    /// Records an unrecoverable loss. No other function degrades a stream.
     fn raise(&mut self, loss: Degraded) {
         self.loss = Some(loss);
         self.announce_trust();
     }
 
-    /// A degraded trust is announced again each time: a part of the stream may have become exact by a clear since.
+    /// A degraded trust is announced again each time: a clear may have made part of the stream exact since.
     fn announce_trust(&mut self) {
         let trust = self.trust();
         if self.announced.0 != trust || self.loss.is_some() {
@@ -419,7 +424,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Whether a live message is the last one that was handed out, or one that waits, byte for byte.
+    /// Whether a live message equals the last delivered message or a waiting one, byte for byte.
     fn is_repeated(&self, sequence: u64, payload: &P) -> bool {
         let is_last = self.cursor.is_some_and(|cursor| cursor.sequence == sequence);
         let is_waiting = |waiting: &P| waiting.as_ref() == payload.as_ref();
@@ -430,7 +435,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     fn apply(&mut self, sequence: u64, payload: P) {
         let is_first = self.cursor.is_none();
         let cursor = Cursor::new(sequence, payload.as_ref());
-        self.recognise(cursor);
+        self.compare_earlier_cursor(cursor);
         self.cursor = Some(cursor);
         self.next = sequence.saturating_add(1);
         if is_first && self.loss.is_none() {
@@ -439,7 +444,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         self.actions.push_back(Action::Apply { sequence, payload });
     }
 
-    /// Hands out what waits, up to the first hole.
+    /// Delivers waiting messages up to the first gap.
     fn drain(&mut self) {
         self.waiting.drop_before(self.next);
         while self.waiting.first() == Some(self.next)
@@ -450,22 +455,22 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Keeps a live message; where there is no room, what was waited for is given up.
+    /// Buffers a live message; if there is no room, the repair is given up.
     fn wait(&mut self, sequence: u64, payload: P, now: Instant) {
-        if let Doubt::TakenOver(_) = self.doubt {
-            // The oldest are likely to be in what was taken over.
+        if let EpochCheck::Imported(_) = self.epoch_check {
+            // The oldest messages are likely to be covered by the imported position.
             return self.wait_dropping_oldest(sequence, payload);
         }
         if !self.has_room(&payload) {
-            self.note(Note::WaitingFull { dropped: 0 });
-            // This message is not lost: it waits next.
+            self.record(StreamEvent::WaitingFull { dropped: 0 });
+            // This message is not lost: it is buffered next.
             self.live_floor = sequence;
             self.shed(now);
             self.live_floor = sequence.saturating_add(1);
         }
         self.waiting.insert(sequence, payload);
-        if let Phase::Flowing = self.phase {
-            self.go_on(now);
+        if let Phase::Delivering = self.phase {
+            self.advance(now);
         }
     }
 
@@ -476,7 +481,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
             dropped += 1;
         }
         if dropped > 0 {
-            self.note(Note::WaitingFull { dropped });
+            self.record(StreamEvent::WaitingFull { dropped });
         }
         self.waiting.insert(sequence, payload);
     }

@@ -1,47 +1,47 @@
-//! What a stream is followed with.
+//! Settings of a stream.
 
 use std::time::Duration;
 
-/// Whether the publisher can be asked for messages that were missed.
+/// Whether the publisher replays missing messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
-    /// It has a replay endpoint.
+    /// The publisher has a replay endpoint.
     Available,
-    /// It has none: what is missed is lost.
+    /// The publisher has none: missing messages are lost.
     Unavailable,
 }
 
-/// When a stream starts to hand out messages.
+/// Time of the first delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// From the first one.
-    AtOnce,
-    /// When it is released: until then they wait.
+    /// Messages are delivered from the first one on.
+    Immediate,
+    /// Messages wait until the stream is released.
     Held,
 }
 
-/// Bounds of one stream. The defaults suit an engine that keeps 10,000 batches for replay.
+/// Limits of one stream. The defaults suit an engine with a replay buffer of 10,000 batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// Messages that may wait while earlier ones are asked for.
+    /// Messages that may wait during a repair.
     pub waiting_messages_max: usize,
-    /// Bytes of payload that may wait.
+    /// Payload bytes that may wait during a repair.
     pub waiting_bytes_max: usize,
-    /// Requests one after the other that bring nothing new before the rest is given up.
-    pub fruitless_asks_max: u32,
-    /// Requests for one repair, fruitful or not.
-    pub asks_max: u32,
-    /// Longest silence within an answer.
-    pub answer_deadline: Duration,
-    /// Rest after the first fruitless request; doubled after each further one.
-    pub rest: Duration,
-    /// After a repair was given up, gaps are not repaired for so long: an endpoint that does not
-    /// answer must not hold the stream up at every gap.
-    pub quiet: Duration,
-    /// How long messages wait for the number at which another observer of the stream had stopped.
+    /// Consecutive requests without progress before a repair is given up.
+    pub failed_requests_max: u32,
+    /// Requests in one repair, with or without progress.
+    pub requests_max: u32,
+    /// Longest pause between two messages of a reply.
+    pub reply_deadline: Duration,
+    /// Backoff after the first request without progress; doubled after each further one.
+    pub backoff_min: Duration,
+    /// Pause after a repair was given up, during which gaps are not repaired: an endpoint that does not respond must
+    /// not stall the stream at every gap.
+    pub repair_pause: Duration,
+    /// Longest wait for the live messages to reach an imported position.
     pub overlap_deadline: Duration,
-    /// Messages lost at once from which on what was known is forgotten.
-    pub lost_forgotten_min: u64,
+    /// Messages lost at once from which on the derived state is cleared.
+    pub cleared_loss_min: u64,
 }
 
 impl Default for StreamLimits {
@@ -49,24 +49,24 @@ impl Default for StreamLimits {
         Self {
             waiting_messages_max: 1 << 16,
             waiting_bytes_max: 64 << 20,
-            fruitless_asks_max: 5,
-            asks_max: 200,
-            answer_deadline: Duration::from_secs(2),
-            rest: Duration::from_millis(100),
-            quiet: Duration::from_secs(30),
+            failed_requests_max: 5,
+            requests_max: 200,
+            reply_deadline: Duration::from_secs(2),
+            backoff_min: Duration::from_millis(100),
+            repair_pause: Duration::from_secs(30),
             overlap_deadline: Duration::from_secs(5),
-            lost_forgotten_min: 1_000,
+            cleared_loss_min: 1_000,
         }
     }
 }
 
-/// What a stream is made with.
+/// Settings of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Whether missed messages can be asked for.
+    /// Whether missing messages can be requested.
     pub replay: Replay,
     /// Whether messages wait for a release first.
     pub start: Start,
-    /// Its bounds.
+    /// Limits of the stream.
     pub limits: StreamLimits,
 }

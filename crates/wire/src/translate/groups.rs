@@ -1,157 +1,159 @@
-//! Which cache groups a rank has, and what each is to an index.
+//! Cache groups of a rank and their roles in an index.
 
 use flash_indexer_core::groups::{GROUPS_MAX, GroupId, AttentionWindow, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 
-use super::Unusable;
+use super::TranslateError;
 use crate::event::{BlockStored, CacheGroup, FULL_ATTENTION};
 
-/// The cache groups of one rank, learned from its stores.
+/// The cache groups of one rank, discovered from its stores.
 ///
-/// The first full-attention group is the indexed one: its stores tell what blocks contain. Removals and
-/// offloads name their group by number alone.
+/// The first full-attention group is the primary group: its stores carry the tokens from which local hashes are
+/// computed. Removals and offloads name their group by number only.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
+pub(super) struct CacheGroups {
     roles: FxHashMap<u32, GroupRole>,
-    indexed: Option<u32>,
+    primary: Option<u32>,
 }
 
-/// A cache group that a rank has named.
+/// A cache group that a rank has named, with its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownGroup {
-    /// Its number.
+    /// The group's number.
     pub id: GroupId,
-    /// What it is to an index.
+    /// The group's role.
     pub role: GroupRole,
 }
 
-/// What a cache group is to an index.
+/// Role of a cache group in an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupRole {
-    /// It tells what blocks contain, and is indexed.
-    Indexed,
-    /// It is told by names, and limits what is usable.
-    Further(AttentionWindow),
-    /// Nobody knows what it must hold for a prefix to be usable.
-    SetAside,
+    /// Primary group: its stores carry tokens, and its blocks are indexed.
+    Primary,
+    /// Secondary group: known by sequence hashes only, and limits the usable part of a prefix.
+    Secondary(AttentionWindow),
+    /// The group's requirements are unknown: its events are rejected.
+    Unsupported,
 }
 
-/// Groups that are remembered by number: all that an index keeps, and some that are set aside.
+/// Limit of the groups with a known role: all that an index keeps, and some unsupported ones.
 const ROLES_MAX: usize = 2 * (GROUPS_MAX + 1);
 const GROUP_KIND_CHARS_MAX: usize = 64;
 
-impl Groups {
+impl CacheGroups {
     pub(super) fn iter(&self) -> impl Iterator<Item = KnownGroup> {
         self.roles.iter().map(|(&idx, &role)| KnownGroup { id: GroupId(idx), role })
     }
 
-    pub(super) fn learn(&mut self, group: KnownGroup) {
+    pub(super) fn import(&mut self, group: KnownGroup) {
         if self.roles.len() < ROLES_MAX {
             let GroupId(idx) = group.id;
             self.roles.insert(idx, group.role);
-            self.indexed = self.indexed.or((group.role == GroupRole::Indexed).then_some(idx));
+            self.primary = self.primary.or((group.role == GroupRole::Primary).then_some(idx));
         }
     }
 
-    /// Whether some group was set aside.
-    pub(super) fn ignores_some(&self) -> bool {
-        self.roles.values().any(|role| *role == GroupRole::SetAside)
+    /// Whether a group is unsupported.
+    pub(super) fn has_unsupported(&self) -> bool {
+        self.roles.values().any(|role| *role == GroupRole::Unsupported)
     }
 
-    /// Whether there are groups, and none of them tells what blocks contain.
-    pub(super) fn lack_content(&self) -> bool {
-        self.indexed.is_none() && !self.roles.is_empty()
+    /// Whether groups are known and none of them is primary.
+    pub(super) fn lacks_primary(&self) -> bool {
+        self.primary.is_none() && !self.roles.is_empty()
     }
 
-    /// The group that a store is about; none for the indexed one.
+    /// The group of a store; none for the primary group.
     pub(super) fn of_store(
         &mut self,
         event: &BlockStored<'_>,
         block_size: BlockSize,
-    ) -> Result<Option<SecondaryGroup>, Unusable> {
-        let Some(idx) = event.group.idx else { return self.unnamed() };
+    ) -> Result<Option<SecondaryGroup>, TranslateError> {
+        let Some(idx) = event.group.idx else { return self.resolve_unnamed() };
         let known = self.roles.get(&idx).copied();
         let role = match event.group.kind {
-            None => known.unwrap_or(if self.indexed.is_none() { GroupRole::Indexed } else { GroupRole::SetAside }),
+            None => known.unwrap_or(if self.primary.is_none() { GroupRole::Primary } else { GroupRole::Unsupported }),
             Some(kind) => self.role_of(idx, kind, event.group.sliding_window, block_size),
         };
         match role {
-            // It becomes the indexed one when its tokens fit.
-            GroupRole::Indexed => return Ok(None),
-            GroupRole::SetAside if known.is_none() || known == Some(GroupRole::Indexed) => self.set_aside(idx),
-            GroupRole::Further(_) if known == Some(GroupRole::Indexed) => self.set_aside(idx),
-            GroupRole::Further(_) if known.is_none() && self.roles.len() >= ROLES_MAX => {}
-            GroupRole::Further(_) if known != Some(GroupRole::SetAside) => drop(self.roles.insert(idx, role)),
+            // The group becomes primary once the number of its tokens fits.
+            GroupRole::Primary => return Ok(None),
+            GroupRole::Unsupported if known.is_none() || known == Some(GroupRole::Primary) => {
+                self.mark_unsupported(idx)
+            }
+            GroupRole::Secondary(_) if known == Some(GroupRole::Primary) => self.mark_unsupported(idx),
+            GroupRole::Secondary(_) if known.is_none() && self.roles.len() >= ROLES_MAX => {}
+            GroupRole::Secondary(_) if known != Some(GroupRole::Unsupported) => drop(self.roles.insert(idx, role)),
             _ => {}
         }
-        self.further(idx, event.group)
+        self.secondary(idx, event.group)
     }
 
-    /// The group that a removal is about; none for the indexed one.
-    pub(super) fn of_removal(&self, idx: Option<u32>) -> Result<Option<SecondaryGroup>, Unusable> {
-        let Some(idx) = idx else { return self.unnamed() };
+    /// The group of a removal; none for the primary group.
+    pub(super) fn of_removal(&self, idx: Option<u32>) -> Result<Option<SecondaryGroup>, TranslateError> {
+        let Some(idx) = idx else { return self.resolve_unnamed() };
         match self.roles.get(&idx) {
-            Some(GroupRole::Indexed) => Ok(None),
-            None if self.indexed.is_none() => Ok(None),
-            _ => self.further(idx, CacheGroup { kind: Some("removal"), ..CacheGroup::default() }),
+            Some(GroupRole::Primary) => Ok(None),
+            None if self.primary.is_none() => Ok(None),
+            _ => self.secondary(idx, CacheGroup { kind: Some("removal"), ..CacheGroup::default() }),
         }
     }
 
-    /// A store of this group fits: it is the one that is indexed.
-    pub(super) fn claim(&mut self, group: CacheGroup<'_>) {
-        if let (Some(idx), None) = (group.idx, self.indexed) {
-            self.indexed = Some(idx);
-            self.roles.insert(idx, GroupRole::Indexed);
+    /// Makes the group of a fitting store the primary group, unless there is one.
+    pub(super) fn claim_primary(&mut self, group: CacheGroup<'_>) {
+        if let (Some(idx), None) = (group.idx, self.primary) {
+            self.primary = Some(idx);
+            self.roles.insert(idx, GroupRole::Primary);
         }
     }
 
-    /// A store of this group has another number of tokens than full attention has: if the group does
-    /// not say what it is, it is something else.
-    pub(super) fn doubt(&mut self, group: CacheGroup<'_>) {
+    /// Rules a group out as primary after a store whose token count does not fit full attention, unless the group
+    /// names its kind.
+    pub(super) fn rule_out_primary(&mut self, group: CacheGroup<'_>) {
         if let CacheGroup { idx: Some(idx), kind: None, .. } = group {
-            self.set_aside(idx);
+            self.mark_unsupported(idx);
         }
     }
 
-    /// An event without a group is about the only one there is.
-    fn unnamed(&self) -> Result<Option<SecondaryGroup>, Unusable> {
-        match self.roles.values().all(|role| *role == GroupRole::Indexed) {
+    /// Resolves an event without a group: valid only if the rank has a single group.
+    fn resolve_unnamed(&self) -> Result<Option<SecondaryGroup>, TranslateError> {
+        match self.roles.values().all(|role| *role == GroupRole::Primary) {
             true => Ok(None),
-            false => Err(Unusable::UnnamedGroup),
+            false => Err(TranslateError::UnnamedGroup),
         }
     }
 
-    fn further(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<SecondaryGroup>, Unusable> {
+    fn secondary(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<SecondaryGroup>, TranslateError> {
         match self.roles.get(&idx) {
-            Some(&GroupRole::Further(reach)) => Ok(Some(SecondaryGroup { id: GroupId(idx), window: reach })),
+            Some(&GroupRole::Secondary(reach)) => Ok(Some(SecondaryGroup { id: GroupId(idx), window: reach })),
             _ => {
                 let kind = group.kind.unwrap_or("of unknown kind").chars().take(GROUP_KIND_CHARS_MAX).collect();
-                Err(Unusable::HybridGroup { group: idx, kind })
+                Err(TranslateError::HybridGroup { group: idx, kind })
             }
         }
     }
 
     fn role_of(&self, idx: u32, kind: &str, window: Option<u32>, block_size: BlockSize) -> GroupRole {
         match (kind, window) {
-            (kind, _) if FULL_ATTENTION.contains(&kind) => match self.indexed.is_none_or(|indexed| indexed == idx) {
-                true => GroupRole::Indexed,
-                false => GroupRole::Further(AttentionWindow::Full),
+            (kind, _) if FULL_ATTENTION.contains(&kind) => match self.primary.is_none_or(|primary| primary == idx) {
+                true => GroupRole::Primary,
+                false => GroupRole::Secondary(AttentionWindow::Full),
             },
             ("sliding_window" | "sliding_window_mla", Some(tokens)) => {
-                GroupRole::Further(AttentionWindow::sliding_window(tokens, block_size))
+                GroupRole::Secondary(AttentionWindow::sliding_window(tokens, block_size))
             }
-            // A recurrent state stands for all that was before it.
-            ("mamba", _) => GroupRole::Further(AttentionWindow::LastBlocks(1)),
-            // Chunks of unknown size, caches that no other request can use, and kinds to come.
-            _ => GroupRole::SetAside,
+            // A recurrent state represents the whole prefix before it.
+            ("mamba", _) => GroupRole::Secondary(AttentionWindow::LastBlocks(1)),
+            // Chunks of unknown size, caches that no other request can use, and future kinds.
+            _ => GroupRole::Unsupported,
         }
     }
 
-    fn set_aside(&mut self, idx: u32) {
-        self.indexed = self.indexed.filter(|&indexed| indexed != idx);
+    fn mark_unsupported(&mut self, idx: u32) {
+        self.primary = self.primary.filter(|&primary| primary != idx);
         if self.roles.len() < ROLES_MAX || self.roles.contains_key(&idx) {
-            self.roles.insert(idx, GroupRole::SetAside);
+            self.roles.insert(idx, GroupRole::Unsupported);
         }
     }
 }

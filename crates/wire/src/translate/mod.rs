@@ -1,95 +1,95 @@
-//! From what an engine says to what an index understands.
+//! Translation of engine events into index events.
 
-mod content;
+mod decoder_state;
 mod groups;
-mod memory;
+mod hash_inputs;
 mod recent;
 
 use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, Salt, TokenWindow};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 
-use self::content::Content;
-use self::groups::Groups;
+pub use self::decoder_state::{RECENT_BLOCKS_MAX, RecentBlock};
+use self::groups::CacheGroups;
 pub use self::groups::{GroupRole, KnownGroup};
-pub use self::memory::{CONTENTS_MAX, RecentBlock};
+use self::hash_inputs::HashInputs;
 pub use self::recent::Age;
-use self::recent::Recent;
+use self::recent::RecentMap;
+use crate::adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 use crate::event::{BlockRemoved, BlockStored, EngineEvent, TokenIds};
-use crate::space::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
 
-/// What is known of a rank before its first event.
+/// Settings of a rank's translator.
 #[derive(Debug, Clone)]
 pub struct TranslatorOptions {
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
     /// Adapter of events that name none.
     pub lora_name: Option<String>,
-    /// What a removal means: engines that tell of each copy are the rule.
+    /// Number of copies that a removal ends. Most engines publish one removal for each copy.
     pub removed_copies: RemovedCopies,
 }
 
-/// An event that was understood but cannot be put into an index.
+/// Reason why a decoded event cannot be applied to an index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// The memory has a name that no known engine uses.
+pub enum TranslateError {
+    /// No known engine uses this medium.
     #[error("unknown medium {medium:?}")]
     UnknownMedium {
-        /// The name.
+        /// The medium's name, truncated to 64 characters.
         medium: String,
     },
-    /// The engine's blocks have another size than the one registered.
+    /// The engine's block size differs from the registered one.
     #[error(
         "the engine has blocks of {actual} tokens but was registered with {registered}: register it with block_size {actual}"
     )]
     BlockSize {
-        /// Tokens in the engine's blocks.
+        /// Tokens per block of the engine.
         actual: u32,
-        /// Tokens in the blocks that were registered.
+        /// Tokens per block as registered.
         registered: u32,
     },
-    /// Tokens and hashes do not fit together.
+    /// The number of tokens does not match the number of hashes.
     #[error("{tokens} tokens for {blocks} blocks of {block_size}")]
     TokenCount {
         /// Tokens in the event.
         tokens: usize,
         /// Hashes in the event.
         blocks: usize,
-        /// Tokens in a block.
+        /// Tokens per block.
         block_size: u32,
     },
-    /// The adapter's name is longer than any that is retained.
+    /// The adapter's name is too long.
     #[error(
         "the adapter's name has {bytes} bytes; at most {ADAPTER_NAME_BYTES_MAX} are allowed: load it under a shorter name"
     )]
     AdapterName {
-        /// Its length.
+        /// Length of the name, in bytes.
         bytes: usize,
     },
-    /// The adapter's name has a control character.
+    /// The adapter's name contains a control character.
     #[error(
         "the adapter's name has the control character U+{:04X}: load it under a name without control characters",
         *.character as u32
     )]
     AdapterNameCharacter {
-        /// The character.
+        /// The control character.
         character: char,
     },
-    /// A cache group of which nobody knows what it must hold.
-    #[error("cache group {group} ({kind}) of a hybrid model is not understood: matches can be too long")]
+    /// The kind of the cache group is not supported.
+    #[error("cache group {group} ({kind}) of a hybrid model is not supported: matches can be too long")]
     HybridGroup {
-        /// Its number.
+        /// The group's number.
         group: u32,
-        /// What it attends to.
+        /// The group's attention kind.
         kind: String,
     },
-    /// There are several cache groups, and the event does not say which one it is about.
-    #[error("an event of a model with several cache groups names none of them")]
+    /// The rank has several cache groups, and the event names none of them.
+    #[error("the event names no cache group, and the model has several")]
     UnnamedGroup,
 }
 
-impl Unusable {
-    /// A short name for counting.
+impl TranslateError {
+    /// Label for counters.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -104,28 +104,28 @@ impl Unusable {
     }
 }
 
-/// What one event of an engine changes, in order: nearly always one thing.
+/// Changes that one engine event causes, in order. Nearly always a single change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Translated {
+pub struct Translation {
     /// The first change.
     pub first: RankEvent,
-    /// What else changes.
+    /// The other changes.
     pub rest: Vec<RankEvent>,
 }
 
-impl From<BlockEvent> for Translated {
+impl From<BlockEvent> for Translation {
     fn from(event: BlockEvent) -> Self {
         Self { first: RankEvent::Indexed(event), rest: Vec::new() }
     }
 }
 
-impl From<GroupChange> for Translated {
+impl From<GroupChange> for Translation {
     fn from(change: GroupChange) -> Self {
         Self { first: RankEvent::Secondary(change), rest: Vec::new() }
     }
 }
 
-impl IntoIterator for Translated {
+impl IntoIterator for Translation {
     type Item = RankEvent;
     type IntoIter = std::iter::Chain<std::iter::Once<RankEvent>, std::vec::IntoIter<RankEvent>>;
 
@@ -134,49 +134,51 @@ impl IntoIterator for Translated {
     }
 }
 
-/// What a block contains and what it follows.
+/// Parent and local hash of a block.
 type KnownBlock = (Option<SequenceHash>, LocalHash);
 
-/// Salted blocks remembered in each of two generations.
+/// Limit of the blocks with a salt, in each of two generations.
 const SALTED_BLOCKS_MAX: usize = 1 << 19;
-/// Blocks of an engine with several tiers whose content is remembered, in each of two generations.
-const KNOWN_BLOCKS_MAX: usize = 1 << 18;
+/// Limit of the recent blocks of an engine with several tiers, in each of two generations.
+const RECENT_GENERATION_MAX: usize = 1 << 18;
 
-/// Translates the events of one rank, in order.
+/// Translator of one rank's events, in order.
 ///
-/// It remembers what events leave out: salts, which vLLM names only with a sequence's first block,
-/// which cache groups exist, and, of an engine that offloads, what blocks contain: it tells of a copy in
-/// a slower tier by name alone, and that may be after the block was dropped where its content was told.
-/// Whoever goes on in the middle of a stream must be told all of this.
-/// Memory: 16 bytes for each salted block and 32 for each block of an engine that offloads, up to a bound.
+/// Events are not self-contained, so the translator keeps decoder state: salts, which vLLM publishes only with a
+/// sequence's first block; the cache groups; and, for an engine that offloads, the local hashes of recent blocks.
+/// Such an engine publishes a copy in a slower tier by sequence hash alone, possibly after the copy that carried the
+/// tokens was removed. A translator that resumes in the middle of a stream needs this state: `salts`, `recent_blocks`
+/// and `groups` export it.
+///
+/// Memory: 16 bytes for each salted block and 32 for each recent block, up to a limit.
 #[derive(Debug)]
 pub struct Translator {
     options: TranslatorOptions,
     hasher: LocalHasher,
-    salts: Recent<Salt>,
-    /// None until the rank names another tier than the device.
-    told: Option<Recent<KnownBlock>>,
-    groups: Groups,
+    salts: RecentMap<Salt>,
+    /// None until the rank names a tier other than the device.
+    recent_blocks: Option<RecentMap<KnownBlock>>,
+    groups: CacheGroups,
     window: TokenWindow,
-    space: AdapterSalt,
+    adapter_salt: AdapterSalt,
 }
 
 impl Translator {
-    /// A translator for a rank that has said nothing yet.
+    /// A translator without decoder state, for a rank without events.
     #[must_use]
     pub fn new(options: TranslatorOptions) -> Self {
         Self {
             options,
             hasher: LocalHasher::default(),
-            salts: Recent::new(SALTED_BLOCKS_MAX),
-            told: None,
-            groups: Groups::default(),
+            salts: RecentMap::new(SALTED_BLOCKS_MAX),
+            recent_blocks: None,
+            groups: CacheGroups::default(),
             window: TokenWindow::Block,
-            space: AdapterSalt::default(),
+            adapter_salt: AdapterSalt::default(),
         }
     }
 
-    /// Which tokens the rank's latest blocks cover.
+    /// Token window of the rank's latest blocks.
     #[must_use]
     pub const fn window(&self) -> TokenWindow {
         self.window
@@ -184,68 +186,72 @@ impl Translator {
 
     /// Adapter and salt of the rank's latest blocks.
     #[must_use]
-    pub const fn space(&self) -> &AdapterSalt {
-        &self.space
+    pub const fn adapter_salt(&self) -> &AdapterSalt {
+        &self.adapter_salt
     }
 
-    /// Whether the rank has named another cache group than the one that is indexed.
+    /// Whether the rank has named a cache group other than the primary one.
     #[must_use]
     pub fn is_hybrid(&self) -> bool {
-        self.groups.iter().any(|group| group.role != GroupRole::Indexed)
+        self.groups.iter().any(|group| group.role != GroupRole::Primary)
     }
 
-    /// Whether the rank keeps cache groups that are not understood, so that its prefixes can be
-    /// shorter than they look.
+    /// Whether the rank has cache groups that are not supported. Its usable prefixes can then be shorter than
+    /// reported.
     #[must_use]
-    pub fn ignores_groups(&self) -> bool {
-        self.groups.ignores_some()
+    pub fn has_unsupported_groups(&self) -> bool {
+        self.groups.has_unsupported()
     }
 
-    /// Whether the rank keeps cache groups of which none has told what blocks contain: nothing that it
-    /// holds can be found.
+    /// Whether the rank has cache groups and none of them is primary. None of its blocks can then be found.
     #[must_use]
-    pub fn lacks_content(&self) -> bool {
-        self.groups.lack_content()
+    pub fn lacks_primary_group(&self) -> bool {
+        self.groups.lacks_primary()
     }
 
-    /// What an engine's event changes.
+    /// Translates one event into the changes that it causes.
     ///
     /// # Errors
     ///
     /// When the event cannot be indexed.
-    pub fn translate(&mut self, event: &EngineEvent<'_>) -> Result<Translated, Unusable> {
+    pub fn translate(&mut self, event: &EngineEvent<'_>) -> Result<Translation, TranslateError> {
         match event {
             EngineEvent::Stored(event) => self.stored(event),
             EngineEvent::Removed(event) => self.removed(event),
             EngineEvent::Cleared => {
                 self.salts.clear();
-                self.told.iter_mut().for_each(Recent::clear);
+                self.recent_blocks.iter_mut().for_each(RecentMap::clear);
                 Ok(BlockEvent::Cleared.into())
             }
         }
     }
 
-    fn stored(&mut self, event: &BlockStored<'_>) -> Result<Translated, Unusable> {
+    fn stored(&mut self, event: &BlockStored<'_>) -> Result<Translation, TranslateError> {
         let tier = tier(event.medium, event.locality)?;
         if tier != Tier::Device {
-            self.told.get_or_insert_with(|| Recent::new(KNOWN_BLOCKS_MAX));
+            self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
         }
         if let Some(group) = self.groups.of_store(event, self.options.block_size)? {
-            return self.stored_in(group, tier, event);
+            return self.stored_in_secondary(group, tier, event);
         }
         if event.token_ids.is_empty() {
             return Ok(self.offloaded(tier, &event.block_hashes));
         }
         self.check_sizes(event)?;
-        self.groups.claim(event.group);
+        self.groups.claim_primary(event.group);
         let blocks = self.blocks_of(tier, event)?;
-        self.remember(event.parent_block_hash, &blocks);
+        self.record_blocks(event.parent_block_hash, &blocks);
         Ok(BlockEvent::Stored { tier, parent: event.parent_block_hash, blocks, copies: 1 }.into())
     }
 
-    /// A store of a group that names blocks whose content another one tells: it skips blocks that lie
-    /// behind its window, and its tokens do not say which.
-    fn stored_in(&self, group: SecondaryGroup, tier: Tier, event: &BlockStored<'_>) -> Result<Translated, Unusable> {
+    /// Translates a store of a secondary group. Only its sequence hashes count: the group omits blocks outside its
+    /// window, and its tokens do not show which.
+    fn stored_in_secondary(
+        &self,
+        group: SecondaryGroup,
+        tier: Tier,
+        event: &BlockStored<'_>,
+    ) -> Result<Translation, TranslateError> {
         if !event.token_ids.is_empty() {
             self.check_block_size(event)?;
         }
@@ -253,13 +259,13 @@ impl Translator {
         Ok(GroupChange { group, event }.into())
     }
 
-    /// A copy that is told by name alone. What is remembered is told again with its content, because
-    /// the index forgets it with the last copy.
-    fn offloaded(&mut self, tier: Tier, names: &[SequenceHash]) -> Translated {
+    /// Translates a copy that is published by sequence hash alone. For a recent block the result is a store with its
+    /// local hash, because the index drops a local hash with the block's last copy.
+    fn offloaded(&mut self, tier: Tier, hashes: &[SequenceHash]) -> Translation {
         let mut events: Vec<BlockEvent> = Vec::new();
-        for &sequence in names {
-            let told = self.told.as_mut().and_then(|told| told.get(sequence));
-            match (told, events.last_mut()) {
+        for &sequence in hashes {
+            let known = self.recent_blocks.as_mut().and_then(|recent_blocks| recent_blocks.get(sequence));
+            match (known, events.last_mut()) {
                 (None, Some(BlockEvent::Copied { blocks, .. })) => blocks.push(sequence),
                 (None, _) => events.push(BlockEvent::Copied { tier, blocks: vec![sequence] }),
                 (Some((parent, local)), Some(BlockEvent::Stored { blocks, .. }))
@@ -275,66 +281,66 @@ impl Translator {
         }
         let mut events = events.into_iter();
         let first = events.next().unwrap_or(BlockEvent::Copied { tier, blocks: Vec::new() });
-        Translated { first: RankEvent::Indexed(first), rest: events.map(RankEvent::Indexed).collect() }
+        Translation { first: RankEvent::Indexed(first), rest: events.map(RankEvent::Indexed).collect() }
     }
 
-    fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Vec<Block>, Unusable> {
-        // An engine may tell of a copy in a slower tier again with tokens, but without the keys.
+    fn blocks_of(&mut self, tier: Tier, event: &BlockStored<'_>) -> Result<Vec<Block>, TranslateError> {
+        // An engine may publish a copy in a slower tier with tokens but without the extra keys.
         let lacks_keys = tier != Tier::Device && event.extra_keys.is_none();
-        let content = Content::of(event, self.options.lora_name.as_deref());
-        let adapter_bytes = content.lora.as_deref().map_or(0, str::len);
+        let inputs = HashInputs::of(event, self.options.lora_name.as_deref());
+        let adapter_bytes = inputs.lora.as_deref().map_or(0, str::len);
         if adapter_bytes > ADAPTER_NAME_BYTES_MAX {
-            return Err(Unusable::AdapterName { bytes: adapter_bytes });
+            return Err(TranslateError::AdapterName { bytes: adapter_bytes });
         }
-        if let Some(character) = content.lora.as_deref().and_then(|name| name.chars().find(|it| it.is_control())) {
-            return Err(Unusable::AdapterNameCharacter { character });
+        if let Some(character) = inputs.lora.as_deref().and_then(|name| name.chars().find(|it| it.is_control())) {
+            return Err(TranslateError::AdapterNameCharacter { character });
         }
-        let salt = content.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
+        let salt = inputs.salt.and_then(Salt::new).or_else(|| self.salts.get(event.parent_block_hash?));
         let salt = salt.or_else(|| self.salts.get(*event.block_hashes.first().filter(|_| lacks_keys)?));
         self.salts.set(&event.block_hashes, salt);
-        self.space.set(content.lora.as_deref(), salt);
-        let space = HashVariant::salted(content.lora.as_deref(), salt);
-        let locals = content.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, space);
+        self.adapter_salt.set(inputs.lora.as_deref(), salt);
+        let variant = HashVariant::salted(inputs.lora.as_deref(), salt);
+        let locals = inputs.local_hashes(&mut self.hasher, &event.token_ids, self.options.block_size, variant);
         self.window = match event.token_ids {
             TokenIds::Plain(_) => TokenWindow::Block,
             TokenIds::Bigrams(_) => TokenWindow::BlockAndNext,
         };
-        let mut told = self.told.as_mut().filter(|_| lacks_keys);
+        let mut recent_blocks = self.recent_blocks.as_mut().filter(|_| lacks_keys);
         let blocks = event.block_hashes.iter().zip(locals);
         let blocks = blocks.map(|(&sequence, local)| {
-            let known = told.as_mut().and_then(|told| told.get(sequence));
+            let known = recent_blocks.as_mut().and_then(|recent_blocks| recent_blocks.get(sequence));
             Block { sequence, local: known.map_or(local, |(_, local)| local) }
         });
         Ok(blocks.collect())
     }
 
-    fn remember(&mut self, mut parent: Option<SequenceHash>, blocks: &[Block]) {
-        let Some(told) = &mut self.told else { return };
+    fn record_blocks(&mut self, mut parent: Option<SequenceHash>, blocks: &[Block]) {
+        let Some(recent_blocks) = &mut self.recent_blocks else { return };
         for block in blocks {
-            told.insert(block.sequence, (parent, block.local));
+            recent_blocks.insert(block.sequence, (parent, block.local));
             parent = Some(block.sequence);
         }
     }
 
-    fn check_block_size(&self, event: &BlockStored<'_>) -> Result<(), Unusable> {
+    fn check_block_size(&self, event: &BlockStored<'_>) -> Result<(), TranslateError> {
         let registered = self.options.block_size.tokens();
         match event.block_size == registered {
             true => Ok(()),
-            false => Err(Unusable::BlockSize { actual: event.block_size, registered }),
+            false => Err(TranslateError::BlockSize { actual: event.block_size, registered }),
         }
     }
 
-    fn check_sizes(&mut self, event: &BlockStored<'_>) -> Result<(), Unusable> {
+    fn check_sizes(&mut self, event: &BlockStored<'_>) -> Result<(), TranslateError> {
         self.check_block_size(event)?;
         let (tokens, blocks) = (event.token_ids.len(), event.block_hashes.len());
         if tokens != blocks * self.options.block_size.token_count() {
-            self.groups.doubt(event.group);
-            return Err(Unusable::TokenCount { tokens, blocks, block_size: self.options.block_size.tokens() });
+            self.groups.rule_out_primary(event.group);
+            return Err(TranslateError::TokenCount { tokens, blocks, block_size: self.options.block_size.tokens() });
         }
         Ok(())
     }
 
-    fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<Translated, Unusable> {
+    fn removed(&mut self, event: &BlockRemoved<'_>) -> Result<Translation, TranslateError> {
         let tier = tier(event.medium, event.locality)?;
         let (blocks, copies) = (event.block_hashes.clone(), self.options.removed_copies);
         Ok(match self.groups.of_removal(event.group_idx)? {
@@ -344,8 +350,8 @@ impl Translator {
     }
 }
 
-/// Where blocks lie, from the names that engines use.
-fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, Unusable> {
+/// The tier that an engine's medium names.
+fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, TranslateError> {
     if locality.is_some_and(|locality| locality.eq_ignore_ascii_case("REMOTE")) {
         return Ok(Tier::External);
     }
@@ -355,7 +361,7 @@ fn tier(medium: Option<&str>, locality: Option<&str>) -> Result<Tier, Unusable> 
         "CPU" | "CPU_PINNED" | "CPU_TIER1" => Ok(Tier::Host),
         "CPU_TIER2" | "DISK" | "NVME" | "STORAGE" | "FS" => Ok(Tier::Disk),
         "EXTERNAL" | "NETWORK" | "REMOTE" | "SHARED" | "OBJ" => Ok(Tier::External),
-        _ => Err(Unusable::UnknownMedium { medium: medium.chars().take(MEDIUM_CHARS_MAX).collect() }),
+        _ => Err(TranslateError::UnknownMedium { medium: medium.chars().take(MEDIUM_CHARS_MAX).collect() }),
     }
 }
 

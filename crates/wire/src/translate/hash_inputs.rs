@@ -1,4 +1,4 @@
-//! What a store's blocks contain, besides and with their tokens.
+//! Hash inputs of a store's blocks, and the local hashes computed from them.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,19 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::event::{BlockStored, ExtraKey, TokenIds};
 
-/// What besides its tokens makes up the content of a store's blocks.
-pub(super) struct Content<'a> {
+/// Inputs of a local hash besides the tokens, for the blocks of one store.
+pub(super) struct HashInputs<'a> {
     pub(super) lora: Option<Cow<'a, str>>,
-    /// The adapter's name as it stands among a block's keys.
+    /// The adapter's name as it appears among a block's keys.
     lora_key: Option<&'a str>,
-    /// Named by this event; blocks further down a sequence inherit it.
+    /// Salt that this event carries. Later blocks of the sequence inherit it.
     pub(super) salt: Option<&'a str>,
-    /// Which extra key of the first block is the salt.
+    /// Index of the salt among the first block's extra keys.
     salt_key: Option<usize>,
     keys: &'a [Option<Vec<ExtraKey<'a>>>],
 }
 
-impl<'a> Content<'a> {
+impl<'a> HashInputs<'a> {
     pub(super) fn of(event: &'a BlockStored<'a>, lora_by_default: Option<&'a str>) -> Self {
         let keys = event.extra_keys.as_deref().unwrap_or_default();
         let tagged = keys.iter().flatten().flatten().find_map(|key| match *key {
@@ -34,14 +34,14 @@ impl<'a> Content<'a> {
             (None, None) => lora_by_default.map(Into::into),
         };
         let salt = event.cache_salt.filter(|salt| !salt.is_empty());
-        let mut content = Self { lora, lora_key: event.lora_name, salt, salt_key: None, keys };
+        let mut inputs = Self { lora, lora_key: event.lora_name, salt, salt_key: None, keys };
         if event.parent_block_hash.is_none() {
-            content.find_salt();
+            inputs.find_salt();
         }
-        content
+        inputs
     }
 
-    /// The salt stands last among the first block's bare texts, after the adapter's name.
+    /// Finds the salt: the last of the first block's bare texts, after the adapter's name.
     fn find_salt(&mut self) {
         let first = self.keys.first().and_then(Option::as_deref).unwrap_or_default();
         let lora_key = self.lora_key_of(first);
@@ -56,8 +56,8 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Which of a block's keys is the adapter's name: the first text that is. The same text again is
-    /// something else, such as a salt that is called like the adapter.
+    /// Index of the adapter's name among a block's keys: the first text equal to it. A second equal text is another
+    /// key, such as a salt with the adapter's name.
     fn lora_key_of(&self, keys: &[ExtraKey<'_>]) -> Option<usize> {
         let name = self.lora_key?;
         keys.iter().position(|key| *key == ExtraKey::Text(name))
@@ -68,12 +68,12 @@ impl<'a> Content<'a> {
         hasher: &mut LocalHasher,
         tokens: &TokenIds,
         block_size: BlockSize,
-        space: HashVariant,
+        variant: HashVariant,
     ) -> Vec<LocalHash> {
         let mut items = Vec::new();
         let mut hash = |block: usize, tokens: &[u32]| {
             self.items(block, &mut items);
-            hasher.multimodal(space, tokens, &items)
+            hasher.multimodal(variant, tokens, &items)
         };
         match tokens {
             TokenIds::Plain(tokens) => {
@@ -94,7 +94,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Multimodal items of one block, and whatever else is part of its identity.
+    /// Collects the multimodal items of one block and every other key that is part of its identity.
     fn items(&self, block: usize, items: &mut Vec<MultimodalItem>) {
         items.clear();
         let keys = self.keys.get(block).and_then(Option::as_deref).unwrap_or_default();
@@ -112,8 +112,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// An item's hash: its identity is a hexadecimal digest, of which the first 64 bits count; any other
-/// text is hashed.
+/// Hash of an item's identity: the first 64 bits of a hexadecimal digest; any other text is hashed.
 fn item_hash(id: &str) -> u64 {
     let digits = id.get(..16).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_else(|| xxh3_64(id.as_bytes()))

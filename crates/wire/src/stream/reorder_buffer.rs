@@ -1,21 +1,21 @@
-//! Messages that wait for earlier ones.
+//! Buffer of messages that wait for earlier ones.
 
 use std::collections::BTreeMap;
 
-/// Messages by number, with a count of their bytes.
+/// Messages by sequence number, with the total of their bytes.
 #[derive(Debug)]
-pub(super) struct Waiting<P> {
+pub(super) struct ReorderBuffer<P> {
     messages: BTreeMap<u64, P>,
     bytes: usize,
 }
 
-impl<P> Default for Waiting<P> {
+impl<P> Default for ReorderBuffer<P> {
     fn default() -> Self {
         Self { messages: BTreeMap::new(), bytes: 0 }
     }
 }
 
-impl<P: AsRef<[u8]>> Waiting<P> {
+impl<P: AsRef<[u8]>> ReorderBuffer<P> {
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }
@@ -40,12 +40,12 @@ impl<P: AsRef<[u8]>> Waiting<P> {
         self.messages.get(&sequence)
     }
 
-    /// Whether another message of this size stays within the bounds.
+    /// Whether another message of this size stays within the limits.
     pub(super) fn has_room(&self, bytes: usize, messages_max: usize, bytes_max: usize) -> bool {
         self.messages.len() < messages_max && self.bytes.saturating_add(bytes) <= bytes_max
     }
 
-    /// Keeps a message, unless one of that number waits already.
+    /// Adds a message, unless its sequence number is taken.
     pub(super) fn insert(&mut self, sequence: u64, payload: P) {
         let bytes = payload.as_ref().len();
         if let std::collections::btree_map::Entry::Vacant(entry) = self.messages.entry(sequence) {
@@ -60,7 +60,7 @@ impl<P: AsRef<[u8]>> Waiting<P> {
         Some((sequence, payload))
     }
 
-    /// Drops what is numbered below.
+    /// Drops the messages with lower sequence numbers.
     pub(super) fn drop_before(&mut self, sequence: u64) {
         while self.first().is_some_and(|first| first < sequence) {
             self.pop_first();

@@ -1,4 +1,4 @@
-//! One round of writing: what has changed, by bucket, and the confirmation of what is there.
+//! One flush: writes the waiting changes of every bucket and confirms the written state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,35 +11,35 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::bucket::{BucketWriter, Changes, Failure, Outcome};
-use super::outage::Waits;
-use super::pace::Pace;
+use super::outage::Buffered;
+use super::yield_budget::YieldBudget;
 use super::{
-    CYCLE_CHANGES_MAX, CYCLE_REST_MAX, Counts, Publisher, STEP_PREFIXES_MAX, Shared, UNWRITTEN_CHANGES_MAX,
-    WRITE_DEADLINE,
+    FLUSH_CHANGES_MAX, FLUSH_REST_MAX, Publisher, PublisherCounters, PublisherState, STEP_PREFIXES_MAX,
+    UNWRITTEN_CHANGES_MAX, WRITE_DEADLINE,
 };
-use crate::holder::HolderId;
+use crate::identity::HolderId;
 use crate::keys::Bucket;
 use crate::link::StoreError;
 use crate::script::REMOVE_INVALID;
 
 impl Publisher {
-    /// Writes everything that has changed, and confirms what is there. The first error, if there was one.
-    pub(super) async fn cycle(&mut self, is_beat: bool) -> Option<StoreError> {
+    /// Writes all waiting changes and confirms the written state. Returns the first error.
+    pub(super) async fn flush(&mut self, is_heartbeat: bool) -> Option<StoreError> {
         let start = Instant::now();
         let (mut work, is_complete) = self.collect(start).await;
         let mut writing = JoinSet::new();
         let buckets = std::mem::take(&mut self.buckets);
         for (mut bucket, changes) in buckets.into_iter().zip(work.drain(..)) {
-            let confirm = is_complete && (is_beat || bucket.needs_confirming(start));
-            let has_failed = bucket.outage.retry_at().is_some() || bucket.outage.has_dropped();
-            let is_idle = changes.is_empty() && !confirm && !bucket.has_news() && !has_failed;
+            let confirm = is_complete && (is_heartbeat || bucket.needs_confirming(start));
+            let has_failed = bucket.outage.retry_at().is_some() || bucket.outage.needs_rewrite();
+            let is_idle = changes.is_empty() && !confirm && !bucket.has_control_changes() && !has_failed;
             if is_idle || bucket.outage.is_paused(start) {
                 self.buckets.push(bucket);
                 continue;
             }
             let link = Arc::clone(&self.shared.link);
             writing.spawn(async move {
-                let outcome = match bucket.outage.has_dropped() {
+                let outcome = match bucket.outage.needs_rewrite() {
                     true => bucket.probe(&link).await,
                     false => bucket.write(&link, changes, confirm.then_some(start)).await,
                 };
@@ -48,7 +48,7 @@ impl Publisher {
         }
         let mut failed = None;
         while let Some(joined) = writing.join_next().await {
-            // A task that panicked has taken its bucket along; there is nothing to go on with.
+            // A panicked write has lost its bucket: the publisher restarts.
             let (bucket, outcome) = joined.expect("writing does not panic");
             if let Some(error) = self.finish(bucket, outcome) {
                 failed.get_or_insert(error);
@@ -61,21 +61,21 @@ impl Publisher {
         failed
     }
 
-    /// Takes the changes of all ranks, by bucket; false if there are more. Changes for buckets that cannot be written
-    /// wait with these, and hold back no other bucket.
+    /// Takes the changes of all ranks, sorted by bucket; false if there are more. Changes of unavailable buckets stay
+    /// in these buckets and do not delay the others.
     async fn collect(&mut self, now: Instant) -> (Vec<Changes>, bool) {
         let mut work: Vec<Changes> = self.buckets.iter().map(|_| Changes::default()).collect();
-        let (mut room, mut rest_room, mut is_complete) = (CYCLE_CHANGES_MAX, CYCLE_REST_MAX, true);
+        let (mut room, mut rest_room, mut is_complete) = (FLUSH_CHANGES_MAX, FLUSH_REST_MAX, true);
         let mut refreshing = self.ranks.values().any(|rank| !rank.is_whole());
         let shared = Arc::clone(&self.shared);
-        let Shared { keys, times, counts, .. } = &*shared;
-        let mut pace = Pace::default();
+        let PublisherState { keys, timing, counters, .. } = &*shared;
+        let mut budget = YieldBudget::default();
         for (&holder, rank) in &mut self.ranks {
-            if rank.life != Some(rank.rank.life()) {
+            if rank.epoch != Some(rank.rank.epoch()) {
                 rank.start(holder, now, &mut self.buckets);
-                pace.spend(self.buckets.len()).await;
+                budget.spend(self.buckets.len()).await;
             }
-            if !refreshing && rank.written_at + times.refresh() < now {
+            if !refreshing && rank.written_at + timing.refresh() < now {
                 rank.refresh(now);
                 refreshing = true;
             }
@@ -84,14 +84,14 @@ impl Publisher {
                 let count = taken.changes.len();
                 room -= count;
                 rank.sort(holder, keys, taken.changes, &mut work, false);
-                pace.spend(count + 1).await;
+                budget.spend(count + 1).await;
                 if !taken.has_more || room == 0 || count == 0 {
                     is_complete &= !taken.has_more;
                     break;
                 }
             }
             if rest_room > 0 {
-                pace.spend(rank.read_rest(keys).await).await;
+                budget.spend(rank.read_rest(keys).await).await;
             }
             while rest_room > 0 {
                 let (rest, count) = rank.take_rest(rest_room.min(STEP_PREFIXES_MAX));
@@ -100,21 +100,22 @@ impl Publisher {
                 }
                 rest_room -= count;
                 rank.sort(holder, keys, rest, &mut work, rank.is_refreshing());
-                pace.spend(count).await;
+                budget.spend(count).await;
             }
             rank.note_whole(&mut self.buckets);
         }
         for (at, changes) in work.iter_mut().enumerate() {
-            pace.spend(self.settle(at, changes, now)).await;
+            budget.spend(self.settle(at, changes, now)).await;
         }
-        counts.largest_step.fetch_max(pace.largest(), Relaxed);
+        counters.largest_step.fetch_max(budget.largest(), Relaxed);
         (work, is_complete)
     }
 
-    /// Lets the changes of a bucket that is left alone wait, or adds what has waited. Returns prefixes worked on.
+    /// Buffers the changes of an unavailable bucket, or adds its buffered changes. Returns the number of prefixes
+    /// processed.
     fn settle(&mut self, at: usize, changes: &mut Changes, now: Instant) -> usize {
         let outage = &mut self.buckets[at].outage;
-        if outage.is_paused(now) || outage.has_dropped() {
+        if outage.is_paused(now) || outage.needs_rewrite() {
             let Changes { changed, refreshed } = std::mem::take(changes);
             let waiting: Vec<_> =
                 changed.iter().chain(&refreshed).map(|change| (change.holder, change.prefix)).collect();
@@ -122,7 +123,7 @@ impl Publisher {
             let all = self.waiting();
             let bucket = &mut self.buckets[at];
             let others = all - bucket.outage.waiting();
-            wait_for_bucket(bucket, waiting, others, &self.shared.counts);
+            buffer_for_bucket(bucket, waiting, others, &self.shared.counters);
             return count;
         }
         let waited = outage.take();
@@ -139,24 +140,24 @@ impl Publisher {
         count
     }
 
-    /// Prefixes that wait for buckets.
+    /// Number of prefixes that wait for unavailable buckets.
     pub(super) fn waiting(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.outage.waiting()).sum()
     }
 
-    /// Takes a bucket back after writing to it.
+    /// Takes a bucket back after a write.
     fn finish(&mut self, mut bucket: BucketWriter, outcome: Outcome) -> Option<StoreError> {
-        let counts = Arc::clone(&self.shared.counts);
-        counts.batches.fetch_add(outcome.batches, Relaxed);
-        counts.written.fetch_add(outcome.written, Relaxed);
+        let counters = Arc::clone(&self.shared.counters);
+        counters.batches.fetch_add(outcome.batches, Relaxed);
+        counters.written.fetch_add(outcome.written, Relaxed);
         let error = match outcome.failed {
             None => {
-                bucket.outage.ended();
+                bucket.outage.record_success();
                 None
             }
-            Some(Failure::Link(error)) => {
-                counts.failed_batches.fetch_add(1, Relaxed);
-                bucket.outage.failed(Instant::now());
+            Some(Failure::Store(error)) => {
+                counters.failed_batches.fetch_add(1, Relaxed);
+                bucket.outage.record_failure(Instant::now());
                 Some(error)
             }
             Some(failure) => {
@@ -165,8 +166,8 @@ impl Publisher {
                 } else {
                     info!(bucket = bucket.bucket().0, "store lost writes; rewriting bucket");
                 }
-                counts.rewrites.fetch_add(1, Relaxed);
-                bucket.outage.ended();
+                counters.rewrites.fetch_add(1, Relaxed);
+                bucket.outage.record_success();
                 bucket.restart();
                 for (&holder, rank) in &mut self.ranks {
                     rank.restart_bucket(holder, &mut bucket);
@@ -177,14 +178,13 @@ impl Publisher {
         };
         if error.is_some() {
             let waiting = self.waiting();
-            wait_for_bucket(&mut bucket, outcome.unwritten, waiting, &counts);
+            buffer_for_bucket(&mut bucket, outcome.unwritten, waiting, &counters);
         }
         self.buckets.push(bucket);
         error
     }
 
-    /// Removes values that queries have found to be none of ours. Every publisher of their buckets writes these as a
-    /// whole then.
+    /// Removes invalid values that queries have found. Every publisher of their buckets then rewrites them.
     pub(super) async fn remove_invalid_values(&mut self) {
         let suspects = std::mem::take(&mut *self.shared.suspects.lock());
         for (bucket, keys) in suspects {
@@ -193,29 +193,34 @@ impl Publisher {
             match self.shared.link.call(&call, WRITE_DEADLINE).await {
                 Ok(Value::Int(0)) => {}
                 Ok(Value::Int(removed)) => self.note_removed(removed.unsigned_abs(), &format!("bucket {bucket}")),
-                Ok(_) => self.warn("failed to remove invalid values", &StoreError::Protocol("a number of values")),
-                // The next query finds them again.
+                Ok(_) => {
+                    self.warn("failed to remove invalid values", &StoreError::Protocol("unexpected reply to a removal"))
+                }
+                // The next query finds the keys again.
                 Err(error) => self.warn("failed to remove invalid values", &error),
             }
         }
     }
 
     pub(super) fn note_removed(&self, removed: u64, place: &str) {
-        self.shared.counts.invalid_values_removed.fetch_add(removed, Relaxed);
-        warn!(removed, place, "the store had values that no replica writes: removed, and written as a whole again");
+        self.shared.counters.invalid_values_removed.fetch_add(removed, Relaxed);
+        warn!(removed, place, "removed invalid values from the shared store; rewriting the affected part");
     }
 }
 
-/// Lets prefixes wait for a bucket beside those that wait for others.
-fn wait_for_bucket(
+/// Buffers prefixes for an unavailable bucket; `others` wait for other buckets.
+fn buffer_for_bucket(
     bucket: &mut BucketWriter,
     prefixes: impl IntoIterator<Item = (HolderId, Prefix)>,
     others: usize,
-    counts: &Counts,
+    counters: &PublisherCounters,
 ) {
     let room = UNWRITTEN_CHANGES_MAX.saturating_sub(others);
-    if bucket.outage.wait(prefixes, room) == Waits::Dropped {
-        info!(bucket = bucket.bucket().0, "too many changes wait for the store; the bucket is rewritten later");
-        counts.bucket_overflows.fetch_add(1, Relaxed);
+    if bucket.outage.buffer(prefixes, room) == Buffered::Overflowed {
+        info!(
+            bucket = bucket.bucket().0,
+            "waiting changes of the shared store reached the limit; the bucket is rewritten later"
+        );
+        counters.bucket_overflows.fetch_add(1, Relaxed);
     }
 }

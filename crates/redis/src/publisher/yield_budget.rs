@@ -1,16 +1,16 @@
-//! Work of the publisher in steps, so that other tasks of the runtime take turns with it.
+//! Cooperative yielding of the publisher to other tasks of the runtime.
 
 use super::STEP_PREFIXES_MAX;
 
-/// Counts prefixes since the last turn of others.
+/// Counter of the prefixes processed since the last yield.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct YieldBudget {
     done: usize,
     largest: usize,
 }
 
-impl Pace {
-    /// Notes work that was done, and lets others take a turn once there is a step of it.
+impl YieldBudget {
+    /// Counts processed prefixes, and yields after each full step.
     pub(super) async fn spend(&mut self, prefixes: usize) {
         self.done += prefixes;
         self.largest = self.largest.max(self.done);
@@ -20,7 +20,7 @@ impl Pace {
         }
     }
 
-    /// Most prefixes without a turn of others.
+    /// Largest number of prefixes without a yield.
     pub(super) fn largest(&self) -> usize {
         self.largest
     }

@@ -1,15 +1,15 @@
-//! Who holds blocks, as the store knows it.
+//! Identities in the store: scopes, ranks and replicas.
 
 use std::fmt;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// What has an index of its own: a model for a tenant with a block size. Blocks of different scopes have different keys.
+/// Scope of an index: a model of a tenant with a block size. Blocks of different scopes have different keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Scope(u64);
 
 impl Scope {
-    /// The scope that these parts name.
+    /// The scope named by these parts.
     #[must_use]
     pub fn of(parts: &[&str]) -> Self {
         Self(hash_of(parts))
@@ -24,18 +24,18 @@ impl Scope {
     }
 }
 
-/// Name of a rank of an engine instance in the store: every replica computes the same one.
+/// Id of a rank of an instance in the store. Every replica computes the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HolderId(pub(crate) u64);
 
 impl HolderId {
-    /// The holder that these parts name inside a scope.
+    /// The id of the rank named by these parts within a scope.
     #[must_use]
     pub fn of(scope: Scope, parts: &[&str]) -> Self {
         Self(xxh3_64(&[scope.0.to_be_bytes(), hash_of(parts).to_be_bytes()].concat()))
     }
 
-    /// The name as a number.
+    /// The id as a number.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
@@ -48,12 +48,12 @@ impl fmt::Display for HolderId {
     }
 }
 
-/// A replica, from its start to its end.
+/// Id of a replica's process, from its start to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublisherId(pub(crate) u64);
 
 impl PublisherId {
-    /// The publisher of this number.
+    /// The id with this number.
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         Self(number)
@@ -66,21 +66,26 @@ impl fmt::Display for PublisherId {
     }
 }
 
-/// A rank of an engine instance, described for whoever finds it in the store.
+/// A rank of an instance, as it is described in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name.
+    /// The rank's id.
     pub id: HolderId,
-    /// Where its blocks belong.
+    /// The rank's scope.
     pub scope: Scope,
-    /// What replicas tell each other about it; the store does not look into it. Seldom changes.
+    /// Description for other replicas, opaque to the store. Seldom changes.
     pub description: Vec<u8>,
+}
+
+/// A random id that is not zero, for replicas, sessions and epochs. Ids of different calls, in any process, differ.
+pub(crate) fn random_id() -> u64 {
+    getrandom::u64().expect("the operating system has a source of random numbers").max(1)
 }
 
 fn hash_of(parts: &[&str]) -> u64 {
     let mut hash = Xxh3::new();
     for part in parts {
-        // With its length, so that no two lists of parts are the same bytes.
+        // The length separates the parts: two different lists never yield the same bytes.
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     }

@@ -1,59 +1,59 @@
-//! What the store's answer to a query says.
+//! Decoding of the store's response to a query.
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{PerTier, Tier};
 use redis::Value;
 
-use crate::holder::HolderId;
+use crate::identity::HolderId;
 use crate::link::StoreError;
 
-/// How much of a query's prefix one holder has.
+/// Depths of one rank for a query's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HolderDepth {
-    /// The holder.
+    /// The rank.
     pub holder: HolderId,
-    /// Leading blocks held when a tier and the faster ones are used together.
+    /// Number of leading blocks held in a tier and the faster ones together.
     pub blocks: PerTier<u32>,
 }
 
-/// The store could not be asked.
+/// The query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
-    /// It did not answer, or not in time.
+    /// The store did not respond in time, or responded with an error.
     #[error(transparent)]
-    Link(#[from] StoreError),
+    Store(#[from] StoreError),
 }
 
-/// Bytes of one entry: a life, and the number of a tier.
+/// Bytes of one entry: an epoch id and a tier.
 const ENTRY_BYTES: usize = 9;
 
 type EpochId = [u8; 8];
 
-/// Blocks that have the same entries.
+/// Consecutive blocks with the same entries.
 struct Interval {
-    /// Number of the last one.
+    /// Position of the last block, counted from 1.
     last: u32,
     entries: KeyedMap<EpochId, u8>,
 }
 
-/// What the store answers to a query.
+/// Decoded response to a query.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct QueryResponse {
     pub(crate) found: Vec<HolderDepth>,
-    /// Keys whose values are none of ours. They count as missing.
+    /// Keys whose values no replica writes. They count as missing.
     pub(crate) invalid: Vec<Vec<u8>>,
 }
 
-/// Reads the answer of `find.lua` for a query of so many blocks.
-pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, StoreError> {
-    let strange = StoreError::Protocol("an answer to a query");
-    let Value::Array(parts) = answer else { return Err(strange) };
+/// Decodes the response of `find.lua` to a query of `blocks` blocks.
+pub(crate) fn decode(response: Value, blocks: u32) -> Result<QueryResponse, StoreError> {
+    let invalid_response = StoreError::Protocol("unexpected reply to a query");
+    let Value::Array(parts) = response else { return Err(invalid_response) };
     if parts.is_empty() {
-        return Ok(Answer::default());
+        return Ok(QueryResponse::default());
     }
     let Ok(
         [
-            Value::BulkString(lives),
+            Value::BulkString(epochs),
             Value::Array(holders),
             Value::Array(changes),
             Value::Array(entries),
@@ -61,54 +61,54 @@ pub(crate) fn read(answer: Value, blocks: u32) -> Result<Answer, StoreError> {
         ],
     ) = <[Value; 5]>::try_from(parts)
     else {
-        return Err(strange);
+        return Err(invalid_response);
     };
     let invalid = invalid.into_iter().filter_map(|key| match key {
         Value::BulkString(key) => Some(key),
         _ => None,
     });
-    let stretches = stretches(changes, entries, blocks).ok_or(strange)?;
+    let intervals = intervals(changes, entries, blocks).ok_or(invalid_response)?;
     let mut found: KeyedMap<HolderId, PerTier<u32>> = KeyedMap::default();
-    for (life, holder) in lives.as_chunks().0.iter().zip(holders) {
+    for (epoch, holder) in epochs.as_chunks().0.iter().zip(holders) {
         let Value::BulkString(holder) = holder else { continue };
         let Ok(holder) = holder.as_slice().try_into() else { continue };
-        let depths = depths(*life, &stretches);
-        // Two replicas may publish one rank for a moment: what both say is so.
+        let depths = depths(*epoch, &intervals);
+        // Two replicas may publish one rank for a moment: the smaller depth counts.
         let agreed = found.entry(HolderId(u64::from_be_bytes(holder))).or_insert(depths);
         agreed.0.iter_mut().zip(depths.0).for_each(|(agreed, depth)| *agreed = depth.min(*agreed));
     }
     let found = found.into_iter().map(|(holder, blocks)| HolderDepth { holder, blocks });
     let found = found.filter(|found| found.blocks[Tier::External] > 0);
-    Ok(Answer { found: found.collect(), invalid: invalid.collect() })
+    Ok(QueryResponse { found: found.collect(), invalid: invalid.collect() })
 }
 
-fn stretches(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Interval>> {
+fn intervals(changes: Vec<Value>, entries: Vec<Value>, blocks: u32) -> Option<Vec<Interval>> {
     let starts = changes.iter().map(|start| match start {
         Value::Int(start) => u32::try_from(*start).ok(),
         _ => None,
     });
     let starts: Vec<u32> = starts.collect::<Option<_>>()?;
     let ends = starts.iter().skip(1).map(|next| next - 1).chain([blocks]);
-    let stretches = ends.zip(entries).map_while(|(last, entries)| match entries {
+    let intervals = ends.zip(entries).map_while(|(last, entries)| match entries {
         Value::BulkString(entries) => {
             let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter();
-            let entries = entries.map(|[life @ .., tier]| (*life, *tier)).collect();
+            let entries = entries.map(|[epoch @ .., tier]| (*epoch, *tier)).collect();
             Some(Interval { last, entries })
         }
-        // Nothing from here on.
+        // No block is held from here on.
         _ => None,
     });
-    Some(stretches.collect())
+    Some(intervals.collect())
 }
 
-/// How deep a life goes, tier by tier.
-fn depths(life: EpochId, stretches: &[Interval]) -> PerTier<u32> {
+/// Depth of an epoch in each tier.
+fn depths(epoch: EpochId, intervals: &[Interval]) -> PerTier<u32> {
     let mut depths = PerTier::default();
     for tier in Tier::ALL {
-        let held = stretches
+        let held = intervals
             .iter()
-            .take_while(|stretch| stretch.entries.get(&life).is_some_and(|&slowest| slowest <= tier as u8));
-        depths[tier] = held.last().map_or(0, |stretch| stretch.last);
+            .take_while(|interval| interval.entries.get(&epoch).is_some_and(|&slowest| slowest <= tier as u8));
+        depths[tier] = held.last().map_or(0, |interval| interval.last);
     }
     depths
 }

@@ -1,4 +1,4 @@
-//! One rank that is published.
+//! One published rank: its epochs and what is left to write.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,43 +8,42 @@ use flash_indexer_core::prefixes::Prefix;
 
 use super::STEP_PREFIXES_MAX;
 use super::bucket::{BucketWriter, Change, Changes};
-use crate::holder::{HolderId, Scope};
+use crate::identity::{HolderId, Scope, random_id};
 use crate::keys::{Bucket, Keys};
-use crate::random::unique;
-use crate::shared_rank::{SharedRank, Written};
+use crate::rank_prefixes::{PrefixState, RankPrefixes};
 
-pub(super) struct Publishing {
-    pub(super) rank: Arc<SharedRank>,
+pub(super) struct PublishedRank {
+    pub(super) rank: Arc<RankPrefixes>,
     scope: Scope,
-    /// Which life of the rank is written.
-    pub(super) life: Option<u64>,
-    /// What it is called in each bucket.
-    pub(super) lives: Vec<u64>,
-    /// Buckets where not all of it is written.
+    /// Epoch of the rank that is being written.
+    pub(super) epoch: Option<u64>,
+    /// Epoch id in each bucket.
+    pub(super) epochs: Vec<u64>,
+    /// Buckets in which the rank is not completely written.
     unfinished: Vec<bool>,
     /// Buckets whose prefixes are still to be read from the rank.
     unread: Vec<bool>,
     /// Prefixes that were read and are still to be written.
     rest: Vec<Prefix>,
-    /// Whether the rest is written already, and only to be kept.
+    /// Whether `rest` is already in the store and written again for retention only.
     is_refresh: bool,
-    /// When writing it as a whole was begun last.
+    /// Start of the last complete write.
     pub(super) written_at: Instant,
 }
 
-/// Changes of a rank.
-pub(super) struct Taken {
-    pub(super) changes: Vec<Written>,
+/// Changes taken from a rank.
+pub(super) struct TakenChanges {
+    pub(super) changes: Vec<PrefixState>,
     pub(super) has_more: bool,
 }
 
-impl Publishing {
-    pub(super) fn new(rank: Arc<SharedRank>, scope: Scope, buckets: usize) -> Self {
+impl PublishedRank {
+    pub(super) fn new(rank: Arc<RankPrefixes>, scope: Scope, buckets: usize) -> Self {
         Self {
             rank,
             scope,
-            life: None,
-            lives: vec![0; buckets],
+            epoch: None,
+            epochs: vec![0; buckets],
             unfinished: vec![true; buckets],
             unread: vec![false; buckets],
             rest: Vec::new(),
@@ -53,42 +52,42 @@ impl Publishing {
         }
     }
 
-    /// Forgets what was written and begins to write all of it.
+    /// Starts new epochs and writes the rank completely.
     pub(super) fn start(&mut self, holder: HolderId, now: Instant, buckets: &mut [BucketWriter]) {
-        self.life = Some(self.rank.publish());
-        for (life, bucket) in self.lives.iter_mut().zip(buckets) {
-            bucket.end(*life);
-            *life = unique();
-            bucket.start(*life, holder);
+        self.epoch = Some(self.rank.publish());
+        for (epoch, bucket) in self.epochs.iter_mut().zip(buckets) {
+            bucket.end(*epoch);
+            *epoch = random_id();
+            bucket.start(*epoch, holder);
         }
         self.unfinished.fill(true);
         self.unread.fill(true);
         (self.rest, self.is_refresh, self.written_at) = (Vec::new(), false, now);
     }
 
-    /// Begins to write all of it again, beside what is there.
+    /// Writes the rank completely again, in the same epochs.
     pub(super) fn refresh(&mut self, now: Instant) {
         self.unread.fill(true);
         (self.is_refresh, self.written_at) = (true, now);
     }
 
-    /// A bucket has lost what was written.
+    /// Starts a new epoch in a bucket that lost writes.
     pub(super) fn restart_bucket(&mut self, holder: HolderId, bucket: &mut BucketWriter) {
         let Bucket(at) = bucket.bucket();
-        self.lives[usize::from(at)] = unique();
+        self.epochs[usize::from(at)] = random_id();
         self.unfinished[usize::from(at)] = true;
         self.unread[usize::from(at)] = true;
-        bucket.start(self.lives[usize::from(at)], holder);
+        bucket.start(self.epochs[usize::from(at)], holder);
         self.is_refresh = false;
     }
 
-    /// Reads what is to be written as a whole, if that has not been done. Returns prefixes that were looked at on the
-    /// way; a rank of more than one step is read on a thread that may block.
+    /// Reads the prefixes for a complete write, if one is due. Returns the number of prefixes scanned. A rank of more
+    /// than one step is read on a blocking thread.
     pub(super) async fn read_rest(&mut self, keys: &Keys) -> usize {
         if !self.unread.contains(&true) {
             return 0;
         }
-        let unread = std::mem::replace(&mut self.unread, vec![false; self.lives.len()]);
+        let unread = std::mem::replace(&mut self.unread, vec![false; self.epochs.len()]);
         let (rank, keys, scope) = (Arc::clone(&self.rank), keys.clone(), self.scope);
         let (held, mut rest) = (rank.held(), std::mem::take(&mut self.rest));
         let read = move || {
@@ -103,7 +102,7 @@ impl Publishing {
         }
         match tokio::task::spawn_blocking(read).await {
             Ok(rest) => self.rest = rest,
-            // The runtime ends: this is never written.
+            // The runtime is shutting down.
             Err(_) => self.unread.fill(true),
         }
         1
@@ -117,42 +116,42 @@ impl Publishing {
         self.is_refresh
     }
 
-    pub(super) fn take(&self, max: usize) -> Taken {
-        let taken = self.life.and_then(|life| self.rank.take(life, max));
-        // Another life begins with the next cycle, which must come before anything is confirmed.
+    pub(super) fn take(&self, max: usize) -> TakenChanges {
+        let taken = self.epoch.and_then(|epoch| self.rank.take(epoch, max));
+        // The next flush starts a new epoch; until then nothing may be confirmed.
         let (changes, has_more) = taken.unwrap_or((Vec::new(), true));
-        Taken { changes, has_more }
+        TakenChanges { changes, has_more }
     }
 
-    /// Takes at most this many prefixes of the rest. Returns those that are still held, and how many were taken.
-    pub(super) fn take_rest(&mut self, max: usize) -> (Vec<Written>, usize) {
+    /// Takes at most this many prefixes of `rest`. Returns the held ones, and the number taken.
+    pub(super) fn take_rest(&mut self, max: usize) -> (Vec<PrefixState>, usize) {
         let from = self.rest.len().saturating_sub(max);
         let rest = self.rest.split_off(from);
-        (self.life.and_then(|life| self.rank.read(life, &rest)).unwrap_or_default(), rest.len())
+        (self.epoch.and_then(|epoch| self.rank.read(epoch, &rest)).unwrap_or_default(), rest.len())
     }
 
-    /// What is taken has been taken; when nothing is left, that is told with the last batch of each bucket.
+    /// Once `rest` is empty, marks the rank as completely written with the last batch of each bucket.
     pub(super) fn note_whole(&mut self, buckets: &mut [BucketWriter]) {
         if !self.rest.is_empty() || self.unread.contains(&true) {
             return;
         }
-        for ((unfinished, life), bucket) in self.unfinished.iter_mut().zip(&self.lives).zip(buckets) {
+        for ((unfinished, epoch), bucket) in self.unfinished.iter_mut().zip(&self.epochs).zip(buckets) {
             if std::mem::take(unfinished) {
-                bucket.whole(*life);
+                bucket.mark_whole(*epoch);
             }
         }
     }
 
-    /// Puts changes where they belong.
+    /// Sorts changes into the work of their buckets.
     pub(super) fn sort(
         &self,
         holder: HolderId,
         keys: &Keys,
-        changes: Vec<Written>,
+        changes: Vec<PrefixState>,
         work: &mut [Changes],
         is_refresh: bool,
     ) {
-        for Written { prefix, tier } in changes {
+        for PrefixState { prefix, tier } in changes {
             let Bucket(at) = keys.bucket_of(self.scope, prefix.first);
             let at = usize::from(at);
             let change = self.change(holder, prefix, tier, at);
@@ -160,19 +159,19 @@ impl Publishing {
         }
     }
 
-    /// Adds changes of one bucket to those of its next batches.
-    pub(super) fn add(&self, holder: HolderId, written: Vec<Written>, at: usize, changes: &mut Changes) {
+    /// Adds changes to the work of one bucket.
+    pub(super) fn add(&self, holder: HolderId, written: Vec<PrefixState>, at: usize, changes: &mut Changes) {
         changes
             .changed
-            .extend(written.into_iter().map(|Written { prefix, tier }| self.change(holder, prefix, tier, at)));
+            .extend(written.into_iter().map(|PrefixState { prefix, tier }| self.change(holder, prefix, tier, at)));
     }
 
     fn change(&self, holder: HolderId, prefix: Prefix, tier: Option<Tier>, at: usize) -> Change {
-        Change { holder, prefix, key: Keys::block(self.scope, prefix.hash), life: self.lives[at], tier }
+        Change { holder, prefix, key: Keys::block(self.scope, prefix.hash), epoch: self.epochs[at], tier }
     }
 
-    /// Changes that were taken before, as they are now; none of a life that has ended.
-    pub(super) fn reread(&self, prefixes: &[Prefix]) -> Vec<Written> {
-        self.life.and_then(|life| self.rank.reread(life, prefixes)).unwrap_or_default()
+    /// Prefixes whose changes were taken before, in their current state; none if their epoch has ended.
+    pub(super) fn reread(&self, prefixes: &[Prefix]) -> Vec<PrefixState> {
+        self.epoch.and_then(|epoch| self.rank.reread(epoch, prefixes)).unwrap_or_default()
     }
 }

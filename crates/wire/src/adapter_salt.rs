@@ -1,11 +1,11 @@
-//! What keeps an engine's content apart besides its tokens.
+//! Adapter and salt of an engine's blocks.
 
 use flash_indexer_core::hashing::{HashVariant, Salt};
 
 /// Longest adapter name that is retained, in bytes. Blocks of an adapter with a longer name are rejected.
 pub const ADAPTER_NAME_BYTES_MAX: usize = 512;
 
-/// The adapter and the salt of some blocks.
+/// Adapter and salt of some blocks: together they select the hash variant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AdapterSalt {
     lora_name: Option<String>,
@@ -13,33 +13,33 @@ pub struct AdapterSalt {
 }
 
 impl AdapterSalt {
-    /// The space of one adapter and one salt; empty names are none.
+    /// The pair of one adapter and one salt; an empty adapter name counts as none.
     #[must_use]
     pub fn new(lora_name: Option<&str>, salt: Option<Salt>) -> Self {
-        let mut space = Self::default();
-        space.set(lora_name, salt);
-        space
+        let mut pair = Self::default();
+        pair.set(lora_name, salt);
+        pair
     }
 
-    /// The adapter, if there is one.
+    /// The adapter's name, if there is an adapter.
     #[must_use]
     pub fn lora_name(&self) -> Option<&str> {
         self.lora_name.as_deref()
     }
 
-    /// The salt as far as it is known: hashed.
+    /// The hashed salt, if there is a salt.
     #[must_use]
     pub const fn salt(&self) -> Option<Salt> {
         self.salt
     }
 
-    /// What the space's blocks are hashed with.
+    /// The hash variant of the blocks.
     #[must_use]
     pub fn hash_variant(&self) -> HashVariant {
         HashVariant::salted(self.lora_name(), self.salt)
     }
 
-    /// Becomes the space of this adapter and salt; allocates nothing when it is that already.
+    /// Sets adapter and salt; does not allocate if the adapter is unchanged.
     pub(crate) fn set(&mut self, lora_name: Option<&str>, salt: Option<Salt>) {
         let lora_name = lora_name.filter(|name| !name.is_empty());
         if self.lora_name.as_deref() != lora_name {

@@ -1,4 +1,4 @@
-//! Tasks that start again when they panic.
+//! Supervision of tasks: a task that panics is restarted.
 
 use std::future::Future;
 use std::sync::atomic::AtomicU64;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::error;
 
-/// Panics of tasks in this process.
+/// Number of panics of store tasks in this process.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Panics of tasks of the shared store in this process.
-pub(crate) fn panics() -> u64 {
+/// Number of panics of store tasks in this process.
+pub(crate) fn panic_count() -> u64 {
     PANICS.load(Relaxed)
 }
 
-/// Runs a task to its end. If it panics, that is counted and logged, and after `pause` it starts again from nothing. Dropped,
-/// the task ends with it.
-pub(crate) async fn supervised<F>(task: &'static str, pause: Duration, mut start: impl FnMut() -> F)
+/// Runs a task to its end. A panic is counted and logged, and the task restarts after `pause`. Dropping the future
+/// aborts the task.
+pub(crate) async fn supervise<F>(task: &'static str, pause: Duration, mut start: impl FnMut() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -29,7 +29,7 @@ where
         match running.join_next().await {
             Some(Err(failed)) if failed.is_panic() => {
                 PANICS.fetch_add(1, Relaxed);
-                error!(task, %failed, "task of the shared store panicked; it starts again");
+                error!(task, %failed, "shared store task panicked; restarting it");
             }
             _ => return,
         }
@@ -45,15 +45,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_task_that_panics_starts_again_and_is_counted() {
-        let (before, starts) = (panics(), Arc::new(AtomicUsize::new(0)));
+    async fn a_panicked_task_is_restarted_and_counted() {
+        let (before, starts) = (panic_count(), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&starts);
-        let task = supervised("test", Duration::ZERO, || {
+        let task = supervise("test", Duration::ZERO, || {
             let start = counted.fetch_add(1, Relaxed);
-            async move { assert!(start == 2, "a test asked for it") }
+            async move { assert!(start == 2, "deliberate panic of the test") }
         });
         task.await;
         assert_eq!(starts.load(Relaxed), 3);
-        assert_eq!(panics() - before, 2);
+        assert_eq!(panic_count() - before, 2);
     }
 }

@@ -1,0 +1,108 @@
+//! Directory of ranks: leases of the local ranks, and entries of the remote ones.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use flash_indexer_core::keyed::KeyedSet;
+use redis::Value;
+use tracing::info;
+
+use super::published_rank::PublishedRank;
+use super::{HOLDERS_PER_CALL_MAX, LocalRank, Publisher, PublisherState, WRITE_DEADLINE, millis};
+use crate::directory::with_scope;
+use crate::identity::HolderId;
+use crate::link::StoreError;
+use crate::script::{LIST, RELEASE, RENEW};
+
+impl Publisher {
+    /// Renews the leases of the local ranks, starts and stops publishing accordingly, and reads the directory.
+    pub(super) async fn heartbeat(&mut self) -> Result<(), StoreError> {
+        // Listing the ranks may block.
+        let registry = Arc::clone(&self.registry);
+        let local = tokio::task::spawn_blocking(move || registry.ranks()).await;
+        let local = local.map_err(|_| StoreError::LocalRanks)?;
+        let known: KeyedSet<HolderId> = local.iter().map(|local| local.holder.id).collect();
+        let removed: Vec<HolderId> = self.ranks.keys().filter(|id| !known.contains(id)).copied().collect();
+        for id in &removed {
+            self.retire(*id);
+        }
+        self.release(&removed).await;
+        for chunk in local.chunks(HOLDERS_PER_CALL_MAX) {
+            let assigned = self.renew(chunk).await?;
+            for (local, is_assigned) in chunk.iter().zip(assigned) {
+                self.assign(local, is_assigned);
+            }
+        }
+        self.read_directory().await
+    }
+
+    async fn renew(&self, ranks: &[LocalRank]) -> Result<Vec<bool>, StoreError> {
+        let PublisherState { id, keys, timing, link, .. } = &*self.shared;
+        let mut call = RENEW.on(keys.list()).argument(id.0.to_be_bytes()).number(millis(timing.time_to_live));
+        for LocalRank { holder, state, .. } in ranks {
+            call = call.argument(holder.id.0.to_be_bytes());
+            call = call.argument(with_scope(holder.scope, &holder.description)).argument(state.clone());
+        }
+        let Value::Array(assigned) = self.strip_invalid_count(link.call(&call, WRITE_DEADLINE).await?) else {
+            return Err(StoreError::Protocol("unexpected reply to a renewal of leases"));
+        };
+        Ok(assigned.into_iter().map(|assigned| assigned == Value::Int(1)).collect())
+    }
+
+    fn assign(&mut self, local: &LocalRank, is_assigned: bool) {
+        let id = local.holder.id;
+        let is_published = is_assigned && local.rank.withheld().is_none();
+        let is_other = |known: &PublishedRank| !Arc::ptr_eq(&known.rank, &local.rank);
+        if self.ranks.get(&id).is_some_and(|known| !is_published || is_other(known)) {
+            self.retire(id);
+        }
+        if is_published && !self.ranks.contains_key(&id) {
+            let buckets = self.buckets.len();
+            self.ranks.insert(id, PublishedRank::new(Arc::clone(&local.rank), local.holder.scope, buckets));
+        }
+    }
+
+    /// Stops publishing a rank: its entries no longer count.
+    fn retire(&mut self, id: HolderId) {
+        if let Some(published) = self.ranks.remove(&id) {
+            published.rank.retire();
+            for (bucket, epoch) in self.buckets.iter_mut().zip(published.epochs) {
+                bucket.end(epoch);
+            }
+        }
+    }
+
+    pub(super) async fn release(&self, holders: &[HolderId]) {
+        if holders.is_empty() {
+            return;
+        }
+        let mut call = RELEASE.on(self.shared.keys.list()).argument(self.shared.id.0.to_be_bytes());
+        for holder in holders {
+            call = call.argument(holder.0.to_be_bytes());
+        }
+        if let Err(error) = self.shared.link.call(&call, WRITE_DEADLINE).await {
+            info!(%error, "failed to remove ranks from the directory of the shared store; they expire with their lease");
+        }
+    }
+
+    async fn read_directory(&self) -> Result<(), StoreError> {
+        let known = self.shared.directory.load_full();
+        let call = LIST.on(self.shared.keys.list()).argument(known.version.clone());
+        let requested_at = Instant::now();
+        let response = self.strip_invalid_count(self.shared.link.call(&call, WRITE_DEADLINE).await?);
+        self.shared.directory.store(Arc::new(known.next(response, requested_at)?));
+        self.shared.listed.notify_one();
+        Ok(())
+    }
+
+    /// Strips the first part of a directory script's response: the number of invalid values that it removed.
+    fn strip_invalid_count(&self, response: Value) -> Value {
+        let Value::Array(mut parts) = response else { return response };
+        if let Some(Value::Int(removed)) = (!parts.is_empty()).then(|| parts.remove(0))
+            && removed > 0
+        {
+            self.note_removed(removed.unsigned_abs(), "directory");
+        }
+        Value::Array(parts)
+    }
+}

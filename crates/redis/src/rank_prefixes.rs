@@ -1,0 +1,193 @@
+//! Held prefixes of one local rank, and its changes for the publisher.
+
+use std::sync::Arc;
+
+use flash_indexer_core::BlockEvent;
+use flash_indexer_core::Tier;
+use flash_indexer_core::groups::RankEvent;
+use flash_indexer_core::keyed::KeyedSet;
+use flash_indexer_core::prefixes::{HeldPrefixes, Prefix};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Limit of the changed prefixes of one rank that wait for the store; beyond it, the whole rank is written again.
+pub const WAITING_CHANGES_MAX: usize = 1 << 17;
+
+/// Reason why a rank is not published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithheldReason {
+    /// The rank has several cache groups: its held prefixes do not determine the usable ones.
+    CacheGroups,
+}
+
+/// Held prefixes of one rank, and the changes that wait to be written to the store. Fed by the index's writer and
+/// read by the publisher.
+#[derive(Debug)]
+pub struct RankPrefixes {
+    inner: Mutex<Inner>,
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    prefixes: HeldPrefixes,
+    withheld: Option<WithheldReason>,
+    /// Incremented when everything written so far becomes invalid.
+    epoch: u64,
+    /// Changes since they were last taken; none while the rank is not published.
+    waiting: Option<KeyedSet<Prefix>>,
+    overflows: u64,
+}
+
+/// State of a prefix to be written: the slowest tier that it needs, or none if it is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PrefixState {
+    pub(crate) prefix: Prefix,
+    pub(crate) tier: Option<Tier>,
+}
+
+impl RankPrefixes {
+    pub(crate) fn new(changed: Arc<Notify>) -> Self {
+        Self { inner: Mutex::default(), changed }
+    }
+
+    /// Applies an event that the index has applied.
+    pub fn apply(&self, event: &RankEvent) {
+        let mut inner = self.inner.lock();
+        let has_changes = match event {
+            RankEvent::Secondary(_) => inner.withhold(WithheldReason::CacheGroups),
+            RankEvent::Indexed(BlockEvent::Cleared) => {
+                inner.prefixes = HeldPrefixes::default();
+                inner.restart_epoch();
+                true
+            }
+            RankEvent::Indexed(event) => inner.apply(event),
+        };
+        drop(inner);
+        if has_changes {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Removes all prefixes of the rank, as the index does.
+    pub fn clear(&self) {
+        let mut inner = self.inner.lock();
+        inner.prefixes = HeldPrefixes::default();
+        inner.withheld = None;
+        inner.restart_epoch();
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Reason why the rank is not published, if it is not.
+    #[must_use]
+    pub fn withheld(&self) -> Option<WithheldReason> {
+        self.inner.lock().withheld
+    }
+
+    /// Current epoch of the written state.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.inner.lock().epoch
+    }
+
+    /// Number of waiting changes, and how often they exceeded the limit.
+    pub(crate) fn waiting(&self) -> (usize, u64) {
+        let inner = self.inner.lock();
+        (inner.waiting.as_ref().map_or(0, KeyedSet::len), inner.overflows)
+    }
+
+    /// Starts recording changes for a publisher. Returns the epoch that they belong to.
+    pub(crate) fn publish(&self) -> u64 {
+        let mut inner = self.inner.lock();
+        if inner.withheld.is_none() {
+            inner.waiting = Some(KeyedSet::default());
+        }
+        inner.epoch
+    }
+
+    /// All held prefixes that may be published. Blocks the rank's writer while it copies them.
+    pub(crate) fn all(&self) -> Vec<Prefix> {
+        let inner = self.inner.lock();
+        if inner.withheld.is_some() { Vec::new() } else { inner.prefixes.iter().collect() }
+    }
+
+    /// Number of held prefixes.
+    pub(crate) fn held(&self) -> usize {
+        self.inner.lock().prefixes.blocks()
+    }
+
+    /// Stops recording changes: the rank is no longer published.
+    pub(crate) fn retire(&self) {
+        self.inner.lock().waiting = None;
+    }
+
+    /// Takes at most `max` changes in their current state, and whether there are more. None if the rank is in another
+    /// epoch.
+    pub(crate) fn take(&self, epoch: u64, max: usize) -> Option<(Vec<PrefixState>, bool)> {
+        let mut inner = self.inner.lock();
+        if inner.epoch != epoch {
+            return None;
+        }
+        let Inner { prefixes, waiting: Some(waiting), .. } = &mut *inner else { return Some((Vec::new(), false)) };
+        let state = |prefix: Prefix| PrefixState { prefix, tier: prefixes.slowest_tier(prefix.hash) };
+        if waiting.len() <= max {
+            return Some((std::mem::take(waiting).into_iter().map(state).collect(), false));
+        }
+        let taken: Vec<Prefix> = waiting.iter().copied().take(max).collect();
+        taken.iter().for_each(|prefix| _ = waiting.remove(prefix));
+        Some((taken.into_iter().map(state).collect(), true))
+    }
+
+    /// The held ones of some prefixes, in their current state. None if the rank is in another epoch.
+    pub(crate) fn read(&self, epoch: u64, prefixes: &[Prefix]) -> Option<Vec<PrefixState>> {
+        let inner = self.inner.lock();
+        let state =
+            |&prefix: &Prefix| Some(PrefixState { prefix, tier: Some(inner.prefixes.slowest_tier(prefix.hash)?) });
+        (inner.epoch == epoch).then(|| prefixes.iter().filter_map(state).collect())
+    }
+
+    /// Prefixes whose changes were taken before, in their current state. None if the rank is in another epoch.
+    pub(crate) fn reread(&self, epoch: u64, prefixes: &[Prefix]) -> Option<Vec<PrefixState>> {
+        let inner = self.inner.lock();
+        let state = |&prefix: &Prefix| PrefixState { prefix, tier: inner.prefixes.slowest_tier(prefix.hash) };
+        (inner.epoch == epoch).then(|| prefixes.iter().map(state).collect())
+    }
+}
+
+impl Inner {
+    /// Withholds the rank; returns whether it was not withheld before.
+    fn withhold(&mut self, why: WithheldReason) -> bool {
+        let is_first = self.withheld.replace(why).is_none();
+        if is_first {
+            self.restart_epoch();
+        }
+        is_first
+    }
+
+    /// Applies an event; returns whether a change waits to be written.
+    fn apply(&mut self, event: &BlockEvent) -> bool {
+        let mut changed = Vec::new();
+        self.prefixes.apply(event, &mut |prefix| changed.push(prefix));
+        if self.waiting.is_none() || self.withheld.is_some() {
+            return false;
+        }
+        let has_changes = !changed.is_empty();
+        changed.into_iter().for_each(|prefix| self.record(prefix));
+        has_changes
+    }
+
+    fn record(&mut self, prefix: Prefix) {
+        let Some(waiting) = &mut self.waiting else { return };
+        waiting.insert(prefix);
+        if waiting.len() > WAITING_CHANGES_MAX {
+            self.overflows += 1;
+            self.restart_epoch();
+        }
+    }
+
+    /// Invalidates everything written so far; the rank is then written as a whole.
+    fn restart_epoch(&mut self) {
+        self.epoch += 1;
+        self.waiting = None;
+    }
+}

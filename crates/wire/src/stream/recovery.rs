@@ -1,0 +1,164 @@
+//! Recovery of a stream after a gap, a disconnection or a restart of the publisher.
+
+use std::time::Instant;
+
+use super::action::{Action, ClearReason, Degraded, ReplayOutcome, StreamEvent};
+use super::{Connection, EpochCheck, Phase, Replay, Stream};
+use crate::cursor::Cursor;
+
+impl<P: AsRef<[u8]>> Stream<P> {
+    /// Delivers the messages that are ready, and starts a repair if messages are missing.
+    pub(super) fn advance(&mut self, now: Instant) {
+        self.phase = Phase::Delivering;
+        self.verify_overlap();
+        if self.epoch_check == EpochCheck::Verified {
+            self.drain();
+            if self.cursor.is_some() && !self.is_behind() {
+                return;
+            }
+        }
+        if let (Some(at), true) = (self.tail_repair_at, self.lost_tail.is_some() && !self.is_behind_live())
+            && now < at
+        {
+            // The backoff limits a flood of undecodable messages to one repair at a time.
+            return;
+        }
+        if self.can_request(now) {
+            self.start_repair(now);
+        } else {
+            self.advance_without_replay(now);
+        }
+    }
+
+    fn can_request(&self, now: Instant) -> bool {
+        self.options.replay == Replay::Available
+            && self.connection == Connection::Up
+            && self.repairs_paused_until.is_none_or(|until| now >= until)
+    }
+
+    /// Continues with the waiting messages and records the missing ones as lost.
+    pub(super) fn advance_without_replay(&mut self, now: Instant) {
+        if let (EpochCheck::Imported(uninterrupted), Some(cursor), Some(last)) =
+            (self.epoch_check, self.cursor, self.waiting.last())
+        {
+            if last < cursor.sequence {
+                self.phase = Phase::Overlapping { until: now + self.options.limits.overlap_deadline };
+                return;
+            }
+            // If the connection was never interrupted, the waiting messages continue the imported position.
+            self.epoch_check =
+                if uninterrupted == Connection::Down { EpochCheck::Disconnected } else { EpochCheck::Verified };
+        }
+        let is_behind_live = self.is_behind_live();
+        if self.epoch_check == EpochCheck::Disconnected
+            || (is_behind_live && self.epoch_check == EpochCheck::Imported(Connection::Down))
+        {
+            self.raise(Degraded::Unverified);
+        }
+        if !is_behind_live {
+            return;
+        }
+        self.epoch_check = EpochCheck::Verified;
+        self.waiting.drop_before(self.next);
+        while let Some(first) = self.waiting.first() {
+            if first > self.next {
+                self.record_loss_before(first);
+            }
+            self.drain();
+        }
+        if self.next < self.live_floor {
+            // The last waiting messages were dropped.
+            self.record_loss_before(self.live_floor);
+        }
+    }
+
+    /// Records the undelivered messages before `first` as lost.
+    pub(super) fn record_loss_before(&mut self, first: u64) {
+        let missed = first - self.next;
+        self.record(StreamEvent::Lost { messages: missed });
+        if self.cursor.is_none() {
+            self.raise(Degraded::StartUnknown { missed });
+        } else {
+            self.raise(Degraded::Lost { missed, next: first });
+            if missed >= self.options.limits.cleared_loss_min {
+                self.actions.push_back(Action::Clear(ClearReason::TooMuchLost));
+            }
+        }
+        self.next = first;
+    }
+
+    /// Handles a live message of a later epoch.
+    pub(super) fn start_epoch_from_live(&mut self) {
+        self.waiting.clear();
+        self.live_floor = 0;
+        self.has_live = false;
+        if let Phase::Held(_) = self.phase {
+            // No message of the previous epoch was delivered.
+            return;
+        }
+        if let Phase::Repairing(_) = self.phase {
+            self.end_repair(ReplayOutcome::Interrupted);
+        }
+        self.phase = Phase::Delivering;
+        self.begin_epoch();
+    }
+
+    /// Clears the state of the previous epoch: the waiting and coming messages belong to a new one.
+    pub(super) fn begin_epoch(&mut self) {
+        self.cursor = None;
+        self.next = 0;
+        self.epoch_check = EpochCheck::Verified;
+        self.earlier_cursor = None;
+        self.epoch += 1;
+        if !self.has_live {
+            // The floor belongs to the previous epoch: live messages of the new one count from zero.
+            self.live_floor = 0;
+        }
+        self.actions.push_back(Action::Clear(ClearReason::Restarted));
+        self.loss = None;
+        self.announce_trust();
+    }
+
+    /// Clears the state because the replay buffer no longer shows whether the cursor's epoch continues.
+    pub(super) fn discard_unknown_epoch(&mut self, first: u64) {
+        self.cursor = None;
+        self.next = first;
+        self.epoch_check = EpochCheck::Verified;
+        self.raise(Degraded::EpochUnknown);
+        self.actions.push_back(Action::Clear(ClearReason::EpochUnknown));
+    }
+
+    /// Compares an imported cursor with the waiting message of the same sequence number: either they are equal, or
+    /// the publisher is in another epoch.
+    pub(super) fn verify_overlap(&mut self) {
+        let (EpochCheck::Imported(_), Some(cursor)) = (self.epoch_check, self.cursor) else { return };
+        let Some(payload) = self.waiting.get(cursor.sequence) else { return };
+        if Cursor::new(cursor.sequence, payload.as_ref()) == cursor {
+            self.epoch_check = EpochCheck::Verified;
+            self.waiting.drop_before(self.next);
+        } else {
+            self.record(StreamEvent::Mismatch { sequence: cursor.sequence });
+            self.begin_epoch();
+        }
+    }
+
+    /// Counts a new epoch if the message at the position of an earlier listener differs from the one that listener
+    /// received.
+    pub(super) fn compare_earlier_cursor(&mut self, cursor: Cursor) {
+        let Some(earlier_cursor) = self.earlier_cursor else { return };
+        if cursor.sequence >= earlier_cursor.sequence {
+            self.earlier_cursor = None;
+            if cursor.sequence == earlier_cursor.sequence && cursor != earlier_cursor {
+                self.epoch += 1;
+            }
+        }
+    }
+
+    /// Counts a new epoch if the stream ends before the position of an earlier listener.
+    pub(super) fn record_end(&mut self, end: u64) {
+        if self.earlier_cursor.is_some_and(|earlier_cursor| earlier_cursor.sequence >= end) {
+            self.earlier_cursor = None;
+            self.epoch += 1;
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Export and import of a translator's decoder state.
+
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{LocalHash, SequenceHash};
+
+use super::groups::KnownGroup;
+use super::recent::{Age, RecentMap};
+use super::{RECENT_GENERATION_MAX, Translator};
+
+/// Limit of the blocks in [`Translator::recent_blocks`].
+pub const RECENT_BLOCKS_MAX: usize = 2 * RECENT_GENERATION_MAX;
+
+/// Local hash and parent of a block that the engine may store again by sequence hash alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RecentBlock {
+    /// The block's sequence hash.
+    pub sequence: SequenceHash,
+    /// The block before it; none at the start of a sequence.
+    pub parent: Option<SequenceHash>,
+    /// The block's local hash.
+    pub local: LocalHash,
+    /// Generation of the entry: the older one is evicted first.
+    pub age: Age,
+}
+
+impl Translator {
+    /// Salts that later blocks of a sequence inherit, with the blocks that carry them; the oldest first.
+    pub fn salts(&self) -> impl Iterator<Item = (SequenceHash, Salt)> {
+        self.salts.iter().map(|(block, salt, _)| (block, salt))
+    }
+
+    /// Imports the salts of another translator of the same rank.
+    pub fn import_salts(&mut self, salts: impl IntoIterator<Item = (SequenceHash, Salt)>) {
+        salts.into_iter().for_each(|(block, salt)| self.salts.insert(block, salt));
+    }
+
+    /// Blocks of the rank that were stored recently, held or not, in any order and at most [`RECENT_BLOCKS_MAX`]; none
+    /// for a rank that has not offloaded.
+    pub fn recent_blocks(&self) -> Option<impl Iterator<Item = RecentBlock>> {
+        let blocks = self.recent_blocks.as_ref()?.iter();
+        Some(blocks.map(|(sequence, (parent, local), age)| RecentBlock { sequence, parent, local, age }))
+    }
+
+    /// Imports the recent blocks of another translator of the same rank, which has offloaded.
+    pub fn import_recent_blocks(&mut self, blocks: impl IntoIterator<Item = RecentBlock>) {
+        let recent_blocks = self.recent_blocks.get_or_insert_with(|| RecentMap::new(RECENT_GENERATION_MAX));
+        for RecentBlock { sequence, parent, local, age } in blocks {
+            recent_blocks.import(sequence, (parent, local), age);
+        }
+    }
+
+    /// The cache groups that the rank has named, in any order. Engines describe a group in stores only, so a
+    /// translator that resumes in the middle of a stream needs them for removals.
+    pub fn groups(&self) -> impl Iterator<Item = KnownGroup> {
+        self.groups.iter()
+    }
+
+    /// Imports the cache groups of another translator of the same rank.
+    pub fn import_groups(&mut self, groups: impl IntoIterator<Item = KnownGroup>) {
+        groups.into_iter().for_each(|group| self.groups.import(group));
+    }
+}

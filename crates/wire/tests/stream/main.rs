@@ -1,0 +1,413 @@
+//! Ordering and repair of a stream: a simulated engine publishes over channels that drop messages.
+
+mod world;
+
+use flash_indexer_wire::{
+    ClearReason, Cursor, Degraded, Pending, Replay, ReplayOutcome, Start, StreamEvent, StreamPosition, StreamTrust,
+};
+use proptest::prelude::*;
+
+use self::world::{World, degraded, limits, payload, replay, step, take};
+
+#[test]
+fn a_replay_endpoint_that_does_not_respond_is_given_up_and_retried_after_a_pause() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    assert_eq!(world.request, Some((1, 0)), "the history is requested at once");
+    world.reply(u64::MAX);
+    assert_eq!((world.request, world.trust), (None, StreamTrust::Cold), "the engine has published no message");
+    world.publish();
+    world.deliver();
+    world.publish();
+    world.lose();
+    world.publish();
+    world.deliver();
+    assert_eq!(world.request, Some((2, 0)), "the request starts at the cursor");
+    while world.stream.wakes_at().is_some() {
+        assert_eq!(world.stream.waiting_messages(), 1);
+        world.pass_time();
+    }
+    assert_eq!(world.requests, 1 + world.limits.failed_requests_max as usize);
+    assert!(world.events.contains(&StreamEvent::Replay(ReplayOutcome::GivenUp)));
+    assert!(world.events.contains(&StreamEvent::Lost { messages: 1 }));
+    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+    assert_eq!(world.applied, [(0, 0), (0, 2)]);
+
+    let requests = world.requests;
+    world.publish();
+    world.lose();
+    world.publish();
+    world.deliver();
+    assert_eq!((world.requests, world.applied.len()), (requests, 3), "the next gap does not stall the stream");
+    world.now += world.limits.repair_pause;
+    world.publish();
+    world.lose();
+    world.publish();
+    world.deliver();
+    assert_eq!(world.requests, requests + 1, "the endpoint is tried again after the pause");
+    world.reply(u64::MAX);
+    assert_eq!(world.applied, [(0, 0), (0, 2), (0, 4), (0, 5), (0, 6)]);
+}
+
+#[test]
+fn replies_to_earlier_requests_and_out_of_order_are_rejected() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    let (first, _) = world.request.expect("a request");
+    world.stream.replayed(first, 1, payload(0, 1), world.now);
+    world.stream.replayed(first, 1, payload(0, 1), world.now);
+    world.run();
+    let (second, _) = world.request.expect("a second request");
+    assert!(second > first);
+    world.stream.replayed(first, 2, payload(0, 2), world.now);
+    world.stream.replay_ended(first, world.now);
+    world.run();
+    assert_eq!(world.applied, [(0, 1)], "the reply shows that the start is lost");
+    world.reply(u64::MAX);
+    assert_eq!(world.applied, [(0, 1), (0, 2)]);
+    assert_eq!(degraded(world.trust), Some(Degraded::StartUnknown { missed: 1 }));
+}
+
+#[test]
+fn messages_before_the_first_contact_are_not_a_gap() {
+    let is_gap = |event: &StreamEvent| matches!(event, StreamEvent::Gap { .. });
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    (0..9).for_each(|_| world.publish());
+    world.connect();
+    let (attempt, _) = world.request.expect("a request");
+    world.stream.replayed(attempt, 0, payload(0, 0), world.now);
+    world.run();
+    world.publish();
+    world.deliver();
+    assert!(!world.events.iter().any(is_gap), "the reply is in progress: {:?}", world.events);
+    (1..9).for_each(|sequence| world.stream.replayed(attempt, sequence, payload(0, sequence), world.now));
+    world.run();
+    assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
+
+    world.publish();
+    world.publish();
+    world.lose();
+    world.deliver();
+    assert_eq!(world.events.iter().copied().find(is_gap), Some(StreamEvent::Gap { missed: 1 }));
+}
+
+#[test]
+fn a_stream_is_not_exact_before_its_history_is_complete() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    (0..9).for_each(|_| world.publish());
+    world.connect();
+    let (attempt, _) = world.request.expect("a request");
+    for sequence in 0..9 {
+        world.stream.replayed(attempt, sequence, payload(0, sequence), world.now);
+        world.run();
+        assert_eq!(world.pending, Some(Pending::Recovering { end: None }), "after message {sequence}");
+    }
+    world.stream.replay_ended(attempt, world.now);
+    world.run();
+    assert!(world.is_exact());
+    assert_eq!(world.applied, world.whole_epoch());
+}
+
+#[test]
+fn a_stream_is_not_exact_during_a_repair() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    world.publish();
+    world.deliver();
+    assert!(world.is_exact());
+    (0..2).for_each(|_| world.publish());
+    world.lose();
+    world.deliver();
+    assert_eq!(world.pending, Some(Pending::Recovering { end: Some(3) }));
+    world.reply(u64::MAX);
+    assert!(world.is_exact());
+    assert_eq!(world.applied, world.whole_epoch());
+}
+
+#[test]
+fn a_dropped_last_message_is_requested_without_a_further_message() {
+    for (replay, expected) in [(Replay::Available, None), (Replay::Unavailable, Some(Pending::TailLost))] {
+        let mut world = World::new(replay, Start::Immediate, 100);
+        world.connect();
+        world.reply(u64::MAX);
+        world.publish();
+        world.deliver();
+        world.publish();
+        world.drop_received();
+        assert!(!world.is_exact(), "at once");
+        world.settle();
+        assert_eq!(world.pending, expected);
+        world.check_whole().expect("whole where it is exact");
+        // The next message shows whether one is missing.
+        world.publish();
+        world.deliver();
+        assert_eq!(world.pending, None);
+        let lost = (replay == Replay::Unavailable).then_some(Degraded::Lost { missed: 1, next: 2 });
+        assert_eq!(degraded(world.trust), lost);
+    }
+}
+
+#[test]
+fn an_undecodable_message_without_a_sequence_number_of_its_own_is_no_loss() {
+    let mut world = World::new(Replay::Unavailable, Start::Immediate, 100);
+    world.connect();
+    world.publish();
+    world.deliver();
+    world.stream.tail_lost(world.now);
+    world.run();
+    assert_eq!(world.pending, Some(Pending::TailLost));
+    world.publish();
+    world.deliver();
+    assert!(world.is_exact());
+}
+
+#[test]
+fn messages_lost_during_a_repair_are_requested_after_it() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    let (first, _) = world.request.expect("a request");
+    world.publish();
+    world.drop_received();
+    // The engine sent the reply before it published the dropped message.
+    (0..3).for_each(|sequence| world.stream.replayed(first, sequence, payload(0, sequence), world.now));
+    world.stream.replay_ended(first, world.now);
+    world.run();
+    assert_eq!(world.request, Some((first + 1, 2)));
+    world.reply(u64::MAX);
+    assert!(world.is_exact());
+    assert_eq!(world.applied, world.whole_epoch());
+}
+
+#[test]
+fn a_flood_of_undecodable_messages_causes_one_request_for_each_backoff() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    world.publish();
+    world.deliver();
+    let requests = world.requests;
+    for _ in 0..100 {
+        world.stream.tail_lost(world.now);
+        world.run();
+        world.reply(u64::MAX);
+    }
+    assert_eq!(world.requests, requests + 1);
+    assert_eq!(world.pending, Some(Pending::TailLost));
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.requests, world.is_exact()), (requests + 2, true));
+}
+
+#[test]
+fn a_message_received_twice_is_ignored() {
+    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    world.connect();
+    (0..3).for_each(|_| world.publish());
+    (0..3).for_each(|_| world.deliver());
+    world.repeat();
+    assert!(world.events.contains(&StreamEvent::Duplicate));
+    assert_eq!((world.cleared.len(), world.is_exact()), (0, true));
+    // Another message of that number is of another epoch.
+    world.stream.live(2, payload(1, 2), world.now);
+    world.run();
+    assert_eq!(world.cleared, [ClearReason::Restarted]);
+}
+
+#[test]
+fn a_restart_detected_by_a_replay_is_counted_once() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.connect();
+    world.reply(u64::MAX);
+    (0..9).for_each(|_| world.publish());
+    (0..9).for_each(|_| world.deliver());
+    world.restart();
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    (0..3).for_each(|_| world.reply(u64::MAX));
+    assert_eq!((world.cleared.clone(), world.applied.clone()), (vec![ClearReason::Restarted], world.whole_epoch()));
+    world.publish();
+    world.deliver();
+    assert_eq!(world.cleared, [ClearReason::Restarted], "the first live message is below where the old epoch ended");
+    assert_eq!(world.stream.position().epoch, 2);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_history_that_cannot_be_replayed_is_not_exact_and_is_requested_again() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
+        world.pass_time();
+    }
+    assert_eq!(world.trust, StreamTrust::Cold, "no message was received");
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_truncated_reply_is_not_exact_and_is_requested_again() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    (0..3).for_each(|_| world.publish());
+    world.connect();
+    let (attempt, _) = world.request.expect("a request");
+    world.stream.replayed(attempt, 0, payload(0, 0), world.now);
+    world.run();
+    while world.request.is_some() || !matches!(world.pending, Some(Pending::TailLost)) {
+        world.pass_time();
+    }
+    // The repair is retried after the pause even if no further message arrives.
+    world.pass_time();
+    world.reply(u64::MAX);
+    assert_eq!((world.applied.clone(), world.is_exact()), (world.whole_epoch(), true));
+}
+
+#[test]
+fn a_large_loss_clears_the_state_and_a_small_one_does_not() {
+    let mut world = World::new(Replay::Unavailable, Start::Immediate, 0);
+    world.connect();
+    world.publish();
+    world.deliver();
+    let mut lose = |count: u64| {
+        for _ in 0..count {
+            world.publish();
+            world.lose();
+        }
+        world.publish();
+        world.deliver();
+        world.cleared.clone()
+    };
+    assert_eq!(lose(limits().cleared_loss_min - 1), []);
+    assert_eq!(lose(limits().cleared_loss_min), [ClearReason::TooMuchLost]);
+}
+
+#[test]
+fn a_full_buffer_of_waiting_messages_ends_a_repair() {
+    let mut world = World::new(Replay::Available, Start::Immediate, 100);
+    world.publish();
+    world.connect();
+    world.reply(u64::MAX);
+    world.publish();
+    for _ in 0..30 {
+        world.publish();
+    }
+    world.lose();
+    while !world.in_flight.is_empty() {
+        world.deliver();
+    }
+    assert!(world.events.contains(&StreamEvent::WaitingFull { dropped: 0 }));
+    assert_eq!(world.applied.len(), 31, "all messages except the lost one");
+    assert_eq!(degraded(world.trust), Some(Degraded::Lost { missed: 1, next: 2 }));
+}
+
+#[test]
+fn epochs_are_counted_across_listeners() {
+    let epoch_after = |remembered: Option<Cursor>, epoch: u64, published: u64, replay| {
+        let mut world = World::new(replay, Start::Immediate, 100);
+        world.stream.continue_epochs(StreamPosition { cursor: remembered, epoch: 5, trust: StreamTrust::Exact });
+        world.epoch = epoch;
+        (0..published).for_each(|_| world.publish());
+        world.settle_with_message();
+        world.stream.position().epoch
+    };
+    let stopped_at_3 = Some(Cursor::new(3, &payload(0, 3)));
+    assert_eq!(epoch_after(stopped_at_3, 0, 6, Replay::Available), 5);
+    assert_eq!(epoch_after(stopped_at_3, 1, 6, Replay::Available), 6, "another message has that number");
+    assert_eq!(epoch_after(stopped_at_3, 1, 2, Replay::Available), 6, "the stream has not reached the position");
+    assert_eq!(epoch_after(stopped_at_3, 1, 2, Replay::Unavailable), 6);
+    assert_eq!(epoch_after(stopped_at_3, 0, 6, Replay::Unavailable), 5);
+}
+
+#[test]
+fn an_imported_position_is_compared_with_the_waiting_messages() {
+    for (epoch, expected) in [(0, 0), (1, 1)] {
+        let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+        world.connect();
+        (0..6).for_each(|_| world.publish());
+        (0..4).for_each(|_| world.deliver());
+        // The exporter was ahead of this connection, in the same epoch or in another one.
+        let cursor = Cursor::new(4, &payload(epoch, 4));
+        world.applied = (0..5).map(|sequence| (epoch, sequence)).collect();
+        let position = StreamPosition { cursor: Some(cursor), epoch: 1, trust: StreamTrust::Exact };
+        world.stream.release(Some(position), world.now);
+        world.run();
+        assert_eq!(world.applied.len(), 5, "the stream waits for the imported position");
+        (0..2).for_each(|_| world.deliver());
+        assert_eq!(world.cleared.len(), expected);
+        assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
+    }
+    let mut world = World::new(Replay::Unavailable, Start::Held, 100);
+    world.connect();
+    world.publish();
+    world.deliver();
+    world.applied = (0..5).map(|sequence| (7, sequence)).collect();
+    let cursor = Some(Cursor::new(4, &payload(7, 4)));
+    world.stream.release(Some(StreamPosition { cursor, epoch: 1, trust: StreamTrust::Exact }), world.now);
+    world.run();
+    world.pass_time();
+    assert_eq!(world.cleared, [ClearReason::Restarted], "the publisher never reaches the imported position");
+    assert_eq!((world.applied.clone(), world.trust), (world.whole_epoch(), StreamTrust::Exact));
+}
+
+/// Eight times the configured number of cases, because each case is cheap.
+fn cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases * 8, failure_persistence: None, ..usual }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn an_exact_stream_has_delivered_every_message(
+        replay in replay(), buffer in 1..40_u64, steps in prop::collection::vec(step(), 0..60),
+    ) {
+        let mut world = World::new(replay, Start::Immediate, buffer);
+        for step in steps {
+            take(&mut world, step);
+        }
+        world.settle();
+        world.check_whole()?;
+        world.settle_with_message();
+        prop_assert_eq!(world.applied.last().copied(), world.whole_epoch().last().copied(), "the last message is applied");
+        world.check_whole()?;
+        // A new epoch that is followed from its start is exact, whatever was before.
+        world.restart();
+        world.settle_with_message();
+        prop_assert!(world.is_exact());
+        prop_assert_eq!(&world.applied, &world.whole_epoch());
+    }
+
+    #[test]
+    fn an_imported_state_continues_without_loss_or_duplicate(
+        replay in replay(),
+        buffer in 1..40_u64,
+        before in 0..30_u64,
+        held in prop::collection::vec(step(), 0..20),
+        between in prop::collection::vec(step(), 0..10),
+        after in prop::collection::vec(step(), 0..20),
+    ) {
+        let mut world = World::new(replay, Start::Held, buffer);
+        (0..before).for_each(|_| world.publish());
+        world.connect();
+        held.into_iter().for_each(|step| take(&mut world, step));
+        prop_assert!(world.applied.is_empty(), "no message is delivered before the release");
+        let position = world.true_position();
+        let state = world.whole_epoch();
+        between.into_iter().for_each(|step| take(&mut world, step));
+        prop_assert_eq!(&world.cleared, &[]);
+        world.applied = state;
+        world.stream.release(Some(position), world.now);
+        world.run();
+        after.into_iter().for_each(|step| take(&mut world, step));
+        world.settle();
+        world.check_whole()?;
+        world.settle_with_message();
+        prop_assert_eq!(world.applied.last().copied(), world.whole_epoch().last().copied());
+        world.check_whole()?;
+    }
+}

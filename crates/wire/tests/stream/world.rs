@@ -1,0 +1,350 @@
+//! Simulated engine, network and caller of a stream, with the invariants that hold after every action.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
+
+use flash_indexer_wire::{
+    Action, ClearReason, Cursor, Degraded, Pending, Replay, Start, Stream, StreamEvent, StreamLimits, StreamOptions,
+    StreamPosition, StreamTrust,
+};
+use proptest::prelude::*;
+
+pub(crate) type Payload = Vec<u8>;
+
+/// A message's payload: its epoch and its sequence number.
+pub(crate) fn payload(epoch: u64, sequence: u64) -> Payload {
+    [epoch.to_le_bytes(), sequence.to_le_bytes()].concat()
+}
+
+pub(crate) fn epoch_of(payload: &[u8]) -> u64 {
+    u64::from_le_bytes(payload[..8].try_into().expect("eight bytes"))
+}
+
+/// An engine, the live and the replay channel to it, and the caller that executes the stream's actions.
+pub(crate) struct World {
+    pub(crate) stream: Stream<Payload>,
+    pub(crate) now: Instant,
+    pub(crate) limits: StreamLimits,
+    // The engine.
+    pub(crate) epoch: u64,
+    pub(crate) published: u64,
+    pub(crate) buffer_max: u64,
+    // The channels.
+    pub(crate) connected: bool,
+    pub(crate) in_flight: VecDeque<(u64, u64)>,
+    /// The network dropped the last messages in flight, which the service cannot detect before the next one.
+    pub(crate) is_tail_lost_unseen: bool,
+    /// End of the messages of this epoch that the service received, dropped or not.
+    pub(crate) known_end: u64,
+    /// Last live message of this connection that was not dropped.
+    pub(crate) last_live: Option<(u64, u64)>,
+    pub(crate) request: Option<(u32, u64)>,
+    pub(crate) requests: usize,
+    // The index.
+    pub(crate) applied: Vec<(u64, u64)>,
+    pub(crate) trust: StreamTrust,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) cleared: Vec<ClearReason>,
+    pub(crate) events: Vec<StreamEvent>,
+}
+
+pub(crate) fn limits() -> StreamLimits {
+    StreamLimits { waiting_messages_max: 20, waiting_bytes_max: 18 * 16, cleared_loss_min: 8, ..Default::default() }
+}
+
+impl World {
+    pub(crate) fn new(replay: Replay, start: Start, buffer_max: u64) -> Self {
+        let limits = limits();
+        Self {
+            stream: Stream::new(StreamOptions { replay, start, limits }),
+            now: Instant::now(),
+            limits,
+            epoch: 0,
+            published: 0,
+            buffer_max,
+            connected: false,
+            in_flight: VecDeque::new(),
+            is_tail_lost_unseen: false,
+            known_end: 0,
+            last_live: None,
+            request: None,
+            requests: 0,
+            applied: Vec::new(),
+            trust: StreamTrust::Cold,
+            pending: Some(Pending::FirstContact),
+            cleared: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Executes the stream's actions and checks the invariants after each.
+    pub(crate) fn run(&mut self) {
+        while let Some(action) = self.stream.next_action() {
+            match action {
+                Action::Apply { sequence, payload } => {
+                    assert_eq!(payload[8..], sequence.to_le_bytes());
+                    self.applied.push((epoch_of(&payload), sequence));
+                }
+                Action::RequestReplay { attempt, from } => {
+                    self.request = Some((attempt, from));
+                    self.requests += 1;
+                }
+                Action::CloseReplay => self.request = None,
+                Action::Clear(why) => {
+                    self.applied.clear();
+                    self.cleared.push(why);
+                }
+                Action::Trust(trust) => self.trust = trust,
+                Action::Pending(pending) => self.pending = pending,
+                Action::Record(event) => self.events.push(event),
+            }
+            self.check();
+        }
+        if self.is_exact() {
+            assert!(self.request.is_none(), "exact while a request is open");
+            let known = (0..self.known_end).map(|sequence| (self.epoch, sequence)).collect::<Vec<_>>();
+            assert!(
+                self.applied.starts_with(&known),
+                "exact, but of {} known messages only {:?}",
+                known.len(),
+                self.applied
+            );
+        }
+        assert!(self.stream.waiting_messages() <= self.limits.waiting_messages_max);
+        assert!(self.stream.waiting_bytes() <= self.limits.waiting_bytes_max);
+    }
+
+    /// Whether the stream reports that no message is known to be missing.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.trust == StreamTrust::Exact && self.pending.is_none()
+    }
+
+    pub(crate) fn check(&self) {
+        let once: HashSet<_> = self.applied.iter().collect();
+        assert_eq!(once.len(), self.applied.len(), "a message was applied twice: {:?}", self.applied);
+        if self.trust == StreamTrust::Exact {
+            let epoch = self.applied.first().map(|(epoch, _)| *epoch);
+            for (at, message) in self.applied.iter().enumerate() {
+                assert_eq!(Some(*message), epoch.map(|epoch| (epoch, at as u64)), "exact, but {:?}", self.applied);
+            }
+        }
+        if self.trust == StreamTrust::Cold {
+            assert!(self.applied.is_empty());
+        }
+    }
+
+    pub(crate) fn publish(&mut self) {
+        if self.connected {
+            self.in_flight.push_back((self.epoch, self.published));
+        }
+        self.is_tail_lost_unseen &= !self.connected;
+        self.published += 1;
+    }
+
+    /// The network drops the oldest message in flight.
+    pub(crate) fn lose(&mut self) {
+        if self.in_flight.pop_front().is_some() && self.in_flight.is_empty() {
+            self.is_tail_lost_unseen = true;
+        }
+    }
+
+    pub(crate) fn deliver(&mut self) {
+        if let Some((epoch, sequence)) = self.in_flight.pop_front() {
+            self.known_end = sequence + 1;
+            self.last_live = Some((epoch, sequence));
+            self.stream.live(sequence, payload(epoch, sequence), self.now);
+            self.run();
+        }
+    }
+
+    /// The oldest message in flight reaches the service, which drops it or fails to decode it.
+    pub(crate) fn drop_received(&mut self) {
+        if let Some((_, sequence)) = self.in_flight.pop_front() {
+            self.known_end = sequence + 1;
+            self.stream.tail_lost(self.now);
+            self.run();
+        }
+    }
+
+    /// The service receives the last applied message a second time.
+    pub(crate) fn repeat(&mut self) {
+        if let Some(&(epoch, sequence)) = self.applied.last()
+            && self.last_live == Some((epoch, sequence))
+        {
+            self.stream.live(sequence, payload(self.epoch, sequence), self.now);
+            self.run();
+        }
+    }
+
+    pub(crate) fn connect(&mut self) {
+        if !self.connected {
+            self.connected = true;
+            self.stream.connected(self.now);
+            self.run();
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        if self.connected {
+            self.connected = false;
+            self.in_flight.clear();
+            self.last_live = None;
+            self.is_tail_lost_unseen = false;
+            self.stream.disconnected();
+            self.run();
+        }
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.disconnect();
+        self.epoch += 1;
+        self.published = 0;
+        self.known_end = 0;
+        self.is_tail_lost_unseen = false;
+    }
+
+    /// Replies to the open request without the messages whose bit is not set; the last bit is the end marker's.
+    pub(crate) fn reply(&mut self, kept: u64) {
+        let Some((attempt, from)) = self.request else { return };
+        let first = from.max(self.published.saturating_sub(self.buffer_max));
+        for sequence in first..self.published {
+            if kept >> (sequence % 63) & 1 == 1 {
+                self.stream.replayed(attempt, sequence, payload(self.epoch, sequence), self.now);
+                self.run();
+            }
+        }
+        if kept >> 63 == 1 {
+            let is_last_lost = first < self.published && kept >> ((self.published - 1) % 63) & 1 == 0;
+            if is_last_lost {
+                // The reply lost its last message and still ends: only the next live message can show the loss.
+                self.known_end = 0;
+                self.is_tail_lost_unseen = true;
+            }
+            self.stream.replay_ended(attempt, self.now);
+            self.run();
+        }
+    }
+
+    /// Advances the clock to the stream's next deadline.
+    pub(crate) fn pass_time(&mut self) {
+        if let Some(wake) = self.stream.wakes_at() {
+            self.now = self.now.max(wake);
+            self.stream.tick(self.now);
+            self.run();
+        }
+    }
+
+    /// Publishes one more message and delivers all messages until no request is open.
+    pub(crate) fn settle_with_message(&mut self) {
+        self.connect();
+        self.publish();
+        self.settle();
+    }
+
+    /// Delivers all messages until no request is open.
+    pub(crate) fn settle(&mut self) {
+        self.connect();
+        for _ in 0..2_000 {
+            self.deliver();
+            self.reply(u64::MAX);
+            if self.in_flight.is_empty() && self.request.is_none() {
+                if self.stream.wakes_at().is_none() {
+                    return;
+                }
+                self.pass_time();
+            }
+        }
+        panic!("the stream does not settle: {:?}", self.stream);
+    }
+
+    /// A settled exact stream has delivered all messages, unless the network dropped the last ones undetected.
+    pub(crate) fn check_whole(&self) -> Result<(), TestCaseError> {
+        if self.is_exact() && !self.is_tail_lost_unseen {
+            prop_assert_eq!(&self.applied, &self.whole_epoch());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn whole_epoch(&self) -> Vec<(u64, u64)> {
+        (0..self.published).map(|sequence| (self.epoch, sequence)).collect()
+    }
+
+    /// Position of an observer that has received every message.
+    pub(crate) fn true_position(&self) -> StreamPosition {
+        let last = self.published.checked_sub(1);
+        let cursor = last.map(|last| Cursor::new(last, &payload(self.epoch, last)));
+        let trust = if last.is_some() { StreamTrust::Exact } else { StreamTrust::Cold };
+        StreamPosition { cursor, epoch: self.epoch + 1, trust }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Publish(u8),
+    Lose(u8),
+    Drop(u8),
+    Repeat,
+    Deliver(u8),
+    Connect,
+    Disconnect,
+    Restart,
+    Reply(u64),
+    PassTime,
+    Shed,
+    Malformed,
+}
+
+pub(crate) fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..6_u8).prop_map(Step::Publish),
+        2 => (1..4_u8).prop_map(Step::Lose),
+        2 => (1..4_u8).prop_map(Step::Drop),
+        1 => Just(Step::Repeat),
+        1 => (8..30_u8).prop_map(Step::Publish),
+        6 => (1..8_u8).prop_map(Step::Deliver),
+        4 => Just(Step::Connect),
+        1 => Just(Step::Disconnect),
+        1 => Just(Step::Restart),
+        3 => Just(Step::Reply(u64::MAX)),
+        2 => any::<u64>().prop_map(Step::Reply),
+        2 => Just(Step::PassTime),
+        1 => Just(Step::Shed),
+        1 => Just(Step::Malformed),
+    ]
+}
+
+pub(crate) fn take(world: &mut World, step: Step) {
+    match step {
+        Step::Publish(count) => (0..count).for_each(|_| world.publish()),
+        Step::Lose(count) => (0..count).for_each(|_| world.lose()),
+        Step::Drop(count) => (0..count).for_each(|_| world.drop_received()),
+        Step::Repeat => world.repeat(),
+        Step::Deliver(count) => (0..count).for_each(|_| world.deliver()),
+        Step::Connect => world.connect(),
+        Step::Disconnect => world.disconnect(),
+        Step::Restart => world.restart(),
+        Step::Reply(kept) => world.reply(kept),
+        Step::PassTime => world.pass_time(),
+        Step::Shed => {
+            world.stream.shed(world.now);
+            world.run();
+        }
+        Step::Malformed => {
+            if let Some((attempt, _)) = world.request {
+                world.stream.replay_failed(attempt, world.now);
+                world.run();
+            }
+        }
+    }
+}
+
+pub(crate) fn replay() -> impl Strategy<Value = Replay> {
+    prop_oneof![3 => Just(Replay::Available), 1 => Just(Replay::Unavailable)]
+}
+
+pub(crate) fn degraded(trust: StreamTrust) -> Option<Degraded> {
+    match trust {
+        StreamTrust::Degraded(why) => Some(why),
+        _ => None,
+    }
+}
