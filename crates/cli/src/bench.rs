@@ -14,7 +14,7 @@ use flash_indexer_core::designs::Design;
 use flash_indexer_sim::FleetOptions;
 use indicatif::ProgressBar;
 
-use crate::byte_size::ByteSize;
+use crate::parsers::byte_size;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
@@ -69,8 +69,8 @@ pub(crate) struct BenchArguments {
 
     /// Measure the default design within this bound of memory as well, as run-bounded: where it has to
     /// forget, its answers differ.
-    #[arg(long, value_name = "SIZE")]
-    memory_max: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    memory_max: Option<usize>,
 
     /// Write the results there as well, for programs.
     #[arg(long, value_name = "FILE")]
@@ -83,8 +83,8 @@ enum ChildCommand {
     #[command(hide = true)]
     Child {
         /// Bound of the bounded design, where one takes part.
-        #[arg(long)]
-        memory_max: Option<ByteSize>,
+        #[arg(long, value_parser = byte_size)]
+        memory_max: Option<usize>,
     },
 }
 
@@ -105,8 +105,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
 }
 
 /// The bounded contender, if one is asked for.
-fn bounded(memory_max: Option<ByteSize>) -> Result<Option<BoundedContender>> {
-    memory_max.map(|ByteSize(bytes)| BoundedContender::new(bytes)).transpose().context("--memory-max")
+fn bounded(memory_max: Option<usize>) -> Result<Option<BoundedContender>> {
+    memory_max.map(BoundedContender::new).transpose().context("--memory-max")
 }
 
 impl BenchArguments {
@@ -119,7 +119,7 @@ impl BenchArguments {
         let bounded = bounded(self.memory_max)?;
         contenders.extend(bounded.as_ref().map(|bounded| bounded as &dyn Contender));
         let mut child_arguments = vec!["bench".into(), "child".into()];
-        if let Some(ByteSize(bytes)) = self.memory_max {
+        if let Some(bytes) = self.memory_max {
             child_arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
         }
         let options = RunOptions {

@@ -13,7 +13,7 @@ use flash_indexer_server::dump::{RankRecord, read_dump};
 use self::collected::{BlockDifference, Collected, Difference, HeldRank, RankKey};
 use crate::client::{DumpBytes, IndexerClient};
 use crate::dump::Progress;
-use crate::told;
+use crate::with_causes;
 
 /// Compare two running services, or a service and a dump, or two dumps, rank by rank.
 ///
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(DIFFERENT),
         Err(error) => {
-            eprintln!("flash-indexer: {}", told(&error));
+            eprintln!("flash-indexer: {}", with_causes(&error));
             ExitCode::from(UNREADABLE)
         }
     }

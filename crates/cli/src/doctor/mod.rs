@@ -23,7 +23,7 @@ use self::probe::{Observed, Stream, instance_name};
 use self::report::{Report, Subject};
 use crate::client::{IndexerClient, Worker};
 use crate::simulate::progress;
-use crate::told;
+use crate::with_causes;
 
 /// Engines that are looked at at a time.
 const PROBES_MAX: usize = 16;
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> ExitCode {
             ExitCode::from(u8::from(worst == Some(Verdict::Problem)))
         }
         Err(error) => {
-            eprintln!("flash-indexer: {}", told(&error));
+            eprintln!("flash-indexer: {}", with_causes(&error));
             ExitCode::from(NOT_CHECKED)
         }
     }

@@ -16,7 +16,7 @@ use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 
 use self::bounded::Compared;
 use self::figures::Figures;
-use crate::byte_size::ByteSize;
+use crate::parsers::byte_size;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
@@ -77,8 +77,8 @@ pub(crate) struct ReplayArguments {
     seed: u64,
 
     /// Let the index take no more memory than this, such as 64MiB: it forgets what is of least use.
-    #[arg(long, value_name = "SIZE")]
-    memory_max: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    memory_max: Option<usize>,
 
     /// Compare each answer for the worker that serves the request with what its cache has. With --memory-max also play
     /// everything once more, and compare each answer for all workers with that of an index without a bound.
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
     bar.set_message("filling the index");
     let index = match arguments.memory_max {
         None => arguments.index.build(),
-        Some(ByteSize(bytes)) => arguments.index.build_bounded(bytes).context("--memory-max")?,
+        Some(bytes) => arguments.index.build_bounded(bytes).context("--memory-max")?,
     };
     let replayed = replay(&*index, &play, || bar.inc(1));
     bar.finish_and_clear();
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
     match arguments.memory_max.filter(|_| arguments.verify) {
         None if arguments.verify => replayed.check(),
         None => Ok(()),
-        Some(ByteSize(bytes)) => {
+        Some(bytes) => {
             replayed.check_forgetful()?;
             let bounded = arguments.index.build_bounded(bytes).context("--memory-max")?;
             Compared::of(&play, &*bounded, &*arguments.index.build()).check()
