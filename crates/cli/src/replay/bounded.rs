@@ -1,4 +1,4 @@
-//! An index within a bound of memory beside one without, request by request.
+//! Comparison of an index with a memory limit and one without, request by request.
 
 use anyhow::{Result, bail};
 use flash_indexer_bench::Play;
@@ -6,20 +6,21 @@ use flash_indexer_core::{SharedIndex, Tier};
 
 use crate::simulate::percent;
 
-/// What a play of both came to.
+/// Result of a comparison.
 #[derive(Debug, Default)]
-pub(super) struct Compared {
-    /// Leading blocks of all workers in all answers.
+pub(super) struct BoundedComparison {
+    /// Matched blocks of all workers in all answers of the bounded index.
     known_blocks: u64,
+    /// Matched blocks of all workers in all answers of the unlimited index.
     held_blocks: u64,
-    /// Workers in answers of which the bounded index claimed more.
+    /// Answers for a worker in which the bounded index has the longer match.
     too_high: u64,
-    /// Requests after which the bounded index took more than it may.
+    /// Requests after which the bounded index exceeded its limit.
     above_bound: u64,
 }
 
-impl Compared {
-    /// Asks and tells both, which must be empty.
+impl BoundedComparison {
+    /// Queries both indexes and applies the events to both. They must be empty.
     pub(super) fn of(play: &Play, bounded: &dyn SharedIndex, whole: &dyn SharedIndex) -> Self {
         let mut compared = Self::default();
         for request in &play.requests {
@@ -43,13 +44,15 @@ impl Compared {
     pub(super) fn check(&self) -> Result<()> {
         let Self { known_blocks, held_blocks, too_high, above_bound } = self;
         println!(
-            "beside an index without a bound: {known_blocks} of {held_blocks} blocks of all workers known ({:.2}%), {too_high} \
-             too high; above the bound after {above_bound} requests",
+            "compared with an unlimited index: {known_blocks} of {held_blocks} blocks of all workers matched ({:.2}%), {too_high} \
+             too high; above the limit after {above_bound} requests",
             percent(*known_blocks, *held_blocks)
         );
         match too_high + above_bound {
             0 => Ok(()),
-            _ => bail!("the index claimed too much {too_high} times and took more than it may {above_bound} times"),
+            _ => bail!(
+                "{too_high} matches of the bounded index were too high, and it exceeded its limit {above_bound} times"
+            ),
         }
     }
 }
