@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use flash_indexer_core::{BlockEvent, LocalHash, SequenceHash, WorkerRank};
 use flash_indexer_sim::workload::HashedPrompt;
-use flash_indexer_sim::{Fleet, FleetOptions, TooLong};
+use flash_indexer_sim::{Fleet, FleetOptions, RequestTooLarge};
 use rustc_hash::FxHashSet;
 
 use crate::backend::WorkerEvent;
@@ -72,7 +72,7 @@ impl Play {
         let mut play = Self::default();
         for prompt in prompts {
             match fleet.serve(prompt) {
-                Err(TooLong { .. }) => play.refused += 1,
+                Err(RequestTooLarge { .. }) => play.refused += 1,
                 Ok(step) => {
                     let first = play.events.len();
                     let rank = step.rank;

@@ -52,7 +52,10 @@ impl ReplayReport {
     }
 
     fn print_bound(&self, bound: &MemoryBound, queried: u64) {
-        println!("memory: limit {} bytes, peak {}, final {}", bound.bytes_max, bound.bytes_highest, bound.bytes);
+        println!(
+            "memory: limit {} bytes, peak {} bytes, final {} bytes",
+            bound.bytes_max, bound.bytes_highest, bound.bytes
+        );
         println!("evicted: {} blocks of ranks; {} rejected", bound.forgotten_blocks, bound.refused_blocks);
         let (known, held) = (percent(self.known_blocks, queried), percent(self.reused_blocks, queried));
         println!("hit rate predicted by the index {known:.2}% ({:.2} points lost)", held - known);
