@@ -168,9 +168,9 @@ impl Observer for Bar {
         self.0 = Some(progress(count, "measurements"));
     }
 
-    fn step(&mut self, what: &str) {
+    fn step(&mut self, name: &str) {
         if let Some(bar) = &self.0 {
-            bar.set_message(what.to_owned());
+            bar.set_message(name.to_owned());
             bar.inc(1);
         }
     }

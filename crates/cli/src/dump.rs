@@ -120,8 +120,8 @@ impl DumpSink for Progress {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        self.blocks(told.block_count());
+    fn told(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        self.blocks(entry.block_count());
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ enum Command {
     Query(query::QueryArguments),
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
-    /// Check a running service and its engines end to end, and say what to fix.
+    /// Check a running service and its engines end to end, and report fixes.
     Doctor(doctor::DoctorArguments),
     // The doc comments of these arguments are their help.
     Dump(dump::DumpArguments),

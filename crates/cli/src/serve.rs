@@ -76,7 +76,7 @@ pub(crate) struct ServeArguments {
     index: Design,
 
     /// Limit of the memory that the indexes of all models take together, such as 2GiB. Beyond it the least useful
-    /// blocks are evicted, and answers say so. Only with the default design.
+    /// blocks are evicted, and answers are marked as partial. Only with the default design.
     #[arg(long, env = "FLASH_INDEXER_MEMORY_MAX", value_name = "SIZE", value_parser = byte_size)]
     memory_max: Option<usize>,
 

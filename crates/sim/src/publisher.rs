@@ -1,5 +1,5 @@
 //! The sockets of an engine: a PUB for live batches and a ROUTER that replays recent ones. The only
-//! module of this crate that knows ZeroMQ.
+//! module of this crate that uses ZeroMQ.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -128,21 +128,17 @@ fn sequence(observation: &Observation) -> Option<Finding> {
     } else if service_gaps > 0 {
         Finding::warning(
             "sequence",
-            format!("{service_gaps} gaps in the service's stream while doctor listened"),
+            format!(
+                "{service_gaps} {} in the service's stream while doctor listened",
+                plural(service_gaps, "gap", "gaps")
+            ),
             "see bounds_reached_total{bound=\"queue\"} in /metrics, and the network to the engine",
         )
     } else if received.restarts > 0 {
         let fix = "look for crashes in the engine's log; the service indexes the new stream";
         Finding::warning("sequence", "sequence numbers restarted while doctor listened: the engine restarted", fix)
     } else if received.gaps > 0 {
-        Finding::ok(
-            "sequence",
-            format!(
-                "doctor missed {} {}, the service none",
-                received.missed,
-                plural(received.missed, "message was", "messages were")
-            ),
-        )
+        Finding::ok("sequence", format!("doctor missed {}, the service none", messages(received.missed)))
     } else if received.messages == 0 {
         Finding::ok("sequence", format!("the engine is idle; the service is at message {}", shown(applied)))
     } else {
@@ -290,9 +286,11 @@ fn replay(observation: &Observation) -> Option<Finding> {
             format!("the replay stops after {} without an end marker", messages(*count)),
             SLOW_REPLAY,
         ),
-        ReplayStatus::Answered { gaps: gaps @ 1.., messages: count, .. } => {
-            Finding::warning(CHECK, format!("the replay of {} has {gaps} gaps", messages(*count)), SLOW_REPLAY)
-        }
+        ReplayStatus::Answered { gaps: gaps @ 1.., messages: count, .. } => Finding::warning(
+            CHECK,
+            format!("the replay of {} has {gaps} {}", messages(*count), plural(*gaps, "gap", "gaps")),
+            SLOW_REPLAY,
+        ),
         ReplayStatus::Answered { first: None, .. } => {
             Finding::ok(CHECK, "the replay endpoint responds; its buffer is empty")
         }

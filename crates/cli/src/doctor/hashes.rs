@@ -24,16 +24,16 @@ pub(super) struct HashCounts {
 pub(super) struct HashCheck {
     chain: Sha256CborChain,
     /// Full hashes of the blocks whose hash is equal; at most [`CHECKED_MAX`].
-    known: HashMap<(DpRank, SequenceHash), EngineBlockHash>,
+    verified: HashMap<(DpRank, SequenceHash), EngineBlockHash>,
     pub(super) counts: HashCounts,
 }
 
 impl HashCheck {
     pub(super) fn new(hash_seed: &str) -> Self {
-        Self { chain: Sha256CborChain::new(hash_seed), known: HashMap::new(), counts: HashCounts::default() }
+        Self { chain: Sha256CborChain::new(hash_seed), verified: HashMap::new(), counts: HashCounts::default() }
     }
 
-    /// Recomputes the hashes of blocks without adapter, salt or multimodal items, after a known parent.
+    /// Recomputes the hashes of blocks without adapter, salt or multimodal items, after a verified parent.
     pub(super) fn stored(&mut self, dp_rank: DpRank, event: &BlockStored<'_>) {
         let HashCounts { equal, unrelated, broken } = self.counts;
         let (block_size, TokenIds::Plain(tokens)) = (event.block_size as usize, &event.token_ids) else { return };
@@ -43,9 +43,9 @@ impl HashCheck {
         }
         let mut parent = match event.parent_block_hash {
             None => None,
-            Some(hash) => match self.known.get(&(dp_rank, hash)) {
+            Some(hash) => match self.verified.get(&(dp_rank, hash)) {
                 None => return,
-                known => known.copied(),
+                parent => parent.copied(),
             },
         };
         for (&published, tokens) in event.block_hashes.iter().zip(tokens.chunks_exact(block_size)) {
@@ -58,7 +58,7 @@ impl HashCheck {
             if hash.sequence_hash() != published {
                 return;
             }
-            self.known.insert((dp_rank, published), hash);
+            self.verified.insert((dp_rank, published), hash);
             parent = Some(hash);
         }
     }

@@ -39,7 +39,7 @@ const PROBES_MAX: usize = 16;
 /// The exit code when the service cannot be checked.
 const NOT_CHECKED: u8 = 2;
 
-/// Check a running service and its engines end to end, and say what to fix.
+/// Check a running service and its engines end to end, and report fixes.
 ///
 /// Doctor reads the service's registrations and the state of its peers, discovery sources and shared store. It connects
 /// to every engine, receives its events for a few seconds and requests a full replay. Then it compares connections,

@@ -1,4 +1,4 @@
-//! Sockets to an engine, like the service's. The only module of this crate that knows ZeroMQ.
+//! Sockets to an engine, like the service's. The only module of this crate that uses ZeroMQ.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};

@@ -10,48 +10,48 @@ use crate::simulate::percent;
 #[derive(Debug, Default)]
 pub(super) struct BoundedComparison {
     /// Matched blocks of all workers in all answers of the bounded index.
-    known_blocks: u64,
+    bounded_blocks: u64,
     /// Matched blocks of all workers in all answers of the unlimited index.
-    held_blocks: u64,
+    unlimited_blocks: u64,
     /// Answers for a worker in which the bounded index has the longer match.
     too_high: u64,
     /// Requests after which the bounded index exceeded its limit.
-    above_bound: u64,
+    above_limit: u64,
 }
 
 impl BoundedComparison {
     /// Queries both indexes and applies the events to both. They must be empty.
-    pub(super) fn of(play: &Play, bounded: &dyn SharedIndex, whole: &dyn SharedIndex) -> Self {
-        let mut compared = Self::default();
+    pub(super) fn of(play: &Play, bounded: &dyn SharedIndex, unlimited: &dyn SharedIndex) -> Self {
+        let mut comparison = Self::default();
         for request in &play.requests {
-            let (known, held) = (bounded.find(&request.query), whole.find(&request.query));
+            let (bounded_matches, matches) = (bounded.find(&request.query), unlimited.find(&request.query));
             let blocks = |found: &flash_indexer_core::RankMatch| u64::from(found.blocks[Tier::Device]);
-            compared.held_blocks += held.ranks.iter().map(blocks).sum::<u64>();
-            for found in &known.ranks {
-                compared.known_blocks += blocks(found);
-                compared.too_high += u64::from(blocks(found) > held.get(found.rank).map_or(0, blocks));
+            comparison.unlimited_blocks += matches.ranks.iter().map(blocks).sum::<u64>();
+            for found in &bounded_matches.ranks {
+                comparison.bounded_blocks += blocks(found);
+                comparison.too_high += u64::from(blocks(found) > matches.get(found.rank).map_or(0, blocks));
             }
             for event in &play.events[request.events.clone()] {
                 bounded.apply(event.rank, &event.event);
-                whole.apply(event.rank, &event.event);
+                unlimited.apply(event.rank, &event.event);
             }
             let is_above = bounded.memory_bound().is_none_or(|bound| bound.bytes > bound.bytes_max);
-            compared.above_bound += u64::from(is_above);
+            comparison.above_limit += u64::from(is_above);
         }
-        compared
+        comparison
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let Self { known_blocks, held_blocks, too_high, above_bound } = self;
+        let Self { bounded_blocks, unlimited_blocks, too_high, above_limit } = self;
         println!(
-            "compared with an unlimited index: {known_blocks} of {held_blocks} blocks of all workers matched ({:.2}%), {too_high} \
-             too high; above the limit after {above_bound} requests",
-            percent(*known_blocks, *held_blocks)
+            "compared with an unlimited index: {bounded_blocks} of {unlimited_blocks} blocks of all workers matched ({:.2}%), {too_high} \
+             too high; above the limit after {above_limit} requests",
+            percent(*bounded_blocks, *unlimited_blocks)
         );
-        match too_high + above_bound {
+        match too_high + above_limit {
             0 => Ok(()),
             _ => bail!(
-                "{too_high} matches of the bounded index were too high, and it exceeded its limit {above_bound} times"
+                "{too_high} matches of the bounded index were too high, and it exceeded its limit {above_limit} times"
             ),
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct ReplayReport {
     /// Blocks that the serving workers reused from their caches.
     pub(super) reused_blocks: u64,
     /// Reused blocks that the index predicted.
-    pub(super) known_blocks: u64,
+    pub(super) predicted_blocks: u64,
     /// Statistics of the memory limit, if there is one.
     pub(super) bound: Option<MemoryBound>,
     /// Growth of resident memory, in bytes.
@@ -57,8 +57,8 @@ impl ReplayReport {
             bound.bytes_max, bound.bytes_highest, bound.bytes
         );
         println!("evicted: {} blocks of ranks; {} rejected", bound.forgotten_blocks, bound.refused_blocks);
-        let (known, held) = (percent(self.known_blocks, queried), percent(self.reused_blocks, queried));
-        println!("hit rate predicted by the index {known:.2}% ({:.2} points lost)", held - known);
+        let (predicted, held) = (percent(self.predicted_blocks, queried), percent(self.reused_blocks, queried));
+        println!("hit rate predicted by the index {predicted:.2}% ({:.2} points lost)", held - predicted);
     }
 
     fn print_memory(&self, play: &Play) {

@@ -162,7 +162,7 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
             Some(difference) => differences.push(difference),
         }
         too_high += usize::from(predicted > request.reused);
-        figures.known_blocks += predicted.min(request.reused) as u64;
+        figures.predicted_blocks += predicted.min(request.reused) as u64;
         figures.matched_blocks += scores.ranks.iter().map(|found| u64::from(found.blocks[Tier::Device])).sum::<u64>();
         figures.matching_ranks += scores.ranks.len() as u64;
         figures.reused_blocks += request.reused as u64;
