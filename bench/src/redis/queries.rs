@@ -54,7 +54,7 @@ impl InMemory {
     }
 }
 
-fn depths(found: &[flash_indexer_redis::Found]) -> Depths {
+fn depths(found: &[flash_indexer_redis::HolderDepth]) -> Depths {
     found.iter().map(|found| (found.holder, found.blocks)).collect()
 }
 

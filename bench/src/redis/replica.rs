@@ -8,7 +8,7 @@ use flash_indexer_bench::WorkerEvent;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{LocalHash, WorkerRank};
 use flash_indexer_redis::{
-    Found, Holder, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
+    Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -75,7 +75,7 @@ impl Replica {
     }
 
     /// The store's answer to a query.
-    pub(super) fn find(&self, query: &[LocalHash]) -> Result<Vec<Found>> {
+    pub(super) fn find(&self, query: &[LocalHash]) -> Result<Vec<HolderDepth>> {
         Ok(self.runtime.block_on(self.store.find(scope(), query))?)
     }
 
