@@ -1,18 +1,19 @@
-//! What this project wants to reach, and whether it does.
+//! Performance goals of this project, compared with measurements.
 
 use flash_indexer_bench::{Report, short};
 use flash_indexer_designs::Design;
 
 use crate::peers::{CHAIN_INDEX, DYNAMO_COMPRESSED, SMG_RADIX_TREE};
 
-/// One figure of ours, divided by one of somebody's.
+/// A goal for the ratio of one of our figures to a peer's.
 pub(crate) struct Goal {
-    pub(crate) what: &'static str,
+    pub(crate) name: &'static str,
     ours: Figure,
-    /// None: ourselves, the figure being a ratio already.
+    /// The peer's figure; none if our figure is a ratio already.
     theirs: Option<(&'static str, Figure)>,
-    /// The ratio that must be reached, and the one that is wanted.
+    /// The ratio that must be reached.
     floor: f64,
+    /// The ratio to aim for.
     goal: f64,
     better: Better,
 }
@@ -34,9 +35,9 @@ const fn figure(measure: &'static str, column: &'static str) -> Figure {
     Figure { measure, column }
 }
 
-/// A goal for a figure of which less is better.
-const fn less(what: &'static str, ours: Figure, peer: &'static str, theirs: Figure, floor: f64, goal: f64) -> Goal {
-    Goal { what, ours, theirs: Some((peer, theirs)), floor, goal, better: Better::Lower }
+/// A goal for a figure that should be low.
+const fn less(name: &'static str, ours: Figure, peer: &'static str, theirs: Figure, floor: f64, goal: f64) -> Goal {
+    Goal { name, ours, theirs: Some((peer, theirs)), floor, goal, better: Better::Lower }
 }
 
 const INGEST: Figure = figure("ingest", "ns/stored block");
@@ -70,7 +71,7 @@ pub(crate) const GOALS: [Goal; 18] = [
     less("query p50", QUERY_P50, CHAIN_INDEX, QUERY_P50, 0.65, 0.5),
     less("query p99", QUERY_P99, CHAIN_INDEX, QUERY_P99, 0.65, 0.5),
     Goal {
-        what: "query p99 under a writer against quiet",
+        name: "query p99 under a writer against quiet",
         ours: figure("query-under-writer", "p99 / own quiet p99"),
         theirs: None,
         floor: 1.3,
@@ -83,9 +84,16 @@ pub(crate) const GOALS: [Goal; 18] = [
     less("7,000 workers, top 8", TOP_7000, CHAIN_INDEX, TOP_7000, 0.05, 0.01),
     less("memory per held block, 64 workers", HELD, CHAIN_INDEX, HELD, 1.0 / 3.0, 0.25),
     less("memory per held block, 7,000 workers", HELD_7000, CHAIN_INDEX, HELD_7000, 0.1, 1.0 / 12.0),
-    less("the same where all hold the same prompts", HELD_SAME, CHAIN_INDEX, HELD_SAME, 0.1, 1.0 / 12.0),
+    less(
+        "memory per held block, 7,000 workers with the same prompts",
+        HELD_SAME,
+        CHAIN_INDEX,
+        HELD_SAME,
+        0.1,
+        1.0 / 12.0,
+    ),
     Goal {
-        what: "mixed replay, operations per second",
+        name: "mixed replay, operations per second",
         ours: MIXED,
         theirs: Some((DYNAMO_COMPRESSED, MIXED)),
         floor: 2.4,
@@ -93,7 +101,7 @@ pub(crate) const GOALS: [Goal; 18] = [
         better: Better::Higher,
     },
     Goal {
-        what: "mixed replay, operations per second",
+        name: "mixed replay, operations per second",
         ours: MIXED,
         theirs: Some((CHAIN_INDEX, MIXED)),
         floor: 2.0,
@@ -107,14 +115,14 @@ pub(crate) const GOALS: [Goal; 18] = [
 ];
 
 impl Goal {
-    /// Measure, peer, floor, goal, and the ratio that was measured with what it reaches.
+    /// Cells of the table of goals: measure, peer, floor, goal, and the measured ratio with the result.
     pub(crate) fn cells(&self, report: &Report) -> [String; 5] {
         let ratio = |value| format!("{}x", short(value));
         let measured = self
             .measured(report)
             .map_or_else(|| "not measured".to_owned(), |value| format!("{} ({})", ratio(value), self.reached(value)));
         let peer = self.theirs.map_or("itself", |(peer, _)| peer);
-        [self.what.to_owned(), peer.to_owned(), ratio(self.floor), ratio(self.goal), measured]
+        [self.name.to_owned(), peer.to_owned(), ratio(self.floor), ratio(self.goal), measured]
     }
 
     fn measured(&self, report: &Report) -> Option<f64> {

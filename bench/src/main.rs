@@ -1,4 +1,10 @@
-//! Flash Indexer measured against other indexes: see `run` beside this package.
+//! Benchmarks of Flash Indexer and of other indexes. The script `run` in this folder starts them.
+//!
+//! | module | role |
+//! |---|---|
+//! | `peers/` | other indexes as contenders |
+//! | `service/`, `redis/`, `prompt/`, `memory` | benchmarks of the service, the shared store, the prompt pipeline, the memory limit |
+//! | `goals`, `markdown`, `plots/`, `results` | goals, BENCHMARKS.md, plots, result files |
 
 mod goals;
 mod markdown;
@@ -26,11 +32,11 @@ use flash_indexer_test_support::testdata;
 
 use crate::results::{Results, SweepLine};
 
-/// The same for every index.
+/// One allocator for all indexes.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measure Flash Indexer's designs against other people's indexes.
+/// Compare Flash Indexer's designs with other indexes.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -41,33 +47,33 @@ struct Arguments {
 enum Part {
     /// Take the measures, and write them as measures.json.
     Measures(MeasuresArguments),
-    /// Tell the trace in less and less time; writes sweep.json and sweep.svg.
+    /// Replay the trace at rising load; writes sweep.json and sweep.svg.
     Sweep(SweepArguments),
-    /// When workers store and remove, as a heat map: writes density.svg.
+    /// Draw stores and removals over time as a heat map; writes density.svg.
     Density(DensityArguments),
-    /// The hit rate that a bound of memory costs: writes memory.json and memory.svg.
+    /// Measure the hit rate lost to a memory limit; writes memory.json and memory.svg.
     Memory(MemoryArguments),
-    /// The whole service over real sockets: writes service.json.
+    /// Measure the service over real sockets; writes service.json.
     Service(ServiceArguments),
-    /// From a chat to scored pods, step by step: writes prompt.json.
+    /// Measure the prompt pipeline, from a chat to scored pods; writes prompt.json.
     Prompt(PromptArguments),
-    /// The index shared through a Redis server of its own, beside the one in memory: writes redis.json.
+    /// Compare the shared store on a Redis server with the index in memory; writes redis.json.
     Redis(RedisArguments),
-    /// Write BENCHMARKS.md from what the other parts have written.
+    /// Write BENCHMARKS.md from the results of the other parts.
     Report(ReportArguments),
-    /// Measures for another process, which says what on standard input.
+    /// Take the measures that the parent process writes to standard input.
     #[command(hide = true)]
     Child,
 }
 
-/// Where everything lies.
+/// Paths of the trace and the results.
 #[derive(Args)]
-struct Places {
+struct Paths {
     /// The trace, as Mooncake publishes them.
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
 
-    /// Folder for what is written.
+    /// Folder of the results.
     #[arg(long, value_name = "FOLDER")]
     results: PathBuf,
 }
@@ -75,9 +81,9 @@ struct Places {
 #[derive(Args)]
 struct MeasuresArguments {
     #[command(flatten)]
-    places: Places,
+    places: Paths,
 
-    /// What to measure [default: all].
+    /// Measures to take [default: all].
     #[arg(long, value_delimiter = ',', value_parser = measure_name())]
     measures: Vec<Measure>,
 
@@ -97,7 +103,7 @@ struct MeasuresArguments {
 #[derive(Args)]
 struct SweepArguments {
     #[command(flatten)]
-    places: Places,
+    places: Paths,
 
     /// Names of contenders [default: all].
     #[arg(long, value_delimiter = ';')]
@@ -115,13 +121,13 @@ struct SweepArguments {
 #[derive(Args)]
 struct DensityArguments {
     #[command(flatten)]
-    places: Places,
+    places: Paths,
 }
 
 #[derive(Args)]
 struct MemoryArguments {
     #[command(flatten)]
-    places: Places,
+    places: Paths,
 
     /// Requests of the trace [default: all].
     #[arg(long)]
@@ -134,7 +140,7 @@ struct ServiceArguments {
     #[arg(long, value_name = "FILE")]
     program: PathBuf,
 
-    /// Folder for what is written.
+    /// Folder of the results.
     #[arg(long, value_name = "FOLDER")]
     results: PathBuf,
 
@@ -149,7 +155,7 @@ struct PromptArguments {
     #[arg(long, value_name = "FOLDER")]
     tokenizers: Option<PathBuf>,
 
-    /// Folder for what is written.
+    /// Folder of the results.
     #[arg(long, value_name = "FOLDER")]
     results: PathBuf,
 
@@ -161,7 +167,7 @@ struct PromptArguments {
 #[derive(Args)]
 struct RedisArguments {
     #[command(flatten)]
-    places: Places,
+    places: Paths,
 
     /// Requests of the trace [default: all].
     #[arg(long)]
@@ -174,7 +180,7 @@ struct RedisArguments {
 
 #[derive(Args)]
 struct ReportArguments {
-    /// Folder of what the other parts have written.
+    /// Folder of the results.
     #[arg(long, value_name = "FOLDER")]
     results: PathBuf,
 
@@ -192,8 +198,8 @@ const DENSITY_WORKERS: usize = 16;
 const DENSITY_BLOCKS: usize = 2_048;
 const DENSITY_BINS: usize = 120;
 
-/// The fleet that has more than there is memory for: few workers, so that requests in turn meet what they can
-/// use, with large caches of blocks of 16 tokens.
+/// The fleet of the memory part: few workers, so that round-robin requests find reusable blocks, with large caches of
+/// blocks of 16 tokens.
 const MEMORY_WORKERS: usize = 8;
 const MEMORY_BLOCKS: usize = 131_072;
 const MEMORY_BLOCKS_PER_HASH_ID: usize = 32;
@@ -209,7 +215,10 @@ fn main() -> Result<()> {
             Results::new(&arguments.results).write_service(&report)
         }
         Part::Prompt(arguments) => {
-            let report = prompt::measure(&arguments.tokenizers.unwrap_or_else(|| testdata().join("tokenizers")), arguments.repeats)?;
+            let report = prompt::measure(
+                &arguments.tokenizers.unwrap_or_else(|| testdata().join("tokenizers")),
+                arguments.repeats,
+            )?;
             Results::new(&arguments.results).write_prompt(&report)
         }
         Part::Redis(arguments) => shared_through_redis(&arguments),
@@ -308,19 +317,19 @@ fn memory(arguments: &MemoryArguments) -> Result<()> {
 }
 
 fn shared_through_redis(arguments: &RedisArguments) -> Result<()> {
-    let Places { trace, .. } = &arguments.places;
+    let Paths { trace, .. } = &arguments.places;
     let report = redis::measure(trace, arguments.requests.unwrap_or(usize::MAX), arguments.repeats, child()?)?;
     arguments.places.results().write_redis(&report)
 }
 
-/// This program as one that measures for another process.
+/// This program as a measuring process.
 fn child() -> Result<Child> {
     let program =
         std::env::current_exe().context("failed to find this program, to measure in processes of their own")?;
     Ok(Child { program, arguments: vec!["child".into()] })
 }
 
-impl Places {
+impl Paths {
     fn open(&self) -> Result<MooncakeTrace> {
         Ok(MooncakeTrace::open(&self.trace)?)
     }
@@ -337,7 +346,7 @@ fn measure_name() -> impl TypedValueParser<Value = Measure> {
     })
 }
 
-/// How far the run is, on standard error.
+/// Progress of a run, on standard error.
 #[derive(Default)]
 struct Log {
     done: usize,
@@ -349,8 +358,8 @@ impl Observer for Log {
         self.steps = count;
     }
 
-    fn step(&mut self, what: &str) {
+    fn step(&mut self, name: &str) {
         self.done += 1;
-        eprintln!("[{}/{}] {what}", self.done, self.steps);
+        eprintln!("[{}/{}] {name}", self.done, self.steps);
     }
 }

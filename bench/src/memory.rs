@@ -1,52 +1,52 @@
-//! The hit rate that a bound of memory costs.
+//! The hit rate lost to a memory limit.
 
 use anyhow::{Result, bail};
-use flash_indexer_bench::{KnownHits, Play};
+use flash_indexer_bench::{Play, PredictedHits};
 use flash_indexer_core::SharedIndex;
 use flash_indexer_core::run::{INDEX_BYTES_MIN, RunIndex, RunLimits};
 use serde::{Deserialize, Serialize};
 
 use crate::peers::{TWO_LEVEL_LRU, two_level_lru_hits};
 
-/// What was measured.
+/// Results of the memory part.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MemoryReport {
-    /// Bytes that the index takes when it need not forget.
+    /// Bytes that the index takes without eviction.
     pub(crate) bytes_needed: usize,
-    /// Hits of the caches, in percent of the blocks asked for.
+    /// Hits of the caches, in percent of the queried blocks.
     pub(crate) hit_percent: f64,
     pub(crate) lines: Vec<MemoryLine>,
 }
 
-/// One index under every bound.
+/// One index under all limits.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MemoryLine {
     pub(crate) name: String,
     pub(crate) points: Vec<MemoryPoint>,
 }
 
-/// One bound.
+/// One limit.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct MemoryPoint {
     pub(crate) bytes_max: usize,
-    /// The most that the index took; none if it cannot tell.
+    /// Peak memory of the index; none if it is not known.
     pub(crate) bytes_highest: Option<usize>,
-    /// Hits that the index did not know of, in percent of the blocks asked for.
+    /// Hits that the index did not predict, in percent of the queried blocks.
     pub(crate) lost_percent: f64,
 }
 
-/// Bounds, in shares of what is needed.
+/// Limits, as shares of the memory needed without eviction.
 const SHARES: [f64; 9] = [1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.025];
 
-/// What a distinct block costs the re-implemented index: measured as *memory, 64 workers* in `measures.json`.
+/// Memory of a distinct block in the re-implemented index, in bytes: *memory, 64 workers* of `measures.json`.
 const TWO_LEVEL_LRU_BLOCK_BYTES: f64 = 453.0;
 
-/// Plays the same requests under every bound.
+/// Plays the same requests under all limits.
 pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
     let ample = RunIndex::bounded(RunLimits::default(), 64 << 30)?;
-    let whole = KnownHits::of_index(play, &ample);
-    if whole.known_blocks != whole.held_blocks || whole.too_high > 0 {
-        bail!("an index with ample memory must know everything: {whole:?}");
+    let whole = PredictedHits::of_index(play, &ample);
+    if whole.predicted_blocks != whole.held_blocks || whole.too_high > 0 {
+        bail!("an index without eviction must predict every hit: {whole:?}");
     }
     let bytes_needed = ample.memory_limit().map_or(0, |bound| bound.bytes_highest);
     let mut run = MemoryLine { name: "run, bounded".to_owned(), points: Vec::new() };
@@ -55,10 +55,13 @@ pub(crate) fn measure(play: &Play, workers: usize) -> Result<MemoryReport> {
         let bytes_max = ((bytes_needed as f64 * share) as usize).max(INDEX_BYTES_MIN);
         eprintln!("memory: {} MiB at most", bytes_max >> 20);
         let index = RunIndex::bounded(RunLimits::default(), bytes_max)?;
-        let hits = KnownHits::of_index(play, &index);
+        let hits = PredictedHits::of_index(play, &index);
         let bytes_highest = index.memory_limit().map(|bound| bound.bytes_highest);
         if hits.too_high > 0 || bytes_highest.is_none_or(|highest| highest > bytes_max) {
-            bail!("an index of {bytes_max} bytes took {bytes_highest:?} and claimed too much {} times", hits.too_high);
+            bail!(
+                "an index of {bytes_max} bytes took {bytes_highest:?} and predicted too much {} times",
+                hits.too_high
+            );
         }
         let lost_percent = hits.lost_percent();
         run.points.push(MemoryPoint { bytes_max, bytes_highest, lost_percent });

@@ -1,4 +1,4 @@
-//! Files that a run leaves.
+//! Result files of a run.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ impl Results {
         Self { folder: folder.to_owned() }
     }
 
-    /// Makes the folder, if it is not there.
+    /// Creates the folder, if it does not exist.
     pub(crate) fn create(&self) -> Result<()> {
         std::fs::create_dir_all(&self.folder).with_context(|| format!("failed to create {}", self.folder.display()))
     }
@@ -42,14 +42,14 @@ impl Results {
         self.folder.join("density.svg")
     }
 
-    /// Measures that were taken again replace what was there; others stay.
+    /// Writes a report. Its measures replace earlier results of the same measures; others stay.
     pub(crate) fn write_report(&self, report: &Report) -> Result<()> {
         let mut whole = report.clone();
         if let Some(earlier) = self.report()? {
             let kept = |measure: &&MeasureReport| !report.measures.iter().any(|taken| taken.measure == measure.measure);
             whole.measures.extend(earlier.measures.iter().filter(kept).cloned());
-            let place = |name: &str| Measure::ALL.iter().position(|measure| measure.as_str() == name);
-            whole.measures.sort_by_key(|measure| place(&measure.measure));
+            let position = |name: &str| Measure::ALL.iter().position(|measure| measure.as_str() == name);
+            whole.measures.sort_by_key(|measure| position(&measure.measure));
         }
         self.write("measures.json", &whole)
     }
@@ -116,8 +116,6 @@ impl Results {
         }
         let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
         let value = serde_json::from_str(&text);
-        Ok(Some(
-            value.with_context(|| format!("{} is of another version: remove it and measure again", path.display()))?,
-        ))
+        Ok(Some(value.with_context(|| format!("{} has another format; remove it and measure again", path.display()))?))
     }
 }

@@ -1,4 +1,4 @@
-//! Any bytes as events and queries: the run index answers as the oracle does, whatever they are.
+//! Decodes arbitrary bytes as events and queries, and compares the run index with the oracle.
 #![no_main]
 
 #[path = "../../crates/core/tests/support/byte_stream.rs"]

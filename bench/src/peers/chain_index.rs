@@ -1,17 +1,17 @@
 //! `kv-index`: runs with coverage bitsets, read without locks.
 
-use flash_indexer_bench::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent};
+use flash_indexer_bench::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEvent};
 use flash_indexer_core::{BlockEvent, LocalHash};
 use kv_index::{ChainBlockMap, ContentHash, SequenceHash, ShardedChainIndex, StoredBlock};
 use parking_lot::Mutex;
 
 use super::{CHAIN_INDEX, worker, workers};
 
-/// `ShardedChainIndex`: one shard for up to 1,024 workers, as many as a shard takes; its lanes are the threads that
-/// apply events. Asked through `score_into`, which allocates nothing.
+/// `ShardedChainIndex`: one shard for up to 1,024 workers, the most that a shard supports; its lanes are the threads that
+/// apply events. Queries use `score_into`, which does not allocate.
 pub(crate) struct ChainIndexPeer;
 
-/// Workers that a shard takes.
+/// Workers that a shard supports.
 const SHARD_WORKERS_MAX: usize = 1_024;
 
 impl Contender for ChainIndexPeer {
@@ -36,7 +36,7 @@ struct Chain {
     workers: Vec<Mutex<Worker>>,
 }
 
-/// What the lane that applies a worker's events owns.
+/// State of a worker, owned by the lane that applies its events.
 struct Worker {
     id: u32,
     map: ChainBlockMap,
@@ -98,7 +98,7 @@ impl Lane for ChainLane<'_> {
             let Worker { id, map } = self.maps[*number].as_mut().expect("the lane took its workers");
             match change {
                 Change::Stored { parent, blocks } => {
-                    // A refused store shows in the answers.
+                    // A rejected store shows in the answers.
                     let _ = self.chain.index.apply_stored(*id, blocks, *parent, map);
                 }
                 Change::Removed(blocks) => self.chain.index.apply_removed(*id, blocks, map),
@@ -137,7 +137,7 @@ impl Finder for ChainFinder<'_> {
         self.index.score_into(&self.query, |content| content.0, false, |worker, depth| answer.push((worker, depth)));
     }
 
-    /// Keeps the deepest while they are reported, which is less work than choosing from a full answer.
+    /// Selects the deepest while depths are reported, which is less work than selecting from a full answer.
     fn find_top(&mut self, count: usize) {
         self.answer.clear();
         let answer = &mut self.answer;
@@ -146,7 +146,7 @@ impl Finder for ChainFinder<'_> {
             if answer.len() < count {
                 answer.push((worker, depth));
             } else if depth > least {
-                let shallowest = answer.iter_mut().min_by_key(|entry| entry.1).expect("it is full");
+                let shallowest = answer.iter_mut().min_by_key(|entry| entry.1).expect("the answer is full");
                 *shallowest = (worker, depth);
             } else {
                 return;
@@ -158,7 +158,7 @@ impl Finder for ChainFinder<'_> {
         self.index.score_into(&self.query, |content| content.0, false, report);
     }
 
-    fn found(&self) -> Found {
-        Found::of(self.answer.iter().map(|entry| entry.1))
+    fn totals(&self) -> MatchTotals {
+        MatchTotals::of(self.answer.iter().map(|entry| entry.1))
     }
 }

@@ -7,20 +7,20 @@ use dynamo_kv_router::protocols::{
     ExternalSequenceBlockHash, KvCacheEvent, KvCacheEventData, KvCacheRemoveData, KvCacheStoreData,
     KvCacheStoredBlockData, LocalBlockHash, OverlapScores, RouterEvent,
 };
-use flash_indexer_bench::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
+use flash_indexer_bench::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEvent, keep_deepest};
 use flash_indexer_core::{BlockEvent, LocalHash};
 
 use super::{DYNAMO_COMPRESSED, DYNAMO_POSITIONAL};
 
 /// `ConcurrentRadixTreeCompressed` in a `ThreadPoolIndexer`: events go to its threads' queues, queries run in the
-/// caller. What is timed of events is from the first one sent until the queues are empty.
+/// caller. Events are timed from the first enqueued one until the queues are empty.
 pub(crate) struct CompressedTreePeer;
 
-/// `PositionalIndexer` in a `ThreadPoolIndexer`, with the jump of its documentation.
+/// `PositionalIndexer` in a `ThreadPoolIndexer`, with the jump size of its documentation.
 pub(crate) struct PositionalPeer;
 
 const JUMP_BLOCKS: usize = 32;
-/// Said of blocks; nothing in an index depends on it.
+/// Block size passed to the index, which does not use it.
 const BLOCK_TOKENS: u32 = 64;
 
 impl Contender for CompressedTreePeer {
@@ -62,7 +62,7 @@ impl<I: SyncIndexer> Backend for Pool<I> {
     }
 }
 
-/// An event in Dynamo's form.
+/// Converts an event to Dynamo's type.
 pub(super) fn router_event(event: &WorkerEvent, event_id: u64) -> RouterEvent {
     let data = match &event.event {
         BlockEvent::Stored { parent, blocks, .. } => KvCacheEventData::Stored(KvCacheStoreData {
@@ -123,12 +123,12 @@ impl<I: SyncIndexer> Finder for PoolFinder<'_, I> {
         self.answer = Answer::top(self.index.find_matches(&self.query, false), count);
     }
 
-    fn found(&self) -> Found {
-        self.answer.found()
+    fn totals(&self) -> MatchTotals {
+        self.answer.totals()
     }
 }
 
-/// An answer in Dynamo's form, or the deepest of it.
+/// An answer in Dynamo's type, or its deepest matches.
 pub(super) enum Answer {
     All(OverlapScores),
     Top(Vec<u32>),
@@ -148,10 +148,10 @@ impl Answer {
         Self::Top(depths)
     }
 
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn totals(&self) -> MatchTotals {
         match self {
-            Self::All(scores) => Found::of(scores.scores.values().copied()),
-            Self::Top(depths) => Found::of(depths.iter().copied()),
+            Self::All(scores) => MatchTotals::of(scores.scores.values().copied()),
+            Self::Top(depths) => MatchTotals::of(depths.iter().copied()),
         }
     }
 }

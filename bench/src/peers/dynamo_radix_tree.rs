@@ -1,16 +1,16 @@
-//! `dynamo-kv-router`: its radix tree for one thread.
+//! `dynamo-kv-router`: its single-threaded radix tree.
 
 use dynamo_kv_router::RadixTree;
 use dynamo_kv_router::protocols::{LocalBlockHash, RouterEvent};
-use flash_indexer_bench::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, Writers};
+use flash_indexer_bench::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEvent, Writers};
 use flash_indexer_core::LocalHash;
 use parking_lot::Mutex;
 
 use super::DYNAMO_RADIX_TREE;
 use super::dynamo::{Answer, router_event};
 
-/// `RadixTree` behind a lock. Its authors reach it through a channel to the one thread that owns it; the lock costs
-/// less, so it flatters the tree where nothing else happens.
+/// `RadixTree` behind a lock. In Dynamo one thread owns the tree and others reach it through a channel; an uncontended lock
+/// costs less, which favours the tree.
 pub(crate) struct DynamoRadixTreePeer;
 
 impl Contender for DynamoRadixTreePeer {
@@ -27,11 +27,11 @@ impl Contender for DynamoRadixTreePeer {
     }
 }
 
-/// A tree that may be used by one thread after another.
+/// A tree that can move between threads.
 struct Movable(RadixTree);
 
-// SAFETY: the tree's reference counts are not atomic, but all counted references lie inside the tree: it lends none out
-// (answers are plain numbers, events are taken by value), so whoever has the tree alone has them alone.
+// SAFETY: the tree's reference counts are not atomic, but all counted references lie inside the tree: it hands none out
+// (answers are plain numbers, events are taken by value), so exclusive access to the tree is exclusive access to them.
 #[allow(unsafe_code, reason = "the tree is not Send for references that never leave it")]
 unsafe impl Send for Movable {}
 
@@ -56,7 +56,7 @@ struct TreeLane<'a> {
 impl Lane for TreeLane<'_> {
     fn apply(&mut self, events: usize) {
         for event in self.events.by_ref().take(events) {
-            // A refused event shows in the answers.
+            // A rejected event shows in the answers.
             let _ = self.tree.lock().0.apply_event(event);
         }
     }
@@ -81,7 +81,7 @@ impl Finder for TreeFinder<'_> {
         self.answer = Answer::top(self.tree.lock().0.find_matches(std::mem::take(&mut self.query), false), count);
     }
 
-    fn found(&self) -> Found {
-        self.answer.found()
+    fn totals(&self) -> MatchTotals {
+        self.answer.totals()
     }
 }

@@ -1,7 +1,7 @@
-//! Other people's indexes, each used as its authors intend, and the forms that their inputs need.
+//! Third-party indexes as contenders, each used as its documentation describes.
 //!
-//! Events and queries are converted before they are timed. Where an index keeps state for each worker that only the
-//! thread that writes may touch, the lane owns it while it lives.
+//! Events and queries are converted before the timing. Some indexes keep state for each worker that only the writing
+//! thread may access; there the lane owns it.
 
 mod chain_index;
 mod dynamo;
@@ -39,12 +39,12 @@ pub(crate) fn all() -> Vec<Box<dyn Contender>> {
     ]
 }
 
-/// Number of the worker that tells an event.
+/// Number of the worker that published an event.
 fn worker(event: &WorkerEvent) -> usize {
     event.rank.worker.0 as usize
 }
 
-/// Numbers of all workers that tell some of the events.
+/// Numbers of the workers that published the events.
 fn workers(events: &[&WorkerEvent]) -> BTreeSet<usize> {
     events.iter().map(|event| worker(event)).collect()
 }

@@ -1,6 +1,6 @@
 //! `smg-radix-tree`: chains with interned sets of holders, for one writer.
 
-use flash_indexer_bench::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, Writers, keep_deepest};
+use flash_indexer_bench::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEvent, Writers, keep_deepest};
 use flash_indexer_core::{BlockEvent, LocalHash};
 use parking_lot::RwLock;
 use radix_tree::{Config, HolderId, Overlap, OverlapScratch, RadixTree};
@@ -117,7 +117,7 @@ impl Finder for SmgFinder<'_> {
         keep_deepest(&mut self.answer, count, |overlap| overlap.depth);
     }
 
-    fn found(&self) -> Found {
-        Found::of(self.answer.iter().map(|overlap| overlap.depth))
+    fn totals(&self) -> MatchTotals {
+        MatchTotals::of(self.answer.iter().map(|overlap| overlap.depth))
     }
 }

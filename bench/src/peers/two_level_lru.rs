@@ -1,14 +1,15 @@
-//! The default index of llm-d's KV-cache indexer as its documentation describes it, written anew in Rust.
+//! A re-implementation in Rust of the default index of llm-d's KV-cache indexer, from its documentation.
 //!
-//! A cache of block keys by recency of use, whose entries are caches of the pods that have the block, by
-//! recency as well. A key is a chain hash over a prompt's tokens that the indexer computes itself; engines' own names
-//! of blocks are translated by a second cache. A lookup walks a prompt's keys until nobody is left that has all of them,
-//! and scores each pod by how far it came.
+//! An LRU cache of block keys, whose entries are LRU caches of the pods that hold the block. A key is a chain hash over a
+//! prompt's tokens that the indexer computes itself; a second cache maps engines' sequence hashes to keys. A lookup walks
+//! a prompt's keys until no pod is left that holds all of them. A pod's score is its number of leading keys.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use flash_indexer_bench::{Backend, Contender, Finder, Found, KnownHits, Lane, Play, Setup, WorkerEvent, keep_deepest};
+use flash_indexer_bench::{
+    Backend, Contender, Finder, Lane, MatchTotals, Play, PredictedHits, Setup, WorkerEvent, keep_deepest,
+};
 use flash_indexer_core::{BlockEvent, LocalHash, WorkerRank};
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -16,12 +17,12 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use super::{TWO_LEVEL_LRU, worker};
 
-/// The re-implementation, with room for everything: as many pods for a block as there are workers (the original keeps
-/// ten) and more keys than the traces have, so that it answers as the others do. Keys of queries are
-/// hashed before they are timed; keys of events are hashed when they are applied, as the original does.
+/// The re-implementation without eviction: it keeps all workers of a block (the original keeps ten) and more keys than the
+/// traces have, so that its answers equal the others'. Keys of queries are hashed before the timing; keys of events are
+/// hashed when they are applied, as in the original.
 pub(crate) struct TwoLevelLruPeer;
 
-/// The original's bound on keys.
+/// The original's limit of keys.
 const KEYS_MAX: usize = 100_000_000;
 
 type Cache<K, V> = LruCache<K, V, FxBuildHasher>;
@@ -37,8 +38,8 @@ impl Contender for TwoLevelLruPeer {
     }
 }
 
-/// What it knows with room for so many keys of each cache.
-pub(crate) fn two_level_lru_hits(play: &Play, workers: usize, keys_max: usize) -> KnownHits {
+/// Hits that it predicts with `keys_max` entries in each cache.
+pub(crate) fn two_level_lru_hits(play: &Play, workers: usize, keys_max: usize) -> PredictedHits {
     let index = TwoLevelLru::new(workers, keys_max);
     let mut finder = LruFinder { index: &index, keys: Vec::new(), scores: Vec::new() };
     let ask = |finder: &mut LruFinder<'_>, query: &[LocalHash], rank: WorkerRank| {
@@ -47,10 +48,10 @@ pub(crate) fn two_level_lru_hits(play: &Play, workers: usize, keys_max: usize) -
         let of_rank = finder.scores.iter().find(|score| u64::from(score.0) == rank.worker.0);
         of_rank.map_or(0, |score| score.1)
     };
-    KnownHits::of(play, &mut finder, ask, |finder, event| finder.index.apply(event))
+    PredictedHits::of(play, &mut finder, ask, |finder, event| finder.index.apply(event))
 }
 
-/// An empty cache; room is made as it is needed.
+/// An empty cache, which allocates on demand.
 fn cache<K: std::hash::Hash + Eq, V>(entries_max: usize) -> Cache<K, V> {
     let mut cache = LruCache::unbounded_with_hasher(FxBuildHasher);
     cache.resize(NonZeroUsize::new(entries_max).unwrap_or(NonZeroUsize::MIN));
@@ -60,36 +61,35 @@ fn cache<K: std::hash::Hash + Eq, V>(entries_max: usize) -> Cache<K, V> {
 struct TwoLevelLru {
     pods_max: usize,
     blocks: Mutex<Cache<u64, Pods>>,
-    /// Engines' names of blocks to keys.
-    names: Mutex<Cache<u64, u64>>,
-    /// For each worker the names that it has told and not taken back: what a clear must remove. The original
-    /// does nothing when a cache is cleared.
+    /// Sequence hashes to keys.
+    hashes: Mutex<Cache<u64, u64>>,
+    /// Sequence hashes that each worker holds, which a clear must remove. The original ignores clears.
     held: Vec<Mutex<FxHashSet<u64>>>,
 }
 
 impl TwoLevelLru {
     fn new(workers: usize, keys_max: usize) -> Self {
         let held = (0..workers).map(|_| Mutex::default()).collect();
-        let (blocks, names) = (Mutex::new(cache(keys_max)), Mutex::new(cache(keys_max)));
-        Self { pods_max: workers, blocks, names, held }
+        let (blocks, hashes) = (Mutex::new(cache(keys_max)), Mutex::new(cache(keys_max)));
+        Self { pods_max: workers, blocks, hashes, held }
     }
 
-    fn add(&self, pod: u32, name: u64, key: u64) {
-        self.names.lock().put(name, key);
+    fn add(&self, pod: u32, hash: u64, key: u64) {
+        self.hashes.lock().put(hash, key);
         let pods = Arc::clone(self.blocks.lock().get_or_insert(key, || Arc::new(Mutex::new(cache(self.pods_max)))));
         pods.lock().put(pod, ());
-        self.held[pod as usize].lock().insert(name);
+        self.held[pod as usize].lock().insert(hash);
     }
 
-    fn evict(&self, pod: u32, name: u64) {
-        self.held[pod as usize].lock().remove(&name);
-        let Some(key) = self.names.lock().get(&name).copied() else { return };
+    fn evict(&self, pod: u32, hash: u64) {
+        self.held[pod as usize].lock().remove(&hash);
+        let Some(key) = self.hashes.lock().get(&hash).copied() else { return };
         let Some(pods) = self.blocks.lock().get(&key).cloned() else { return };
         let mut pods = pods.lock();
         pods.pop(&pod);
         if pods.is_empty() {
             self.blocks.lock().pop(&key);
-            self.names.lock().pop(&name);
+            self.hashes.lock().pop(&hash);
         }
     }
 
@@ -99,7 +99,7 @@ impl TwoLevelLru {
             BlockEvent::Stored { parent, blocks, .. } => {
                 let mut key = match parent {
                     None => ROOT,
-                    Some(parent) => match self.names.lock().get(&parent.0) {
+                    Some(parent) => match self.hashes.lock().get(&parent.0) {
                         Some(&key) => key,
                         None => return,
                     },
@@ -111,8 +111,8 @@ impl TwoLevelLru {
             }
             BlockEvent::Removed { blocks, .. } => blocks.iter().for_each(|block| self.evict(pod, block.0)),
             BlockEvent::Cleared => {
-                let names: Vec<u64> = self.held[pod as usize].lock().iter().copied().collect();
-                names.into_iter().for_each(|name| self.evict(pod, name));
+                let hashes: Vec<u64> = self.held[pod as usize].lock().iter().copied().collect();
+                hashes.into_iter().for_each(|hash| self.evict(pod, hash));
             }
             BlockEvent::Copied { .. } => unreachable!("a fleet has one tier"),
         }
@@ -146,7 +146,7 @@ impl Lane for LruLane<'_> {
 struct LruFinder<'a> {
     index: &'a TwoLevelLru,
     keys: Vec<u64>,
-    /// Pods that have the first block, with how far they came.
+    /// Pods that hold the first block, with their number of leading blocks.
     scores: Vec<(u32, u32)>,
 }
 
@@ -172,11 +172,11 @@ impl Finder for LruFinder<'_> {
             }
             let scores = &mut self.scores;
             active.retain(|&pod| {
-                let goes_on = pods.contains(&pod);
-                if !goes_on {
+                let continues = pods.contains(&pod);
+                if !continues {
                     scores.push((pod, depth));
                 }
-                goes_on
+                continues
             });
             if active.is_empty() {
                 break;
@@ -191,14 +191,14 @@ impl Finder for LruFinder<'_> {
         keep_deepest(&mut self.scores, count, |score| score.1);
     }
 
-    fn found(&self) -> Found {
-        Found::of(self.scores.iter().map(|score| score.1))
+    fn totals(&self) -> MatchTotals {
+        MatchTotals::of(self.scores.iter().map(|score| score.1))
     }
 }
 
 const ROOT: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The key of a block that contains `local` and follows the one of `parent`. Cheaper than the original's.
+/// The key of a block with local hash `local` after key `parent`. Cheaper than the original's.
 fn next_key(parent: u64, local: LocalHash) -> u64 {
     let mixed = (parent.rotate_left(23) ^ local.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)

@@ -1,4 +1,4 @@
-//! When workers store and when they remove.
+//! Heat map of stores and removals over time.
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ fn total(density: &EventDensity) -> Vec<DensityBin> {
     total
 }
 
-/// Where a worker's bins are drawn.
+/// Area of a worker's bins.
 struct Stripe {
     row: f64,
     height: f64,
@@ -72,7 +72,7 @@ struct Stripe {
 }
 
 impl Stripe {
-    /// A bin's cells: none for what did not happen.
+    /// Cells of a bin, one for stores and one for removals; none for a count of zero.
     fn cells(&self, left: f64, width: f64, bin: DensityBin) -> impl Iterator<Item = Rectangle<(f64, f64)>> {
         let half = self.height / 2.0;
         let (row, full) = (self.row, self.full);
@@ -84,7 +84,7 @@ impl Stripe {
     }
 }
 
-/// White for nothing, the full colour from one on.
+/// Interpolates from white at 0 to the full colour at 1.
 fn shade(full: RGBColor, strength: f64) -> RGBColor {
     let mix = |channel: u8| (255.0 + (f64::from(channel) - 255.0) * strength.min(1.0)) as u8;
     RGBColor(mix(full.0), mix(full.1), mix(full.2))

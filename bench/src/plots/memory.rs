@@ -1,16 +1,16 @@
-//! The hit rate that a bound of memory costs.
+//! Plot of the hit rate lost to a memory limit.
 
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{names, series};
+use super::{legend, series};
 use crate::memory::MemoryReport;
 
 const SIZE: (u32, u32) = (900, 560);
 
-/// Draws one line for each index: the hit rate lost, from none to all of it, against the bound, logarithmic.
+/// Draws one line for each index: the share of the hit rate that is lost, against the limit on a logarithmic axis.
 pub(crate) fn memory(report: &MemoryReport, to: &Path) -> Result<()> {
     draw(report, to).map_err(|error| anyhow!("failed to draw {}: {error}", to.display()))
 }
@@ -35,7 +35,7 @@ fn draw(report: &MemoryReport, to: &Path) -> Result<(), Box<dyn std::error::Erro
         let points = line.points.iter().map(|point| (mebibytes(point.bytes_max), point.lost_percent));
         series(&mut chart, number, &line.name, points.collect())?;
     }
-    names(&mut chart, SeriesLabelPosition::UpperRight)?;
+    legend(&mut chart, SeriesLabelPosition::UpperRight)?;
     area.present()?;
     Ok(())
 }

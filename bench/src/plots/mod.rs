@@ -13,7 +13,7 @@ pub(crate) use density::density;
 pub(crate) use memory::memory;
 pub(crate) use sweep::sweep;
 
-/// Draws the points of one index, joined, in a colour of its own and with a name.
+/// Draws the points of one index as a line with its own colour and label.
 fn series<'a, X, Y>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
     number: usize,
@@ -35,8 +35,8 @@ where
     Ok(())
 }
 
-/// Draws the names of what was drawn.
-fn names<'a, X, Y>(
+/// Draws the legend.
+fn legend<'a, X, Y>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
     position: SeriesLabelPosition,
 ) -> Result<(), Box<dyn Error>>

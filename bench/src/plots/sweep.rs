@@ -1,16 +1,16 @@
-//! Achieved against offered load.
+//! Plot of achieved against offered load.
 
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{names, series};
+use super::{legend, series};
 use crate::results::SweepLine;
 
 const SIZE: (u32, u32) = (900, 640);
 
-/// Draws one line for each contender, both axes logarithmic, and the line on which everything offered is achieved.
+/// Draws one line for each contender on logarithmic axes, and the diagonal where achieved equals offered load.
 pub(crate) fn sweep(lines: &[SweepLine], to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder)?;
@@ -40,7 +40,7 @@ fn draw(lines: &[SweepLine], to: &Path) -> Result<(), Box<dyn std::error::Error>
         let points = line.points.iter().map(|point| (point.offered / 1e6, point.achieved / 1e6));
         series(&mut chart, number, &line.contender, points.collect())?;
     }
-    names(&mut chart, SeriesLabelPosition::UpperLeft)?;
+    legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
     Ok(())
 }

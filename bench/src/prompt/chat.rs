@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use flash_indexer_bench::{Backend, Contender, DesignContender, Found, Setup, WorkerEvent};
+use chat_template::{ChatRequest, ChatTemplates};
+use flash_indexer_bench::{Backend, Contender, DesignContender, MatchTotals, Setup, WorkerEvent};
+use flash_indexer_designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
-use flash_indexer_designs::Design;
-use chat_template::{ChatRequest, ChatTemplates};
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, TokenizerPool, TokenizerSource,
 };
@@ -39,11 +39,11 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
     let mut ask = |locals: &[LocalHash]| {
         finder.load(locals);
         finder.find();
-        finder.found()
+        finder.totals()
     };
-    let expected = Found { workers: PODS as u64, blocks: (PODS * locals.len()) as u64 };
+    let expected = MatchTotals { workers: PODS as u64, blocks: (PODS * locals.len()) as u64 };
     if ask(&locals) != expected {
-        bail!("the index does not find what it was told");
+        bail!("the index does not find the stored prompt");
     }
 
     let lines = vec![
@@ -54,9 +54,9 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
             None,
         ),
         line("hashing the tokens", time(rounds, || hash(&tokens)), None),
-        line("looking them up", time(rounds, || ask(&locals)), None),
+        line("looking up the hashes", time(rounds, || ask(&locals)), None),
         line(
-            "all of it",
+            "total",
             time_prepared(
                 rounds,
                 || request.clone(),
@@ -69,7 +69,7 @@ pub(super) fn measure(tokenizers: &Path, rounds: usize) -> Result<(Part, Vec<u32
     ];
     let about = format!(
         "A chat of {} tokens ({} messages) and {PODS} pods that hold all of it: BERT's word pieces, as its tokenizer is at hand. \
-         A request's own thread asks the pool and waits.",
+         The request's thread submits to the pool and waits.",
         tokens.len(),
         request.messages.len()
     );
@@ -81,7 +81,7 @@ fn hash(tokens: &[u32]) -> Vec<LocalHash> {
     local_hashes(HashVariant::default(), tokens, block_size, TokenWindow::default())
 }
 
-/// A chat that has at least the tokens wanted, with messages of made-up sentences.
+/// A chat that has at least the tokens wanted, with messages of synthetic sentences.
 fn chat_of_length(tokens: impl Fn(&ChatRequest) -> Result<usize>) -> Result<ChatRequest> {
     const WORDS: [&str; 24] = [
         "router",

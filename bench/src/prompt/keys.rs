@@ -1,7 +1,7 @@
 //! Ten thousand tokens to keys, by each contract.
 
-use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_bench::keys::{CborFnvKeys, RootKey, TokenProcessor, Xxh3Keys, Xxh64Keys};
+use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_wire::Sha256CborChain;
 
 use super::{BLOCK_TOKENS, Part, line, time};
@@ -15,7 +15,7 @@ pub(super) fn measure(tokens: &[u32], rounds: usize) -> Part {
     let (mut xxh64, mut sha256) = (Xxh64Keys::new("", MODEL), Sha256CborChain::new("0"));
     let lines = vec![
         line(
-            "XXH3 of each block: what the index is asked with",
+            "XXH3 of each block: the local hashes of a query",
             time(rounds, || local_hashes(HashVariant::default(), tokens, block_size, TokenWindow::default())),
             None,
         ),

@@ -1,4 +1,4 @@
-//! From a chat to scored pods, step by step, and what each step costs with other systems' keys and index.
+//! Time of each step from a chat to scored pods, with this project's and other systems' keys and indexes.
 
 mod chat;
 mod keys;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-/// Figures of the prompt side.
+/// Results of the prompt part.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PromptReport {
     /// Rounds and sizes.
@@ -18,7 +18,7 @@ pub(crate) struct PromptReport {
     pub(crate) parts: Vec<Part>,
 }
 
-/// Figures that belong together.
+/// A table of figures.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) title: String,
@@ -31,18 +31,18 @@ pub(crate) struct Part {
 pub(crate) struct Line {
     pub(crate) what: String,
     pub(crate) median_us: f64,
-    /// The same on another machine, as its authors have published it.
+    /// The figure that another system's authors have published, from another machine.
     pub(crate) published: Option<String>,
 }
 
 /// Tokens of the prompt that is scored.
 pub(crate) const PROMPT_TOKENS: usize = 10_000;
-/// Tokens of a block, as the other system has them by default.
+/// Tokens of a block: llm-d's default.
 pub(crate) const BLOCK_TOKENS: u32 = 16;
-/// Blocks of the lookup that others have published figures of.
+/// Blocks of the lookup for which llm-d's authors have published figures.
 pub(crate) const LOOKUP_BLOCKS: usize = 10_000;
 
-/// Takes all figures: medians over `rounds`. `tokenizers` is a directory of models.
+/// Takes all measures; figures are medians over `rounds`. `tokenizers` is a directory of models.
 pub(crate) fn measure(tokenizers: &Path, rounds: usize) -> Result<PromptReport> {
     let rounds = rounds.max(1);
     eprintln!("prompt: a chat");
@@ -59,12 +59,12 @@ pub(crate) fn measure(tokenizers: &Path, rounds: usize) -> Result<PromptReport> 
     Ok(PromptReport { setting, parts: vec![chat, keys, lookup] })
 }
 
-/// How long `work` takes, in microseconds: the median, after one round that does not count.
+/// Median time of `work` in microseconds, after one warm-up round.
 fn time<T>(rounds: usize, mut work: impl FnMut() -> T) -> f64 {
     time_prepared(rounds, || (), |()| work())
 }
 
-/// The same of work that needs something new each time.
+/// Median time of `work` in microseconds, with a fresh input for each round.
 fn time_prepared<P, T>(rounds: usize, mut prepare: impl FnMut() -> P, mut work: impl FnMut(P) -> T) -> f64 {
     let mut took: Vec<f64> = (0..=rounds)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! The index that replicas share through Redis, beside the same index in memory.
+//! Comparison of the shared store on Redis with the same index in memory.
 
 mod publishing;
 mod queries;
@@ -17,24 +17,24 @@ use flash_indexer_sim::{Fleet, FleetOptions};
 use flash_indexer_test_support::{RedisNode, find_redis_server};
 use serde::{Deserialize, Serialize};
 
-use self::publishing::{made_up, rank, stored};
+use self::publishing::{rank, stored, synthetic};
 use self::queries::{InMemory, Kind};
 pub(crate) use self::ranks::SharedRanks;
-use self::replica::{Listened, Replica};
+use self::replica::{LocalRanks, Replica};
 
-/// What was measured.
+/// Results of the redis part.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RedisReport {
     /// Sizes and versions.
     pub(crate) setting: Vec<(String, String)>,
     pub(crate) queries: Vec<QueryLine>,
     pub(crate) publishing: Vec<PublishingLine>,
-    /// Until a prompt of [`LONG_PROMPT_BLOCKS`] that one rank has stored is written, in microseconds.
+    /// Time until a stored prompt of [`LONG_PROMPT_BLOCKS`] is written to the store, in microseconds.
     pub(crate) long_prompt_us: f64,
     pub(crate) memory: Vec<MemoryLine>,
 }
 
-/// Prompts of one kind, asked of all.
+/// Query latencies of one kind of prompts.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct QueryLine {
     pub(crate) what: String,
@@ -45,14 +45,14 @@ pub(crate) struct QueryLine {
     pub(crate) two_level: LatencyPair,
 }
 
-/// Half of the queries took no longer, and ninety-nine of a hundred.
+/// Median and 99th percentile.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct LatencyPair {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
 }
 
-/// How fast one replica writes.
+/// Write rate of one replica.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PublishingLine {
     pub(crate) what: String,
@@ -72,7 +72,7 @@ impl Rate {
     }
 }
 
-/// What takes memory.
+/// Memory of one component.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MemoryLine {
     pub(crate) what: String,
@@ -81,31 +81,32 @@ pub(crate) struct MemoryLine {
     pub(crate) held_blocks: u64,
 }
 
-/// What others have published of their index with Redis behind it, on machines of theirs.
+/// Published time of llm-d's indexer with Redis for adding [`LONG_PROMPT_BLOCKS`] keys of one pod, on its authors' machine.
 pub(crate) const PUBLISHED_ADD: &str = "410 ms (an imitation of Redis in the same process)";
-/// The same of looking up so many keys of one pod, in memory.
+/// Published time of llm-d's indexer in memory for looking up [`LONG_PROMPT_BLOCKS`] keys of one pod.
 pub(crate) const PUBLISHED_LOOKUP: &str = "179 ms, later 6.5 ms; cost-aware 13.9 ms";
 
-/// Blocks of the prompt that others have published figures of.
+/// Blocks of the prompt for which llm-d's authors have published figures.
 pub(crate) const LONG_PROMPT_BLOCKS: usize = 10_000;
 /// Lengths of prompts of the trace, in blocks.
 const PROMPT_BLOCKS: [usize; 3] = [10, 100, 1_000];
 /// Prompts of each kind.
 const PROMPTS: usize = 200;
-/// Different ones of [`LONG_PROMPT_BLOCKS`].
+/// Number of different prompts of [`LONG_PROMPT_BLOCKS`].
 const LONG_PROMPTS: usize = 5;
-/// Number of the first made-up prompt that nobody holds.
+/// Number of the first synthetic prompt that no rank holds.
 const UNKNOWN: u64 = 1 << 16;
-/// Prompts that a few ranks hold, and that all hold, such as everybody's instructions.
+/// Blocks of a common prompt, such as system instructions.
 const COMMON_BLOCKS: usize = 100;
+/// Ranks that hold the less common prompt.
 const FEW_RANKS: usize = 4;
 
-/// Takes all figures of a trace's first `requests`. Queries are asked `rounds` times; `child` measures memory.
+/// Takes all measures with a trace's first `requests`. Queries run `rounds` times; `child` measures memory.
 pub(crate) fn measure(trace: &Path, requests: usize, rounds: usize, child: Child) -> Result<RedisReport> {
     let (rounds, fleet) = (rounds.max(1), FleetOptions::default());
     let Some(program) = find_redis_server() else {
         bail!(
-            "redis-server is not installed: scripts/prepare --tests installs it, or FLASH_REDIS_SERVER says where it is"
+            "failed to find redis-server; install it with scripts/prepare --tests, or set FLASH_REDIS_SERVER to its path"
         );
     };
     let of_ranks = ranks::resident_bytes(trace, requests, &fleet, child)?;
@@ -113,31 +114,31 @@ pub(crate) fn measure(trace: &Path, requests: usize, rounds: usize, child: Child
     let (play, workers) = (Play::of(opened.prompts().take(requests), &mut Fleet::new(fleet.clone())), fleet.workers);
     let node = RedisNode::start(&program, &[]);
     let empty = publishing::used_memory(&node)?;
-    // One more, which has nothing of the trace.
+    // One more rank, without blocks of the trace.
     let of_long_prompts = rank(workers);
     let ranks = workers + 1;
-    let listened = Arc::new(Listened::to((0..ranks).map(rank)));
+    let local_ranks = Arc::new(LocalRanks::of((0..ranks).map(rank)));
 
     let held = play.held_blocks();
     eprintln!("redis: {} blocks of {workers} ranks are written", held.held);
     let middle = play.requests.get(play.requests.len() / 2).map_or(0, |request| request.events.start);
     let (before, live) = play.events.split_at(middle);
-    before.iter().for_each(|event| listened.apply(event));
-    let replica = Replica::start(node.port(), &listened)?;
+    before.iter().for_each(|event| local_ranks.apply(event));
+    let replica = Replica::start(node.port(), &local_ranks)?;
     let whole = publishing::write_whole(&replica, ranks)?;
-    let changes = publishing::write_changes(&replica, &listened, ranks, live)?;
+    let changes = publishing::write_changes(&replica, &local_ranks, ranks, live)?;
     let in_store = publishing::used_memory(&node)? - empty;
 
     eprintln!("redis: prompts of {LONG_PROMPT_BLOCKS} blocks are written");
-    let (long_prompt_us, mut further) =
-        publishing::write_long_prompts(&replica, &listened, of_long_prompts, LONG_PROMPTS)?;
-    let common = [(made_up(0, COMMON_BLOCKS), FEW_RANKS), (made_up(LONG_PROMPTS as u64 + 1, COMMON_BLOCKS), ranks)];
+    let (long_prompt_us, mut later_events) =
+        publishing::write_long_prompts(&replica, &local_ranks, of_long_prompts, LONG_PROMPTS)?;
+    let common = [(synthetic(0, COMMON_BLOCKS), FEW_RANKS), (synthetic(LONG_PROMPTS as u64 + 1, COMMON_BLOCKS), ranks)];
     for (prompt, holders) in &common {
-        let told = (0..*holders).map(|number| stored(rank(number), prompt));
-        further.extend(told.inspect(|event| listened.apply(event)));
+        let stores = (0..*holders).map(|number| stored(rank(number), prompt));
+        later_events.extend(stores.inspect(|event| local_ranks.apply(event)));
     }
 
-    let memory = InMemory::of(ranks, play.events.iter().chain(&further));
+    let memory = InMemory::of(ranks, play.events.iter().chain(&later_events));
     let kinds = kinds(&play, &memory, &common)?;
     eprintln!("redis: {} kinds of queries, {rounds} rounds", kinds.len());
     let queries = queries::measure(&replica, &memory, &kinds, rounds)?;
@@ -153,10 +154,7 @@ pub(crate) fn measure(trace: &Path, requests: usize, rounds: usize, child: Child
             ("cores, shared by all".to_owned(), std::thread::available_parallelism()?.to_string()),
         ],
         queries,
-        publishing: vec![
-            line("ranks as a whole: a replica joins", whole),
-            line("changes while they are told, removals included", changes),
-        ],
+        publishing: vec![line("whole ranks: a replica joins", whole), line("live changes, removals included", changes)],
         long_prompt_us,
         memory: Vec::new(),
     };
@@ -168,7 +166,7 @@ pub(crate) fn measure(trace: &Path, requests: usize, rounds: usize, child: Child
     Ok(report)
 }
 
-/// Everything that is asked.
+/// All kinds of queries.
 fn kinds(play: &Play, memory: &InMemory, common: &[(Vec<LocalHash>, usize)]) -> Result<Vec<Kind>> {
     let mut kinds = Vec::new();
     for blocks in PROMPT_BLOCKS {
@@ -179,20 +177,20 @@ fn kinds(play: &Play, memory: &InMemory, common: &[(Vec<LocalHash>, usize)]) -> 
     let held = &kinds.last().context("there are lengths")?.prompts;
     let half = held.iter().zip(UNKNOWN..).map(|(prompt, number)| {
         let (held, rest) = prompt.split_at(prompt.len() / 2);
-        [held, &made_up(number, rest.len())].concat()
+        [held, &synthetic(number, rest.len())].concat()
     });
     let half = Kind { what: "1000 blocks, the first half held".to_owned(), prompts: half.collect() };
     kinds.push(half);
-    let cold = (2 * UNKNOWN..).take(PROMPTS).map(|number| made_up(number, 1_000));
+    let cold = (2 * UNKNOWN..).take(PROMPTS).map(|number| synthetic(number, 1_000));
     kinds.push(Kind { what: "1000 blocks, none held".to_owned(), prompts: cold.collect() });
     for (prompt, holders) in common {
         let what = format!("{} blocks, held by {holders}", prompt.len());
         kinds.push(Kind { what, prompts: vec![prompt.clone(); PROMPTS] });
     }
-    let long = (1..=LONG_PROMPTS as u64).cycle().take(PROMPTS).map(|number| made_up(number, LONG_PROMPT_BLOCKS));
+    let long = (1..=LONG_PROMPTS as u64).cycle().take(PROMPTS).map(|number| synthetic(number, LONG_PROMPT_BLOCKS));
     kinds.push(Kind { what: format!("{LONG_PROMPT_BLOCKS} blocks, held by one"), prompts: long.collect() });
     match kinds.iter().find(|kind| kind.prompts.is_empty()) {
-        Some(kind) => bail!("{}: the trace has no such prompt; let it have more requests", kind.what),
+        Some(kind) => bail!("{}: the trace has no such prompt; use more requests", kind.what),
         None => Ok(kinds),
     }
 }
@@ -200,5 +198,5 @@ fn kinds(play: &Play, memory: &InMemory, common: &[(Vec<LocalHash>, usize)]) -> 
 fn version(node: &RedisNode) -> Result<String> {
     let info = node.try_command(&["INFO", "server"])?;
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
-    Ok(version.context("redis-server does not tell its version")?.trim().to_owned())
+    Ok(version.context("INFO of redis-server has no redis_version")?.trim().to_owned())
 }

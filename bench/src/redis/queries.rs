@@ -1,9 +1,10 @@
-//! The same questions asked of the store and of indexes in memory, one after the other.
+//! The same queries on the store and on indexes in memory, in turn.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use flash_indexer_bench::{Backend, Clock, Contender, Found, Latencies, LatencyFigures, Setup, WorkerEvent};
+use flash_indexer_bench::{Backend, Clock, Contender, Latencies, LatencyFigures, MatchTotals, Setup, WorkerEvent};
+use flash_indexer_designs::Design;
 use flash_indexer_core::{LocalHash, PerTier, SharedIndex, Tier};
 use flash_indexer_designs::Design;
 use flash_indexer_redis::HolderId;
@@ -18,7 +19,7 @@ pub(super) struct Kind {
     pub(super) prompts: Vec<Vec<LocalHash>>,
 }
 
-/// Who is asked besides the store.
+/// The indexes in memory that are queried besides the store.
 pub(super) struct InMemory {
     index: Box<dyn SharedIndex>,
     two_level: Box<dyn Backend>,
@@ -27,7 +28,7 @@ pub(super) struct InMemory {
 type Depths = BTreeMap<HolderId, PerTier<u32>>;
 
 impl InMemory {
-    /// Both with all that was told.
+    /// Fills both indexes with all events.
     pub(super) fn of<'a>(ranks: usize, events: impl Iterator<Item = &'a WorkerEvent> + Clone) -> Self {
         let index = Design::DEFAULT.build();
         for WorkerEvent { rank, event } in events.clone() {
@@ -43,7 +44,7 @@ impl InMemory {
         Self { index, two_level }
     }
 
-    /// Whether some rank holds all of a prompt.
+    /// Whether a rank holds a whole prompt.
     pub(super) fn holds(&self, prompt: &[LocalHash]) -> bool {
         let ranks = self.index.find(prompt).ranks;
         ranks.iter().any(|found| found.blocks[Tier::Device] as usize == prompt.len())
@@ -54,11 +55,11 @@ impl InMemory {
     }
 }
 
-fn depths(found: &[flash_indexer_redis::Found]) -> Depths {
+fn depths(found: &[flash_indexer_redis::HolderDepth]) -> Depths {
     found.iter().map(|found| (found.holder, found.blocks)).collect()
 }
 
-/// Asks every prompt of every kind `rounds` times, all three in turn, and compares each answer.
+/// Queries every prompt of every kind `rounds` times on all three in turn, and compares each answer.
 pub(super) fn measure(replica: &Replica, memory: &InMemory, kinds: &[Kind], rounds: usize) -> Result<Vec<QueryLine>> {
     let clock = Clock::calibrated();
     let mut two_level = memory.two_level.finder();
@@ -75,14 +76,14 @@ pub(super) fn measure(replica: &Replica, memory: &InMemory, kinds: &[Kind], roun
                 let mut found = Ok(Vec::new());
                 store.record(clock.time(|| found = replica.find(prompt)));
                 if depths(&found?) != expected {
-                    bail!("{}: the store does not answer what the index answers", kind.what);
+                    bail!("{}: the store's answer differs from the index's", kind.what);
                 }
                 index.record(clock.time(|| drop(std::hint::black_box(memory.index.find(prompt)))));
                 two_level.load(prompt);
                 peer.record(clock.time(|| two_level.find()));
                 let in_device = expected.values().map(|blocks| blocks[Tier::Device]);
-                if two_level.found() != Found::of(in_device) {
-                    bail!("{}: {} does not answer what the index answers", kind.what, TwoLevelLruPeer.name());
+                if two_level.totals() != MatchTotals::of(in_device) {
+                    bail!("{}: the answer of {} differs from the index's", kind.what, TwoLevelLruPeer.name());
                 }
                 *holders += expected.len();
             }
@@ -90,8 +91,8 @@ pub(super) fn measure(replica: &Replica, memory: &InMemory, kinds: &[Kind], roun
     }
     let lines = kinds.iter().zip(timed).zip(holders).map(|((kind, timed), holders)| {
         let [store, memory, two_level] = timed.map(|latencies| LatencyPair::from(latencies.figures()));
-        let asked = (rounds * kind.prompts.len()).max(1);
-        QueryLine { what: kind.what.clone(), holders: holders as f64 / asked as f64, store, memory, two_level }
+        let queries = (rounds * kind.prompts.len()).max(1);
+        QueryLine { what: kind.what.clone(), holders: holders as f64 / queries as f64, store, memory, two_level }
     });
     Ok(lines.collect())
 }

@@ -1,23 +1,23 @@
-//! What a replica keeps for the store beside its index, measured as indexes are.
+//! Memory that a replica uses for the shared store besides its index, measured like an index.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use flash_indexer_bench::{
-    Backend, Child, Contender, Finder, Found, Lane, Measure, Processes, RunOptions, Setup, WorkerEvent,
+    Backend, Child, Contender, Finder, Lane, MatchTotals, Measure, Processes, RunOptions, Setup, WorkerEvent,
 };
 use flash_indexer_core::LocalHash;
 use flash_indexer_sim::FleetOptions;
 
 use super::publishing::rank;
-use super::replica::Listened;
+use super::replica::LocalRanks;
 
-/// Ranks that a replica listens to while there is no store.
+/// Local ranks of a replica without a store.
 pub(crate) struct SharedRanks;
 
 const NAME: &str = "shared ranks";
 
-/// Bytes by which a fresh process grows that takes in so many requests; none where the system does not say.
+/// Growth of a fresh process that applies the events of `requests`, in bytes; none where the system does not report it.
 pub(super) fn resident_bytes(trace: &Path, requests: usize, fleet: &FleetOptions, child: Child) -> Result<Option<u64>> {
     let options = RunOptions {
         measures: vec![Measure::Memory],
@@ -39,22 +39,22 @@ impl Contender for SharedRanks {
     }
 
     fn build(&self, setup: Setup) -> Box<dyn Backend> {
-        Box::new(Listened::to((0..setup.workers).map(rank)))
+        Box::new(LocalRanks::of((0..setup.workers).map(rank)))
     }
 }
 
-impl Backend for Listened {
+impl Backend for LocalRanks {
     fn lane<'a>(&'a self, events: Vec<&'a WorkerEvent>) -> Box<dyn Lane + 'a> {
         Box::new(RanksLane { ranks: self, events: events.into_iter() })
     }
 
     fn finder(&self) -> Box<dyn Finder + '_> {
-        Box::new(NothingFound)
+        Box::new(EmptyFinder)
     }
 }
 
 struct RanksLane<'a> {
-    ranks: &'a Listened,
+    ranks: &'a LocalRanks,
     events: std::vec::IntoIter<&'a WorkerEvent>,
 }
 
@@ -64,17 +64,17 @@ impl Lane for RanksLane<'_> {
     }
 }
 
-/// Queries go to the store, and there is none.
-struct NothingFound;
+/// A finder without answers: queries go to the store, which does not run here.
+struct EmptyFinder;
 
-impl Finder for NothingFound {
+impl Finder for EmptyFinder {
     fn load(&mut self, _: &[LocalHash]) {}
 
     fn find(&mut self) {}
 
     fn find_top(&mut self, _: usize) {}
 
-    fn found(&self) -> Found {
-        Found::default()
+    fn totals(&self) -> MatchTotals {
+        MatchTotals::default()
     }
 }

@@ -1,4 +1,4 @@
-//! A replica without a service around it: what its ranks hold, written into a store and asked of it.
+//! A replica without a service: it writes its ranks to a store and queries the store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use flash_indexer_bench::WorkerEvent;
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{LocalHash, WorkerRank};
 use flash_indexer_redis::{
-    Found, Holder, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
+    Holder, HolderDepth, HolderId, LocalRank, PublisherReport, RankMaker, Ranks, Scope, Store, StoreOptions, StoreUrl,
 };
 use tokio::runtime::{Builder, Runtime};
 
-/// Longest wait for anything.
+/// Longest wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// Longer than by default, so that nothing runs out where a machine looks elsewhere for a moment.
+/// Longer than the default, so that no lease expires on a busy machine.
 const TIME_TO_LIVE: Duration = Duration::from_secs(15);
-/// A query that takes longer is a failure here, and not a figure.
+/// Deadline of a query, which fails the benchmark.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The ranks that a replica listens to, numbered from zero.
-pub(super) struct Listened {
+/// The local ranks of a replica, numbered from zero.
+pub(super) struct LocalRanks {
     maker: RankMaker,
     ranks: Vec<LocalRank>,
 }
@@ -30,13 +30,13 @@ pub(super) fn scope() -> Scope {
     Scope::of(&["a model", "a tenant", "64"])
 }
 
-/// A rank's name in the store.
+/// A rank's id in the store.
 pub(super) fn holder(rank: WorkerRank) -> HolderId {
     HolderId::of(scope(), &[&rank.worker.0.to_string(), &rank.dp_rank.0.to_string()])
 }
 
-impl Listened {
-    pub(super) fn to(ranks: impl IntoIterator<Item = WorkerRank>) -> Self {
+impl LocalRanks {
+    pub(super) fn of(ranks: impl IntoIterator<Item = WorkerRank>) -> Self {
         let maker = RankMaker::default();
         let own = |rank| LocalRank {
             holder: Holder { id: holder(rank), scope: scope(), description: format!("{rank:?}").into_bytes() },
@@ -52,7 +52,7 @@ impl Listened {
     }
 }
 
-impl Ranks for Listened {
+impl Ranks for LocalRanks {
     fn ranks(&self) -> Vec<LocalRank> {
         self.ranks.clone()
     }
@@ -64,18 +64,18 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Begins to publish all that is listened to.
-    pub(super) fn start(port: u16, listened: &Arc<Listened>) -> Result<Self> {
+    /// Starts publishing the local ranks.
+    pub(super) fn start(port: u16, local_ranks: &Arc<LocalRanks>) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let url: StoreUrl = format!("redis://127.0.0.1:{port}").parse()?;
         let options = StoreOptions { time_to_live: TIME_TO_LIVE, deadline: DEADLINE, ..StoreOptions::at(url) };
-        let ranks = Arc::clone(listened) as Arc<dyn Ranks>;
-        let store = Store::start(options, &listened.maker, ranks, runtime.handle())?;
+        let ranks = Arc::clone(local_ranks) as Arc<dyn Ranks>;
+        let store = Store::start(options, &local_ranks.maker, ranks, runtime.handle())?;
         Ok(Self { runtime, store })
     }
 
-    /// What the store says of a query.
-    pub(super) fn find(&self, query: &[LocalHash]) -> Result<Vec<Found>> {
+    /// The store's answer to a query.
+    pub(super) fn find(&self, query: &[LocalHash]) -> Result<Vec<HolderDepth>> {
         Ok(self.runtime.block_on(self.store.find(scope(), query))?)
     }
 
@@ -83,7 +83,7 @@ impl Replica {
         self.store.report().published
     }
 
-    /// Waits until so many ranks are written as a whole and no change waits.
+    /// Waits until `ranks` ranks are written completely and no change waits.
     pub(super) fn wait_until_written(&self, ranks: usize) -> Result<()> {
         let done = |report: PublisherReport| {
             report.published_ranks == ranks && report.unfinished_ranks == 0 && report.waiting_changes == 0
@@ -91,13 +91,13 @@ impl Replica {
         self.wait_until("everything to be written", done)
     }
 
-    /// Waits until what was published is as it should be.
+    /// Waits until the publisher's report meets a condition.
     pub(super) fn wait_until(&self, what: &str, condition: impl Fn(PublisherReport) -> bool) -> Result<()> {
         wait_until(what, || Ok(condition(self.published()))).with_context(|| format!("{:?}", self.store.report()))
     }
 }
 
-/// Asks again and again.
+/// Polls a condition.
 pub(super) fn wait_until(what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !condition()? {

@@ -1,4 +1,4 @@
-//! As little of HTTP/1.1 as a client can do with: what it costs is not the service's.
+//! A minimal HTTP/1.1 client, whose own cost is small beside the service's.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-/// One connection, used for one request after the other.
+/// A connection for consecutive requests.
 pub(super) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
 }
 
-/// A request that is sent many times: head and body, as bytes.
+/// An encoded request, head and body, that is sent many times.
 pub(super) struct Prepared(Vec<u8>);
 
 impl Prepared {
@@ -34,7 +34,7 @@ impl Connection {
         Ok(Self { stream, received: Vec::new() })
     }
 
-    /// The body of the answer to a request; anything but a success is an error.
+    /// Sends a request and returns the response's body; another status than success is an error.
     pub(super) fn send(&mut self, request: &Prepared) -> Result<&[u8]> {
         self.exchange(&request.0)
     }
@@ -50,7 +50,7 @@ impl Connection {
         let mut whole: Option<(usize, usize)> = None;
         loop {
             if let Some((body, end)) = whole.filter(|&(_, end)| self.received.len() >= end) {
-                ensure!(self.received.len() == end, "more was answered than asked for");
+                ensure!(self.received.len() == end, "the response is longer than its content-length");
                 let body = &self.received[body..];
                 if !self.received.starts_with(b"HTTP/1.1 2") {
                     bail!("the service answered: {}", String::from_utf8_lossy(body));
@@ -67,11 +67,11 @@ impl Connection {
     }
 }
 
-/// Where the body of an answer begins and ends, once its head is there.
+/// Start and end of a response's body, once its head is complete.
 fn extent(received: &[u8]) -> Result<Option<(usize, usize)>> {
     let Some(head) = received.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let text = str::from_utf8(&received[..head])?.to_ascii_lowercase();
     let length = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
-    let length = length.context("the answer has no length")?;
+    let length = length.context("the response has no content-length")?;
     Ok(Some((head + 4, head + 4 + length)))
 }

@@ -1,4 +1,4 @@
-//! What the engines tell: sequences of blocks, encoded before anything is timed.
+//! Event batches of the engines: sequences of blocks, encoded before the timing.
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_wire::{BlockRemoved, BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
@@ -9,10 +9,10 @@ pub(super) const SEQUENCE_BLOCKS: usize = 512;
 /// Tokens are drawn from a vocabulary of this size.
 const VOCABULARY: u64 = 128_000;
 
-/// Names are drawn from behind all tokens.
+/// Sequence hashes are numbers above all tokens.
 const NAMES: u64 = 1 << 32;
 
-/// How an engine tells of its blocks.
+/// Size and encoding of an engine's batches.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
@@ -46,7 +46,7 @@ impl Shape {
     };
 }
 
-/// One sequence of one engine. No two have a block in common.
+/// One sequence of one engine. No two sequences share a block.
 #[derive(Clone, Copy)]
 pub(super) struct Sequence {
     pub(super) engine: usize,
@@ -54,7 +54,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn names(self) -> Vec<SequenceHash> {
+    pub(super) fn hashes(self) -> Vec<SequenceHash> {
         (0..SEQUENCE_BLOCKS as u64).map(|block| SequenceHash(self.noise(NAMES + block))).collect()
     }
 
@@ -63,7 +63,7 @@ impl Sequence {
         (0..tokens).map(|at| (self.noise(at) % VOCABULARY) as u32).collect()
     }
 
-    /// SplitMix64 at one place of the sequence.
+    /// SplitMix64 at a position of the sequence.
     fn noise(self, at: u64) -> u64 {
         let seed = ((self.engine as u64) << 56) ^ ((self.number as u64) << 40) ^ at;
         let mut mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -74,7 +74,7 @@ impl Sequence {
 
     /// Batches that store the sequence.
     pub(super) fn stored(self, shape: Shape) -> Vec<Vec<u8>> {
-        let (names, tokens) = (self.names(), self.tokens());
+        let (names, tokens) = (self.hashes(), self.tokens());
         let mut events = Vec::new();
         for at in (0..SEQUENCE_BLOCKS).step_by(shape.blocks_per_event) {
             let end = (at + shape.blocks_per_event).min(SEQUENCE_BLOCKS);
@@ -92,7 +92,7 @@ impl Sequence {
 
     /// Batches that remove the sequence, last block first.
     pub(super) fn removed(self, shape: Shape) -> Vec<Vec<u8>> {
-        let names = self.names();
+        let names = self.hashes();
         let events: Vec<_> = names.rchunks(shape.blocks_per_event).map(removed).collect();
         batches(&events, shape)
     }
@@ -115,5 +115,5 @@ fn batches(events: &[EngineEvent<'_>], shape: Shape) -> Vec<Vec<u8>> {
     events.chunks(shape.events_per_batch).map(|events| encode_batch(STAMP, events, None, shape.encoding)).collect()
 }
 
-/// Batches are made long before they are sent, so their time says nothing.
+/// Timestamp of all batches, which are encoded long before they are sent.
 const STAMP: f64 = 0.0;

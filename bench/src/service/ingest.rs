@@ -1,4 +1,4 @@
-//! Engines that publish as fast as the service takes it in.
+//! Engines that publish at the rate at which the service applies their batches.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use super::program::Program;
 
 /// Engines of the fleet, each with one rank.
 pub(crate) const ENGINES: usize = 4;
-/// Bytes and messages that may be on their way: half of what the service queues for one of its decoders.
+/// Bytes and messages in flight: half of the service's queue for one decoder.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
 const AHEAD_MESSAGES_MAX: usize = 1 << 14;
-/// How often the service is asked how far it is.
+/// Interval of polling the service's position.
 const POLL: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const MODEL: &str = "bench";
 
-/// The engines, connected, with what they have to tell.
+/// The connected engines and their batches.
 pub(super) struct Engines {
     publishers: Vec<Publisher>,
     connection: Connection,
-    /// Of each engine the batches that fill its cache.
+    /// Batches of each engine that fill its cache.
     batches: Vec<Vec<Vec<u8>>>,
     shape: Shape,
     /// Messages that each engine has published.
@@ -33,7 +33,7 @@ pub(super) struct Engines {
 }
 
 impl Engines {
-    /// Encodes what is to be told, and has the service listen.
+    /// Encodes the batches, and registers the engines with the service.
     pub(super) fn register(program: &Program, shape: Shape) -> Result<Self> {
         let mut connection = program.connect()?;
         let mut publishers = Vec::new();
@@ -71,7 +71,7 @@ impl Engines {
         self.published * ENGINES as u64
     }
 
-    /// Publishes everything and waits until queries see it; how long that took. Nothing may have been lost.
+    /// Publishes all batches and waits until queries see them. Returns the time taken; fails if a message was lost.
     pub(super) fn fill(&mut self, program: &Program) -> Result<Duration> {
         let started = Instant::now();
         let mut ahead: VecDeque<(u64, usize)> = VecDeque::new();
@@ -86,7 +86,7 @@ impl Engines {
             ahead_bytes += bytes;
             self.published += 1;
             while ahead_bytes > AHEAD_BYTES_MAX || ahead.len() * ENGINES > AHEAD_MESSAGES_MAX {
-                let taken = taken_in(&self.connection.workers()?)?;
+                let taken = applied_messages(&self.connection.workers()?)?;
                 let waited_for = ahead.len();
                 while let Some(&(message, bytes)) = ahead.front()
                     && message < taken
@@ -124,19 +124,19 @@ impl Engines {
     /// Waits until everything that was published is in the index.
     pub(super) fn wait(&mut self) -> Result<()> {
         let started = Instant::now();
-        while taken_in(&self.connection.workers()?)? < self.published {
-            ensure!(started.elapsed() < PATIENCE, "not all that was published has arrived");
+        while applied_messages(&self.connection.workers()?)? < self.published {
+            ensure!(started.elapsed() < PATIENCE, "the service has not applied all batches");
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
-    /// Every engine's stream is whole, and the index holds so many blocks of each.
+    /// Checks that every engine's stream is `exact` and that the index holds `blocks` blocks of each.
     pub(super) fn check(&mut self, program: &Program, blocks: usize) -> Result<()> {
         let workers = self.connection.workers()?;
         for listener in listeners(&workers)? {
             let is_whole = listener["gaps"] == 0 && listener["trust"] == "exact" && listener["rejected"] == json!({});
-            ensure!(is_whole, "a stream was not whole: {listener}");
+            ensure!(is_whole, "a stream has gaps or rejections: {listener}");
         }
         let nothing = Prepared::post("/query", &json!({ "model_name": MODEL, "token_ids": [] }))?;
         let answer: Value = serde_json::from_slice(program.connect()?.send(&nothing)?)?;
@@ -152,8 +152,8 @@ fn publish(publisher: &Publisher, sequence: u64, batch: &[u8]) -> Result<()> {
     Ok(publisher.publish_frames(&[b"kv-events".as_slice(), &sequence.to_be_bytes(), batch])?)
 }
 
-/// Messages of every engine that queries see all of.
-fn taken_in(workers: &Value) -> Result<u64> {
+/// Number of each engine's messages that queries see, the lowest of all engines.
+fn applied_messages(workers: &Value) -> Result<u64> {
     let taken =
         listeners(workers)?.into_iter().map(|listener| listener["last_seq"].as_u64().map_or(0, |last| last + 1));
     taken.min().context("no engine is registered")

@@ -1,4 +1,4 @@
-//! The whole service measured from outside: batches in by ZeroMQ, questions by HTTP, each over real sockets.
+//! Benchmark of the service over real sockets: batches by ZeroMQ, queries by HTTP.
 
 mod client;
 mod content;
@@ -19,18 +19,18 @@ pub(crate) use self::content::BLOCK_TOKENS;
 pub(crate) use self::ingest::ENGINES;
 pub(crate) use self::queries::{CONNECTIONS, PROMPT_TOKENS};
 
-/// Figures of the service; medians over rounds.
+/// Results of the service part; medians over rounds.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ServiceReport {
     /// Processor, cores and rounds.
     pub(crate) setting: Vec<(String, String)>,
     /// One line for each shape of batches.
     pub(crate) ingest: Vec<IngestLine>,
-    /// The same questions, alone and beside ingest.
+    /// The same queries, alone and beside ingest.
     pub(crate) queries: Vec<QueryLine>,
 }
 
-/// How fast batches of one shape were taken in.
+/// Ingest rate of batches of one shape.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct IngestLine {
     pub(crate) shape: String,
@@ -39,25 +39,25 @@ pub(crate) struct IngestLine {
     pub(crate) blocks_per_second: f64,
 }
 
-/// How fast questions were answered.
+/// Rate and latency of queries.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct QueryLine {
     pub(crate) beside: String,
-    /// What was asked for; none: as many as are answered.
+    /// Offered rate; none for a closed loop.
     pub(crate) offered_per_second: Option<f64>,
     pub(crate) requests_per_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Events that were taken in meanwhile.
+    /// Events applied meanwhile.
     pub(crate) events_per_second: f64,
 }
 
-/// Requests that the service should sustain beside ingest, each second.
+/// Offered queries a second beside ingest.
 const REQUESTS_WANTED: f64 = 10_000.0;
-/// Events taken in beside them, each second, in batches of 64 single-block events.
+/// Events a second beside the queries, in batches of 64 single-block events.
 const MODERATE_EVENTS: f64 = 100_000.0;
 
-/// Takes all figures of the program at `path`. Every round has a service of its own.
+/// Takes all measures of the program at `path`. Every round starts a new service.
 pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
     let rounds = rounds.max(1);
     let mut ingest = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) fn measure(path: &Path, rounds: usize) -> Result<ServiceReport> {
         eprintln!("service: {}", shape.name);
         let program = Program::start(path)?;
         let mut engines = Engines::register(&program, shape)?;
-        // The first round finds an index that has to grow.
+        // In the first round the index has to grow.
         engines.fill(&program)?;
         engines.clear(&program)?;
         let mut seconds = Vec::new();

@@ -1,4 +1,4 @@
-//! The service as a process of its own.
+//! The service as a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail};
 
 use super::client::Connection;
 
-/// A running `flash-indexer serve`; it ends when this is dropped.
+/// A running `flash-indexer serve`, killed on drop.
 pub(super) struct Program {
     child: Child,
     address: String,
 }
 
 impl Program {
-    /// Starts the program with its defaults on a free port and waits until it says where it listens.
+    /// Starts the program with its defaults on a free port and waits until it logs its address.
     pub(super) fn start(path: &Path) -> Result<Self> {
         let mut child = Command::new(path)
             .args(["serve", "--port", "0"])
@@ -24,9 +24,9 @@ impl Program {
             .with_context(|| format!("failed to start {}", path.display()))?;
         let mut lines = BufReader::new(child.stderr.take().context("its standard error is a pipe")?).lines();
         let address = lines.by_ref().find_map(|line| Some(line.ok()?.split_once("http://")?.1.trim().to_owned()));
-        // What it says later must not fill the pipe.
+        // The log must be read to the end, so that the pipe never fills.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        let Some(address) = address else { bail!("{} ended before it listened", path.display()) };
+        let Some(address) = address else { bail!("{} exited before it listened; see its log", path.display()) };
         Ok(Self { child, address })
     }
 
@@ -38,7 +38,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // One that has ended already needs no ending.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

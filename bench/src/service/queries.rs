@@ -1,4 +1,4 @@
-//! Questions over kept connections, alone and beside ingest.
+//! Queries over kept connections, alone and beside ingest.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,12 +20,12 @@ pub(crate) const PROMPT_TOKENS: usize = SEQUENCE_BLOCKS * super::BLOCK_TOKENS;
 const PROMPTS: usize = 64;
 const WARM_UP: Duration = Duration::from_millis(300);
 const DURATION: Duration = Duration::from_secs(2);
-/// The caches that the prompts are found in.
+/// Caches that hold the prompts.
 const HELD: Shape = Shape { sequences: 200, ..Shape::PREFILL };
-/// Batches beside the questions come so often.
+/// Interval of the batches beside the queries.
 const TICK: Duration = Duration::from_millis(4);
 
-/// Asks for a while: as often as answers come, or so many times a second.
+/// Queries for a fixed time, in a closed loop or at the rate `offered`, while engines publish `events` events a second.
 pub(super) fn measure(path: &Path, offered: Option<f64>, events: f64) -> Result<QueryLine> {
     let program = Program::start(path)?;
     let mut engines = Engines::register(&program, HELD)?;
@@ -33,17 +33,17 @@ pub(super) fn measure(path: &Path, offered: Option<f64>, events: f64) -> Result<
     let prompts = prompts()?;
     check(&mut program.connect()?, &prompts)?;
     let stop = AtomicBool::new(false);
-    let (asked, told) = std::thread::scope(|scope| {
-        let telling = scope.spawn(|| if events > 0.0 { tell(&mut engines, events, &stop) } else { Ok(0.0) });
-        let asked = ask_all(&program, &prompts, offered);
+    let (latencies, event_rate) = std::thread::scope(|scope| {
+        let publishing = scope.spawn(|| if events > 0.0 { publish(&mut engines, events, &stop) } else { Ok(0.0) });
+        let latencies = query_all(&program, &prompts, offered);
         stop.store(true, Ordering::Relaxed);
-        (asked, telling.join())
+        (latencies, publishing.join())
     });
-    let events_per_second = told.map_err(|_| anyhow!("the engines failed"))??;
+    let events_per_second = event_rate.map_err(|_| anyhow!("the engines' thread panicked"))??;
     engines.wait()?;
     engines.check(&program, HELD.sequences * SEQUENCE_BLOCKS)?;
-    let mut latencies = asked?;
-    ensure!(!latencies.is_empty(), "nothing was answered");
+    let mut latencies = latencies?;
+    ensure!(!latencies.is_empty(), "the service answered no query");
     latencies.sort_unstable();
     let at = |part: f64| latencies[(latencies.len() as f64 * part) as usize].as_secs_f64() * 1e6;
     Ok(QueryLine {
@@ -67,7 +67,7 @@ fn prompts() -> Result<Vec<Prepared>> {
     prompts.collect()
 }
 
-/// The answers are right before they are timed.
+/// Checks the answers before the timing.
 fn check(connection: &mut Connection, prompts: &[Prepared]) -> Result<()> {
     for (prompt, request) in prompts.iter().enumerate() {
         let answer: Value = serde_json::from_slice(connection.send(request)?)?;
@@ -78,29 +78,29 @@ fn check(connection: &mut Connection, prompts: &[Prepared]) -> Result<()> {
     Ok(())
 }
 
-/// Times of all answers.
-fn ask_all(program: &Program, prompts: &[Prepared], offered: Option<f64>) -> Result<Vec<Duration>> {
+/// Latencies of all queries.
+fn query_all(program: &Program, prompts: &[Prepared], offered: Option<f64>) -> Result<Vec<Duration>> {
     let interval = offered.map(|offered| Duration::from_secs_f64(CONNECTIONS as f64 / offered));
     let connections = (0..CONNECTIONS).map(|_| program.connect()).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let asking = connections.into_iter().enumerate().map(|(first, mut connection)| {
-            // Every connection begins at another prompt.
+            // Every connection starts with another prompt.
             let prompts = prompts.iter().cycle().skip(first * PROMPTS / CONNECTIONS);
             let offset = interval.unwrap_or_default() * first as u32 / CONNECTIONS as u32;
-            scope.spawn(move || ask(&mut connection, prompts, interval, offset))
+            scope.spawn(move || query(&mut connection, prompts, interval, offset))
         });
         let asking: Vec<_> = asking.collect();
         let mut latencies = Vec::new();
         for one in asking {
-            latencies.extend(one.join().map_err(|_| anyhow!("a client failed"))??);
+            latencies.extend(one.join().map_err(|_| anyhow!("a client's thread panicked"))??);
         }
         Ok(latencies)
     })
 }
 
-/// One connection's questions. With an interval, each is timed from when it was due, so that one slow answer
-/// counts for all that waited behind it.
-fn ask<'p>(
+/// Queries of one connection. With an interval, each latency counts from the query's due time, so a slow answer delays the
+/// queries behind it as well.
+fn query<'p>(
     connection: &mut Connection,
     prompts: impl Iterator<Item = &'p Prepared>,
     interval: Option<Duration>,
@@ -131,9 +131,9 @@ fn ask<'p>(
     Ok(latencies)
 }
 
-/// Stores and removes further sequences, so many events a second, until told to stop; events a second
-/// that there really were. At the end the engines hold what they held before.
-fn tell(engines: &mut Engines, events: f64, stop: &AtomicBool) -> Result<f64> {
+/// Stores and removes further sequences, `events` events a second, until `stop` is set; returns the actual rate. At the
+/// end the engines hold the same blocks as before.
+fn publish(engines: &mut Engines, events: f64, stop: &AtomicBool) -> Result<f64> {
     let shape = Shape::SINGLE;
     let turns: Vec<Vec<Vec<u8>>> = (0..ENGINES)
         .map(|engine| {
@@ -158,13 +158,13 @@ fn tell(engines: &mut Engines, events: f64, stop: &AtomicBool) -> Result<f64> {
             at += 1;
         }
     }
-    let told = (engines.messages() - first) as f64 * shape.events_per_batch as f64 / started.elapsed().as_secs_f64();
+    let rate = (engines.messages() - first) as f64 * shape.events_per_batch as f64 / started.elapsed().as_secs_f64();
     while at % count != 0 {
         engines.publish_each(|engine| turns[engine][at % count].clone())?;
         at += 1;
     }
-    Ok(told)
+    Ok(rate)
 }
 
-/// Sequences that are stored and removed again, one lot after the other.
+/// Sequences that are stored and then removed in one turn.
 const TURN_SEQUENCES: usize = 16;

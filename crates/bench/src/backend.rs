@@ -1,19 +1,19 @@
-//! What is measured: an index behind four small traits.
+//! The traits that an index implements to take part.
 
 use std::ops::AddAssign;
 
 use flash_indexer_core::{BlockEvent, LocalHash, WorkerRank};
 
-/// An event and the rank that tells it.
+/// An event and the rank that published it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerEvent {
-    /// Whose cache changed. Workers are numbered from zero; there is one rank each.
+    /// The rank whose cache changed. Workers are numbered from zero and have one rank each.
     pub rank: WorkerRank,
-    /// How it changed.
+    /// The change.
     pub event: BlockEvent,
 }
 
-/// A kind of index that takes part.
+/// An index implementation that takes part.
 pub trait Contender: Send + Sync {
     /// Its name in tables, and on command lines.
     fn name(&self) -> &str;
@@ -21,101 +21,102 @@ pub trait Contender: Send + Sync {
     /// An empty index.
     fn build(&self, setup: Setup) -> Box<dyn Backend>;
 
-    /// Whether two threads can change it at once to any purpose.
+    /// Whether several threads can write at the same time.
     fn writers(&self) -> Writers {
         Writers::Many
     }
 
-    /// Most holders of a block with which it can be filled in minutes; what needs more is not measured of it.
+    /// Largest number of holders of a block with which the index can be filled in minutes. Measures with more holders
+    /// skip this contender.
     fn holders_of_a_block_max(&self) -> usize {
         usize::MAX
     }
 }
 
-/// What an index is built for.
+/// Workers and threads that an index is built for.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// Workers, numbered from zero.
     pub workers: usize,
-    /// Threads that apply events: an index with threads of its own starts so many, any other one is given so
-    /// many [lanes](Backend::lane) at a time.
+    /// Threads that apply events. An index with its own threads starts this number; any other index gets this number of
+    /// [lanes](Backend::lane) at a time.
     pub event_threads: usize,
 }
 
-/// How many threads can change an index at once.
+/// Number of threads that can write to an index at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
-    /// One; figures of two threads are left out.
+    /// One; measures with two writers skip the contender.
     One,
-    /// Several, each with workers of its own.
+    /// Several, each with its own workers.
     Many,
 }
 
-/// One index, being measured.
+/// An index under measurement.
 pub trait Backend: Send + Sync {
-    /// Makes a lane for these events, converted to the index's own types: not timed.
+    /// Makes a lane for these events, converted to the index's own types. Not timed.
     ///
     /// Lanes that exist at the same time have no worker in common.
     fn lane<'a>(&'a self, events: Vec<&'a WorkerEvent>) -> Box<dyn Lane + 'a>;
 
-    /// Makes something to ask with, for one thread: not timed.
+    /// Makes a finder for one thread. Not timed.
     fn finder(&self) -> Box<dyn Finder + '_>;
 }
 
-/// Events on their way into an index.
+/// A writer of events to an index, for one thread.
 pub trait Lane: Send {
-    /// Applies the next so many events, or hands them to the index's own threads.
+    /// Applies the next `events` events, or hands them to the index's own threads.
     fn apply(&mut self, events: usize);
 
-    /// Returns when queries see everything that was applied.
+    /// Returns when queries see all applied events.
     fn settle(&mut self) {}
 }
 
-/// Asks an index, keeping buffers between queries as its authors intend.
+/// A reader of an index, for one thread, which reuses its buffers.
 pub trait Finder {
-    /// Copies a query into the index's own form: not timed.
+    /// Converts a query to the index's own types. Not timed.
     fn load(&mut self, query: &[LocalHash]);
 
-    /// Answers the loaded query for every worker, in the index's own form of an answer.
+    /// Answers the loaded query for every worker, in the index's own types.
     fn find(&mut self);
 
-    /// Answers the loaded query for the `count` workers with the deepest matches. An index without
-    /// such a query answers for all and keeps the deepest: see [`keep_deepest`].
+    /// Answers the loaded query for the `count` workers with the longest matches. An index without such a query answers
+    /// for all workers and selects the longest: see [`keep_deepest`].
     fn find_top(&mut self, count: usize);
 
-    /// The last answer in figures: not timed.
-    fn found(&self) -> Found;
+    /// Totals of the last answer. Not timed.
+    fn totals(&self) -> MatchTotals;
 }
 
-/// An answer, or several, as figures that can be compared.
+/// Totals of one or several answers, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Found {
+pub struct MatchTotals {
     /// Matching workers.
     pub workers: u64,
-    /// Leading **blocks** that they hold, all together.
+    /// Sum of their leading **blocks**.
     pub blocks: u64,
 }
 
-impl Found {
-    /// An answer given as the depth of each worker that matches; zeros do not count.
+impl MatchTotals {
+    /// Totals of an answer, from the depth of each worker; zeros do not count.
     pub fn of(depths: impl Iterator<Item = u32>) -> Self {
-        let mut found = Self::default();
+        let mut totals = Self::default();
         for depth in depths.filter(|&depth| depth > 0) {
-            found.workers += 1;
-            found.blocks += u64::from(depth);
+            totals.workers += 1;
+            totals.blocks += u64::from(depth);
         }
-        found
+        totals
     }
 }
 
-impl AddAssign for Found {
+impl AddAssign for MatchTotals {
     fn add_assign(&mut self, other: Self) {
         self.workers += other.workers;
         self.blocks += other.blocks;
     }
 }
 
-/// Leaves the `count` entries with the greatest depth, in no particular order. Linear.
+/// Keeps the `count` entries with the greatest depth, in no particular order. Linear.
 pub fn keep_deepest<T>(answer: &mut Vec<T>, count: usize, depth: impl Fn(&T) -> u32) {
     if count == 0 {
         answer.clear();

@@ -1,4 +1,4 @@
-//! Measuring in processes of their own, so that no index meets the memory that another one has left behind.
+//! Measuring in separate processes, so that no index reuses memory that another index has freed.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -16,25 +16,25 @@ use crate::measure::{Measure, Sample, Scenario};
 use crate::memory::fill_from_file;
 use crate::workload::Workload;
 
-/// How a process that measures is started: it must call [`serve_child`] and do nothing else.
+/// Command of a measuring process, which must only call [`serve_child`].
 #[derive(Debug, Clone)]
 pub struct Child {
-    /// The program, usually the one that runs.
+    /// The program, usually the current one.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
-/// What a child is to do; it reads it from its standard input.
+/// Task of a measuring process, read from its standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Memory: an index from a file of events.
+    /// Memory: fill an index from a file of events.
     Fill { contender: String, workers: usize, events: PathBuf },
-    /// Measures that share a scenario, one after the other.
+    /// Measures with a common scenario, one after the other.
     Time { contender: String, measures: Vec<Measure>, play: TracePlay },
 }
 
-/// How the events of a child come about.
+/// The trace and the fleet from which a measuring process generates its events.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct TracePlay {
     pub(crate) trace: PathBuf,
@@ -62,22 +62,22 @@ impl Child {
         }
         let output = child.wait_with_output()?;
         if !output.status.success() {
-            return Err(io::Error::other(format!("the process that measures ended with {}", output.status)));
+            return Err(io::Error::other(format!("the measuring process exited with {}", output.status)));
         }
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 }
 
-/// Does what standard input asks for, and prints what was measured.
+/// Runs the task on standard input, and prints its result.
 ///
 /// # Errors
 ///
-/// When the task cannot be read, names somebody whom `contenders` does not have, or its files cannot be read.
+/// When the task cannot be read, its contender is not in `contenders`, or its files cannot be read.
 pub fn serve_child(contenders: &[&dyn Contender]) -> io::Result<()> {
     let task: Task = serde_json::from_reader(io::stdin().lock())?;
     let find = |name: &str| {
         let found = contenders.iter().find(|contender| contender.name() == name);
-        found.ok_or_else(|| io::Error::other(format!("no contender is called {name:?}")))
+        found.ok_or_else(|| io::Error::other(format!("unknown contender {name:?}")))
     };
     let output = io::stdout().lock();
     match task {
@@ -91,7 +91,7 @@ pub fn serve_child(contenders: &[&dyn Contender]) -> io::Result<()> {
     Ok(())
 }
 
-/// A sample of each measure, where the contender can do it.
+/// A sample of each measure that the contender supports.
 fn time(contender: &dyn Contender, measures: &[Measure], play: &TracePlay) -> io::Result<Vec<Option<Sample>>> {
     let Some(first) = measures.first() else { return Ok(Vec::new()) };
     let trace = MooncakeTrace::open(&play.trace).map_err(io::Error::other)?;

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Times single calls, and takes off what reading the clock twice costs.
+/// Times single calls, without the cost of reading the clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     overhead_ns: u64,
 }
 
 impl Clock {
-    /// Measures what reading the clock costs: the median of many readings in a row. Takes a millisecond.
+    /// Measures the cost of reading the clock: the median of many consecutive readings. Takes a millisecond.
     #[must_use]
     pub fn calibrated() -> Self {
         let mut readings: Vec<u64> = (0..READINGS).map(|_| ns(Instant::now().elapsed())).collect();
@@ -17,13 +17,13 @@ impl Clock {
         Self { overhead_ns: readings[READINGS / 2] }
     }
 
-    /// Nanoseconds that are taken off each timing.
+    /// Nanoseconds that are subtracted from each timing.
     #[must_use]
     pub fn overhead_ns(self) -> u64 {
         self.overhead_ns
     }
 
-    /// How long `work` takes, in nanoseconds.
+    /// Time of `work`, in nanoseconds.
     pub fn time(self, work: impl FnOnce()) -> u64 {
         let start = Instant::now();
         work();

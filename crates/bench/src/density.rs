@@ -1,4 +1,4 @@
-//! When a fleet stores, and when it removes.
+//! Distribution of a fleet's stores and removals over time.
 
 use flash_indexer_core::BlockEvent;
 
@@ -13,7 +13,7 @@ pub struct EventDensity {
     pub workers: Vec<Vec<DensityBin>>,
 }
 
-/// Blocks of one worker in one stretch of time.
+/// Blocks of one worker in one time bin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DensityBin {
     /// Blocks stored.

@@ -1,10 +1,10 @@
 //! The designs of this project as contenders.
 
 use flash_indexer_core::run::{INDEX_BYTES_MIN, MemoryTooSmall, RunIndex, RunLimits, RunMatches};
-use flash_indexer_core::{PREFETCH_DISTANCE, LocalHash, MatchScores, RankMatch, SharedIndex, Tier, WorkerRank};
+use flash_indexer_core::{LocalHash, MatchScores, PREFETCH_DISTANCE, RankMatch, SharedIndex, Tier, WorkerRank};
 use flash_indexer_designs::Design;
 
-use crate::backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, keep_deepest};
+use crate::backend::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEvent, keep_deepest};
 
 /// An index design, measured through [`SharedIndex`].
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ impl Contender for DesignContender {
         self.0.as_str()
     }
 
-    /// A design whose query has a form of its own beside [`SharedIndex::find`] is asked in that form.
+    /// A design with a faster query than [`SharedIndex::find`] is queried through it.
     fn build(&self, setup: Setup) -> Box<dyn Backend> {
         match self.0 {
             Design::Run => Box::new(Run((0..setup.event_threads.max(1)).map(|_| RunIndex::default()).collect())),
@@ -32,22 +32,22 @@ impl Contender for DesignContender {
     }
 }
 
-/// The run index within a bound of memory.
+/// The run index with a memory limit.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundedContender {
     bytes_max: usize,
 }
 
 impl BoundedContender {
-    /// What it is called.
+    /// Its name in tables.
     pub const NAME: &str = "run-bounded";
 
-    /// An index that takes no more than `bytes_max` bytes; where several threads apply events, each has a
-    /// part of it, but at least [`INDEX_BYTES_MIN`].
+    /// An index of at most `bytes_max` bytes. Several event threads share the limit equally, each with at least
+    /// [`INDEX_BYTES_MIN`].
     ///
     /// # Errors
     ///
-    /// With less than that altogether.
+    /// With a limit below [`INDEX_BYTES_MIN`].
     pub fn new(bytes_max: usize) -> Result<Self, MemoryTooSmall> {
         RunIndex::bounded(RunLimits::default(), bytes_max).map(|_| Self { bytes_max })
     }
@@ -61,13 +61,13 @@ impl Contender for BoundedContender {
     fn build(&self, setup: Setup) -> Box<dyn Backend> {
         let threads = setup.event_threads.max(1);
         let bytes_max = (self.bytes_max / threads).max(INDEX_BYTES_MIN);
-        let index = || RunIndex::bounded(RunLimits::default(), bytes_max).expect("no less than the least");
+        let index = || RunIndex::bounded(RunLimits::default(), bytes_max).expect("at least INDEX_BYTES_MIN");
         Box::new(Run((0..threads).map(|_| index()).collect()))
     }
 }
 
-/// The run index, which answers with an array of depths: one for each thread that applies events, with
-/// the workers that have the thread's number modulo the threads. A query asks all of them.
+/// Run indexes, one for each event thread, with the workers whose number modulo the threads is the thread's. A query
+/// searches all of them.
 struct Run(Vec<RunIndex>);
 
 impl Run {
@@ -111,7 +111,7 @@ struct RunFinder<'a> {
     query: Vec<LocalHash>,
     /// By shard.
     matches: Vec<RunMatches>,
-    /// The deepest few, if only those were asked for.
+    /// Depths of the longest matches, after a query for the top.
     top: Option<Vec<u32>>,
 }
 
@@ -139,16 +139,16 @@ impl Finder for RunFinder<'_> {
         self.top = Some(top);
     }
 
-    fn found(&self) -> Found {
+    fn totals(&self) -> MatchTotals {
         if let Some(top) = &self.top {
-            return Found::of(top.iter().copied());
+            return MatchTotals::of(top.iter().copied());
         }
-        let mut found = Found::default();
+        let mut found = MatchTotals::default();
         for (shard, matches) in self.run.0.iter().zip(&self.matches) {
-            // What a rank that has gone left behind stands for nobody.
+            // A depth without a holder belongs to a cleared rank.
             let holders = shard.holders().holders;
             let depths = matches.depths().iter().zip(&holders);
-            found += Found::of(depths.filter(|(_, holder)| holder.is_some()).map(|(&depth, _)| depth));
+            found += MatchTotals::of(depths.filter(|(_, holder)| holder.is_some()).map(|(&depth, _)| depth));
         }
         found
     }
@@ -202,8 +202,8 @@ impl Finder for SharedFinder<'_> {
         keep_deepest(&mut self.scores.ranks, count, device);
     }
 
-    fn found(&self) -> Found {
-        Found::of(self.scores.ranks.iter().map(device))
+    fn totals(&self) -> MatchTotals {
+        MatchTotals::of(self.scores.ranks.iter().map(device))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Many short timings.
+//! Histogram of short timings.
 
 use hdrhistogram::Histogram;
 
@@ -8,18 +8,18 @@ pub struct Latencies {
     histogram: Histogram<u64>,
 }
 
-/// Timings in figures, in nanoseconds.
+/// Summary of timings, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyFigures {
-    /// Timings.
+    /// Number of timings.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean_ns: f64,
-    /// Half of them took no longer.
+    /// Median.
     pub p50_ns: f64,
-    /// Ninety-nine of a hundred took no longer.
+    /// 99th percentile.
     pub p99_ns: f64,
-    /// The longest.
+    /// Maximum.
     pub max_ns: f64,
 }
 
@@ -32,10 +32,10 @@ impl Default for Latencies {
 impl Latencies {
     /// Adds one timing, in nanoseconds.
     pub fn record(&mut self, ns: u64) {
-        self.histogram.record(ns).expect("the histogram grows as it must");
+        self.histogram.record(ns).expect("the histogram grows automatically");
     }
 
-    /// The figures; of no timings, zeros.
+    /// The summary; zeros without timings.
     #[must_use]
     pub fn figures(&self) -> LatencyFigures {
         let at = |quantile| self.histogram.value_at_quantile(quantile) as f64;

@@ -1,14 +1,28 @@
-//! Measures of an index: how long events and queries take, and how much memory it holds.
+//! Benchmarks of an index: time of events and queries, and memory.
 //!
-//! Everything is measured through [`Contender`], [`Backend`], [`Lane`] and [`Finder`], so that designs of this
-//! project and other people's indexes go the same way. [`run`] takes the contenders in turns, round after
-//! round, reports medians, and compares what they answered: a figure says nothing beside a different answer.
+//! All contenders are measured through [`Contender`], [`Backend`], [`Lane`] and [`Finder`], both the designs of this
+//! project and third-party indexes. [`run`] measures the contenders in turn, round after round, reports medians, and
+//! compares the answers: figures of indexes with different answers cannot be compared.
 //!
 //! # What is not timed
 //!
-//! Making events and queries, converting them to an index's own types, and copying a query into the
-//! index's buffer, which also brings it into the cache: a prompt's hashes have just been computed
-//! when a router asks, and streaming 1.5 KB of them from memory costs as much as a good index does.
+//! Generating events and queries, converting them to an index's own types, and copying a query into the index's buffer.
+//! The copy brings the query into the processor's cache, as in a router, which has just computed the prompt's hashes.
+//! Reading 1.5 KB of them from memory would cost as much as a query of a fast index.
+//!
+//! # Module map
+//!
+//! | file | role |
+//! |---|---|
+//! | `backend.rs` | the traits that an index implements to take part |
+//! | `designs.rs` | this project's designs as contenders |
+//! | `workload.rs`, `density.rs` | requests and events of a trace, simulated in advance; their distribution over time |
+//! | `measure/` | the measures, each a function of a contender and a workload |
+//! | `run.rs`, `child.rs`, `memory.rs`, `stream.rs` | runs all measures, in separate processes where needed |
+//! | `check.rs`, `report.rs` | comparison of answers; the results |
+//! | `hits.rs`, `sweep.rs` | hit rate of a bounded index; throughput under rising load |
+//! | `clock.rs`, `latencies.rs`, `resident.rs` | timing of single calls, histograms, resident memory |
+//! | `keys/` | block keys of other systems |
 
 mod backend;
 mod check;
@@ -16,8 +30,8 @@ mod child;
 mod clock;
 mod density;
 mod designs;
+mod hits;
 pub mod keys;
-mod known;
 mod latencies;
 mod measure;
 mod memory;
@@ -28,12 +42,12 @@ mod stream;
 mod sweep;
 mod workload;
 
-pub use backend::{Backend, Contender, Finder, Found, Lane, Setup, WorkerEvent, Writers, keep_deepest};
+pub use backend::{Backend, Contender, Finder, Lane, MatchTotals, Setup, WorkerEvent, Writers, keep_deepest};
 pub use child::{Child, serve_child};
 pub use clock::Clock;
 pub use density::{DensityBin, EventDensity};
 pub use designs::{BoundedContender, DesignContender};
-pub use known::KnownHits;
+pub use hits::PredictedHits;
 pub use latencies::{Latencies, LatencyFigures};
 pub use measure::Measure;
 pub use report::{Difference, MeasureReport, Report, Row, short};

@@ -1,13 +1,13 @@
-//! What a run gives.
+//! Results of a run.
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Found;
+use crate::backend::MatchTotals;
 
 /// Every measure of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// Where and with what it was measured, as name and value.
+    /// Machine and options of the run, as name and value.
     pub setting: Vec<(String, String)>,
     /// The contender that others are compared with.
     pub baseline: String,
@@ -20,9 +20,9 @@ pub struct Report {
 pub struct MeasureReport {
     /// Its name.
     pub measure: String,
-    /// What is measured and how, and in how many rounds.
+    /// Description of the measure, with the number of rounds.
     pub method: String,
-    /// Names of the figures.
+    /// Names of the columns.
     pub columns: Vec<String>,
     /// The contenders.
     pub rows: Vec<Row>,
@@ -33,19 +33,19 @@ pub struct MeasureReport {
 pub struct Row {
     /// Its name.
     pub contender: String,
-    /// The median of each figure; none where it cannot do what is measured.
+    /// Median of each column; none if the contender does not support the measure.
     pub values: Vec<Option<f64>>,
-    /// How its answers differ from the baseline's, if they do: then its figures are of something else.
+    /// Difference of its answers from the baseline's; then its figures cannot be compared.
     pub difference: Option<Difference>,
 }
 
 /// Two answers to the same queries.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Difference {
-    /// What this contender found.
-    pub found: Found,
-    /// What the baseline found.
-    pub expected: Found,
+    /// This contender's matches.
+    pub found: MatchTotals,
+    /// The baseline's matches.
+    pub expected: MatchTotals,
 }
 
 impl std::fmt::Display for Difference {
@@ -60,7 +60,7 @@ impl std::fmt::Display for Difference {
 }
 
 impl Report {
-    /// The median of one figure of one contender.
+    /// The median in one column of one contender.
     #[must_use]
     pub fn value(&self, measure: &str, column: &str, contender: &str) -> Option<f64> {
         let measure = self.measures.iter().find(|taken| taken.measure == measure)?;
@@ -91,7 +91,7 @@ impl MeasureReport {
         self.rows.iter().map(cells).collect()
     }
 
-    /// What must be said beside the table: one line for each contender whose answers differ.
+    /// Notes below the table: one line for each contender with different answers.
     #[must_use]
     pub fn differences(&self) -> Vec<String> {
         let differing = self.rows.iter().filter_map(|row| Some((row, row.difference?)));
@@ -99,7 +99,7 @@ impl MeasureReport {
     }
 }
 
-/// A figure with as many digits as mean something.
+/// A figure with two or three significant digits.
 #[must_use]
 pub fn short(value: f64) -> String {
     match value.abs() {

@@ -1,10 +1,9 @@
-//! How much memory the process has.
+//! Resident memory of the process.
 
-/// Bytes of memory that the process has resident, as the kernel counts them; none where `/proc` is not.
+/// Resident memory of the process in bytes, as the kernel reports it; none on systems without `/proc`.
 ///
-/// An index's share is the growth while it was filled. What the allocator keeps for itself counts, as
-/// it does on a real machine; what it had kept from earlier frees and now hands out again does not, so a clean figure
-/// needs a process that has done nothing else.
+/// An index's share is the growth while it is filled. The allocator's own memory counts, as on a real machine. Memory
+/// that the allocator reuses from earlier frees does not, so a precise figure needs a fresh process.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -13,5 +12,5 @@ pub fn resident_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Said where [`resident_bytes`] knows nothing.
+/// Note for reports where [`resident_bytes`] is none.
 pub const RESIDENT_UNAVAILABLE: &str = "unavailable: this system has no /proc/self/status";

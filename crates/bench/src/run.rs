@@ -1,4 +1,4 @@
-//! All measures of all contenders, in turns.
+//! Runs all measures of all contenders, in turn.
 
 use std::io;
 use std::path::Path;
@@ -14,69 +14,69 @@ use crate::memory::MemoryInput;
 use crate::report::{Difference, MeasureReport, Report, Row};
 use crate::workload::Workload;
 
-/// What is measured, and how often.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// The measures; the fleet is played once for those that follow each other and share it.
+    /// The measures. Consecutive measures with a common scenario share one simulated fleet.
     pub measures: Vec<Measure>,
-    /// Rounds, at least one; figures are medians over them.
+    /// Rounds, at least one; results are medians over them.
     pub repeats: usize,
     /// Requests of the trace that are played.
     pub requests: usize,
-    /// The ordinary fleet; measures that are about another one change what they are about.
+    /// The default fleet; scenarios derive their own from it.
     pub fleet: FleetOptions,
     /// The contender that others are compared with.
     pub baseline: String,
-    /// Where it is measured.
+    /// Processes that measure.
     pub processes: Processes,
 }
 
-/// Which processes measure.
+/// Processes that measure.
 #[derive(Debug, Clone)]
 pub enum Processes {
-    /// This one. Indexes come to lie in memory that others have used, and memory itself cannot be measured.
+    /// The current process. Indexes reuse memory of earlier ones, and memory cannot be measured.
     This,
-    /// One for each contender in each round.
+    /// A new process for each contender in each round.
     Own(Child),
 }
 
-/// Is told how far a run is.
+/// Receives the progress of a run.
 pub trait Observer {
-    /// The whole run has so many steps.
+    /// The run has `count` steps.
     fn steps(&mut self, count: usize);
     /// The next step begins.
-    fn step(&mut self, what: &str);
+    fn step(&mut self, name: &str);
 }
 
-/// A run failed.
+/// Failure of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// There is nobody of that name to compare with.
-    #[error("the baseline {0:?} does not take part: choose one of {1}")]
+    /// The baseline is not a contender.
+    #[error("the baseline {0:?} does not take part; choose one of {1}")]
     Baseline(String, String),
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The trace has no request.
-    #[error("the trace has no request")]
+    /// The trace is empty.
+    #[error("the trace has no request; give a trace with at least one")]
     Empty,
-    /// A process that measures failed.
+    /// A measuring process failed.
     #[error("failed to measure {measure} of {contender}: {source}")]
     Process {
-        /// What was to be measured.
+        /// The measure.
         measure: Measure,
-        /// Of whom.
+        /// The contender.
         contender: String,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Measures all contenders: in each round one after the other, so that what disturbs the machine disturbs all of them.
+/// Measures all contenders, in each round one after the other, so that a disturbance of the machine affects all of them.
 ///
 /// # Errors
 ///
-/// When the baseline does not take part, the trace cannot be read or has no request, or a process that measures fails.
+/// When the baseline does not take part, the trace cannot be read or is empty, or a measuring process fails.
 pub fn run(
     contenders: &[&dyn Contender],
     trace: &Path,
@@ -102,13 +102,13 @@ pub fn run(
     let clock = Clock::calibrated();
     let mut measures = Vec::new();
     for group in groups {
-        let place = Place::of(group, &play, &opened, &options.processes, clock)?;
+        let runner = GroupRunner::of(group, &play, &opened, &options.processes, clock)?;
         let mut samples = vec![vec![Vec::new(); contenders.len()]; group.len()];
         for _ in 0..options.repeats.max(1) {
             for (number, contender) in contenders.iter().enumerate() {
                 let names: Vec<_> = group.iter().map(|measure| measure.as_str()).collect();
                 observer.step(&format!("{}: {}", names.join(", "), contender.name()));
-                let taken = place.measure(*contender, group).map_err(|source| failed(group, *contender, source))?;
+                let taken = runner.measure(*contender, group).map_err(|source| failed(group, *contender, source))?;
                 for (samples, sample) in samples.iter_mut().zip(taken) {
                     samples[number].extend(sample);
                 }
@@ -125,14 +125,14 @@ fn failed(group: &[Measure], contender: &dyn Contender, source: io::Error) -> Be
     BenchError::Process { measure: group[0], contender: contender.name().to_owned(), source }
 }
 
-/// Where a group of measures is taken, and from what.
-enum Place<'a> {
-    Here { workload: Workload, clock: Clock },
+/// Runs a group of measures with a common scenario.
+enum GroupRunner<'a> {
+    InProcess { workload: Workload, clock: Clock },
     Child { child: &'a Child, play: &'a TracePlay },
     MemoryChild { child: &'a Child, input: MemoryInput, workers: usize },
 }
 
-impl<'a> Place<'a> {
+impl<'a> GroupRunner<'a> {
     fn of(
         group: &[Measure],
         play: &'a TracePlay,
@@ -141,12 +141,12 @@ impl<'a> Place<'a> {
         clock: Clock,
     ) -> Result<Self, BenchError> {
         let measure = group[0];
-        let problem = |source| BenchError::Process { measure, contender: "anybody".to_owned(), source };
+        let problem = |source| BenchError::Process { measure, contender: "all contenders".to_owned(), source };
         match processes {
             Processes::This if measure.is_memory() => {
-                Err(problem(io::Error::other("memory is measured in processes of their own")))
+                Err(problem(io::Error::other("memory needs a separate process for each contender")))
             }
-            Processes::This => Ok(Self::Here { workload: play.workload(trace, measure.scenario()), clock }),
+            Processes::This => Ok(Self::InProcess { workload: play.workload(trace, measure.scenario()), clock }),
             Processes::Own(child) if measure.is_memory() => {
                 let workload = play.workload(trace, measure.scenario());
                 let input = MemoryInput::write(&workload).map_err(problem)?;
@@ -156,10 +156,10 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// A sample of each measure, where the contender can do it.
+    /// A sample of each measure that the contender supports.
     fn measure(&self, contender: &dyn Contender, group: &[Measure]) -> io::Result<Vec<Option<Sample>>> {
         match self {
-            Self::Here { workload, clock } => {
+            Self::InProcess { workload, clock } => {
                 Ok(group.iter().map(|measure| measure.sample(contender, workload, *clock)).collect())
             }
             Self::Child { child, play } => {
@@ -167,8 +167,9 @@ impl<'a> Place<'a> {
                 child.run(&Task::Time { contender, measures: group.to_vec(), play: (*play).clone() }, &[])
             }
             Self::MemoryChild { child, input, workers } => {
-                let can = |measure: &Measure| measure.holders_of_a_block() <= contender.holders_of_a_block_max();
-                let one = |measure| match can(measure) {
+                let is_supported =
+                    |measure: &Measure| measure.holders_of_a_block() <= contender.holders_of_a_block_max();
+                let one = |measure| match is_supported(measure) {
                     true => input.measure(child, contender.name(), *workers).map(Some),
                     false => Ok(None),
                 };
@@ -207,7 +208,7 @@ fn median(samples: &[Sample], column: usize) -> Option<f64> {
     Some(if values.len().is_multiple_of(2) { f64::midpoint(values[values.len() / 2 - 1], upper) } else { upper })
 }
 
-/// What a reader must know of a run to judge it.
+/// Machine and options of a run, for the report.
 fn setting(options: &RunOptions, requests: usize, clock: Clock) -> Vec<(String, String)> {
     let fleet = &options.fleet;
     let processor = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {

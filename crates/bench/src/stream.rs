@@ -1,5 +1,5 @@
-//! Events and queries in a file, so that a fresh process can read them one by one with nothing else
-//! in its memory.
+//! File format of events and queries, which a measuring process reads one by one, so that they take no memory of their
+//! own.
 //!
 //! ```text
 //! stored   1 | rank u64 | parent? u8 | parent u64 | n u32 | n x (sequence u64, local u64)
@@ -28,7 +28,7 @@ pub(crate) enum Record {
     Query(Vec<LocalHash>),
 }
 
-/// Appends an event. Only stored and removed blocks have a form; other events are an error.
+/// Appends an event. Only stores and removals can be written; other events are an error.
 pub(crate) fn write_event(to: &mut impl Write, WorkerEvent { rank, event }: &WorkerEvent) -> io::Result<()> {
     match event {
         BlockEvent::Stored { parent, blocks, .. } => {
@@ -85,7 +85,7 @@ pub(crate) fn read_record(from: &mut impl Read) -> io::Result<Option<Record>> {
             Record::Event(WorkerEvent { rank, event })
         }
         QUERY => Record::Query(list(from, |from| Ok(LocalHash(take(from)?)))?),
-        kind => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("no record is of kind {kind}"))),
+        kind => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unknown record kind {kind}"))),
     };
     Ok(Some(record))
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_records_are_read_back() {
         let block = |at| Block { sequence: SequenceHash(at), local: LocalHash(at + 100) };
         let stored =
             |parent| BlockEvent::Stored { tier: Tier::Device, parent, blocks: vec![block(1), block(2)], copies: 1 };

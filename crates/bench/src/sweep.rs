@@ -1,4 +1,4 @@
-//! How much an index takes in when the same trace is told in less and less time.
+//! Achieved throughput of an index under rising offered load.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use crate::backend::{Contender, Setup};
 use crate::workload::{Play, PlayedRequest, Workload};
 
-/// One duration of the trace.
+/// Throughput at one offered load.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SweepPoint {
-    /// Block operations per second that were asked for.
+    /// Offered block operations per second.
     pub offered: f64,
-    /// Block operations per second that were done.
+    /// Achieved block operations per second.
     pub achieved: f64,
 }
 
-/// Replays a workload's first play with the trace compressed so that `offered` block operations fall into a second: one
-/// thread asks, one writes, each when the trace says so or, if it is late, at once. Ends when all is done.
+/// Replays a workload's first play, compressed in time to `offered` block operations a second. One thread queries and one
+/// writes, each at the trace's times, or at once if it is late. Returns when both are done.
 #[must_use]
 pub fn sweep(contender: &dyn Contender, workload: &Workload, offered: f64) -> SweepPoint {
     let play = &workload.first;
@@ -44,13 +44,13 @@ pub fn sweep(contender: &dyn Contender, workload: &Workload, offered: f64) -> Sw
             finder.load(&request.query);
             finder.find();
         }
-        let asked = start.elapsed();
-        writer.join().expect("events are applied without panic").max(asked)
+        let queried = start.elapsed();
+        writer.join().expect("events are applied without panic").max(queried)
     });
     SweepPoint { offered, achieved: operations / took.as_secs_f64() }
 }
 
-/// When requests are due.
+/// Schedule of the requests.
 struct Pace {
     first_ms: u64,
     /// Seconds of the replay for each millisecond of the trace.
@@ -64,7 +64,7 @@ impl Pace {
         Self { first_ms, scale: whole.as_secs_f64() / last_ms.saturating_sub(first_ms).max(1) as f64 }
     }
 
-    /// Sleeps through long pauses and gives way in short ones, to the threads of an index that has its own.
+    /// Waits until a request is due: sleeps in long pauses, and yields in short ones to the index's own threads.
     fn wait_for(&self, request: &PlayedRequest, start: Instant) {
         let due = Duration::from_secs_f64(request.at_ms.saturating_sub(self.first_ms) as f64 * self.scale);
         loop {
@@ -77,5 +77,5 @@ impl Pace {
     }
 }
 
-/// A sleep may take so much longer than was asked for.
+/// Tolerance for sleeps that take longer than requested.
 const SHORT_PAUSE: Duration = Duration::from_micros(200);

@@ -1,22 +1,22 @@
-//! Requests and the events that follow from them, played in advance.
+//! Requests and their events, simulated in advance.
 
 use std::ops::Range;
 
 use flash_indexer_core::{BlockEvent, LocalHash, SequenceHash, WorkerRank};
 use flash_indexer_sim::workload::HashedPrompt;
-use flash_indexer_sim::{Fleet, FleetOptions, TooLong};
+use flash_indexer_sim::{Fleet, FleetOptions, RequestTooLarge};
 use rustc_hash::FxHashSet;
 
 use crate::backend::WorkerEvent;
 
-/// What a fleet does with a trace: once from empty caches, and on demand once more as they are then.
+/// Requests and events of a fleet that serves a trace: from empty caches, and optionally a second time.
 #[derive(Debug, Default)]
 pub struct Workload {
     /// Workers of the fleet.
     pub workers: usize,
-    /// From empty caches.
+    /// The pass from empty caches.
     pub first: Play,
-    /// The same prompts again; empty unless asked for.
+    /// The second pass over the same prompts; empty with one pass.
     pub again: Play,
 }
 
@@ -27,22 +27,22 @@ pub struct Play {
     pub requests: Vec<PlayedRequest>,
     /// The events of all requests, in order.
     pub events: Vec<WorkerEvent>,
-    /// Requests that no cache could take.
+    /// Requests larger than a cache.
     pub refused: usize,
 }
 
-/// One request.
+/// One request of a play.
 #[derive(Debug)]
 pub struct PlayedRequest {
     /// When it arrived, in milliseconds since the trace's start.
     pub at_ms: u64,
-    /// Who served it.
+    /// The rank that served it.
     pub rank: WorkerRank,
     /// Local hashes of its blocks.
     pub query: Vec<LocalHash>,
-    /// Leading **blocks** that `rank` had when it came.
+    /// Leading **blocks** that `rank` reused from its cache.
     pub reused: usize,
-    /// Which of the play's events it caused.
+    /// Range of its events in the play.
     pub events: Range<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Workload {
     ///
     /// # Panics
     ///
-    /// When there are to be no workers.
+    /// With zero workers.
     #[must_use]
     pub fn play<'a>(
         prompts: impl Iterator<Item = HashedPrompt<'a>> + Clone,
@@ -72,7 +72,7 @@ impl Play {
         let mut play = Self::default();
         for prompt in prompts {
             match fleet.serve(prompt) {
-                Err(TooLong { .. }) => play.refused += 1,
+                Err(RequestTooLarge { .. }) => play.refused += 1,
                 Ok(step) => {
                     let first = play.events.len();
                     let rank = step.rank;
@@ -117,13 +117,13 @@ impl Play {
         self.requests.iter().map(|request| request.query.len() as u64).sum()
     }
 
-    /// Block operations: blocks stored, removed and asked for.
+    /// Block operations: blocks stored, removed and queried.
     #[must_use]
     pub fn block_operations(&self) -> u64 {
         self.stored_blocks() + self.removed_blocks() + self.queried_blocks()
     }
 
-    /// Blocks that are held after all events: the sum over workers, and distinct sequence hashes.
+    /// Blocks that are held after all events.
     #[must_use]
     pub fn held_blocks(&self) -> HeldBlocks {
         let mut held: FxHashSet<(WorkerRank, SequenceHash)> = FxHashSet::default();
@@ -143,11 +143,11 @@ impl Play {
     }
 }
 
-/// How much a fleet holds, in blocks.
+/// Number of blocks that a fleet holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBlocks {
-    /// Over all workers; a block that two of them hold counts twice.
+    /// Sum over all workers; a block that two workers hold counts twice.
     pub held: u64,
-    /// Names of blocks.
+    /// Distinct sequence hashes.
     pub distinct: u64,
 }

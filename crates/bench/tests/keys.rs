@@ -1,4 +1,4 @@
-//! Keys equal what other systems compute for the same blocks.
+//! Token processors compute the keys of other systems, by their test vectors.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -52,13 +52,13 @@ fn seeded(case: &Value) -> CborFnvKeys {
     CborFnvKeys::new(RootKey::SeedAndModel { hash_seed: text(&case["hash_seed"]), model: text(&case["model"]) })
 }
 
-/// Items block by block, as some vectors list them.
+/// Extra keys of vectors that list items block by block.
 fn listed<E>(extra: &Value, of: impl Fn(&[&str]) -> E) -> Vec<E> {
     let blocks = extra.as_array().into_iter().flatten();
     blocks.map(|items| of(&items.as_array().into_iter().flatten().map(text).collect::<Vec<_>>())).collect()
 }
 
-/// Items by where their placeholder tokens are, as others have them.
+/// Items of vectors that give positions of placeholder tokens.
 fn placed(case: &Value) -> Vec<(&str, Range<usize>)> {
     let at = |place: &Value, field: &str| place[field].as_u64().expect("a number") as usize;
     let places = case["mm_placeholders"].as_object().into_iter().flatten();
@@ -67,7 +67,7 @@ fn placed(case: &Value) -> Vec<(&str, Range<usize>)> {
 }
 
 #[test]
-fn cbor_fnv_keys_are_those_of_the_vectors() {
+fn cbor_fnv_keys_equal_the_vectors() {
     let Some(vectors) = vectors() else { return };
     let section = &vectors["cbor_fnv_request_keys"];
     let mut checked = 0;
@@ -86,7 +86,7 @@ fn cbor_fnv_keys_are_those_of_the_vectors() {
 }
 
 #[test]
-fn the_older_root_is_the_seed_alone() {
+fn the_older_root_key_hashes_the_seed_alone() {
     let Some(vectors) = vectors() else { return };
     let case = &vectors["legacy_cbor_fnv_dec2025"]["case"];
     let mut keys = CborFnvKeys::new(RootKey::Seed { hash_seed: text(&case["hash_seed"]) });
@@ -94,7 +94,7 @@ fn the_older_root_is_the_seed_alone() {
 }
 
 #[test]
-fn xxh64_keys_are_those_of_the_vectors() {
+fn xxh64_keys_equal_the_vectors() {
     let Some(vectors) = vectors() else { return };
     let cases = list(&vectors["xxh64_request_keys"]["derived"]);
     for case in cases {
@@ -106,7 +106,7 @@ fn xxh64_keys_are_those_of_the_vectors() {
 }
 
 #[test]
-fn vllm_keys_are_those_of_the_vectors() {
+fn vllm_keys_equal_the_vectors() {
     let Some(vectors) = vectors() else { return };
     let events = list(&vectors["vllm_sha256_cbor_engine_keys"]["events"]);
     for event in events {
@@ -125,7 +125,7 @@ fn vllm_keys_are_those_of_the_vectors() {
 }
 
 #[test]
-fn our_keys_are_the_contracts_and_go_on_from_a_parent() {
+fn xxh3_keys_follow_the_contract_and_continue_from_a_parent() {
     let (size, all): (_, Vec<u32>) = (BlockSize::new(4).expect("not zero"), (1..=13).collect());
     let keys = Xxh3Keys::default().keys(None, &all, size, &[]);
     assert_eq!(keys, [14643705804678351452, 4945711292740353085, 12583592247330656132].map(SequenceHash));
@@ -138,7 +138,7 @@ fn our_keys_are_the_contracts_and_go_on_from_a_parent() {
 
 /// Computed by hand from the scheme: FNV-1a of the bytes in the comments.
 #[test]
-fn every_form_of_extra_is_encoded_canonically() {
+fn every_kind_of_extra_key_is_encoded_canonically() {
     let fnv = |bytes: &[u8]| {
         let start = 0xcbf2_9ce4_8422_2325_u64;
         RequestKey(bytes.iter().fold(start, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))

@@ -1,10 +1,10 @@
-//! A run compares answers, and says where they differ.
+//! A run compares answers, and reports differences.
 
 use std::fmt::Write;
 
 use flash_indexer_bench::{
-    Backend, Contender, DesignContender, EventDensity, Finder, Found, Lane, Measure, Observer, Processes, RunOptions,
-    Setup, WorkerEvent, Workload, keep_deepest, run, sweep,
+    Backend, Contender, DesignContender, EventDensity, Finder, Lane, MatchTotals, Measure, Observer, Processes,
+    RunOptions, Setup, WorkerEvent, Workload, keep_deepest, run, sweep,
 };
 use flash_indexer_core::{BlockEvent, LocalHash};
 use flash_indexer_designs::Design;
@@ -34,33 +34,33 @@ fn fleet() -> FleetOptions {
     FleetOptions { workers: 4, blocks: 80, ..FleetOptions::default() }
 }
 
-/// Does everything that `Design::DEFAULT` does, but for removals.
-struct Forgetful;
+/// `Design::DEFAULT` without removals.
+struct IgnoresRemovals;
 
-struct ForgetfulIndex(Box<dyn Backend>);
+struct IgnoresRemovalsIndex(Box<dyn Backend>);
 
-struct ForgetfulLane<'a> {
+struct IgnoresRemovalsLane<'a> {
     inner: Box<dyn Lane + 'a>,
-    /// For each event whether it is kept.
+    /// For each event whether it is applied.
     kept: std::vec::IntoIter<bool>,
 }
 
-impl Contender for Forgetful {
+impl Contender for IgnoresRemovals {
     fn name(&self) -> &str {
-        "forgetful"
+        "ignores-removals"
     }
 
     fn build(&self, setup: Setup) -> Box<dyn Backend> {
-        Box::new(ForgetfulIndex(DesignContender(Design::DEFAULT).build(setup)))
+        Box::new(IgnoresRemovalsIndex(DesignContender(Design::DEFAULT).build(setup)))
     }
 }
 
-impl Backend for ForgetfulIndex {
+impl Backend for IgnoresRemovalsIndex {
     fn lane<'a>(&'a self, events: Vec<&'a WorkerEvent>) -> Box<dyn Lane + 'a> {
         let keeps = |event: &&WorkerEvent| !matches!(event.event, BlockEvent::Removed { .. });
         let kept: Vec<bool> = events.iter().map(keeps).collect();
         let inner = self.0.lane(events.into_iter().filter(keeps).collect());
-        Box::new(ForgetfulLane { inner, kept: kept.into_iter() })
+        Box::new(IgnoresRemovalsLane { inner, kept: kept.into_iter() })
     }
 
     fn finder(&self) -> Box<dyn Finder + '_> {
@@ -68,7 +68,7 @@ impl Backend for ForgetfulIndex {
     }
 }
 
-impl Lane for ForgetfulLane<'_> {
+impl Lane for IgnoresRemovalsLane<'_> {
     fn apply(&mut self, events: usize) {
         let kept = self.kept.by_ref().take(events).filter(|&kept| kept).count();
         self.inner.apply(kept);
@@ -86,7 +86,7 @@ impl Observer for Steps {
         self.announced = count;
     }
 
-    fn step(&mut self, _what: &str) {
+    fn step(&mut self, _name: &str) {
         self.taken += 1;
     }
 }
@@ -103,10 +103,10 @@ fn options() -> RunOptions {
 }
 
 #[test]
-fn answers_that_differ_are_told() {
+fn different_answers_are_reported() {
     let designs = DesignContender::all();
     let mut contenders: Vec<&dyn Contender> = designs.iter().map(|design| design as &dyn Contender).collect();
-    contenders.push(&Forgetful);
+    contenders.push(&IgnoresRemovals);
     let mut steps = Steps::default();
     let report = run(&contenders, trace_file().path(), &options(), &mut steps).expect("a run");
     assert_eq!(report.measures.len(), options().measures.len());
@@ -114,36 +114,37 @@ fn answers_that_differ_are_told() {
     assert_eq!((steps.announced, steps.taken), (contenders.len() * 4, contenders.len() * 4));
     for measure in &report.measures {
         let differing: Vec<_> = measure.rows.iter().filter(|row| row.difference.is_some()).collect();
-        // Some designs claim too much where content repeats, and say so.
+        // Some designs are documented to answer too much where local hashes repeat.
         let inexact = [Design::NestedMap, Design::Actor, Design::Inverted].map(Design::as_str);
         let unexpected = differing.iter().filter(|row| !inexact.contains(&row.contender.as_str()));
         let unexpected: Vec<&str> = unexpected.map(|row| row.contender.as_str()).collect();
-        assert_eq!(unexpected, ["forgetful"], "{}: {:?}", measure.measure, measure.differences());
+        assert_eq!(unexpected, ["ignores-removals"], "{}: {:?}", measure.measure, measure.differences());
         assert!(measure.differences().iter().all(|line| line.contains("answers differ")));
         let cells = measure.cells(&report.baseline);
         assert!(cells.iter().all(|row| row.len() == measure.columns.len() + 1));
-        // Of so small an index most figures may be nothing beside the clock; a stored block takes its time.
+        // With an index of this size, most figures may be below the clock's resolution; ingest is not.
         let has_ratio = |row: &Vec<String>| row[1].ends_with("x)") || measure.measure != "ingest";
-        assert!(cells.last().is_some_and(has_ratio), "figures stand beside the difference: {cells:?}");
+        assert!(cells.last().is_some_and(has_ratio), "the table has figures beside the difference: {cells:?}");
     }
 }
 
 #[test]
 fn a_baseline_must_take_part() {
-    let options = RunOptions { baseline: "nobody".to_owned(), ..options() };
-    let error = run(&[&Forgetful], trace_file().path(), &options, &mut Steps::default()).expect_err("nobody is there");
-    assert!(error.to_string().contains("nobody") && error.to_string().contains("forgetful"), "{error}");
+    let options = RunOptions { baseline: "absent".to_owned(), ..options() };
+    let error =
+        run(&[&IgnoresRemovals], trace_file().path(), &options, &mut Steps::default()).expect_err("no such contender");
+    assert!(error.to_string().contains("absent") && error.to_string().contains("ignores-removals"), "{error}");
 }
 
 #[test]
-fn a_sweep_does_all_that_is_offered() {
+fn a_sweep_applies_all_operations() {
     let workload = Workload::play(trace().prompts(), &fleet(), 1);
     let point = sweep(&DesignContender(Design::DEFAULT), &workload, 1e9);
     assert!(point.achieved > 0.0 && point.offered >= point.achieved);
 }
 
 #[test]
-fn density_has_every_block() {
+fn density_counts_every_block() {
     let workload = Workload::play(trace().prompts(), &fleet(), 1);
     let density = EventDensity::of(&workload.first, 4, 10);
     let bins = || density.workers.iter().flatten();
@@ -155,18 +156,18 @@ fn density_has_every_block() {
 }
 
 #[test]
-fn the_deepest_are_kept() {
+fn keep_deepest_keeps_the_deepest_entries() {
     for (count, kept) in [(0, vec![]), (2, vec![7, 9]), (9, vec![1, 3, 7, 9])] {
         let mut answer = vec![3, 9, 1, 7];
         keep_deepest(&mut answer, count, |&depth| depth);
         answer.sort_unstable();
         assert_eq!(answer, kept);
     }
-    assert_eq!(Found::of([0, 3, 4].into_iter()), Found { workers: 2, blocks: 7 });
+    assert_eq!(MatchTotals::of([0, 3, 4].into_iter()), MatchTotals { workers: 2, blocks: 7 });
 }
 
 #[test]
-fn the_deepest_few_are_the_deepest_of_a_full_answer() {
+fn a_top_query_returns_the_deepest_of_a_full_answer() {
     let workload = Workload::play(trace().prompts(), &fleet(), 1);
     let backend = DesignContender(Design::DEFAULT).build(Setup { workers: 4, event_threads: 1 });
     let mut lane = backend.lane(workload.first.events.iter().collect());
@@ -176,10 +177,10 @@ fn the_deepest_few_are_the_deepest_of_a_full_answer() {
     let query: &[LocalHash] = &workload.first.requests[50].query;
     finder.load(query);
     finder.find();
-    let full = finder.found();
+    let full = finder.totals();
     finder.load(query);
     finder.find_top(2);
-    let top = finder.found();
+    let top = finder.totals();
     assert_eq!(top.workers, 2);
     assert!(full.workers == 4 && top.blocks * 2 >= full.blocks, "{top:?} of {full:?}");
 }

@@ -1,4 +1,4 @@
-//! `flash-indexer bench`: the index designs against each other.
+//! `flash-indexer bench`: compares the index designs.
 
 use std::path::{Path, PathBuf};
 
@@ -14,15 +14,15 @@ use flash_indexer_designs::Design;
 use flash_indexer_sim::FleetOptions;
 use indicatif::ProgressBar;
 
-use crate::byte_size::ByteSize;
+use crate::parsers::byte_size;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
-/// Measure the index designs against each other, without sockets or a service.
+/// Compare the index designs, without sockets or a service.
 ///
-/// A request trace is played through simulated caches; what they tell and what routers would ask
-/// is applied to each design in turns, round after round, and medians are printed with their ratio to one
-/// design's. Designs that do not answer alike are named below the table. Nothing else should run meanwhile.
+/// A request trace is played through simulated caches. Each design in turn applies their events and answers the queries
+/// of a router, round after round. The tables show medians, and their ratios to the baseline design. Designs with
+/// different answers are listed below the table. Run nothing else on the machine meanwhile.
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -43,7 +43,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_delimiter = ',', value_name = "NAME,…", value_parser = design_name())]
     designs: Vec<Design>,
 
-    /// What to measure [default: all].
+    /// Measures to take [default: all].
     #[arg(long, value_delimiter = ',', value_name = "MEASURE,…", value_parser = measure_name())]
     measures: Vec<Measure>,
 
@@ -55,11 +55,11 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
 
-    /// Stop after so many requests [default: the whole trace].
+    /// Number of requests to play [default: the whole trace].
     #[arg(long)]
     requests: Option<usize>,
 
-    /// Workers, where the measure does not say otherwise.
+    /// Workers, unless the measure sets its own number.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     workers: u16,
 
@@ -67,24 +67,24 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     blocks: u32,
 
-    /// Measure the default design within this bound of memory as well, as run-bounded: where it has to
-    /// forget, its answers differ.
-    #[arg(long, value_name = "SIZE")]
-    memory_max: Option<ByteSize>,
+    /// Memory limit of an additional contender, run-bounded: the default design with eviction. Where it evicts, its
+    /// answers differ.
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    memory_max: Option<usize>,
 
-    /// Write the results there as well, for programs.
+    /// Write the results to this file as well, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum ChildCommand {
-    /// Measures for another process, which says what on standard input.
+    /// Take the measure that the parent process writes to standard input.
     #[command(hide = true)]
     Child {
-        /// Bound of the bounded design, where one takes part.
-        #[arg(long)]
-        memory_max: Option<ByteSize>,
+        /// Memory limit of the bounded contender, if it takes part.
+        #[arg(long, value_parser = byte_size)]
+        memory_max: Option<usize>,
     },
 }
 
@@ -104,9 +104,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     Ok(())
 }
 
-/// The bounded contender, if one is asked for.
-fn bounded(memory_max: Option<ByteSize>) -> Result<Option<BoundedContender>> {
-    memory_max.map(|ByteSize(bytes)| BoundedContender::new(bytes)).transpose().context("--memory-max")
+/// The bounded contender, if there is a memory limit.
+fn bounded(memory_max: Option<usize>) -> Result<Option<BoundedContender>> {
+    memory_max.map(BoundedContender::new).transpose().context("--memory-max")
 }
 
 impl BenchArguments {
@@ -119,7 +119,7 @@ impl BenchArguments {
         let bounded = bounded(self.memory_max)?;
         contenders.extend(bounded.as_ref().map(|bounded| bounded as &dyn Contender));
         let mut child_arguments = vec!["bench".into(), "child".into()];
-        if let Some(ByteSize(bytes)) = self.memory_max {
+        if let Some(bytes) = self.memory_max {
             child_arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
         }
         let options = RunOptions {
@@ -134,7 +134,7 @@ impl BenchArguments {
             baseline: self.baseline.unwrap_or(first).as_str().to_owned(),
             processes: Processes::Own(Child {
                 program: std::env::current_exe()
-                    .context("failed to find this program, to measure in processes of their own")?,
+                    .context("failed to find this program, which is needed to measure in separate processes")?,
                 arguments: child_arguments,
             }),
         };
@@ -152,7 +152,7 @@ fn measure_name() -> impl TypedValueParser<Value = Measure> {
     })
 }
 
-/// How far the run is, on standard error.
+/// Progress of the run, on standard error.
 struct Bar(Option<ProgressBar>);
 
 impl Bar {
@@ -168,9 +168,9 @@ impl Observer for Bar {
         self.0 = Some(progress(count, "measurements"));
     }
 
-    fn step(&mut self, what: &str) {
+    fn step(&mut self, name: &str) {
         if let Some(bar) = &self.0 {
-            bar.set_message(what.to_owned());
+            bar.set_message(name.to_owned());
             bar.inc(1);
         }
     }

@@ -14,20 +14,20 @@ use ureq::http::{Response, StatusCode, Uri};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the answer to whether a service lives, which it gives at once or not at all.
+/// Longest wait for `/health`, which a running service answers at once.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for one answer.
+/// Longest wait for one response.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 256 << 20;
+/// Largest response that is read, in bytes.
+const RESPONSE_BYTES_MAX: u64 = 256 << 20;
 
-/// A service at a URL; connections are kept open between requests.
+/// Client of the service at a URL; connections are kept open between requests.
 pub(crate) struct IndexerClient {
     url: String,
     agent: ureq::Agent,
 }
 
-/// What a query may say besides its tokens.
+/// Body of a query.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Query<'a> {
     pub(crate) token_ids: &'a [u32],
@@ -44,7 +44,7 @@ pub(crate) struct Query<'a> {
     pub(crate) min_score: Option<u64>,
 }
 
-/// A query whose answer is to be explained.
+/// Body of a request for an explanation.
 #[derive(Debug, Serialize)]
 pub(crate) struct ExplainQuery<'a> {
     #[serde(flatten)]
@@ -53,12 +53,12 @@ pub(crate) struct ExplainQuery<'a> {
     pub(crate) instance_id: Option<&'a str>,
 }
 
-/// The parts of an explanation that this program shows.
+/// An explanation, as far as this program uses it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Explanation {
     pub(crate) blocks: usize,
     pub(crate) ranks: Vec<ExplainedRank>,
-    pub(crate) absent: Vec<Absent>,
+    pub(crate) absent: Vec<UnregisteredInstance>,
 }
 
 /// One rank's part of an explanation; matches in tokens.
@@ -69,24 +69,24 @@ pub(crate) struct ExplainedRank {
     pub(crate) trust: String,
     pub(crate) gpu: u64,
     pub(crate) longest_matched: u64,
-    pub(crate) ends: Vec<ExplainedEnd>,
+    pub(crate) ends: Vec<MatchEnd>,
 }
 
-/// Where a rank's match ends.
+/// The end of a rank's match.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ExplainedEnd {
+pub(crate) struct MatchEnd {
     pub(crate) position: usize,
     pub(crate) local_hash: Option<u64>,
     pub(crate) sequence_hash: Option<u64>,
     pub(crate) why: String,
-    /// Cache groups of a hybrid model that end it there.
+    /// Cache groups of a hybrid model that limit the match to this depth.
     #[serde(default)]
-    pub(crate) cache_groups: Vec<LackingGroup>,
+    pub(crate) cache_groups: Vec<IncompleteGroup>,
 }
 
-/// A cache group that cannot use what full attention holds.
+/// A cache group that lacks blocks which the primary group holds.
 #[derive(Debug, Deserialize)]
-pub(crate) struct LackingGroup {
+pub(crate) struct IncompleteGroup {
     pub(crate) group: u32,
     pub(crate) missing: Vec<MissingBlock>,
 }
@@ -100,9 +100,9 @@ pub(crate) struct MissingBlock {
     pub(crate) tier: Option<String>,
 }
 
-/// An instance that is not registered.
+/// An unregistered instance.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Absent {
+pub(crate) struct UnregisteredInstance {
     pub(crate) instance_id: Value,
     pub(crate) dp_rank: Option<u32>,
     pub(crate) why: String,
@@ -110,24 +110,24 @@ pub(crate) struct Absent {
 
 type ByRank<T> = BTreeMap<u32, T>;
 
-/// The parts of an answer that this program uses.
+/// Response to a query, as far as this program uses it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct QueryResponse {
     pub(crate) scores: BTreeMap<String, ByRank<u64>>,
     pub(crate) tree_sizes: BTreeMap<String, ByRank<u64>>,
-    pub(crate) instances: BTreeMap<String, InstanceAnswer>,
+    pub(crate) instances: BTreeMap<String, InstanceResponse>,
 }
 
-/// One instance's part of an answer, in tokens.
+/// One instance's part of a response, in tokens.
 #[derive(Debug, Deserialize)]
-pub(crate) struct InstanceAnswer {
+pub(crate) struct InstanceResponse {
     pub(crate) longest_matched: u64,
     pub(crate) cpu: u64,
     pub(crate) disk: u64,
     pub(crate) trust: String,
 }
 
-/// The parts of `/workers` that this program uses.
+/// An entry of `/workers`, as far as this program uses it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Worker {
     pub(crate) instance_id: Value,
@@ -153,7 +153,7 @@ pub(crate) struct Listener {
     pub(crate) last_error: Option<String>,
 }
 
-/// A source of discovery, as far as this program uses it.
+/// A discovery source, as far as this program uses it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct DiscoverySource {
     pub(crate) source: String,
@@ -164,7 +164,7 @@ pub(crate) struct DiscoverySource {
     pub(crate) targets: Vec<DiscoveryTarget>,
 }
 
-/// A rank that a source names.
+/// A rank that a discovery source lists.
 #[derive(Debug, Deserialize)]
 pub(crate) struct DiscoveryTarget {
     pub(crate) instance_id: Value,
@@ -173,9 +173,9 @@ pub(crate) struct DiscoveryTarget {
     pub(crate) reason: Option<String>,
 }
 
-/// The parts of `/store` that this program uses.
+/// Response of `/store`, as far as this program uses it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct StoreState {
+pub(crate) struct SharedStoreStatus {
     pub(crate) url: String,
     pub(crate) status: String,
     pub(crate) last_error: Option<String>,
@@ -184,7 +184,7 @@ pub(crate) struct StoreState {
     pub(crate) ranks: Vec<Value>,
 }
 
-/// A rank to be registered.
+/// Body of a registration of a rank.
 #[derive(Debug, Serialize)]
 pub(crate) struct Registration<'a> {
     pub(crate) instance_id: u64,
@@ -203,7 +203,7 @@ impl IndexerClient {
         Self { url: url.trim_end_matches('/').to_owned(), agent: config.into() }
     }
 
-    /// Registers a rank; false if it was registered in the same way already.
+    /// Registers a rank; false if the same registration exists already.
     pub(crate) fn register(&self, registration: &Registration<'_>) -> Result<bool> {
         let response = self.agent.post(format!("{}/register", self.url)).send_json(registration);
         let is_new = response.as_ref().is_ok_and(|response| response.status() == StatusCode::CREATED);
@@ -215,16 +215,16 @@ impl IndexerClient {
         self.post("/unregister", &request).map(|_: Value| ())
     }
 
-    pub(crate) fn query(&self, query: &Query<'_>) -> Result<Answer> {
+    pub(crate) fn query(&self, query: &Query<'_>) -> Result<QueryResponse> {
         self.post("/query", query)
     }
 
-    /// The answer as the service gave it.
+    /// Queries, and returns the response as JSON.
     pub(crate) fn query_json(&self, query: &Query<'_>) -> Result<Value> {
         self.post("/query", query)
     }
 
-    /// The explanation as the service gave it.
+    /// Requests an explanation, and returns it as JSON.
     pub(crate) fn explain(&self, query: &ExplainQuery<'_>) -> Result<Value> {
         self.post("/explain", query)
     }
@@ -239,34 +239,39 @@ impl IndexerClient {
         self.get("/workers")
     }
 
-    /// Asks whether the service lives.
+    /// Checks that the service runs.
     pub(crate) fn health(&self) -> Result<()> {
         let request = self.agent.get(format!("{}/health", self.url));
         let response = request.config().timeout_global(Some(HEALTH_TIMEOUT)).build().call();
         self.read(response).map(|_: Value| ())
     }
 
-    /// Asks whether the service is ready; the error says what is missing.
+    /// Checks that the service is ready; the error names what is missing.
     pub(crate) fn ready(&self) -> Result<()> {
         self.get("/ready").map(|_: Value| ())
     }
 
-    /// Other services that this one knows; none if it has no such list.
+    /// URLs of the service's peers; none if it is an indexer without peers.
     pub(crate) fn peers(&self) -> Result<Vec<String>> {
-        Ok(self.get_if_there("/peers")?.unwrap_or_default())
+        Ok(self.get_optional("/peers")?.unwrap_or_default())
     }
 
-    /// What names its engines; nothing if it has no such list.
+    /// Discovery sources of the service; none if it is an indexer without discovery.
     pub(crate) fn discovery(&self) -> Result<Vec<DiscoverySource>> {
-        Ok(self.get_if_there("/discovery")?.unwrap_or_default())
+        Ok(self.get_optional("/discovery")?.unwrap_or_default())
     }
 
-    /// The index that it shares with others, if it shares one.
-    pub(crate) fn store(&self) -> Result<Option<StoreState>> {
-        self.get_if_there("/store")
+    /// State of the shared store; none if the service uses no store.
+    pub(crate) fn store(&self) -> Result<Option<SharedStoreStatus>> {
+        self.get_optional("/store")
     }
 
-    pub(crate) fn query_by_hash(&self, hashes: &[LocalHash], model_name: &str, tenant_id: &str) -> Result<Answer> {
+    pub(crate) fn query_by_hash(
+        &self,
+        hashes: &[LocalHash],
+        model_name: &str,
+        tenant_id: &str,
+    ) -> Result<QueryResponse> {
         let hashes: Vec<u64> = hashes.iter().map(|hash| hash.0).collect();
         let query = json!({ "block_hashes": hashes, "model_name": model_name, "tenant_id": tenant_id });
         self.post("/query_by_hash", &query)
@@ -276,7 +281,7 @@ impl IndexerClient {
         self.read(self.agent.get(format!("{}{path}", self.url)).call())
     }
 
-    fn get_if_there<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+    fn get_optional<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
         let response = self.agent.get(format!("{}{path}", self.url)).call();
         match &response {
             Ok(response) if response.status() == StatusCode::NOT_FOUND => Ok(None),
@@ -284,20 +289,25 @@ impl IndexerClient {
         }
     }
 
-    /// The dump as lines while they come, compressed or not, of what fits.
-    pub(crate) fn dump(&self, model_name: Option<&str>, tenant_id: Option<&str>, form: DumpBytes) -> Result<Dump> {
+    /// A dump of the selected models and tenants, as a stream of lines.
+    pub(crate) fn dump(
+        &self,
+        model_name: Option<&str>,
+        tenant_id: Option<&str>,
+        encoding: DumpEncoding,
+    ) -> Result<Dump> {
         let mut request = self.agent.get(format!("{}/dump", self.url)).header("accept", "application/x-ndjson");
         for (name, value) in [("model_name", model_name), ("tenant_id", tenant_id)] {
             if let Some(value) = value {
                 request = request.query(name, value);
             }
         }
-        if form == DumpBytes::Compressed {
+        if encoding == DumpEncoding::Compressed {
             request = request.header("accept-encoding", "zstd");
         }
-        // It takes as long as it takes, but must not stand still.
+        // The whole dump has no deadline, each read has one.
         let response = request.config().timeout_global(None).timeout_per_read(Some(TIMEOUT)).build().call();
-        let response = self.accepted(response)?;
+        let response = self.check_status(response)?;
         let is_compressed = response.headers().get("content-encoding").is_some_and(|encoding| encoding == "zstd");
         let bytes = response.into_body().into_with_config().limit(u64::MAX).reader();
         Ok(Dump { bytes: Box::new(bytes), is_compressed })
@@ -308,18 +318,20 @@ impl IndexerClient {
     }
 
     fn read<T: DeserializeOwned>(&self, response: Result<Response<Body>, ureq::Error>) -> Result<T> {
-        let mut response = self.accepted(response)?;
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
-        serde_json::from_slice(&body).with_context(|| format!("{} does not answer as a Flash Indexer does", self.url))
+        let mut response = self.check_status(response)?;
+        let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
+        serde_json::from_slice(&body).with_context(|| {
+            format!("failed to parse the response of {}; give the URL of a Flash Indexer service", self.url)
+        })
     }
 
-    /// The response, if it is no error.
-    fn accepted(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
+    /// The response, if its status is a success.
+    fn check_status(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
         let mut response =
             response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| url.scheme().is_some()) {
-                true => no_answer(&self.url, error),
+                true => connection_error(&self.url, error),
                 false => anyhow!(error)
-                    .context(format!("{:?} is no URL of a service: give one such as http://127.0.0.1:8090", self.url)),
+                    .context(format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.url)),
             })?;
         let status = response.status();
         if status.is_success() {
@@ -327,11 +339,11 @@ impl IndexerClient {
         }
         if status.is_redirection() {
             bail!(
-                "{} answered {status}, a redirect, which is not followed: give the URL where the service answers itself",
+                "{} answered {status}, a redirect, which is not followed; give the URL that it redirects to",
                 self.url
             );
         }
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
         let error = serde_json::from_slice::<Value>(&body).ok();
         match error.as_ref().and_then(|error| error["error"].as_str()) {
             Some(error) => Err(anyhow!("{error}")),
@@ -340,35 +352,35 @@ impl IndexerClient {
     }
 }
 
-/// Why a service does not answer, and what to do about it.
-fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
+/// The error for a service that does not respond, with its fix.
+fn connection_error(url: &str, error: ureq::Error) -> anyhow::Error {
     let is_refused = match &error {
         ureq::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,
         error => matches!(error, ureq::Error::ConnectionFailed),
     };
     let why = match &error {
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => format!(
-            "no connection to {url}: see whether the host is up and network policies and firewalls let the port through"
+            "failed to connect to {url}; check that the host is up and that network policies and firewalls let the port through"
         ),
         ureq::Error::Timeout(_) => format!(
-            "{url} accepts connections, but does not answer: the process is stopped or overloaded; continue or restart it"
+            "{url} accepts connections, but does not respond: the process is stopped or overloaded; continue or restart it"
         ),
         _ if is_refused => {
             format!("{url} refuses connections: start `flash-indexer serve` there, or give its right port")
         }
-        _ => format!("no answer from {url}: is `flash-indexer serve` running there?"),
+        _ => format!("no response from {url}; check that `flash-indexer serve` runs there"),
     };
     anyhow!(error).context(why)
 }
 
-/// How a dump is sent.
+/// Encoding of a dump in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DumpBytes {
+pub(crate) enum DumpEncoding {
     Plain,
     Compressed,
 }
 
-/// A dump that is on its way.
+/// A dump that is being received.
 pub(crate) struct Dump {
     pub(crate) bytes: Box<dyn Read>,
     pub(crate) is_compressed: bool,

@@ -1,4 +1,4 @@
-//! `flash-indexer dump`: all that a service knows, in a file.
+//! `flash-indexer dump`: saves a service's index and registrations.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -9,13 +9,13 @@ use clap::Args;
 use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{DumpBytes, IndexerClient};
+use crate::client::{DumpEncoding, IndexerClient};
 
-/// Save what a running service knows: every held block, who is registered, and where each stream stands.
+/// Save the state of a running service: every held block, all registrations, and the position of each stream.
 ///
-/// The dump is checked while it is written: a file of that name appears only when it is whole. A service that starts
-/// from it (`serve --load`) goes on where this one was. One JSON value a line; other indexers' dumps can be
-/// saved, too.
+/// The dump is verified while it is written; the file appears only when the dump is complete. A service that starts
+/// from it (`serve --load`) resumes each stream at the dump's position. One JSON value a line. Dumps of other indexers
+/// can be saved as well.
 #[derive(Args)]
 #[command(after_help = "Examples:
   flash-indexer dump http://indexer:8090 -o fleet.zst
@@ -43,23 +43,23 @@ pub(crate) struct DumpArguments {
 pub(crate) fn run(arguments: &DumpArguments) -> Result<()> {
     let to_stdout = arguments.output.as_os_str() == "-";
     let compressed = arguments.output.extension().is_some_and(|extension| extension == "zst");
-    let form = if compressed { DumpBytes::Compressed } else { DumpBytes::Plain };
+    let encoding = if compressed { DumpEncoding::Compressed } else { DumpEncoding::Plain };
     let client = IndexerClient::new(&arguments.url);
-    let dump = client.dump(arguments.model_name.as_deref(), arguments.tenant_id.as_deref(), form)?;
+    let dump = client.dump(arguments.model_name.as_deref(), arguments.tenant_id.as_deref(), encoding)?;
     if compressed && !dump.is_compressed {
-        bail!("{} does not compress: choose a file name without .zst", arguments.url);
+        bail!("{} sends uncompressed dumps only; choose a file name without .zst", arguments.url);
     }
     if to_stdout {
         return copy(dump.bytes, io::stdout().lock());
     }
-    // Beside the file, so that it can be renamed.
+    // In the same directory, so that it can be renamed.
     let unfinished = arguments.output.with_added_extension("part");
     let copied = create(&unfinished).and_then(|file| copy(dump.bytes, file)).and_then(|()| {
         std::fs::rename(&unfinished, &arguments.output)
             .with_context(|| format!("failed to rename {} to {}", unfinished.display(), arguments.output.display()))
     });
     if copied.is_err() {
-        // The error that matters is the one that led here.
+        // The first error is the one to report.
         let _ = std::fs::remove_file(&unfinished);
     }
     copied
@@ -69,7 +69,7 @@ fn create(path: &Path) -> Result<BufWriter<File>> {
     Ok(BufWriter::new(File::create(path).with_context(|| format!("failed to create {}", path.display()))?))
 }
 
-/// Writes what comes, and fails unless it is a whole dump.
+/// Copies a dump; fails unless it is complete and valid.
 fn copy(dump: impl Read, output: impl Write) -> Result<()> {
     let mut output = output;
     let mut progress = Progress::new();
@@ -81,7 +81,7 @@ fn copy(dump: impl Read, output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Hands bytes on and keeps a copy.
+/// A reader that copies all bytes to a writer.
 struct Tee<R, W> {
     dump: R,
     output: W,
@@ -95,7 +95,7 @@ impl<R: Read, W: Write> Read for Tee<R, W> {
     }
 }
 
-/// Shows how far a dump has come.
+/// Progress of a dump, on standard error.
 pub(crate) struct Progress {
     pub(crate) bar: ProgressBar,
     blocks: u64,
@@ -103,12 +103,12 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        let form = "{spinner} {bytes} at {bytes_per_sec}, {msg}";
-        let style = ProgressStyle::with_template(form).expect("the template is well-formed");
+        let template = "{spinner} {bytes} at {bytes_per_sec}, {msg}";
+        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
         Self { bar: ProgressBar::no_length().with_style(style), blocks: 0 }
     }
 
-    /// Blocks of another event have come.
+    /// Adds the blocks of one event.
     pub(crate) fn blocks(&mut self, blocks: usize) {
         self.blocks += blocks as u64;
         self.bar.set_message(format!("{} blocks", self.blocks));
@@ -120,8 +120,8 @@ impl DumpSink for Progress {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        self.blocks(told.block_count());
+    fn told(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        self.blocks(entry.block_count());
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `flash-indexer explain`: why does the index say what it says?
+//! `flash-indexer explain`: shows where each rank's match ends, and why.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::client::{ExplainQuery, Explanation, IndexerClient};
 use crate::prompt::PromptArguments;
 
-/// Where does each rank's match of these tokens end, and why?
+/// Show where each rank's match of these tokens ends, and why.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  flash-indexer explain --model llama-3-8b --tokens-file prompt.txt --instance gpu-1"
@@ -30,7 +30,8 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
     if prompt.json {
         println!("{}", serde_json::to_string_pretty(&answer)?);
     } else {
-        let explanation = serde_json::from_value(answer).context("the service explains in another way")?;
+        let explanation = serde_json::from_value(answer)
+            .context("failed to parse the explanation; use the same release of command and service")?;
         print_table(&explanation, tokens.len());
     }
     Ok(())
@@ -72,11 +73,11 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
             for (group, missing) in
                 end.cache_groups.iter().flat_map(|of| of.missing.iter().map(|block| (of.group, block)))
             {
-                let elsewhere = missing.tier.as_ref().map_or_else(String::new, |tier| format!(", but held in {tier}"));
+                let other_tier = missing.tier.as_ref().map_or_else(String::new, |tier| format!(", but held in {tier}"));
                 let mut row = vec![String::new(); 5];
                 row.extend([
                     missing.position.to_string(),
-                    format!("  missing in cache group {group}{elsewhere}"),
+                    format!("  missing in cache group {group}{other_tier}"),
                     hex(missing.local_hash),
                     hex(missing.sequence_hash),
                 ]);
@@ -102,7 +103,7 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
     );
 }
 
-/// An instance as it was named, without quotes.
+/// An instance id without quotes.
 fn shown(instance: &Value) -> String {
     instance.as_str().map_or_else(|| instance.to_string(), str::to_owned)
 }

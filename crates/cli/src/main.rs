@@ -1,41 +1,43 @@
 //! The `flash-indexer` command.
+//!
+//! | module | role |
+//! |---|---|
+//! | `serve`, `serve/*` | runs the service; its options by subject, and the demo |
+//! | `simulate/*` | simulated engines, under a workload or from a recording |
+//! | `query`, `explain`, `prompt` | ask a service about a prompt |
+//! | `dump`, `diff/*` | save what a service holds; compare two services or dumps |
+//! | `doctor/*` | checks a service and its engines end to end |
+//! | `replay/*`, `bench` | measure index designs without a service |
+//! | `client` | the service's HTTP API as the commands use it |
+//! | `log`, `stop`, `parsers`, `trace` | log, signals, option values, the trace file |
 
 mod bench;
-mod byte_size;
 mod client;
-mod count;
-mod demo;
 mod diff;
-mod discovery;
 mod doctor;
 mod dump;
 mod explain;
-#[cfg(feature = "hub")]
-mod hub;
-mod pods;
+mod log;
+mod parsers;
 mod prompt;
 mod query;
 mod replay;
 mod serve;
 mod simulate;
 mod stop;
-mod store;
-mod tokenization;
 mod trace;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use flash_indexer_designs::Design;
-use tracing_subscriber::EnvFilter;
 
 use crate::trace::trace_file;
 
 /// A global index of the KV blocks that a fleet of LLM inference engines has cached.
 ///
-/// Start with `flash-indexer serve --demo`, which shows the whole at work without any engine.
+/// Start with `flash-indexer serve --demo`: it runs the service with simulated engines.
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
 struct Arguments {
@@ -53,9 +55,9 @@ enum Command {
     Query(query::QueryArguments),
     /// Ask a running service where each rank's match of a prompt ends, and why.
     Explain(explain::ExplainArguments),
-    /// Check a running service and its engines end to end, and say what to fix.
+    /// Check a running service and its engines end to end, and report fixes.
     Doctor(doctor::DoctorArguments),
-    // Their arguments say what they do, at more length in --help.
+    // The doc comments of these arguments are their help.
     Dump(dump::DumpArguments),
     Diff(diff::DiffArguments),
     Replay(replay::ReplayArguments),
@@ -70,19 +72,14 @@ fn design_name() -> impl TypedValueParser<Value = Design> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let filter = match log_filter() {
-        Ok(filter) => filter,
-        Err(error) => {
-            eprintln!("flash-indexer: {error}");
-            return ExitCode::from(USAGE);
-        }
+    let log_format = match &arguments.command {
+        Command::Serve(arguments) => arguments.log_format,
+        _ => log::LogFormat::default(),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+    if let Err(error) = log::start(log_format) {
+        eprintln!("flash-indexer: {error}");
+        return ExitCode::from(USAGE);
+    }
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
@@ -97,29 +94,17 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flash-indexer: {}", told(&error));
+            eprintln!("flash-indexer: {}", with_causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The exit code for a wrong option, which is what a wrong variable is.
+/// The exit code for a wrong option or environment variable.
 const USAGE: u8 = 2;
 
-/// What is logged, as `FLASH_INDEXER_LOG` says.
-fn log_filter() -> Result<EnvFilter, String> {
-    match std::env::var("FLASH_INDEXER_LOG") {
-        Ok(filter) if !filter.is_empty() => EnvFilter::try_new(&filter).map_err(|error| {
-            format!(
-                "FLASH_INDEXER_LOG={filter}: {error}; give a level such as debug, or target=level, separated by commas"
-            )
-        }),
-        _ => Ok(EnvFilter::new("info")),
-    }
-}
-
-/// An error with what has led to it. Many of the project's errors say that themselves: nothing is said twice.
-fn told(error: &anyhow::Error) -> String {
+/// The text of an error followed by its causes, without those that the text already contains.
+fn with_causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         match text.is_empty() {

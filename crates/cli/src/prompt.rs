@@ -1,4 +1,4 @@
-//! The prompt that a person asks about.
+//! Options that give a prompt and the service to query.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::client::Query;
 
-/// A prompt, whose caches it concerns, and the service to ask.
+/// A prompt, its model and tenant, and the service to query.
 #[derive(Args)]
 pub(crate) struct PromptArguments {
     /// Token ids of the prompt, separated by commas.
@@ -19,33 +19,33 @@ pub(crate) struct PromptArguments {
     #[arg(long, value_name = "FILE")]
     tokens_file: Option<PathBuf>,
 
-    /// Model whose engines are asked about.
+    /// Model of the engines.
     #[arg(long, visible_alias = "model-name", default_value = "default")]
     model: String,
 
-    /// Tenant whose engines are asked about [default: the service's default tenant].
+    /// Tenant of the engines [default: the service's default tenant].
     #[arg(long)]
     tenant_id: Option<String>,
 
-    /// LoRA adapter that the request would use.
+    /// LoRA adapter of the request.
     #[arg(long)]
     lora_name: Option<String>,
 
-    /// Cache salt that the request would use.
+    /// Cache salt of the request.
     #[arg(long)]
     cache_salt: Option<String>,
 
-    /// The service to ask.
+    /// URL of the service.
     #[arg(long, env = "FLASH_INDEXER_URL", default_value = "http://127.0.0.1:8090")]
     pub(crate) url: String,
 
-    /// Print the service's answer as it is.
+    /// Print the service's response as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl PromptArguments {
-    /// The prompt's tokens, from wherever they are.
+    /// The prompt's tokens, from the command line or the file.
     pub(crate) fn tokens(&self) -> Result<Vec<u32>> {
         match &self.tokens_file {
             Some(path) => tokens_in(path),
@@ -53,7 +53,7 @@ impl PromptArguments {
         }
     }
 
-    /// The question about these tokens.
+    /// A query of these tokens.
     pub(crate) fn query<'a>(&'a self, tokens: &'a [u32]) -> Query<'a> {
         Query {
             token_ids: tokens,
@@ -77,10 +77,10 @@ fn tokens_in(path: &Path) -> Result<Vec<u32>> {
     let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')).unwrap_or(list);
     let words = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
     let tokens: Result<Vec<u32>> = words
-        .map(|word| word.parse().with_context(|| format!("{word:?} in {} is not a token id", path.display())))
+        .map(|word| word.parse().with_context(|| format!("invalid token id {word:?} in {}", path.display())))
         .collect();
     match tokens?.as_slice() {
-        [] => bail!("there is no token in {}", path.display()),
+        [] => bail!("no token in {}; give at least one token id", path.display()),
         tokens => Ok(tokens.to_vec()),
     }
 }

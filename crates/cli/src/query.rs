@@ -1,13 +1,13 @@
-//! `flash-indexer query`: a person's question.
+//! `flash-indexer query`: shows which ranks hold a prompt's prefix.
 
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::client::{Answer, IndexerClient, Query};
+use crate::client::{IndexerClient, Query, QueryResponse};
 use crate::prompt::PromptArguments;
 
-/// Which instances hold the longest prefix of these tokens, and how deep?
+/// Show which instances hold a prefix of these tokens, and its length.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  flash-indexer query --model llama-3-8b --tokens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"
@@ -16,11 +16,11 @@ pub(crate) struct QueryArguments {
     #[command(flatten)]
     prompt: PromptArguments,
 
-    /// Only so many ranks with the deepest matches.
+    /// Only this number of ranks, the ones with the longest matches.
     #[arg(long)]
     top_k: Option<usize>,
 
-    /// Only ranks that match at least so many tokens.
+    /// Only ranks that match at least this number of tokens.
     #[arg(long)]
     min_score: Option<u64>,
 }
@@ -38,9 +38,9 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<()> {
     Ok(())
 }
 
-fn print_table(answer: &Answer, prompt_tokens: usize) {
+fn print_table(answer: &QueryResponse, prompt_tokens: usize) {
     if answer.scores.is_empty() {
-        println!("no rank fits");
+        println!("no rank matches");
         return;
     }
     let mut table = Table::new();
@@ -51,18 +51,18 @@ fn print_table(answer: &Answer, prompt_tokens: usize) {
     }
     for (instance, ranks) in &answer.scores {
         for (position, (rank, device)) in ranks.iter().enumerate() {
-            // Slower tiers are told for the instance as a whole.
-            let whole = answer.instances.get(instance).filter(|_| position == 0);
+            // Answers contain slower tiers for the instance as a instance_answer.
+            let instance_answer = answer.instances.get(instance).filter(|_| position == 0);
             let shown = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
             table.add_row([
                 instance.clone(),
                 rank.to_string(),
                 device.to_string(),
-                shown(whole.map(|whole| whole.cpu)),
-                shown(whole.map(|whole| whole.disk)),
-                shown(whole.map(|whole| whole.longest_matched)),
+                shown(instance_answer.map(|instance| instance.cpu)),
+                shown(instance_answer.map(|instance| instance.disk)),
+                shown(instance_answer.map(|instance| instance.longest_matched)),
                 shown(answer.tree_sizes.get(instance).and_then(|sizes| sizes.get(rank)).copied()),
-                whole.map_or_else(String::new, |whole| whole.trust.clone()),
+                instance_answer.map_or_else(String::new, |instance| instance.trust.clone()),
             ]);
         }
     }

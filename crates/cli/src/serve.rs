@@ -1,4 +1,12 @@
-//! `flash-indexer serve`: the service.
+//! `flash-indexer serve`: runs the service.
+
+mod demo;
+mod discovery_options;
+#[cfg(feature = "hub")]
+mod hub_options;
+mod inbound_options;
+mod shared_store_options;
+mod tokenizer_options;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -17,14 +25,14 @@ use flash_indexer_server::{
 };
 use tracing::{debug, info, warn};
 
-use crate::byte_size::ByteSize;
-use crate::count::at_least_one;
-use crate::demo::{self, DemoArguments};
-use crate::discovery::{DiscoveryArguments, Engines};
-use crate::pods::PodArguments;
+use self::demo::DemoArguments;
+use self::discovery_options::{DiscoveryArguments, EngineDefaults};
+use self::inbound_options::InboundArguments;
+use self::shared_store_options::SharedStoreArguments;
+use self::tokenizer_options::TokenizerArguments;
+use crate::log::LogFormat;
+use crate::parsers::{at_least_one, byte_size};
 use crate::stop;
-use crate::store::StoreArguments;
-use crate::tokenization::TokenizationArguments;
 
 /// Run the service: listen to engines, answer queries over HTTP.
 #[derive(Args)]
@@ -42,34 +50,33 @@ use crate::tokenization::TokenizationArguments;
 
 Engines can also be registered while it runs: POST /register.")]
 pub(crate) struct ServeArguments {
-    /// Address to listen on; 0.0.0.0 for all. There is no authentication: mind who can reach it.
+    /// Address to listen on; 0.0.0.0 for all. There is no authentication: restrict who can reach it.
     #[arg(long, env = "FLASH_INDEXER_HOST", default_value = "127.0.0.1")]
     host: String,
 
-    /// Port to listen on; 0 takes a free one.
+    /// Port to listen on; 0 picks a free one.
     #[arg(long, env = "FLASH_INDEXER_PORT", default_value_t = 8090)]
     port: u16,
 
-    /// Port for gRPC at the same address, which is offered only when this is given; 0 takes a free one.
+    /// Port for gRPC at the same address; 0 picks a free one. Without this option there is no gRPC.
     #[arg(long, env = "FLASH_INDEXER_GRPC_PORT", value_name = "PORT")]
     grpc_port: Option<u16>,
 
-    /// Threads that write to indexes; the indexes of several models are spread over them.
+    /// Writer threads; the indexes of several models are spread over them.
     #[arg(long, env = "FLASH_INDEXER_THREADS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 
-    /// Threads that decode what engines send, each with a queue of its own; 0 for as many as there are processors, up
-    /// to 8.
+    /// Threads that decode messages from engines, each with its own queue; 0 for one for each processor, at most 8.
     #[arg(long, env = "FLASH_INDEXER_DECODERS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
     decoders: u16,
 
-    /// Let the indexes of all models together take no more memory than this, such as 2GiB; they forget
-    /// what is of least use, and answers say so.
-    #[arg(long, env = "FLASH_INDEXER_MEMORY_MAX", value_name = "SIZE")]
-    memory_max: Option<ByteSize>,
+    /// Limit of the memory that the indexes of all models take together, such as 2GiB. Beyond it the least useful
+    /// blocks are evicted, and answers are marked as partial.
+    #[arg(long, env = "FLASH_INDEXER_MEMORY_MAX", value_name = "SIZE", value_parser = byte_size)]
+    memory_max: Option<usize>,
 
     /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas. After an
-    /// address |replay=zmq_address says where the engine replays what was missed, as in
+    /// address, |replay=zmq_address names the engine's replay endpoint, from which missed messages are requested, as in
     /// 1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557.
     #[arg(
         long,
@@ -80,32 +87,32 @@ pub(crate) struct ServeArguments {
     )]
     workers: Vec<String>,
 
-    /// Tokens in a block of the engines of --workers and of discovered ones; must be what the engines use.
+    /// Tokens in a block of the engines of --workers and of discovered engines; must equal the engines' setting.
     #[arg(long, env = "FLASH_INDEXER_BLOCK_SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
 
-    /// Model of --workers, and of discovered engines for which none is named.
+    /// Model of --workers, and of discovered engines whose source names none.
     #[arg(long, env = "FLASH_INDEXER_MODEL_NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     model_name: String,
 
-    /// Tenant of --workers, and of discovered engines for which none is named.
+    /// Tenant of --workers, and of discovered engines whose source names none.
     #[arg(long, env = "FLASH_INDEXER_TENANT_ID", default_value = ModelKey::DEFAULT_TENANT)]
     tenant_id: String,
 
-    /// Other indexers of the fleet, separated by commas: this one starts from the first that can tell what it knows.
+    /// Other indexers of the fleet, separated by commas. This one starts with the index of the first that sends a dump.
     #[arg(long, env = "FLASH_INDEXER_PEERS", value_delimiter = ',', value_name = "URL")]
     peers: Vec<PeerUrl>,
 
-    /// Seconds between comparisons with the peers, which find and repair drift; 0 for none.
+    /// Seconds between comparisons with the peers, which find and repair drift; 0 turns them off.
     #[arg(long, env = "FLASH_INDEXER_PEER_CHECK_INTERVAL_S", default_value_t = 60, value_name = "SECONDS")]
     peer_check_interval_s: u64,
 
-    /// Dump to start from when no peer can help: see `flash-indexer dump`.
+    /// Dump to start from when no peer sends one: see `flash-indexer dump`.
     #[arg(long, env = "FLASH_INDEXER_LOAD", value_name = "FILE")]
     load: Option<PathBuf>,
 
-    /// Let requests, discovery sources and peers name ipc:// endpoints, which are paths of this machine. --workers may
-    /// always.
+    /// Let requests, discovery sources and peers name ipc:// endpoints, which are paths of this machine. --workers is
+    /// always allowed to.
     #[arg(long, env = "FLASH_INDEXER_ALLOW_IPC")]
     allow_ipc: bool,
 
@@ -117,21 +124,25 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096", value_parser = at_least_one::<NonZeroUsize>)]
     connections_max: NonZeroUsize,
 
-    /// Count how many queries of the last so many seconds reached each block, for the frequencies in
+    /// Count how many queries reached each block during this number of seconds, for the frequencies in
     /// answers; 0 counts nothing.
     #[arg(long, env = "FLASH_INDEXER_FREQUENCY_WINDOW_S", default_value_t = 0, value_parser = clap::value_parser!(u32))]
     frequency_window_s: u32,
 
-    /// Stored and removed blocks of each model that are remembered for explanations, so many of each;
-    /// about 150 bytes for both. 0 remembers nothing.
+    /// History for explanations: stored blocks, and as many removed blocks, that are remembered of each model; about
+    /// 150 bytes for one of each. 0 remembers nothing.
     #[arg(long, env = "FLASH_INDEXER_HISTORY_BLOCKS_MAX", default_value_t = 16_384)]
     history_blocks_max: usize,
 
-    /// Offer some metrics under the names dynamo_kvindexer_… as well.
+    /// Export some metrics a second time under the names dynamo_kvindexer_….
     #[arg(long, env = "FLASH_INDEXER_COMPAT_METRICS")]
     compat_metrics: bool,
 
-    /// What a block is worth in scores, by the memory that it lies in.
+    /// How log lines are written to standard error. FLASH_INDEXER_LOG selects them.
+    #[arg(long, env = "FLASH_INDEXER_LOG_FORMAT", value_enum, default_value_t)]
+    pub(crate) log_format: LogFormat,
+
+    /// Weight of a block in scores, by the tier that holds it.
     #[arg(
         long,
         env = "FLASH_INDEXER_TIER_WEIGHTS",
@@ -140,24 +151,24 @@ pub(crate) struct ServeArguments {
     )]
     tier_weights: TierWeights,
 
-    /// How long the blocks of a prompt count for the pod that a router said it sent it to (POST /predict), unless the
-    /// router names a time.
+    /// How long predicted blocks count for the instance that a router sent a prompt to (POST /predict). A router can
+    /// give another time with each prediction.
     #[arg(long, env = "FLASH_INDEXER_PREDICTION_TTL_MS", default_value_t = 2_000, value_name = "MILLISECONDS")]
     prediction_ttl_ms: u64,
 
-    /// Predicted blocks that are remembered at a time, some 60 bytes each; beyond that those that would end soonest are
-    /// forgotten.
+    /// Predicted blocks that are kept at a time, about 60 bytes each; beyond that the ones that expire first are
+    /// dropped.
     #[arg(long, env = "FLASH_INDEXER_PREDICTED_BLOCKS_MAX", default_value_t = 1 << 20)]
     predicted_blocks_max: usize,
 
     #[command(flatten)]
-    tokenization: TokenizationArguments,
+    tokenization: TokenizerArguments,
 
     #[command(flatten)]
-    pods: PodArguments,
+    inbound: InboundArguments,
 
     #[command(flatten)]
-    store: StoreArguments,
+    store: SharedStoreArguments,
 
     #[command(flatten)]
     demo: DemoArguments,
@@ -196,12 +207,12 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             tokenization: arguments.tokenization.options()?,
             ..IndexerOptions::default()
         },
-        pods: arguments.pods.options(),
+        pods: arguments.inbound.options(),
         registrations: registrations.collect::<Result<_>>()?,
         peers: arguments.peers.clone(),
         peer_check_interval: NonZeroU64::new(arguments.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
         load: arguments.load.clone(),
-        discovery: arguments.discovery.options(&Engines {
+        discovery: arguments.discovery.options(&EngineDefaults {
             model_name: &arguments.model_name,
             tenant_id: &arguments.tenant_id,
             block_size: arguments.block_size.and_then(BlockSize::new),
@@ -224,7 +235,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
             () = &mut stopped => None,
         };
         match started {
-            Some(Ok(())) if arguments.demo.is_asked_for() => demo::run(&arguments.demo, &server, stopped).await?,
+            Some(Ok(())) if arguments.demo.is_enabled() => demo::run(&arguments.demo, &server, stopped).await?,
             Some(Ok(())) => stopped.await,
             Some(Err(_)) | None => {}
         }
@@ -232,7 +243,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
         server.stop().await;
         started.unwrap_or(Ok(())).map_err(Into::into)
     });
-    // A reader that never reads must not keep the process alive.
+    // A client that does not read its response must not keep the process alive.
     runtime.shutdown_timeout(LEFTOVER_DEADLINE);
     result
 }
@@ -240,12 +251,12 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<()> {
 /// Longest wait for requests that the server has already cut off.
 const LEFTOVER_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A listener takes about six file descriptors and a connection one: the usual soft limit of 1,024 is
-/// reached with 170 engines.
+/// Raises the soft limit of open files. A listener takes about six file descriptors and a connection one, so the usual
+/// soft limit of 1,024 is reached with 170 engines.
 fn raise_open_files_limit() {
     match rlimit::increase_nofile_limit(OPEN_FILES_WANTED) {
-        Ok(limit) => debug!("open files are limited to {limit}"),
-        Err(error) => warn!("failed to raise the limit of open files: {error}"),
+        Ok(limit) => debug!(limit, "raised the limit of open files"),
+        Err(error) => warn!(%error, "failed to raise the limit of open files; raise it with ulimit -n"),
     }
 }
 
@@ -254,14 +265,14 @@ const OPEN_FILES_WANTED: u64 = 1 << 17;
 impl ServeArguments {
     /// The memory limit of all indexes; fails if one index would not fit.
     fn memory_max(&self) -> Result<Option<usize>> {
-        let Some(ByteSize(bytes)) = self.memory_max else { return Ok(None) };
+        let Some(bytes) = self.memory_max else { return Ok(None) };
         if let Err(error) = RunIndex::bounded(RunLimits::default(), bytes) {
             bail!("--memory-max: {error}");
         }
         Ok(Some(bytes))
     }
 
-    /// One of `--workers`.
+    /// Parses one entry of `--workers`.
     fn registration(&self, worker: &str) -> Result<Registration> {
         let form = "expected instance_id[:dp_rank]=zmq_address[|replay=zmq_address][|extra-keys], such as 1=tcp://gpu-1:5557 or \
                     2:1=tcp://gpu-2:5558|replay=tcp://gpu-2:6558";

@@ -1,4 +1,4 @@
-//! Ending on Ctrl-C or SIGTERM.
+//! Stopping on Ctrl-C or SIGTERM.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,15 +19,15 @@ pub(crate) fn signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Longest time from the first signal to the end of a service: above the sum of what it waits for at its end.
+/// Longest time from the first signal to the end of a service: above the sum of its deadlines for stopping.
 pub(crate) const END_DEADLINE: Duration = Duration::from_secs(20);
-/// Longest wait for the log to take the last line: a log that is not read blocks its writers.
+/// Longest wait for the last log line to be written: a log that is not read blocks its writers.
 const LOG_DEADLINE: Duration = Duration::from_secs(1);
-/// The exit code of a service that did not end by itself.
+/// The exit code of a service that did not stop in time.
 const NOT_ENDED: i32 = 1;
 
-/// From now on the process ends within `deadline` of the first Ctrl-C or SIGTERM, and [`LOG_DEADLINE`], whatever its
-/// threads do. Its own thread sees to that, with a runtime of its own.
+/// Exits the process at `deadline` after the first Ctrl-C or SIGTERM, or [`LOG_DEADLINE`] later, if it has not stopped
+/// by then. A thread with its own runtime waits for the signal, so a blocked thread of the service does not prevent it.
 pub(crate) fn end_within(deadline: Duration) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = runtime.block_on(async { signal() })?;
@@ -35,11 +35,9 @@ pub(crate) fn end_within(deadline: Duration) -> Result<()> {
         runtime.block_on(stopped);
         std::thread::sleep(deadline);
         let (logged, log) = mpsc::channel();
-        // Without a thread there is no last line.
+        // If the thread cannot start, the last line is not logged.
         let _ = std::thread::Builder::new().spawn(move || {
-            tracing::error!(
-                "failed to stop within {deadline:?} of the signal: some work does not end; the process exits"
-            );
+            tracing::error!(?deadline, "failed to stop within the deadline: a task did not end; the process exits");
             let _ = logged.send(());
         });
         let _ = log.recv_timeout(LOG_DEADLINE);
@@ -48,7 +46,7 @@ pub(crate) fn end_within(deadline: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Tells work that is not asynchronous that it should end.
+/// Stop signal for blocking work.
 #[derive(Clone, Default)]
 pub(crate) struct StopFlag(Arc<AtomicBool>);
 
@@ -83,7 +81,7 @@ impl StopFlag {
 }
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// What shells report of a program that Ctrl-C ended.
+/// The exit code that shells report for a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
 #[cfg(test)]
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
-    /// Says to the program of the tests that it is the process that hangs, and by what.
+    /// Variable that makes the test program hang, by the named cause.
     const HANGS_BY: &str = "FLASH_INDEXER_TEST_HANGS_BY";
 
     #[test]
@@ -112,7 +110,7 @@ mod tests {
         }
     }
 
-    /// The end of a process that hangs by this cause and is sent SIGTERM.
+    /// Output of a process that hangs by this cause and receives SIGTERM.
     fn end_of_process_that_hangs_by(cause: &str) -> Output {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "stop::tests::a_process_that_hangs", "--ignored", "--nocapture"])
@@ -137,7 +135,7 @@ mod tests {
         let output = end_of_process_that_hangs_by("thread");
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(NOT_ENDED), "{output:?}");
-        assert!(log.contains("ERROR") && log.contains("failed to stop within"), "{log}");
+        assert!(log.contains("ERROR") && log.contains("failed to stop within the deadline"), "{log}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The commands as a person meets them.
+//! The commands, as an operator runs them.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn sigterm_and_ctrl_c_stop_the_service_cleanly() {
 }
 
 #[test]
-fn engines_are_given_with_where_they_replay() {
+fn workers_option_sets_replay_endpoints() {
     let workers = "a=tcp://127.0.0.1:9|replay=tcp://127.0.0.1:10,b:1=tcp://127.0.0.1:9";
     let serve = Serve::start(&["--workers", workers, "--block-size", "16"]);
     let (_, listed) = serve.get("/workers");
@@ -50,7 +50,7 @@ fn engines_are_given_with_where_they_replay() {
 }
 
 #[test]
-fn a_person_asks_and_reads_a_table() {
+fn query_prints_a_table_or_json() {
     let serve = Serve::start(&[]);
     let mut engines = flash_indexer(&["simulate", "--engines", "2", "--requests", "20", "--stay"])
         .args(["--port", "0", "--replay-port", "0", "--register", &serve.url, "--model-name", "m"])
@@ -85,7 +85,7 @@ fn engines_that_connect_are_listed_and_predicted() {
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
     assert!(shown.contains("predictions: 60 equal, 0 different"), "{shown}");
 
-    // Without a registration they are known by their topics.
+    // Without --register they register themselves by their topics.
     let mut engines = flash_indexer(&[&engines[..], &["--requests", "6", "--stay"]].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -97,12 +97,12 @@ fn engines_that_connect_are_listed_and_predicted() {
     });
     engines.kill().expect("it is still there");
     engines.wait().expect("it ends");
-    // A service that was killed before it could tidy up would leave it.
+    // A killed service leaves its socket.
     let _ = std::fs::remove_file(path);
 }
 
 #[test]
-fn a_person_asks_why_and_reads_a_table() {
+fn explain_prints_a_table_or_json() {
     let serve = Serve::start(&["--workers", "a=tcp://127.0.0.1:9", "--block-size", "4", "--model-name", "m"]);
     let explain =
         |more: &[&str]| run(&[&["explain", "--url", &serve.url, "--model", "m", "--tokens", "1,2,3,4"], more].concat());
@@ -115,17 +115,17 @@ fn a_person_asks_why_and_reads_a_table() {
 }
 
 #[test]
-fn a_person_reads_what_a_hybrid_engine_lacks() {
+fn explain_lists_the_missing_blocks_of_a_cache_group() {
     let (serve, _engine) = hybrid_service(&[3]);
     let output = run(&["explain", "--url", &serve.url, "--model", "m", "--tokens", "1,0,2,0,3,0,7"]);
     let table = text(&output.stdout);
     assert!(table.contains("cache group 0, which needs the last 2, lacks 1: 1"), "{table}");
     let missing = table.lines().find(|line| line.contains("missing in cache group 0")).expect("a row");
-    assert!(missing.contains("0x0000000000000002"), "the engine's name of the block: {table}");
+    assert!(missing.contains("0x0000000000000002"), "the engine's hash of the block: {table}");
 }
 
 #[test]
-fn figures_are_switched_on_from_the_command_line() {
+fn compat_metrics_are_exported_only_on_request() {
     let get = |url: &str, path: &str| {
         let mut response = ureq::get(format!("{url}{path}")).call().expect("an answer");
         response.body_mut().read_to_string().expect("text")
@@ -138,7 +138,7 @@ fn figures_are_switched_on_from_the_command_line() {
 }
 
 #[test]
-fn engines_that_are_stopped_leave_nothing_behind() {
+fn stopped_engines_are_unregistered() {
     let serve = Serve::start(&[]);
     let workers = || -> Vec<serde_json::Value> {
         let mut response = ureq::get(format!("{}/workers", serve.url)).call().expect("an answer");
@@ -158,7 +158,7 @@ fn engines_that_are_stopped_leave_nothing_behind() {
 }
 
 #[test]
-fn tokens_come_from_a_file_in_any_usual_form() {
+fn tokens_are_read_from_a_file_in_several_formats() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tokens");
     let path = file.to_str().expect("a path of text");
@@ -176,7 +176,7 @@ fn tokens_come_from_a_file_in_any_usual_form() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_are_named_with_their_fix() {
+fn errors_of_the_command_line_name_their_fix() {
     let cases: [(&[&str], &str); 13] = [
         (&["serve", "--workers", "1=tcp://127.0.0.1:9"], "--block-size"),
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "nonsense"], "instance_id[:dp_rank]=zmq_address"),
@@ -205,7 +205,7 @@ fn mistakes_on_the_command_line_are_named_with_their_fix() {
 }
 
 #[test]
-fn a_mistake_is_told_once() {
+fn an_error_is_printed_once() {
     let cases: [(&[&str], &str); 4] = [
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "bad endpoint"),
         (&["serve", "--port", "0", "--listen-events", "nonsense"], "cannot listen for engines"),

@@ -1,4 +1,4 @@
-//! `serve` with a file of engines, as its users run it.
+//! `serve` with a discovery file.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn get(serve: &Serve, path: &str) -> Value {
 }
 
 #[test]
-fn engines_of_a_file_come_and_go_while_it_runs() {
+fn engines_of_a_discovery_file_are_registered_and_unregistered() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("engines.json");
     let engine = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
@@ -30,8 +30,8 @@ fn engines_of_a_file_come_and_go_while_it_runs() {
         "--model-name",
         "m",
     ]);
-    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
-    // It listens a moment before it says so.
+    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "the service does not subscribe");
+    // The subscription precedes the entry in /workers.
     let workers = wait_for("the engine", PATIENCE, || {
         Some(get(&serve, "/workers")).filter(|workers| workers.as_array().is_some_and(|workers| !workers.is_empty()))
     });
@@ -44,14 +44,14 @@ fn engines_of_a_file_come_and_go_while_it_runs() {
     assert_eq!(get(&serve, "/workers").as_array().map(Vec::len), Some(1));
 
     std::fs::write(path, "[]").expect("it can be written");
-    wait_for("the departure", PATIENCE, || {
+    wait_for("the unregistration", PATIENCE, || {
         get(&serve, "/workers").as_array().filter(|workers| workers.is_empty()).map(drop)
     });
     assert_eq!(serve.stop_with("-TERM"), Some(0));
 }
 
 #[test]
-fn options_that_cannot_be_meant_are_refused() {
+fn invalid_discovery_options_are_rejected() {
     for (arguments, hint) in [
         (vec!["--discovery-dns", "10.0.0.1:5557", "--block-size", "16"], "it is an address"),
         (vec!["--discovery-dns", "engines.test:5557"], "--block-size"),
@@ -60,7 +60,7 @@ fn options_that_cannot_be_meant_are_refused() {
         (vec!["--discovery-port", "0"], "--discovery-port"),
     ] {
         let output = run(&[&["serve", "--port", "0"], arguments.as_slice()].concat());
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains(hint), "{arguments:?}: {said}");
+        let error = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(hint), "{arguments:?}: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The whole of it is examined, with real engines, and faults are named with their fix.
+//! `doctor` against real services and engines: it finds each fault and names its fix.
 
 mod support;
 
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use support::{PATIENCE, Serve, hybrid_service, run, text};
 
 const BLOCK_SIZE: u32 = 16;
-/// Nobody listens there.
-const NOBODY: &str = "tcp://127.0.0.1:9";
+/// An endpoint on which no process listens.
+const CLOSED_ENDPOINT: &str = "tcp://127.0.0.1:9";
 
-/// An engine that has served a few requests, all of which can be replayed, and what it goes on with.
+/// An engine that has served a few requests and can replay all of them, with its next batches.
 struct Engine {
     publisher: Publisher,
     next: Vec<PublishedBatch>,
@@ -46,8 +46,8 @@ impl Engine {
         Self { publisher, next, last }
     }
 
-    /// Publishes what comes next.
-    fn go_on(&mut self) {
+    /// Publishes the next batches.
+    fn publish_next(&mut self) {
         for batch in std::mem::take(&mut self.next) {
             self.publisher.publish(batch.sequence, &batch.payload).expect("a socket");
             self.last = batch.sequence;
@@ -60,8 +60,8 @@ impl Engine {
         assert!(self.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "the service listens");
     }
 
-    fn wait_until_taken_in(&self, serve: &Serve, instance: &str) {
-        wait_for("the service to have taken all in", PATIENCE, || {
+    fn wait_until_applied(&self, serve: &Serve, instance: &str) {
+        wait_for("the service to apply all messages", PATIENCE, || {
             let workers: Vec<Value> =
                 ureq::get(format!("{}/workers", serve.url)).call().expect("an answer").body_mut().read_json().ok()?;
             let worker = workers.iter().find(|worker| worker["instance_id"] == json!(instance))?;
@@ -82,7 +82,7 @@ fn doctor(serve: &Serve, more: &[&str]) -> Output {
     run(&[&["doctor", &serve.url, "--listen-s", "1"], more].concat())
 }
 
-/// Of one instance the checks with this verdict.
+/// The checks of one instance with this verdict.
 fn checks(reports: &Value, instance: &str, verdict: &str) -> Vec<String> {
     let reports = reports.as_array().expect("reports");
     let report = reports.iter().find(|report| report["instance_id"] == json!(instance)).expect("a report");
@@ -96,12 +96,12 @@ fn a_healthy_fleet_passes_every_check() {
     let serve = Serve::start(&[]);
     let mut engine = Engine::start();
     engine.register(&serve, "a", BLOCK_SIZE, engine.publisher.replay_endpoint());
-    engine.wait_until_taken_in(&serve, "a");
-    // It goes on as soon as doctor listens.
+    engine.wait_until_applied(&serve, "a");
+    // It publishes as soon as doctor listens.
     let output = std::thread::scope(|scope| {
         let examined = scope.spawn(|| doctor(&serve, &["--json"]));
         assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "doctor listens");
-        engine.go_on();
+        engine.publish_next();
         examined.join().expect("it runs")
     });
     let shown = text(&output.stdout);
@@ -111,7 +111,7 @@ fn a_healthy_fleet_passes_every_check() {
     for check in ["connection", "endpoint", "sequence", "block size", "hashes", "answers", "replay", "trust"] {
         assert!(healthy.iter().any(|healthy| healthy == check), "{check}: {shown}");
     }
-    for seen in ["are found as the engine told them", "recomputed from their tokens are equal", "exact: "] {
+    for seen in ["are found as the engine published them", "recomputed from their tokens are equal", "exact: "] {
         assert!(shown.contains(seen), "{seen}: {shown}");
     }
     let table = text(&doctor(&serve, &["--instance", "a"]).stdout);
@@ -123,38 +123,38 @@ fn answers_about_a_hybrid_engine_are_compared() {
     let (serve, _engine) = hybrid_service(&[2, 3]);
     let output = doctor(&serve, &["--json"]);
     let shown = text(&output.stdout);
-    assert!(shown.contains("1 prefixes of 3 blocks are found as the engine told them"), "{shown}");
+    assert!(shown.contains("1 prefixes of 3 blocks are found as the engine published them"), "{shown}");
 }
 
 #[test]
-fn each_fault_is_found_where_it_is() {
+fn each_fault_is_found_at_its_instance() {
     let serve = Serve::start(&[]);
-    let sound = Engine::start();
-    let mut mistaken = Engine::start();
+    let healthy_engine = Engine::start();
+    let mut misregistered = Engine::start();
     let replayless = Engine::start();
-    sound.register(&serve, "sound", BLOCK_SIZE, sound.publisher.replay_endpoint());
-    mistaken.register(&serve, "mistaken", BLOCK_SIZE * 2, mistaken.publisher.replay_endpoint());
-    replayless.register(&serve, "replayless", BLOCK_SIZE, NOBODY);
-    register(&serve, "gone", BLOCK_SIZE, NOBODY, NOBODY);
-    mistaken.go_on();
-    sound.wait_until_taken_in(&serve, "sound");
-    mistaken.wait_until_taken_in(&serve, "mistaken");
+    healthy_engine.register(&serve, "healthy", BLOCK_SIZE, healthy_engine.publisher.replay_endpoint());
+    misregistered.register(&serve, "misregistered", BLOCK_SIZE * 2, misregistered.publisher.replay_endpoint());
+    replayless.register(&serve, "replayless", BLOCK_SIZE, CLOSED_ENDPOINT);
+    register(&serve, "gone", BLOCK_SIZE, CLOSED_ENDPOINT, CLOSED_ENDPOINT);
+    misregistered.publish_next();
+    healthy_engine.wait_until_applied(&serve, "healthy");
+    misregistered.wait_until_applied(&serve, "misregistered");
 
     let output = doctor(&serve, &["--json"]);
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
     let reports: Value = serde_json::from_str(&shown).expect("JSON");
-    assert!(checks(&reports, "sound", "problem").is_empty(), "{shown}");
-    assert_eq!(checks(&reports, "mistaken", "problem"), ["block size"], "{shown}");
+    assert!(checks(&reports, "healthy", "problem").is_empty(), "{shown}");
+    assert_eq!(checks(&reports, "misregistered", "problem"), ["block size"], "{shown}");
     assert_eq!(checks(&reports, "replayless", "problem"), ["replay"], "{shown}");
     assert_eq!(checks(&reports, "gone", "problem"), ["endpoint"], "{shown}");
 
-    let table = text(&doctor(&serve, &["--model-name", "model of mistaken"]).stdout);
+    let table = text(&doctor(&serve, &["--model-name", "model of misregistered"]).stdout);
     let fix = format!("register them with block_size {BLOCK_SIZE}");
     assert!(table.contains(&fix) && table.contains("problems: 1,") && !table.contains("replayless"), "{table}");
 }
 
-/// A listener whose queue of connections is full, so that further ones are not answered; as a host behind a firewall.
+/// A listener with a full backlog: further connection attempts get no response, as behind a firewall.
 struct FullListener {
     address: std::net::SocketAddr,
     _waiting: Vec<TcpStream>,
@@ -181,22 +181,22 @@ impl FullListener {
 }
 
 #[test]
-fn frozen_dead_and_unreachable_engines_are_told_apart() {
+fn stopped_dead_and_unreachable_engines_have_different_findings() {
     let serve = Serve::start(&[]);
     // The kernel accepts connections for a process that does not run.
-    let frozen = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let frozen_endpoint = format!("tcp://{}", frozen.local_addr().expect("an address"));
+    let stopped = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let stopped_endpoint = format!("tcp://{}", stopped.local_addr().expect("an address"));
     let full = FullListener::bind();
     let full_endpoint = format!("tcp://{}", full.address);
-    register(&serve, "frozen", BLOCK_SIZE, &frozen_endpoint, &frozen_endpoint);
-    register(&serve, "dead", BLOCK_SIZE, NOBODY, NOBODY);
+    register(&serve, "stopped", BLOCK_SIZE, &stopped_endpoint, &stopped_endpoint);
+    register(&serve, "dead", BLOCK_SIZE, CLOSED_ENDPOINT, CLOSED_ENDPOINT);
     register(&serve, "unreachable", BLOCK_SIZE, &full_endpoint, &full_endpoint);
     let output = doctor(&serve, &["--json"]);
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
     let reports: Value = serde_json::from_str(&shown).expect("JSON");
     for (instance, seen, fix) in [
-        ("frozen", "no process answers", "SIGSTOP"),
+        ("stopped", "no process answers", "SIGSTOP"),
         ("dead", "refuses connections", "start the engine"),
         ("unreachable", "no answer within", "network policies"),
     ] {
@@ -210,11 +210,11 @@ fn frozen_dead_and_unreachable_engines_are_told_apart() {
 }
 
 #[test]
-fn frozen_dead_and_unreachable_services_are_told_apart() {
-    let frozen = TcpListener::bind("127.0.0.1:0").expect("a free port");
+fn stopped_dead_and_unreachable_services_have_different_errors() {
+    let stopped = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let full = FullListener::bind();
     for (address, part) in [
-        (frozen.local_addr().expect("an address").to_string(), "the process is stopped or overloaded"),
+        (stopped.local_addr().expect("an address").to_string(), "the process is stopped or overloaded"),
         (full.address.to_string(), "network policies and firewalls"),
         ("127.0.0.1:9".to_owned(), "refuses connections: start `flash-indexer serve` there"),
     ] {
@@ -225,17 +225,17 @@ fn frozen_dead_and_unreachable_services_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_checked_is_no_verdict() {
+fn a_failed_check_exits_with_2() {
     let output = run(&["doctor", "http://127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("flash-indexer serve"), "{}", text(&output.stderr));
     let serve = Serve::start(&[]);
-    let output = doctor(&serve, &["--instance", "nobody"]);
+    let output = doctor(&serve, &["--instance", "unknown"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("GET /workers"), "{}", text(&output.stderr));
 }
 
-/// Of the service the checks with this verdict, with what was seen and what to do.
+/// The service's checks with this verdict: name, observation and fix.
 fn service_checks(output: &Output, verdict: &str) -> Vec<(String, String, String)> {
     let shown = text(&output.stdout);
     let reports: Value = serde_json::from_str(&shown).unwrap_or_else(|_| panic!("{shown}{}", text(&output.stderr)));
@@ -246,7 +246,7 @@ fn service_checks(output: &Output, verdict: &str) -> Vec<(String, String, String
 }
 
 #[test]
-fn sources_of_discovery_that_fail_are_named_with_what_to_do() {
+fn a_failing_discovery_source_is_a_problem_with_a_fix() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("engines.json");
     let file = path.to_str().expect("a path of text");
@@ -254,7 +254,7 @@ fn sources_of_discovery_that_fail_are_named_with_what_to_do() {
     let serve = Serve::start(&["--discovery-file", file, "--block-size", "16"]);
     serve.wait_until_ready();
     let output = doctor(&serve, &[]);
-    assert_eq!(output.status.code(), Some(2), "nothing is wrong, and there is nothing to check");
+    assert_eq!(output.status.code(), Some(2), "no fault, and no engine to check");
 
     std::fs::write(&path, "[{]").expect("a file");
     wait_for("the failure", PATIENCE, || (serve.get("/discovery").1[0]["state"] == "failing").then_some(()));
@@ -263,17 +263,17 @@ fn sources_of_discovery_that_fail_are_named_with_what_to_do() {
     let problems = service_checks(&output, "problem");
     let [(discovery, seen, fix), (engines, ..)] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!([discovery, engines], ["discovery", "engines"]);
-    assert!(seen.contains(file) && seen.contains("line 1") && fix.contains("mend the file"), "{problems:?}");
+    assert!(seen.contains(file) && seen.contains("line 1") && fix.contains("correct the file"), "{problems:?}");
 }
 
 #[test]
-fn a_store_that_is_away_is_a_problem() {
+fn an_unavailable_store_is_a_problem() {
     let Some(redis) = redis_server() else { return };
     let mut node = RedisNode::start(&redis, &[]);
     let serve = Serve::start(&["--redis", &format!("redis://127.0.0.1:{}", node.port())]);
     let engine = Engine::start();
     engine.register(&serve, "a", BLOCK_SIZE, engine.publisher.replay_endpoint());
-    engine.wait_until_taken_in(&serve, "a");
+    engine.wait_until_applied(&serve, "a");
     let status = |status: &str| {
         wait_for(status, PATIENCE, || {
             let (_, store) = serve.get("/store");

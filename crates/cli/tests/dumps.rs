@@ -1,4 +1,4 @@
-//! Saving what a service knows, and comparing what two know.
+//! `dump` and `diff`.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use serde_json::{Value, json};
 use support::{Serve, flash_indexer, hybrid_service, listening_to, run, text};
 
-/// Engines that have said all that they say, and stay.
+/// Engines that have served all requests and keep running, killed on drop.
 struct Engines(Child);
 
 impl Engines {
@@ -18,9 +18,9 @@ impl Engines {
         let mut command = flash_indexer(&["simulate", "--engines", "2", "--requests", "40", "--stay"]);
         command.args(["--port", "0", "--replay-port", "0", "--register", &serve.url, "--model-name", "m"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program runs");
-        let mut said = BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
         let engines = Self(child);
-        assert!(said.any(|line| line.starts_with("staying up")), "they end early");
+        assert!(lines.any(|line| line.starts_with("staying up")), "they end early");
         engines
     }
 }
@@ -63,7 +63,7 @@ fn a_dump_is_saved_and_compared() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("m:default instance 1 rank 0: only in A"), "{}", text(&output.stdout));
     let output = run(&["diff", path(&packed), &empty.url, "--model-name", "another"]);
-    assert_eq!(output.status.code(), Some(0), "nothing of that model is anywhere");
+    assert_eq!(output.status.code(), Some(0), "neither has blocks of that model");
 
     // One block less, and everything that vouches for it.
     let text_of_plain = std::fs::read_to_string(&plain).expect("text");
@@ -91,7 +91,7 @@ fn object_without_a_block(lines: &str) -> String {
 }
 
 #[test]
-fn what_cannot_be_read_is_neither_saved_nor_compared() {
+fn incomplete_dumps_are_neither_saved_nor_compared() {
     let folder = tempfile::tempdir().expect("a folder");
     let whole = folder.path().join("whole.zst");
     let serve = Serve::start(&["--workers", "1=tcp://127.0.0.1:9", "--block-size", "16"]);
@@ -120,11 +120,11 @@ fn what_cannot_be_read_is_neither_saved_nor_compared() {
     let mut names: Vec<_> =
         std::fs::read_dir(folder.path()).expect("a folder").flatten().map(|e| e.file_name()).collect();
     names.sort();
-    assert_eq!(names, ["part.zst", "whole.zst"], "no part of a dump is left");
+    assert_eq!(names, ["part.zst", "whole.zst"], "no partial dump is left");
 }
 
 #[test]
-fn what_differs_in_one_cache_group_alone_is_named() {
+fn diff_lists_differences_of_one_cache_group() {
     let folder = tempfile::tempdir().expect("a folder");
     let dump = |window: &str| {
         let event = |data: &str| format!(r#"{{"worker_id":1,"event":{{"event_id":0,"data":{{"stored":{data}}}}}}}"#);
@@ -148,7 +148,7 @@ fn what_differs_in_one_cache_group_alone_is_named() {
 }
 
 #[test]
-fn hybrid_services_are_compared_group_by_group() {
+fn diff_compares_hybrid_services_by_cache_group() {
     let (a, engine) = hybrid_service(&[2, 3]);
     let b = listening_to(&engine);
     let (c, _another_engine) = hybrid_service(&[3]);
@@ -162,5 +162,5 @@ fn hybrid_services_are_compared_group_by_group() {
     assert!(!shown.contains("only in B"), "{shown}");
     let query = json!({ "model_name": "m", "token_ids": [1, 0, 2, 0, 3, 0, 7] });
     let score = |serve: &Serve| -> Value { serve.post("/query", &query).1["scores"]["1"]["0"].clone() };
-    assert_eq!([&a, &b, &c].map(score), [json!(6), json!(6), json!(0)], "what differs decides about answers");
+    assert_eq!([&a, &b, &c].map(score), [json!(6), json!(6), json!(0)], "the differing blocks change answers");
 }

@@ -1,10 +1,9 @@
-//! Recorded engines, played through real sockets into the service: every request is predicted as
-//! the engine itself reported it.
+//! Recorded streams, played through real sockets into the service: every prediction equals the engine's report.
 
 mod support;
 
 use flash_indexer_test_support::testdata;
-use support::{Serve, run, say, text};
+use support::{Serve, print_uncaptured, run, text};
 
 #[test]
 fn every_recorded_request_is_predicted() {
@@ -21,15 +20,15 @@ fn every_recorded_request_is_predicted() {
         let arguments = ["simulate", "--recording", path, "--port", "0", "--replay-port", "0", "--model-name", &name];
         let output = run(&[&arguments[..], &["--register", &serve.url, "--verify"]].concat());
         let report = text(&output.stdout);
-        say(&report);
+        print_uncaptured(&report);
         assert!(output.status.success(), "{report}{}", text(&output.stderr));
         let figures = report.lines().find(|line| line.starts_with("requests checked ")).expect("a report");
         assert!(figures.contains("unexplained 0"), "{figures}");
         assert!(figures.contains("explained 0,"), "{figures}");
         if name == "vllm-0.32.0-gemma3-hybrid" {
             assert!(
-                report.contains("what it knows exact"),
-                "seen from its first message, and all understood: {report}"
+                report.contains("trust of the service: exact"),
+                "received from its first message on, and all of it applied: {report}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A trace into an index without a service: `replay` and `bench`.
+//! `replay` and `bench`: a trace, played into an index without a service.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use flash_indexer_bench::Measure;
 use flash_indexer_test_support::testdata;
-use support::{run, say, text};
+use support::{print_uncaptured, run, text};
 
 /// A trace of conversations that grow turn by turn over a shared start.
 fn write_trace(to: &Path, turns: u64) {
@@ -39,7 +39,7 @@ fn with_trace(check: impl FnOnce(&str, &Path)) {
 }
 
 #[test]
-fn every_prediction_of_a_replay_is_what_the_cache_had() {
+fn every_prediction_of_a_replay_equals_the_cache() {
     with_trace(|trace, _| {
         for more in [&[][..], &["--holes", "5", "--private-hash-seeds"], &["--prefix-affinity", "--block-size", "32"]] {
             let usual = ["replay", trace, "--verify", "--workers", "3", "--blocks", "200"];
@@ -58,7 +58,7 @@ fn figures(line: &str) -> Vec<usize> {
 }
 
 #[test]
-fn a_replay_within_a_bound_predicts_less_and_never_more() {
+fn a_replay_with_a_memory_limit_never_predicts_too_much() {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = folder.path().join("trace.jsonl");
     write_trace(&trace, 2_000);
@@ -68,14 +68,14 @@ fn a_replay_within_a_bound_predicts_less_and_never_more() {
     assert!(output.status.success(), "{report}{}", text(&output.stderr));
     let line = |start: &str| report.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{report}"));
     assert!(line("predictions: ").ends_with(" 0 too high"), "{report}");
-    let beside = line("beside an index without a bound: ");
-    assert!(beside.ends_with(" 0 too high; above the bound after 0 requests"), "{report}");
+    let beside = line("compared with an unlimited index: ");
+    assert!(beside.ends_with(" 0 too high; above the limit after 0 requests"), "{report}");
     let [most, highest, _] = figures(line("memory: "))[..] else { panic!("{report}") };
     assert!(most == 1 << 20 && highest <= most && highest > most / 2, "{report}");
-    assert!(figures(line("forgotten: "))[0] > 10_000, "{report}");
-    assert!(line("hit rate known to the index").ends_with(" points lost)"), "{report}");
+    assert!(figures(line("evicted: "))[0] > 10_000, "{report}");
+    assert!(line("hit rate predicted by the index").ends_with(" points lost)"), "{report}");
 
-    for (size, why) in [("1000", "1 MiB"), ("lots", "512MiB")] {
+    for (size, why) in [("1000", "1 MiB"), ("much", "512MiB")] {
         let output = run(&[&usual[..], &["--memory-max", size]].concat());
         assert!(!output.status.success() && text(&output.stderr).contains(why), "{}", text(&output.stderr));
     }
@@ -84,7 +84,7 @@ fn a_replay_within_a_bound_predicts_less_and_never_more() {
 }
 
 #[test]
-fn a_tenth_of_the_memory_lasts_through_the_production_trace() {
+fn a_tenth_of_the_memory_suffices_for_the_production_trace() {
     let data = testdata();
     let trace = data.join("mooncake/conversation_trace.jsonl");
     let replay = |memory_max: &str| {
@@ -102,13 +102,13 @@ fn a_tenth_of_the_memory_lasts_through_the_production_trace() {
         "{whole}"
     );
     let (bytes_max, highest, report) = replay(&(needed / 10).to_string());
-    say(&report);
+    print_uncaptured(&report);
     assert!(highest <= bytes_max && highest > bytes_max / 2, "{report}");
-    assert!(report.contains("0 too high; above the bound after 0 requests"), "{report}");
+    assert!(report.contains("0 too high; above the limit after 0 requests"), "{report}");
 }
 
 #[test]
-fn a_small_bench_prints_a_table_of_each_measure_and_writes_it_down() {
+fn bench_prints_a_table_of_each_measure_and_writes_json() {
     with_trace(|trace, folder| {
         let json = folder.join("results.json");
         let output =
@@ -131,7 +131,7 @@ fn a_small_bench_prints_a_table_of_each_measure_and_writes_it_down() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_fix() {
+fn errors_of_replay_and_bench_name_their_fix() {
     let cases: [(&[&str], &str); 6] = [
         (&["replay", "/nonexistent"], "/nonexistent"),
         (&["replay", "t", "--index", "nonsense"], "radix-tree"),

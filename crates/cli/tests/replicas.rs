@@ -1,4 +1,4 @@
-//! Two services for one fleet: one is killed, comes back, and knows what the other knows.
+//! Two replicas of one fleet: a restarted replica answers as the other one does.
 
 mod support;
 
@@ -9,7 +9,7 @@ use flash_indexer_test_support::wait_for;
 use serde_json::{Value, json};
 use support::{PATIENCE, Serve, flash_indexer, run, text};
 
-/// Four engines under load until they are dropped.
+/// Four engines under load, killed on drop.
 struct Fleet(Child);
 
 impl Fleet {
@@ -19,10 +19,10 @@ impl Fleet {
         Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program runs"))
     }
 
-    /// Waits until everything is said.
+    /// Waits until all requests are served.
     fn finish(&mut self) {
-        let mut said = BufReader::new(self.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
-        assert!(said.any(|line| line.starts_with("staying up")), "they end early");
+        let mut lines = BufReader::new(self.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.starts_with("staying up")), "they end early");
     }
 }
 
@@ -34,17 +34,17 @@ impl Drop for Fleet {
     }
 }
 
-/// The streams' places and how far they are believed, by instance.
-fn places(serve: &Serve) -> Vec<(Value, Value, Value)> {
+/// Instance, last sequence number and trust state of each stream.
+fn positions(serve: &Serve) -> Vec<(Value, Value, Value)> {
     let (_, workers) = serve.get("/workers");
-    let place = |worker: &Value| {
+    let position = |worker: &Value| {
         let listener = &worker["listeners"]["0"];
         (worker["instance_id"].clone(), listener["last_seq"].clone(), listener["trust"].clone())
     };
-    workers.as_array().expect("a list").iter().map(place).collect()
+    workers.as_array().expect("a list").iter().map(position).collect()
 }
 
-/// Queries made of what is held: whole chains of local hashes, as far as an event tells them.
+/// Queries of held blocks: the prefixes of the chains in a dump's events.
 fn queries(serve: &Serve) -> Vec<Value> {
     let (_, dump) = serve.get("/dump");
     let events = dump["m:default"]["events"].as_array().expect("events");
@@ -69,27 +69,27 @@ fn answers(serve: &Serve, queries: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn a_replica_that_is_killed_under_load_comes_back_as_the_survivor_is() {
+fn a_replica_killed_under_load_recovers_from_its_peer() {
     let survivor = Serve::start(&[]);
     let mut fleet = Fleet::registered(&survivor);
-    wait_for("engines", PATIENCE, || (places(&survivor).len() == 4).then_some(()));
+    wait_for("engines", PATIENCE, || (positions(&survivor).len() == 4).then_some(()));
     let replica = Serve::start(&["--peers", &survivor.url]);
     replica.wait_until_ready();
     assert_eq!(replica.stop_with("-KILL"), None, "it is killed");
-    let again = Serve::start(&["--peers", &survivor.url]);
-    again.wait_until_ready();
+    let restarted = Serve::start(&["--peers", &survivor.url]);
+    restarted.wait_until_ready();
     fleet.finish();
-    wait_for("the same place", PATIENCE, || (places(&again) == places(&survivor)).then_some(()));
-    assert!(places(&again).iter().all(|(.., trust)| *trust == json!("exact")), "{:?}", places(&again));
+    wait_for("the same position", PATIENCE, || (positions(&restarted) == positions(&survivor)).then_some(()));
+    assert!(positions(&restarted).iter().all(|(.., trust)| *trust == json!("exact")), "{:?}", positions(&restarted));
     let queries = queries(&survivor);
-    assert!(queries.len() >= 4, "there is something to ask");
-    assert_eq!(answers(&again, &queries), answers(&survivor, &queries));
-    let output = run(&["diff", &survivor.url, &again.url]);
+    assert!(queries.len() >= 4, "the dump has chains");
+    assert_eq!(answers(&restarted, &queries), answers(&survivor, &queries));
+    let output = run(&["diff", &survivor.url, &restarted.url]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
 }
 
 #[test]
-fn a_server_starts_from_a_file() {
+fn serve_starts_from_a_dump_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("fleet.zst");
     let path = file.to_str().expect("a path of text");
@@ -99,7 +99,7 @@ fn a_server_starts_from_a_file() {
     assert!(run(&["dump", &serve.url, "-o", path]).status.success());
     let loaded = Serve::start(&["--load", path]);
     loaded.wait_until_ready();
-    wait_for("the same place", PATIENCE, || (places(&loaded) == places(&serve)).then_some(()));
+    wait_for("the same position", PATIENCE, || (positions(&loaded) == positions(&serve)).then_some(()));
     let output = run(&["diff", path, &loaded.url]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
 

@@ -1,9 +1,9 @@
-//! A production trace through simulated engines into the service: every hit is predicted.
+//! A production trace, played through simulated engines into the service: every hit is predicted.
 
 mod support;
 
 use flash_indexer_test_support::testdata;
-use support::{Serve, run, say, text};
+use support::{Serve, print_uncaptured, run, text};
 
 #[test]
 fn every_hit_of_the_production_trace_is_predicted() {
@@ -14,13 +14,13 @@ fn every_hit_of_the_production_trace_is_predicted() {
         ["simulate", "--trace", trace.to_str().expect("a path of text"), "--port", "0", "--replay-port", "0"];
     let output = run(&[&arguments[..], &["--register", &serve.url, "--verify"]].concat());
     let report = text(&output.stdout);
-    say(&report);
+    print_uncaptured(&report);
     assert!(output.status.success(), "{report}{}", text(&output.stderr));
     assert!(report.contains("predictions: 12031 equal, 0 different"), "{report}");
 }
 
 #[test]
-fn made_up_conversations_are_predicted_in_both_encodings() {
+fn synthetic_conversations_are_predicted_in_both_encodings() {
     let serve = Serve::start(&["--threads", "2"]);
     for encoding in ["map", "array"] {
         let arguments =

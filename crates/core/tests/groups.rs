@@ -5,7 +5,8 @@ mod grouped;
 mod support;
 
 use flash_indexer_core::groups::{
-    Cut, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, AttentionWindow, SecondaryGroup, Shortfall,
+    AttentionWindow, Cut, GroupEvent, GroupId, GroupedIndex, MISSING_LISTED_MAX, MissingBlock, SecondaryGroup,
+    Shortfall,
 };
 use flash_indexer_core::hashing::{BlockSize, sequence_hashes};
 use flash_indexer_core::run::RunIndex;

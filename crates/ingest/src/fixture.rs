@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::designs::Design;
 use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, TokenWindow};
+use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{Applied, DpRank, RemovedCopies, SequenceHash, SharedIndex, WorkerId, WorkerRank};
 use flash_indexer_sim::{Publisher, PublisherOptions};
 use flash_indexer_telemetry::metrics::{MetricNames, Metrics};
@@ -112,7 +112,7 @@ impl Fixture {
         let sockets = Sockets::start(Arc::clone(&decoders), &supervisor).expect("sockets");
         let model = Arc::new(TestModel {
             key: ModelKey::new("m", None),
-            index: Arc::new(GroupedIndex::new(Design::DEFAULT.build())),
+            index: Arc::new(GroupedIndex::new(Box::<RunIndex>::default())),
             metrics,
             listeners: Mutex::default(),
         });

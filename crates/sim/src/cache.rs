@@ -1,31 +1,31 @@
-//! A paged prefix cache as vLLM keeps it: physical blocks, reused from the least recently freed on.
+//! A paged prefix cache with vLLM's eviction: the least recently freed physical block is reused first.
 
 use flash_indexer_core::SequenceHash;
 use rustc_hash::FxHashMap;
 
-/// What a cache did, in order, as an engine's events tell it.
+/// A change of a cache, as an engine publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheChange {
     /// A physical copy of a block was dropped to make room.
     Removed {
         /// The block.
-        content: SequenceHash,
-        /// Physical copies of it that are still there.
+        hash: SequenceHash,
+        /// Physical copies that remain.
         copies_left: usize,
     },
-    /// Blocks `first..last` of the request, which follow block `first - 1`, were put in.
+    /// Blocks `first..last` of the request were stored; their parent is block `first - 1`.
     Stored {
         /// Index of the first block.
         first: usize,
-        /// Index behind the last block.
+        /// Index of the last block plus one.
         last: usize,
     },
 }
 
 /// A request needs more blocks than the cache has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the request needs {needed} blocks of a cache that has {capacity}: give the engines more blocks")]
-pub struct TooLong {
+#[error("the request needs {needed} blocks of a cache of {capacity}; give the engines more blocks")]
+pub struct RequestTooLarge {
     /// Blocks needed.
     pub needed: usize,
     /// Blocks of the cache.
@@ -34,17 +34,16 @@ pub struct TooLong {
 
 /// Physical blocks of one engine.
 ///
-/// One request runs at a time. It takes over the longest cached prefix, takes the least recently
-/// freed blocks for the rest, and frees all of its blocks at its end, last block first: so the ends
-/// of sequences go before their beginnings. A block whose content is computed although it is cached
-/// already lies in the cache twice, as it does in vLLM.
+/// One request runs at a time. It reuses the longest cached prefix and takes the least recently freed blocks for the
+/// rest. At its end it frees all of its blocks, the last one first, so the ends of sequences are evicted before their
+/// starts. A block that is computed although it is cached has two physical copies, as in vLLM.
 #[derive(Debug)]
 pub struct PrefixCache {
     capacity: usize,
-    /// The end of the ring and every block that was used so far: thousands of caches that are
-    /// barely used stay small.
+    /// The end of the ring and every block that has been used. An unused block takes no memory, so thousands of almost
+    /// empty caches stay small.
     blocks: Vec<PhysicalBlock>,
-    /// Physical blocks by content, oldest copy first.
+    /// Physical blocks by sequence hash, oldest copy first.
     cached: FxHashMap<SequenceHash, Vec<usize>>,
 }
 
@@ -53,7 +52,7 @@ const END: usize = 0;
 
 #[derive(Debug, Clone, Copy)]
 struct PhysicalBlock {
-    content: Option<SequenceHash>,
+    hash: Option<SequenceHash>,
     previous: usize,
     next: usize,
 }
@@ -62,7 +61,7 @@ impl PrefixCache {
     /// An empty cache of `capacity` blocks.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let end = PhysicalBlock { content: None, previous: END, next: END };
+        let end = PhysicalBlock { hash: None, previous: END, next: END };
         Self { capacity, blocks: vec![end], cached: FxHashMap::default() }
     }
 
@@ -72,19 +71,19 @@ impl PrefixCache {
         self.capacity
     }
 
-    /// Physical blocks with content.
+    /// Physical blocks that cache a block of a sequence.
     #[must_use]
     pub fn cached_blocks(&self) -> usize {
         self.cached.values().map(Vec::len).sum()
     }
 
-    /// How many leading blocks of `hashes` are cached.
+    /// Number of leading blocks of `hashes` that are cached.
     #[must_use]
     pub fn hit(&self, hashes: &[SequenceHash]) -> usize {
         hashes.iter().take_while(|hash| self.cached.contains_key(hash)).count()
     }
 
-    /// Starts a request that takes over the first `hit` blocks of `hashes`, which must be cached.
+    /// Starts a request that reuses the first `hit` blocks of `hashes`, which must be cached.
     pub(crate) fn start(&mut self, hashes: &[SequenceHash], hit: usize) -> RunningRequest {
         let reused: Vec<usize> = hashes[..hit].iter().map(|hash| self.cached[hash][0]).collect();
         for &block in &reused {
@@ -93,19 +92,19 @@ impl PrefixCache {
         RunningRequest { blocks: reused, full: hit }
     }
 
-    /// Gives the request blocks until it has `count`, and says what was dropped for them.
+    /// Allocates blocks until the request has `count`, and records evictions in `changes`.
     pub(crate) fn grow(&mut self, request: &mut RunningRequest, count: usize, changes: &mut Vec<CacheChange>) {
         while request.blocks.len() < count {
             let block = self.take_free();
-            if let Some(content) = self.blocks[block].content.take() {
-                let copies_left = self.drop_copy(content, block);
-                changes.push(CacheChange::Removed { content, copies_left });
+            if let Some(hash) = self.blocks[block].hash.take() {
+                let copies_left = self.drop_copy(hash, block);
+                changes.push(CacheChange::Removed { hash, copies_left });
             }
             request.blocks.push(block);
         }
     }
 
-    /// Makes the request's blocks up to `full`, now complete, reusable for others.
+    /// Caches the request's blocks up to `full`, which are now complete.
     pub(crate) fn fill(
         &mut self,
         request: &mut RunningRequest,
@@ -117,15 +116,15 @@ impl PrefixCache {
             return;
         }
         let completed = request.full..full;
-        for (&block, &content) in request.blocks[completed.clone()].iter().zip(&hashes[completed]) {
-            self.blocks[block].content = Some(content);
-            self.cached.entry(content).or_default().push(block);
+        for (&block, &hash) in request.blocks[completed.clone()].iter().zip(&hashes[completed]) {
+            self.blocks[block].hash = Some(hash);
+            self.cached.entry(hash).or_default().push(block);
         }
         changes.push(CacheChange::Stored { first: request.full, last: full });
         request.full = full;
     }
 
-    /// Ends the request: its blocks are free, and stay cached until they are needed.
+    /// Ends the request: its blocks are free, and stay cached until they are evicted.
     pub(crate) fn finish(&mut self, request: RunningRequest) {
         for &block in request.blocks.iter().rev() {
             let last = self.blocks[END].previous;
@@ -136,20 +135,20 @@ impl PrefixCache {
         }
     }
 
-    /// Drops every copy of `content`, wherever it lies in its sequences; its physical blocks stay where
-    /// they are among the free ones. No request may be running. False when it is not cached.
-    pub(crate) fn forget(&mut self, content: SequenceHash) -> bool {
-        let Some(copies) = self.cached.remove(&content) else { return false };
+    /// Drops every copy of a block; the order of the free blocks stays. No request may be running. False if the block
+    /// is not cached.
+    pub(crate) fn drop_block(&mut self, hash: SequenceHash) -> bool {
+        let Some(copies) = self.cached.remove(&hash) else { return false };
         for block in copies {
-            self.blocks[block].content = None;
+            self.blocks[block].hash = None;
         }
         true
     }
 
-    /// A block that nobody uses: one that was never used, or else the least recently freed one.
+    /// Takes a free block: one that was never used, or else the least recently freed one.
     fn take_free(&mut self) -> usize {
         if self.blocks.len() <= self.capacity {
-            self.blocks.push(PhysicalBlock { content: None, previous: END, next: END });
+            self.blocks.push(PhysicalBlock { hash: None, previous: END, next: END });
             return self.blocks.len() - 1;
         }
         let block = self.blocks[END].next;
@@ -164,19 +163,19 @@ impl PrefixCache {
         self.blocks[next].previous = previous;
     }
 
-    /// Takes one copy away and says how many are left.
-    fn drop_copy(&mut self, content: SequenceHash, block: usize) -> usize {
-        let copies = self.cached.get_mut(&content).expect("content of a block is cached");
+    /// Drops one copy and returns the number of remaining ones.
+    fn drop_copy(&mut self, hash: SequenceHash, block: usize) -> usize {
+        let copies = self.cached.get_mut(&hash).expect("the hash of a block is cached");
         copies.retain(|&copy| copy != block);
         let left = copies.len();
         if left == 0 {
-            self.cached.remove(&content);
+            self.cached.remove(&hash);
         }
         left
     }
 }
 
-/// The blocks of the request that runs.
+/// The blocks of the running request.
 #[derive(Debug)]
 pub(crate) struct RunningRequest {
     blocks: Vec<usize>,

@@ -1,4 +1,4 @@
-//! A simulated engine: a prefix cache that publishes what vLLM would.
+//! A simulated engine: a prefix cache that publishes its changes as vLLM does.
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, SequenceHash};
@@ -6,10 +6,10 @@ use flash_indexer_wire::{
     BlockRemoved, BlockStored, CacheGroup, Encoding, EngineEvent, Sha256CborChain, TokenIds, encode_batch,
 };
 
-use crate::cache::{CacheChange, PrefixCache, TooLong};
+use crate::cache::{CacheChange, PrefixCache, RequestTooLarge};
 use crate::workload::Request;
 
-/// What a simulated engine is made with.
+/// Options of a simulated engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// Tokens in a block.
@@ -18,18 +18,18 @@ pub struct EngineOptions {
     pub blocks: usize,
     /// Rank named in every batch.
     pub dp_rank: DpRank,
-    /// Seed of block hashes: engines with equal seeds name equal prefixes alike.
+    /// Seed of block hashes: engines with equal seeds have equal hashes for equal prefixes.
     pub hash_seed: String,
-    /// How events are written.
+    /// Encoding of events.
     pub encoding: Encoding,
 }
 
 /// A batch ready to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedBatch {
-    /// Its number in the engine's life.
+    /// Its sequence number in the engine's epoch.
     pub sequence: u64,
-    /// Its MessagePack.
+    /// The encoded batch, in MessagePack.
     pub payload: Vec<u8>,
     /// Events in it.
     pub events: usize,
@@ -37,16 +37,16 @@ pub struct PublishedBatch {
     pub blocks: usize,
 }
 
-/// What serving one request came to.
+/// The result of serving one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
-    /// Prompt tokens that the cache had, as vLLM reports them: at least one token is always computed.
+pub struct ServedRequest {
+    /// Cached prompt tokens as vLLM reports them: at least one token is always computed.
     pub cached_tokens: usize,
-    /// What was published, a batch for each scheduling step that changed the cache.
+    /// Batches to publish, one for each scheduling step that changed the cache.
     pub batches: Vec<PublishedBatch>,
 }
 
-/// One engine rank. Pure: it is told the time, and hands back what to publish.
+/// One rank of a simulated engine. Pure: time is an argument, and batches to publish are returned.
 #[derive(Debug)]
 pub struct SimulatedEngine {
     options: EngineOptions,
@@ -70,7 +70,7 @@ impl SimulatedEngine {
         &self.cache
     }
 
-    /// Number of the last batch, if any was made.
+    /// Sequence number of the last batch, if there is one.
     #[must_use]
     pub fn last_sequence(&self) -> Option<u64> {
         self.next_sequence.checked_sub(1)
@@ -78,18 +78,18 @@ impl SimulatedEngine {
 
     /// Serves a request to its end: prefill in one step, then a token a step.
     ///
-    /// `now_s` is the time put into the batches, in seconds since the Unix epoch.
+    /// `now_s` is the timestamp of the batches, in seconds since the Unix epoch.
     ///
     /// # Errors
     ///
-    /// When prompt and output do not fit into the cache; nothing has changed then.
-    pub fn serve(&mut self, request: &Request, now_s: f64) -> Result<Served, TooLong> {
+    /// When prompt and output do not fit into the cache; the cache is unchanged.
+    pub fn serve(&mut self, request: &Request, now_s: f64) -> Result<ServedRequest, RequestTooLarge> {
         let block_size = self.options.block_size.token_count();
         // The last output token is sampled but never computed.
         let computed = (request.prompt.len() + request.output.len()).saturating_sub(1).max(request.prompt.len());
         let needed = computed.div_ceil(block_size);
         if needed > self.cache.capacity() {
-            return Err(TooLong { needed, capacity: self.cache.capacity() });
+            return Err(RequestTooLarge { needed, capacity: self.cache.capacity() });
         }
         let tokens: Vec<u32> = request.prompt.iter().chain(&request.output).take(computed).copied().collect();
         let hashes = self.hashes(&tokens);
@@ -114,10 +114,10 @@ impl SimulatedEngine {
             step(self, &mut changes);
         }
         self.cache.finish(running);
-        Ok(Served { cached_tokens: hit * block_size, batches })
+        Ok(ServedRequest { cached_tokens: hit * block_size, batches })
     }
 
-    /// The engine's names of all complete blocks.
+    /// The engine's hashes of all complete blocks.
     fn hashes(&mut self, tokens: &[u32]) -> Vec<SequenceHash> {
         let blocks = tokens.chunks_exact(self.options.block_size.token_count());
         let mut parent = None;
@@ -141,10 +141,10 @@ impl SimulatedEngine {
         let mut events = Vec::with_capacity(changes.len());
         for change in changes {
             events.push(match *change {
-                CacheChange::Removed { content, .. } => {
+                CacheChange::Removed { hash, .. } => {
                     blocks += 1;
                     EngineEvent::Removed(BlockRemoved {
-                        block_hashes: vec![content],
+                        block_hashes: vec![hash],
                         medium: Some(DEVICE),
                         group_idx: Some(0),
                         ..BlockRemoved::default()
@@ -171,8 +171,8 @@ impl SimulatedEngine {
     }
 }
 
-/// Most blocks that an engine takes from its cache for a prompt of so many tokens: the last token is
-/// always computed, also when all of its blocks are cached.
+/// Largest number of blocks that an engine reuses for a prompt of `prompt_tokens`. The last token is always computed,
+/// also if all blocks are cached.
 #[must_use]
 pub fn reusable_blocks(prompt_tokens: usize, block_size: BlockSize) -> usize {
     prompt_tokens.saturating_sub(1) / block_size.token_count()

@@ -1,5 +1,5 @@
 //! The sockets of an engine: a PUB for live batches and a ROUTER that replays recent ones. The only
-//! module of this crate that knows ZeroMQ.
+//! module of this crate that uses ZeroMQ.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the replaying thread looks whether it should stop, in milliseconds.
+/// Interval at which the replay thread checks its stop flag, in milliseconds.
 const STOP_CHECK_MS: i64 = 50;
-/// Number of the message that ends a replay.
+/// Sequence number of the message that ends a replay.
 const REPLAY_END: [u8; 8] = [0xff; 8];
 
-/// A socket could not be set up or used.
+/// Failure of a publisher's socket.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// An address cannot be bound.
-    #[error("failed to bind {endpoint}: {source}; is another engine using it?")]
+    #[error("failed to bind {endpoint}: {source}; choose an address that no other process uses")]
     Bind {
         /// The address.
         endpoint: String,
@@ -36,7 +36,7 @@ pub enum PublishError {
     Socket(#[from] zmq::Error),
 }
 
-/// How replayed messages are framed.
+/// Framing of replayed messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayFraming {
     /// `["", topic, sequence, payload]`: vLLM 0.26 and SGLang 0.5.22, and later.
@@ -45,34 +45,33 @@ pub enum ReplayFraming {
     WithoutTopic,
 }
 
-/// What gets lost of an answer to a replay request: engines' sockets drop what an asker does not take
-/// fast enough.
+/// Loss of replayed messages: an engine's socket drops messages that a client does not receive fast enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayLoss {
     /// Nothing.
     None,
-    /// Every second message after so many.
+    /// Every second message after this number of messages.
     EverySecondAfter(usize),
-    /// Everything after so many messages, the end marker too.
+    /// Everything after this number of messages, including the end marker.
     RestAfter(usize),
 }
 
-/// What a publisher is made with.
+/// Options of a publisher.
 #[derive(Debug, Clone)]
 pub struct PublisherOptions {
-    /// Where live batches are published: bound, where port `*` takes a free one, or connected to.
+    /// Endpoint of live batches, bound or connected to; a bound port `*` picks a free one.
     pub endpoint: String,
-    /// Where batches are replayed from; port `*` takes a free one.
+    /// Endpoint of replays, bound; port `*` picks a free one.
     pub replay_endpoint: String,
     /// First frame of every message.
     pub topic: Vec<u8>,
-    /// Batches that a slow subscriber may be behind before it loses some: vLLM's `hwm`.
+    /// Batches that are queued for a slow subscriber; further ones are dropped. vLLM's `hwm`.
     pub unsent_batches_max: u32,
     /// Batches kept for replay.
     pub buffer_batches: usize,
-    /// How replayed messages are framed.
+    /// Framing of replayed messages.
     pub framing: ReplayFraming,
-    /// What gets lost of an answer.
+    /// Loss of replayed messages.
     pub replay_loss: ReplayLoss,
 }
 
@@ -94,7 +93,7 @@ impl PublisherOptions {
 
 type Buffer = Arc<Mutex<VecDeque<(u64, Vec<u8>)>>>;
 
-/// The sockets of one engine rank. Sockets close and the replaying thread ends on drop.
+/// The sockets of one engine rank. On drop the sockets close and the replay thread ends.
 pub struct Publisher {
     live: zmq::Socket,
     endpoint: String,
@@ -103,7 +102,7 @@ pub struct Publisher {
     buffer: Buffer,
     buffer_batches: usize,
     stop: Arc<AtomicBool>,
-    replaying: Option<JoinHandle<()>>,
+    replay_thread: Option<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -117,17 +116,17 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// When an address is taken or not one.
+    /// When an address is invalid or in use.
     pub fn bind(options: PublisherOptions) -> Result<Self, PublishError> {
         Self::open(options, bind)
     }
 
-    /// Connects to somebody who waits for engines, as vLLM does where its endpoint has no `*`; the replay is bound. It
-    /// connects again by itself.
+    /// Connects the live socket to an indexer, as vLLM does if its endpoint has no `*`, and binds the replay socket.
+    /// ZeroMQ reconnects by itself.
     ///
     /// # Errors
     ///
-    /// When an address is not one, or that of the replay is taken.
+    /// When an address is invalid, or the replay address is in use.
     pub fn connect(options: PublisherOptions) -> Result<Self, PublishError> {
         Self::open(options, |socket, endpoint| match socket.connect(endpoint) {
             Ok(()) => Ok(endpoint.to_owned()),
@@ -137,16 +136,16 @@ impl Publisher {
 
     fn open(
         options: PublisherOptions,
-        attach: impl FnOnce(&zmq::Socket, &str) -> Result<String, PublishError>,
+        open_live: impl FnOnce(&zmq::Socket, &str) -> Result<String, PublishError>,
     ) -> Result<Self, PublishError> {
         let context = zmq::Context::new();
-        // An XPUB is a PUB that can tell when somebody subscribes.
+        // An XPUB is a PUB that receives subscriptions as messages.
         let live = context.socket(zmq::XPUB)?;
-        // It tells of each one, also when another is still there.
+        // Verbose: also a repeated subscription is received.
         live.set_xpub_verbose(true)?;
         live.set_sndhwm(i32::try_from(options.unsent_batches_max).unwrap_or(i32::MAX))?;
         live.set_linger(LINGER_MS)?;
-        let endpoint = attach(&live, &options.endpoint)?;
+        let endpoint = open_live(&live, &options.endpoint)?;
         let router = context.socket(zmq::ROUTER)?;
         router.set_sndhwm(0)?;
         router.set_linger(0)?;
@@ -169,23 +168,23 @@ impl Publisher {
             buffer,
             buffer_batches: options.buffer_batches,
             stop,
-            replaying: Some(std::thread::spawn(move || replay.run())),
+            replay_thread: Some(std::thread::spawn(move || replay.run())),
         })
     }
 
-    /// Where live batches are published, with its real port, or what it is connected to.
+    /// Endpoint of live batches: bound, with the real port, or connected to.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Where batches are replayed from, with its real port.
+    /// Endpoint of replays, with the real port.
     #[must_use]
     pub fn replay_endpoint(&self) -> &str {
         &self.replay_endpoint
     }
 
-    /// Waits until somebody has subscribed; false if nobody has within `deadline`.
+    /// Waits for a subscription; false at the deadline.
     ///
     /// # Errors
     ///
@@ -210,12 +209,12 @@ impl Publisher {
     ///
     /// When the socket fails.
     pub fn publish(&self, sequence: u64, payload: &[u8]) -> Result<(), PublishError> {
-        // An asker must find what it may have seen already.
+        // A replay must contain every message that a subscriber may have received.
         self.keep(sequence, payload);
         self.publish_frames(&[self.topic.as_slice(), &sequence.to_be_bytes(), payload])
     }
 
-    /// Keeps one batch for replay and does not publish it, as if every subscriber had lost it.
+    /// Keeps one batch for replay without publishing it, as if every subscriber had missed it.
     pub fn keep(&self, sequence: u64, payload: &[u8]) {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         buffer.push_back((sequence, payload.to_vec()));
@@ -238,14 +237,14 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(replaying) = self.replaying.take() {
-            // It only ends early by a panic, which has been reported already.
-            let _ = replaying.join();
+        if let Some(replay_thread) = self.replay_thread.take() {
+            // The thread ends early only by a panic, which is reported already.
+            let _ = replay_thread.join();
         }
     }
 }
 
-/// How long a closing publisher keeps trying to deliver, in milliseconds.
+/// Longest time for which a closing publisher tries to deliver queued messages, in milliseconds.
 const LINGER_MS: i32 = 1_000;
 
 fn bind(socket: &zmq::Socket, endpoint: &str) -> Result<String, PublishError> {
@@ -274,38 +273,38 @@ impl Replay {
             }) else {
                 continue;
             };
-            // Without the empty frame a real engine does not answer either.
-            if let [asker, empty, start] = frames.as_slice()
+            // Real engines ignore a request without the empty frame as well.
+            if let [client, empty, start] = frames.as_slice()
                 && empty.is_empty()
                 && let Ok(start) = <[u8; 8]>::try_from(start.as_slice())
             {
-                self.answer(asker, u64::from_be_bytes(start));
+                self.replay(client, u64::from_be_bytes(start));
             }
         }
     }
 
-    fn answer(&self, asker: &[u8], start: u64) {
+    fn replay(&self, client: &[u8], start: u64) {
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked: Vec<_> = buffer.iter().filter(|(sequence, _)| *sequence >= start).cloned().collect();
+        let replayed: Vec<_> = buffer.iter().filter(|(sequence, _)| *sequence >= start).cloned().collect();
         drop(buffer);
-        for (at, (sequence, payload)) in asked.iter().enumerate() {
+        for (at, (sequence, payload)) in replayed.iter().enumerate() {
             match self.loss {
                 ReplayLoss::EverySecondAfter(count) if at >= count && at % 2 == 1 => {}
                 ReplayLoss::RestAfter(count) if at >= count => return,
-                _ => self.reply(asker, &sequence.to_be_bytes(), payload),
+                _ => self.reply(client, &sequence.to_be_bytes(), payload),
             }
         }
-        self.reply(asker, &REPLAY_END, b"");
+        self.reply(client, &REPLAY_END, b"");
     }
 
-    fn reply(&self, asker: &[u8], sequence: &[u8], payload: &[u8]) {
-        let with_topic = [asker, b"", &self.topic, sequence, payload];
-        let without_topic = [asker, b"", sequence, payload];
+    fn reply(&self, client: &[u8], sequence: &[u8], payload: &[u8]) {
+        let with_topic = [client, b"", &self.topic, sequence, payload];
+        let without_topic = [client, b"", sequence, payload];
         let frames: &[&[u8]] = match self.framing {
             ReplayFraming::WithTopic => &with_topic,
             ReplayFraming::WithoutTopic => &without_topic,
         };
-        // An asker that has gone away is not an error of the engine.
+        // A disconnected client is not an error of the engine.
         let _ = self.router.send_multipart(frames, 0);
     }
 }

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same in every run and on every machine.
+//! Pseudo-random numbers that are equal in every run and on every machine.
 
-/// SplitMix64: one multiplication chain, good enough for workloads.
+/// SplitMix64.
 #[derive(Debug, Clone)]
 pub(crate) struct Random {
     state: u64,
@@ -37,7 +37,7 @@ pub(crate) fn mix(value: u64) -> u64 {
 /// Tokens of the simulated model's vocabulary.
 const VOCABULARY: u64 = 128_000;
 
-/// The token at one place of a stream of tokens.
+/// The token at a position of a stream of tokens.
 pub(crate) fn token(stream: u64, position: u64) -> u32 {
     (mix(mix(stream) ^ position) % VOCABULARY) as u32
 }

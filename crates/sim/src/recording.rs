@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::publisher::ReplayFraming;
 
-/// A recording cannot be read.
+/// Failure to read a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file cannot be opened or read.
@@ -27,13 +27,13 @@ pub enum RecordingError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from one.
+        /// Line number, counted from one.
         line: usize,
         /// Why.
         reason: String,
     },
     /// No message stores a block, so the block size is unknown.
-    #[error("{path} stores no block")]
+    #[error("{path} stores no block, so the block size is unknown; give a recording with BlockStored events")]
     NoBlocks {
         /// The file.
         path: PathBuf,
@@ -51,9 +51,9 @@ const FRAMES_WITHOUT_TOPIC: usize = 3;
 pub struct RecordedMessage {
     /// When it was received, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// What the publisher called its stream.
+    /// The publisher's topic.
     pub topic: Vec<u8>,
-    /// Its number in its publisher's life.
+    /// Its sequence number in the publisher's epoch.
     pub sequence: u64,
     /// The batch, in MessagePack.
     pub payload: Vec<u8>,
@@ -64,27 +64,27 @@ pub struct RecordedMessage {
 /// A request that the engine finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedRequest {
-    /// Its name in the recording.
+    /// Its id in the recording.
     pub id: String,
-    /// What the recorder was trying at the time.
+    /// The recorder's test phase.
     pub phase: String,
-    /// Whether other requests ran beside it, so that the cache's state at its start is unknown.
+    /// Whether other requests ran at the same time, so that the cache's state at its start is unknown.
     pub concurrent: bool,
     /// The adapter it used.
     pub lora_name: Option<String>,
     /// The salt it was sent with.
     pub cache_salt: Option<String>,
-    /// SGLang's `extra_key`, which keeps content apart without entering hashes or events.
+    /// SGLang's `extra_key`, which separates cached blocks without being part of hashes or events.
     pub extra_key: Option<String>,
     /// The rank it was sent to, where the recorder chose one.
     pub dp_rank: Option<DpRank>,
     /// Tokens of its prompt.
     pub prompt: Vec<u32>,
-    /// Prompt tokens that the engine said it had cached.
+    /// Cached prompt tokens that the engine reported.
     pub cached_tokens: usize,
 }
 
-/// One line.
+/// One line of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedLine {
     /// A published message.
@@ -93,20 +93,20 @@ pub enum RecordedLine {
     Request(RecordedRequest),
     /// The cache was reset.
     Reset,
-    /// Anything else that was observed.
+    /// Another observation.
     Other,
 }
 
 /// A whole recording.
 #[derive(Debug, Clone)]
 pub struct Recording {
-    /// What the engine was.
+    /// Name and release of the engine.
     pub engine: String,
     /// Tokens in its blocks.
     pub block_size: BlockSize,
     /// Ranks that published, ascending.
     pub dp_ranks: Vec<DpRank>,
-    /// How it framed what it replayed, as far as a replay was recorded.
+    /// Framing of recorded replays.
     pub replay_framing: ReplayFraming,
     /// Its lines in order.
     pub lines: Vec<RecordedLine>,
@@ -228,7 +228,7 @@ impl Recording {
     }
 }
 
-/// A message, and the size of the blocks that it stores if it stores any.
+/// A message, and the size of the blocks that it stores, if it stores any.
 fn message(received_s: f64, frames: &[String]) -> Result<(RecordedMessage, Option<BlockSize>), String> {
     let frames = frames.iter().map(|frame| from_hex(frame)).collect::<Option<Vec<_>>>();
     let frames = frames.ok_or("a frame is not hexadecimal")?;

@@ -1,11 +1,11 @@
-//! What a simulated engine publishes is true: an index fed with it predicts every hit.
+//! A simulated engine's events are exact: an index that applies them predicts every hit.
 
 use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{DpRank, PrefixIndex, RemovedCopies, Tier, WorkerId, WorkerRank};
 use flash_indexer_designs::RadixTree;
 use flash_indexer_sim::workload::{ConversationOptions, Conversations, MooncakeTrace};
-use flash_indexer_sim::{EngineOptions, Request, SimulatedEngine, TooLong};
+use flash_indexer_sim::{EngineOptions, Request, RequestTooLarge, SimulatedEngine};
 use flash_indexer_wire::{Encoding, EngineEvent, Translator, TranslatorOptions, decode_batch};
 
 const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
@@ -28,7 +28,7 @@ fn conversations(seed: u64) -> Conversations {
     Conversations::new(ConversationOptions { open_conversations: 12, ..ConversationOptions::default() }, seed)
 }
 
-/// Leading tokens that the index says are cached, as far as an engine would use them.
+/// Cached tokens that the index predicts, limited to the tokens that an engine can reuse.
 fn predicted(index: &RadixTree, request: &Request) -> usize {
     let locals = local_hashes(HashVariant::default(), &request.prompt, block_size(), TokenWindow::Block);
     let usable = (request.prompt.len() - 1) / block_size().token_count();
@@ -47,10 +47,10 @@ fn an_index_fed_by_the_engine_predicts_every_hit() {
     let mut index = RadixTree::default();
     let (mut hits, mut duplicates, mut removals, mut sequence) = (0, 0, 0, 0);
     for request in conversations(3).take(600) {
-        // A prompt of whole blocks that is sent again makes a second copy of its last block.
+        // A repeated prompt of whole blocks stores a second copy of its last block.
         let whole = request.prompt.len() / 16 * 16;
-        let again = Request { prompt: request.prompt[..whole].to_vec(), output: vec![1], ..request.clone() };
-        for request in [request, again.clone(), again] {
+        let repeated = Request { prompt: request.prompt[..whole].to_vec(), output: vec![1], ..request.clone() };
+        for request in [request, repeated.clone(), repeated] {
             let expected = predicted(&index, &request);
             let served = engine.serve(&request, 1.0).expect("the cache is large enough");
             assert_eq!(served.cached_tokens, expected);
@@ -78,7 +78,7 @@ fn an_index_fed_by_the_engine_predicts_every_hit() {
 }
 
 #[test]
-fn the_least_recently_used_ends_of_sequences_go_first() {
+fn the_least_recently_used_ends_of_sequences_are_evicted_first() {
     let mut engine = SimulatedEngine::new(options(6));
     let request =
         |start: u32, blocks: u32| Request { at_ms: 0, prompt: (start..start + 16 * blocks).collect(), output: vec![] };
@@ -91,10 +91,10 @@ fn the_least_recently_used_ends_of_sequences_go_first() {
 }
 
 #[test]
-fn a_request_that_cannot_fit_is_refused_and_changes_nothing() {
+fn a_request_larger_than_the_cache_is_rejected_and_changes_nothing() {
     let mut engine = SimulatedEngine::new(options(4));
     let request = |tokens| Request { at_ms: 0, prompt: (0..tokens).collect(), output: vec![7; 17] };
-    assert_eq!(engine.serve(&request(64), 0.0), Err(TooLong { needed: 5, capacity: 4 }));
+    assert_eq!(engine.serve(&request(64), 0.0), Err(RequestTooLarge { needed: 5, capacity: 4 }));
     assert_eq!(engine.last_sequence(), None);
     assert!(engine.serve(&request(48), 0.0).is_ok());
 }

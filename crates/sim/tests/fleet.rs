@@ -1,4 +1,4 @@
-//! What a fleet tells is what its caches hold: the oracle, fed with its events, gives the engine's truth.
+//! A fleet's events describe its caches: the oracle, after applying them, predicts every reuse.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use flash_indexer_core::{BlockEvent, LocalHash, Locked, SequenceHash, SharedInde
 use flash_indexer_sim::workload::HashedPrompt;
 use flash_indexer_sim::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
 
-/// Conversations that grow turn by turn over a shared start, some of them sent again unchanged.
+/// Conversations that grow turn by turn over a shared prefix, some of them repeated unchanged.
 fn prompts() -> Vec<Vec<u64>> {
     let mut open: Vec<Vec<u64>> = (0..4).map(|chat| vec![0, 100 + chat]).collect();
     let mut prompts = Vec::new();
@@ -41,7 +41,7 @@ fn depth(index: &dyn SharedIndex, query: &[LocalHash], rank: WorkerRank) -> usiz
     index.find(query).get(rank).map_or(0, |found| found.blocks[Tier::Device] as usize)
 }
 
-/// Applies the steps to the oracle and to a design; before each, both must know what the worker has.
+/// Applies the steps to the oracle and to a design; before each step both must predict the worker's reuse.
 fn check(options: FleetOptions) -> Vec<FleetStep> {
     let steps = play(options);
     let oracle = Locked::<Oracle>::default();
@@ -65,7 +65,7 @@ fn removed(steps: &[FleetStep]) -> usize {
     events.map(|event| if let BlockEvent::Removed { blocks, .. } = event { blocks.len() } else { 0 }).sum()
 }
 
-fn names(steps: &[FleetStep], worker: u64) -> BTreeSet<SequenceHash> {
+fn hashes(steps: &[FleetStep], worker: u64) -> BTreeSet<SequenceHash> {
     let own = steps.iter().filter(|step| step.rank.worker.0 == worker).flat_map(|step| &step.events);
     let stored =
         own.filter_map(|event| if let BlockEvent::Stored { blocks, .. } = event { Some(blocks) } else { None });
@@ -73,10 +73,10 @@ fn names(steps: &[FleetStep], worker: u64) -> BTreeSet<SequenceHash> {
 }
 
 #[test]
-fn events_tell_what_every_cache_holds() {
+fn events_describe_every_cache() {
     let steps = check(options());
     assert!(removed(&steps) > 0, "small caches evict");
-    assert!(!names(&steps, 0).is_disjoint(&names(&steps, 1)), "equal prefixes have equal names");
+    assert!(!hashes(&steps, 0).is_disjoint(&hashes(&steps, 1)), "equal prefixes have equal hashes");
     assert_eq!(steps, play(options()), "the same options play the same");
 }
 
@@ -86,28 +86,28 @@ fn nothing_is_evicted_from_a_cache_that_is_large_enough() {
 }
 
 #[test]
-fn private_seeds_share_no_name_and_change_no_truth() {
+fn private_seeds_share_no_hash_and_change_no_reuse() {
     let steps = check(FleetOptions { hash_seeds: HashSeeds::Private, ..options() });
-    assert!(names(&steps, 0).is_disjoint(&names(&steps, 1)));
-    let truth = |steps: &[FleetStep]| steps.iter().map(|step| step.reused).collect::<Vec<_>>();
-    assert_eq!(truth(&steps), truth(&play(options())));
+    assert!(hashes(&steps, 0).is_disjoint(&hashes(&steps, 1)));
+    let reused = |steps: &[FleetStep]| steps.iter().map(|step| step.reused).collect::<Vec<_>>();
+    assert_eq!(reused(&steps), reused(&play(options())));
 }
 
 #[test]
-fn holes_are_gone_from_the_worker_too() {
+fn holes_are_removed_from_the_cache_too() {
     let holes = HoleShare::percent(10.0).expect("a share");
     for blocks in [20, 10_000] {
         let steps = check(FleetOptions { holes, blocks, ..options() });
-        let told_after_storing =
+        let removed_after_storing =
             steps.iter().any(|step| matches!(step.events.last(), Some(BlockEvent::Removed { .. })));
-        assert!(told_after_storing, "some hole was opened");
+        assert!(removed_after_storing, "some hole was opened");
     }
     assert_eq!(HoleShare::percent(-1.0), None);
     assert_eq!(HoleShare::percent(f64::NAN), None);
 }
 
 #[test]
-fn affinity_reuses_more_than_taking_turns() {
+fn prefix_affinity_reuses_more_than_round_robin() {
     let reused = |routing| {
         check(FleetOptions { routing, blocks: 60, ..options() }).iter().map(|step| step.reused).sum::<usize>()
     };
@@ -115,7 +115,7 @@ fn affinity_reuses_more_than_taking_turns() {
 }
 
 #[test]
-fn a_prompt_that_is_too_long_is_refused() {
+fn a_prompt_larger_than_the_cache_is_rejected() {
     let mut fleet = Fleet::new(options());
     let hash_ids: Vec<u64> = (0..11).collect();
     let error = fleet.serve(HashedPrompt { at_ms: 0, hash_ids: &hash_ids }).expect_err("22 blocks do not fit into 20");

@@ -1,4 +1,4 @@
-//! A publisher's sockets behave as an engine's.
+//! A publisher's sockets behave like an engine's.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn batches_are_published_live_and_replayed_from_the_buffer() {
 
         let dealer = context.socket(zmq::DEALER).expect("a socket");
         dealer.connect(publisher.replay_endpoint()).expect("a connection");
-        // Without the empty frame nobody answers; the next request is answered all the same.
+        // The publisher ignores a request without the empty frame, and answers the next one.
         dealer.send_multipart([number(0)], 0).expect("sent");
         dealer.send_multipart([vec![], number(1)], 0).expect("sent");
         for sequence in 2..5 {
@@ -51,7 +51,7 @@ fn batches_are_published_live_and_replayed_from_the_buffer() {
 }
 
 #[test]
-fn a_taken_address_is_named() {
+fn an_address_in_use_is_named_in_the_error() {
     let first = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
     let options = PublisherOptions { endpoint: first.endpoint().to_owned(), ..PublisherOptions::on_loopback() };
     let error = Publisher::bind(options).expect_err("the port is taken").to_string();

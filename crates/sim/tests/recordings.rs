@@ -1,4 +1,4 @@
-//! What engines said of every request in the recorded streams follows from the messages before it.
+//! Recorded streams: an index that applies them predicts the cached tokens that the engine reported for each request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use flash_indexer_sim::{RecordedLine, RecordedMessage, RecordedRequest, Recordin
 use flash_indexer_test_support::testdata;
 use flash_indexer_wire::{Translator, TranslatorOptions, decode_batch};
 
-/// An engine's ranks in an index, without anything in between.
+/// An index that follows the ranks of one engine.
 struct Follower {
     index: GroupedIndex,
     block_size: BlockSize,
     translators: BTreeMap<DpRank, Translator>,
-    further_groups: bool,
-    /// Blocks that did not fit to what was told before.
+    has_secondary_groups: bool,
+    /// Blocks that contradict earlier events.
     contradictions: u64,
 }
 
 impl Follower {
     fn new(block_size: BlockSize) -> Self {
         let index = GroupedIndex::new(Box::<RunIndex>::default());
-        Self { index, block_size, translators: BTreeMap::new(), further_groups: false, contradictions: 0 }
+        Self { index, block_size, translators: BTreeMap::new(), has_secondary_groups: false, contradictions: 0 }
     }
 
-    /// Takes in a message, of which everything must be understood.
-    fn take(&mut self, message: &RecordedMessage) {
+    /// Applies a message; every event must translate.
+    fn apply(&mut self, message: &RecordedMessage) {
         let rank = worker_rank(message.dp_rank);
         let options =
             TranslatorOptions { block_size: self.block_size, lora_name: None, removed_copies: RemovedCopies::One };
@@ -36,7 +36,7 @@ impl Follower {
         for event in decode_batch(&message.payload).expect("a batch").events {
             let event = event.expect("a good event");
             for change in translator.translate(&event).unwrap_or_else(|error| panic!("{error}: {event:?}")) {
-                self.further_groups |= matches!(change, RankEvent::Secondary(_));
+                self.has_secondary_groups |= matches!(change, RankEvent::Secondary(_));
                 let applied = self.index.apply_event(rank, &change);
                 self.contradictions += applied.refused + applied.moved + applied.unknown;
             }
@@ -44,12 +44,12 @@ impl Follower {
         assert!(!translator.has_unsupported_groups() && !translator.lacks_primary_group());
     }
 
-    /// Prompt tokens that the rank can take from its cache. An engine always computes the last token,
-    /// so it looks for a prefix without it.
+    /// Prompt tokens that the rank can reuse from its cache. An engine always computes the last token, so the prefix
+    /// excludes it.
     fn predict(&self, request: &RecordedRequest, dp_rank: DpRank) -> usize {
-        let space = HashVariant::new(request.lora_name.as_deref(), request.cache_salt.as_deref());
+        let variant = HashVariant::new(request.lora_name.as_deref(), request.cache_salt.as_deref());
         let window = self.translators.get(&dp_rank).map(Translator::window).unwrap_or_default();
-        let locals = local_hashes(space, &request.prompt, self.block_size, window);
+        let locals = local_hashes(variant, &request.prompt, self.block_size, window);
         let reusable = reusable_blocks(request.prompt.len(), self.block_size).min(locals.len());
         let found = self.index.find(&locals[..reusable]);
         found.get(worker_rank(dp_rank)).map_or(0, RankMatch::longest) as usize * self.block_size.token_count()
@@ -60,16 +60,16 @@ fn worker_rank(dp_rank: DpRank) -> WorkerRank {
     WorkerRank { worker: WorkerId(1), dp_rank }
 }
 
-/// Figures of one recording.
+/// Predictions of one recording.
 #[derive(Default)]
-struct Checked {
+struct PredictionReport {
     requests: usize,
     hits: usize,
     different: Vec<String>,
 }
 
-fn check(recording: &Recording, follower: &mut Follower) -> Checked {
-    let mut checked = Checked::default();
+fn check(recording: &Recording, follower: &mut Follower) -> PredictionReport {
+    let mut report = PredictionReport::default();
     let mut own_messages: Vec<&RecordedMessage> = Vec::new();
     let mut after_reset = false;
     for line in &recording.lines {
@@ -77,7 +77,7 @@ fn check(recording: &Recording, follower: &mut Follower) -> Checked {
             own_messages.push(message);
             continue;
         }
-        // The engine tells of a reset with its next step only: the request after it may see either.
+        // The engine publishes a reset only with its next step: the next request may run before or after it.
         if let RecordedLine::Request(request) = line
             && !request.concurrent
             && !after_reset
@@ -85,17 +85,17 @@ fn check(recording: &Recording, follower: &mut Follower) -> Checked {
             let publisher = own_messages.first().map(|message| message.dp_rank);
             let dp_rank = request.dp_rank.or(publisher).unwrap_or(recording.dp_ranks[0]);
             let predicted = follower.predict(request, dp_rank);
-            checked.requests += 1;
-            checked.hits += usize::from(predicted > 0);
+            report.requests += 1;
+            report.hits += usize::from(predicted > 0);
             if predicted != request.cached_tokens {
                 let RecordedRequest { id, cached_tokens, .. } = request;
-                checked.different.push(format!("{id}: {predicted} predicted, {cached_tokens} cached"));
+                report.different.push(format!("{id}: {predicted} predicted, {cached_tokens} cached"));
             }
         }
         after_reset = matches!(line, RecordedLine::Reset);
-        own_messages.drain(..).for_each(|message| follower.take(message));
+        own_messages.drain(..).for_each(|message| follower.apply(message));
     }
-    checked
+    report
 }
 
 fn streams(data: &Path) -> Vec<PathBuf> {
@@ -113,36 +113,36 @@ fn every_reported_hit_follows_from_the_stream() {
     for stream in streams {
         let recording = Recording::open(&stream).expect("a recording");
         let mut follower = Follower::new(recording.block_size);
-        let checked = check(&recording, &mut follower);
+        let report = check(&recording, &mut follower);
         let name = stream.file_stem().expect("a name").to_string_lossy();
-        println!("{name}: {} requests, {} with hits", checked.requests, checked.hits);
-        // SGLang's default format says nothing of `extra_key`, which keeps contents apart.
+        println!("{name}: {} requests, {} with hits", report.requests, report.hits);
+        // SGLang's default format omits `extra_key`, which separates blocks with equal tokens.
         if !recording.requests().any(|request| request.extra_key.is_some()) {
-            assert!(checked.different.is_empty(), "{name}: {:#?}", checked.different);
+            assert!(report.different.is_empty(), "{name}: {:#?}", report.different);
             let from_the_start = recording.messages().next().is_some_and(|message| message.sequence == 0);
             assert!(follower.contradictions == 0 || !from_the_start, "{name}");
         }
-        assert!(checked.requests > 0 && checked.hits > 0, "{name}: {} of {}", checked.hits, checked.requests);
-        assert!(follower.further_groups || !name.contains("hybrid"), "{name}");
+        assert!(report.requests > 0 && report.hits > 0, "{name}: {} of {}", report.hits, report.requests);
+        assert!(follower.has_secondary_groups || !name.contains("hybrid"), "{name}");
     }
 }
 
 #[test]
-fn a_broken_recording_is_refused_with_its_line() {
+fn an_invalid_recording_is_rejected_with_its_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("recording.jsonl");
     let meta = "{\"kind\":\"meta\",\"engine\":\"none\"}";
-    let refused = |text: &str| {
+    let rejection = |text: &str| {
         std::fs::write(&path, text).expect("a file");
         Recording::open(&path).expect_err("a broken recording").to_string()
     };
-    let message = |frames: &str| refused(&format!("{meta}\n{{\"kind\":\"msg\",\"t\":1.0,\"frames\":{frames}}}\n"));
+    let message = |frames: &str| rejection(&format!("{meta}\n{{\"kind\":\"msg\",\"t\":1.0,\"frames\":{frames}}}\n"));
     for error in
         [message("[\"6b\"]"), message("[\"6b\",\"00\",\"x\"]"), message("[\"6b\",\"0000000000000001\",\"c1\"]")]
     {
         assert!(error.starts_with("line 2 of "), "{error}");
     }
-    assert!(refused(meta).contains("stores no block"));
-    assert!(refused("{").starts_with("line 1 of "));
+    assert!(rejection(meta).contains("stores no block"));
+    assert!(rejection("{").starts_with("line 1 of "));
     assert!(Recording::open(&folder.path().join("absent")).is_err());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, AttentionWindow, SecondaryGroup};
+use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, SecondaryGroup};
 use flash_indexer_wire::{GroupRole, KnownGroup};
 use serde::{Deserialize, Serialize};
 

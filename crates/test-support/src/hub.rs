@@ -1,4 +1,4 @@
-//! Tokenizers to be downloaded.
+//! A stub of the Hugging Face hub, and a small tokenizer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 
-/// Words of the tiny vocabulary: the id of each is its place.
+/// Words of the tiny vocabulary; a word's index is its id.
 pub const TINY_WORDS: [&str; 8] = ["<s>", "</s>", "<unk>", "one", "two", "three", "four", ":"];
 
-/// A tokenizer of a few words (`one` is 3, up to `four`) that begins each sequence with `<s>`, as a file has it.
+/// The tokenizer.json of a tokenizer of [`TINY_WORDS`] that begins each sequence with `<s>`.
 #[must_use]
 pub fn tiny_tokenizer() -> Value {
     let vocab: HashMap<&str, usize> = TINY_WORDS.iter().enumerate().map(|(id, word)| (*word, id)).collect();
@@ -36,8 +36,8 @@ pub fn tiny_tokenizer() -> Value {
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A server that answers as the Hugging Face hub does: files by path, and the requests that came for them. What is below
-/// `/gated/` is for those who have the token `secret`.
+/// An HTTP server that responds like the Hugging Face hub. It serves files by path and records requests. Paths below
+/// `/gated/` require the token `secret`.
 #[derive(Debug, Clone, Default)]
 pub struct HubStub {
     files: Arc<BTreeMap<String, String>>,
@@ -46,11 +46,11 @@ pub struct HubStub {
 }
 
 impl HubStub {
-    /// Serves until the test ends.
+    /// Starts a server, which runs until the test ends; returns it and its URL.
     ///
     /// # Panics
     ///
-    /// When there is no port to be had.
+    /// When no port is free.
     #[must_use]
     pub fn start(files: &[(&str, String)]) -> (Self, String) {
         let files = files.iter().map(|(path, text)| ((*path).to_owned(), text.clone())).collect();
@@ -67,21 +67,21 @@ impl HubStub {
         (stub, endpoint)
     }
 
-    /// Paths that were asked for.
+    /// Requested paths, in order.
     ///
     /// # Panics
     ///
-    /// When an answer has panicked.
+    /// When a serving thread has panicked.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().expect("no answer panics").clone()
     }
 
-    /// Answers nobody while this is held.
+    /// Blocks all responses while the guard is held.
     ///
     /// # Panics
     ///
-    /// When an answer has panicked.
+    /// When a serving thread has panicked.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         self.gate.lock().expect("no answer panics")
     }

@@ -1,5 +1,11 @@
-//! Support for the tests of several crates: recorded data, Redis servers, a stub of the Hugging Face hub, and waiting for a
-//! condition.
+//! Support for the tests of several crates.
+//!
+//! | file | role |
+//! |---|---|
+//! | `testdata.rs` | the repository's recorded data, decompressed |
+//! | `redis.rs` | Redis servers: one, a cluster, or one with a replica and a sentinel |
+//! | `hub.rs` | a stub of the Hugging Face hub |
+//! | `lib.rs` | polling for a condition, and small parsers |
 
 mod hub;
 mod redis;
@@ -14,7 +20,7 @@ pub use self::redis::{
 };
 pub use self::testdata::testdata;
 
-/// Lines of a JSON-lines file.
+/// Parses a JSON-lines file.
 ///
 /// # Panics
 ///
@@ -25,22 +31,22 @@ pub fn json_lines(path: &Path) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-/// Bytes of a hexadecimal text.
+/// Parses a hexadecimal text.
 ///
 /// # Panics
 ///
-/// When it is not one.
+/// When the text is not hexadecimal.
 #[must_use]
 pub fn from_hex(text: &str) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).expect("a hexadecimal digit") as u8;
     text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// Asks again and again until `condition` gives something.
+/// Polls `condition` until it returns a value.
 ///
 /// # Panics
 ///
-/// When it does not within `deadline`.
+/// When it returns none until the deadline.
 pub fn wait_for<T>(what: &str, deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

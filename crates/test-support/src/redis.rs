@@ -1,4 +1,4 @@
-//! Redis servers of a test's own: one, a cluster, or one with a replica and a sentinel, on free ports of loopback.
+//! Redis servers for a test: one, a cluster, or one with a replica and a sentinel, on free ports of loopback.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use crate::wait_for;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where `redis-server` is, if it is installed: by the name in `FLASH_REDIS_SERVER`, or `redis-server`.
+/// Path of `redis-server`, if it is installed: `FLASH_REDIS_SERVER`, or `redis-server` in the search path.
 #[must_use]
 pub fn find_redis_server() -> Option<PathBuf> {
     let name = redis_server_name();
@@ -25,9 +25,9 @@ fn redis_server_name() -> OsString {
     std::env::var_os("FLASH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// Where `redis-server` is, if tests that need it are to run.
+/// Path of `redis-server` for a test that needs it.
 ///
-/// Where [`find_redis_server`] finds none, the tests that need it are left out and say so; with `CI=true` they fail.
+/// If [`find_redis_server`] finds none, the caller skips the test and a note is printed. With `CI=true` the test fails.
 ///
 /// # Panics
 ///
@@ -41,12 +41,12 @@ pub fn redis_server() -> Option<PathBuf> {
     let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
     assert!(!is_ci, "{} is not installed: scripts/prepare installs it", redis_server_name().display());
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let note = format!("LEFT OUT: {test} needs redis-server, which is not installed\n");
+    let note = format!("SKIPPED: {test} needs redis-server, which is not installed\n");
     std::io::stderr().write_all(note.as_bytes()).expect("standard error takes text");
     None
 }
 
-/// One running server; killed on drop.
+/// A running server, killed on drop.
 #[derive(Debug)]
 pub struct RedisNode {
     program: PathBuf,
@@ -57,11 +57,11 @@ pub struct RedisNode {
 }
 
 impl RedisNode {
-    /// A server that keeps nothing on disk unless it is told to.
+    /// Starts a server, by default without persistence.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// When the server does not start.
     #[must_use]
     pub fn start(program: &PathBuf, more: &[&str]) -> Self {
         let port = free_port();
@@ -83,44 +83,44 @@ impl RedisNode {
         node
     }
 
-    /// Its port on loopback.
+    /// The server's port on loopback.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it keeps its files.
+    /// The server's directory.
     #[must_use]
     pub fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }
 
-    /// What it answers to a command, as text; lists are lines.
+    /// Sends a command and returns the response as text; lists are lines.
     ///
     /// # Panics
     ///
-    /// When it does not answer.
+    /// When the server does not respond.
     #[must_use]
     pub fn command(&self, parts: &[&str]) -> String {
         self.try_command(parts).unwrap_or_else(|error| panic!("{parts:?}: {error}"))
     }
 
-    /// The same, where it need not answer.
+    /// Sends a command and returns the response as text.
     ///
     /// # Errors
     ///
-    /// When it does not answer.
+    /// When the server does not respond.
     pub fn try_command(&self, parts: &[&str]) -> std::io::Result<String> {
         let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
         let lines = self.try_command_bytes(&parts)?;
         Ok(lines.iter().map(|line| String::from_utf8_lossy(line)).collect::<Vec<_>>().join("\n"))
     }
 
-    /// The same for keys that are no text: the parts of the answer.
+    /// Sends a command of bytes and returns the parts of the response.
     ///
     /// # Errors
     ///
-    /// When it does not answer.
+    /// When the server does not respond.
     pub fn try_command_bytes(&self, parts: &[&[u8]]) -> std::io::Result<Vec<Vec<u8>>> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -132,31 +132,31 @@ impl RedisNode {
         }
         (&stream).write_all(&request)?;
         let mut answer = Vec::new();
-        read_answer(&mut BufReader::new(stream), &mut answer)?;
+        read_response(&mut BufReader::new(stream), &mut answer)?;
         Ok(answer)
     }
 
-    /// Ends it as the kernel does for want of memory.
+    /// Kills the server with SIGKILL, as the kernel does when memory runs out.
     ///
     /// # Panics
     ///
-    /// When it cannot be ended.
+    /// When the server cannot be killed.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
     }
 
-    /// Starts it again after [`RedisNode::kill`], on the same port and directory.
+    /// Starts the server again after [`RedisNode::kill`], on the same port and directory.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// When the server does not start.
     pub fn restart(&mut self) {
         self.child = spawn(&self.program, &self.arguments);
         self.wait_until_up();
     }
 
-    /// Stops or continues it with a signal: `STOP`, `CONT`.
+    /// Sends the server a signal, such as `STOP` or `CONT`.
     ///
     /// # Panics
     ///
@@ -174,38 +174,38 @@ impl RedisNode {
 
 impl Drop for RedisNode {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How a cluster is set up.
+/// Options of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterSetup {
-    /// Masters, each with an equal part of the slots.
+    /// Masters, each with an equal share of the slots.
     pub masters: usize,
     /// Replicas of each master.
     pub replicas: usize,
-    /// The setting `cluster-require-full-coverage`; Redis has `true` by default.
+    /// The setting `cluster-require-full-coverage`; Redis defaults to `true`.
     pub is_full_coverage_required: bool,
 }
 
-/// A cluster of masters without replicas that answers for the slots that are left when a master is gone.
+/// Starts a cluster of masters without replicas, which continues to serve the remaining slots when a master is down.
 ///
 /// # Panics
 ///
-/// When they do not become a cluster.
+/// When the nodes do not form a cluster.
 #[must_use]
 pub fn redis_cluster(program: &PathBuf, masters: usize) -> Vec<RedisNode> {
     redis_cluster_with(program, ClusterSetup { masters, replicas: 0, is_full_coverage_required: false })
 }
 
-/// A cluster on loopback: its masters in the order of their slots, then their replicas.
+/// Starts a cluster on loopback; returns its masters in the order of their slots, then their replicas.
 ///
 /// # Panics
 ///
-/// When the nodes do not become a cluster.
+/// When the nodes do not form a cluster.
 #[must_use]
 pub fn redis_cluster_with(program: &PathBuf, setup: ClusterSetup) -> Vec<RedisNode> {
     let ClusterSetup { masters, replicas, is_full_coverage_required } = setup;
@@ -229,7 +229,7 @@ pub fn redis_cluster_with(program: &PathBuf, setup: ClusterSetup) -> Vec<RedisNo
     let nodes: Vec<RedisNode> = nodes.into_iter().map(|(node, _)| node).collect();
     for (at, replica) in nodes.iter().enumerate().skip(masters) {
         let master = nodes[at % masters].command(&["CLUSTER", "MYID"]);
-        wait_for("a replica of a master that it knows", PATIENCE, || {
+        wait_for("a replica to accept its master", PATIENCE, || {
             (replica.command(&["CLUSTER", "REPLICATE", &master]) == "OK").then_some(())
         });
         wait_for("a replica in step", PATIENCE, || {
@@ -249,24 +249,24 @@ pub fn redis_cluster_with(program: &PathBuf, setup: ClusterSetup) -> Vec<RedisNo
     nodes
 }
 
-/// A master, its replica, and a sentinel that makes the replica the master soon after it is gone. The sentinel calls
-/// them `fleet`.
+/// A master, its replica, and a sentinel that promotes the replica when the master is down. The sentinel's name of the
+/// master is `fleet`.
 #[derive(Debug)]
 pub struct RedisWithSentinel {
     /// The master at the start.
     pub master: RedisNode,
     /// Its replica.
     pub replica: RedisNode,
-    /// Who watches them.
+    /// The sentinel.
     pub sentinel: RedisNode,
 }
 
 impl RedisWithSentinel {
-    /// Starts all three and waits until they know each other.
+    /// Starts all three and waits until the sentinel monitors the replica.
     ///
     /// # Panics
     ///
-    /// When they do not.
+    /// When it does not.
     #[must_use]
     pub fn start(program: &PathBuf) -> Self {
         let master = RedisNode::start(program, &["--repl-diskless-sync-delay", "0"]);
@@ -280,7 +280,7 @@ impl RedisWithSentinel {
         ] {
             assert_eq!(sentinel.command(command), "OK", "{command:?}");
         }
-        wait_for("a replica that the sentinel knows", PATIENCE, || {
+        wait_for("the sentinel to monitor the replica", PATIENCE, || {
             let is_linked = replica.command(&["INFO", "replication"]).contains("master_link_status:up");
             let is_known = sentinel.command(&["SENTINEL", "REPLICAS", "fleet"]).contains(&replica.port.to_string());
             (is_linked && is_known).then_some(())
@@ -300,8 +300,8 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-/// Reads an answer; lists within lists are one list.
-fn read_answer(stream: &mut impl BufRead, parts: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
+/// Reads a response; nested lists are flattened.
+fn read_response(stream: &mut impl BufRead, parts: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
     let mut line = String::new();
     if stream.read_line(&mut line)? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -318,7 +318,7 @@ fn read_answer(stream: &mut impl BufRead, parts: &mut Vec<Vec<u8>>) -> std::io::
         }
         "*" if length >= 0 => {
             for _ in 0..length {
-                read_answer(stream, parts)?;
+                read_response(stream, parts)?;
             }
         }
         _ => parts.push(rest.as_bytes().to_vec()),

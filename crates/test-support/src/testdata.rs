@@ -1,4 +1,4 @@
-//! Recorded data of the repository, unpacked.
+//! Recorded data of the repository, decompressed.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,24 +9,24 @@ use tempfile::TempDir;
 /// Suffix of compressed files.
 const COMPRESSED: &str = "zst";
 
-/// Folder with the files of the repository's `testdata/`, uncompressed.
+/// Folder with the decompressed files of the repository's `testdata/`.
 ///
-/// The first test that calls it unpacks them, about 16 MB, beside the test binaries; later calls find them there. Tests of
-/// several processes may call it at once.
+/// The first call decompresses them, about 16 MB, into the folder of the test binaries; later calls reuse them. Several
+/// processes may call it at the same time.
 ///
 /// # Panics
 ///
 /// When a file cannot be read or written.
 #[must_use]
 pub fn testdata() -> PathBuf {
-    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
-    unpacked(&packed).unwrap_or_else(|error| panic!("failed to unpack {}: {error}", packed.display()))
+    let compressed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    decompressed(&compressed).unwrap_or_else(|error| panic!("failed to decompress {}: {error}", compressed.display()))
 }
 
-fn unpacked(packed: &Path) -> io::Result<PathBuf> {
+fn decompressed(compressed: &Path) -> io::Result<PathBuf> {
     let mut files = Vec::new();
-    list(packed, &mut files)?;
-    // A name of its own for each content: sizes and times of change.
+    list(compressed, &mut files)?;
+    // The folder's name depends on the files' sizes and modification times.
     let mut version = 0_u64;
     for file in &files {
         let metadata = fs::metadata(file)?;
@@ -42,14 +42,14 @@ fn unpacked(packed: &Path) -> io::Result<PathBuf> {
     }
     let partial = TempDir::new_in(beside)?;
     for file in &files {
-        let inside = file.strip_prefix(packed).expect("it was listed there").with_extension("");
+        let inside = file.strip_prefix(compressed).expect("it was listed in that folder").with_extension("");
         let path = partial.path().join(inside);
         fs::create_dir_all(path.parent().expect("a file lies in a folder"))?;
         zstd::stream::copy_decode(File::open(file)?, File::create(path)?)?;
     }
     match fs::rename(partial.path(), &target) {
         Ok(()) => drop(partial.keep()),
-        // Another process was first.
+        // Another process created it first.
         Err(_) if target.is_dir() => {}
         Err(error) => return Err(error),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent, AttentionWindow};
+use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, LocalHasher, MultimodalItem, TokenWindow, local_hashes};
 use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
 use flash_indexer_wire::{

@@ -4,7 +4,7 @@ use flash_indexer_wire::cbor::{self, Sink};
 
 use super::{Extra, RequestKey, TokenProcessor};
 
-/// What the first block of a sequence follows.
+/// Input of the root key, the parent of a sequence's first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootKey<'a> {
     /// Seed and model: keys of different models differ.
@@ -14,7 +14,7 @@ pub enum RootKey<'a> {
         /// The model, or the adapter that takes its place.
         model: &'a str,
     },
-    /// The seed alone: the older form, whose keys belong to one model.
+    /// The seed alone: the older scheme, for a single model.
     Seed {
         /// The hash seed.
         hash_seed: &'a str,
@@ -23,8 +23,7 @@ pub enum RootKey<'a> {
 
 /// `K_i = FNV-1a-64(CBOR [K_{i-1}, tokens, extra])`, started from a [`RootKey`].
 ///
-/// Nothing is encoded anywhere: each byte goes into the hash as it comes. FNV takes some four cycles a byte, which is
-/// all that this costs.
+/// The CBOR encoding is not stored: each byte goes straight into the hash. The cost is FNV's, about four cycles a byte.
 #[derive(Debug, Clone)]
 pub struct CborFnvKeys {
     root: RequestKey,
@@ -51,7 +50,7 @@ impl CborFnvKeys {
         Self { root: RequestKey(root) }
     }
 
-    /// What the first block follows.
+    /// The root key, the parent of the first block.
     #[must_use]
     pub const fn root(&self) -> RequestKey {
         self.root

@@ -6,17 +6,17 @@ use std::ops::Range;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_wire::cbor::{self, Sink};
 
-/// The third element of a hashed block.
+/// Extra keys of a block, the third element of its hash input.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Extra {
-    /// Nothing.
+    /// No extra key.
     #[default]
     Nil,
     /// Such as an adapter's number.
     Integer(i64),
     /// Such as an adapter's name.
     Text(String),
-    /// Such as several of those, by name.
+    /// Such as several keys by name.
     Map(BTreeMap<String, Extra>),
     /// Such as one map for each multimodal item.
     List(Vec<Extra>),
@@ -55,8 +55,8 @@ impl Extra {
     }
 }
 
-/// For each block up to the last one that an item touches, the items whose placeholder tokens lie in it. Items are
-/// given by content and by the positions of their tokens, in the order in which a block names them.
+/// For each block up to the last one with a placeholder token: the items whose placeholder tokens lie in it. An item is
+/// given by the hash of its content and the positions of its tokens.
 pub fn extras_of<'a, E>(
     items: &[(&'a str, Range<usize>)],
     block_size: BlockSize,

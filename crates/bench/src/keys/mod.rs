@@ -1,7 +1,7 @@
 //! Token processors: a prompt's tokens to one key for each complete block.
 //!
-//! The index itself speaks [`Xxh3Keys`]. The others compute what other systems call the same blocks; of vLLM's own chain it is
-//! [`Sha256CborChain`](flash_indexer_wire::Sha256CborChain).
+//! This project's index uses [`Xxh3Keys`]. The other processors compute the keys of other systems for the same blocks;
+//! vLLM's own chain is [`Sha256CborChain`](flash_indexer_wire::Sha256CborChain).
 
 mod cbor_fnv;
 mod extra;
@@ -16,22 +16,22 @@ pub use extra::{Extra, extras_of};
 pub use xxh3::Xxh3Keys;
 pub use xxh64::Xxh64Keys;
 
-/// A request key of the seeds' second system.
+/// A block key of llm-d's indexer: a 64-bit chain hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey(pub u64);
 
 /// Computes the keys of a chain of blocks.
 pub trait TokenProcessor {
-    /// What a block is called.
+    /// Key of a block.
     type Key: Copy;
-    /// Input of a block's key besides its tokens. The default is none.
+    /// Extra input of a block's key besides its tokens; none by default.
     type Extra<'e>: Default;
 
     /// The key of a block with these tokens after `parent`, or at the start of a sequence.
     fn next(&mut self, parent: Option<Self::Key>, tokens: &[u32], extra: &Self::Extra<'_>) -> Self::Key;
 
     /// The keys of every complete block of `tokens` after `parent`; a partial last block has none. Blocks beyond the
-    /// end of `extras` have nothing but their tokens.
+    /// end of `extras` have no extra keys.
     fn keys<'e>(
         &mut self,
         parent: Option<Self::Key>,

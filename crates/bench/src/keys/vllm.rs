@@ -1,4 +1,4 @@
-//! What a vLLM engine itself calls its blocks.
+//! vLLM's own block hashes.
 
 use flash_indexer_wire::{EngineBlockHash, HashedKey, Sha256CborChain};
 
@@ -6,7 +6,7 @@ use super::TokenProcessor;
 
 impl TokenProcessor for Sha256CborChain {
     type Key = EngineBlockHash;
-    /// Adapter, items and salt, as the engine's release puts them in.
+    /// Adapter, items and salt, in the order of the engine's release.
     type Extra<'e> = Vec<HashedKey<'e>>;
 
     fn next(&mut self, parent: Option<EngineBlockHash>, tokens: &[u32], keys: &Vec<HashedKey<'_>>) -> EngineBlockHash {

@@ -1,24 +1,24 @@
-//! The contract of this system: local hashes, chained.
+//! This project's hashing contract: chained local hashes.
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::{HashVariant, LocalHasher, MultimodalItem, next_sequence_hash};
 
 use super::TokenProcessor;
 
-/// Our own sequence hashes of the content of one adapter and salt: what
+/// Sequence hashes of one hash variant, the composition of
 /// [`local_hashes`](flash_indexer_core::hashing::local_hashes) and
-/// [`sequence_hashes`](flash_indexer_core::hashing::sequence_hashes) give together.
+/// [`sequence_hashes`](flash_indexer_core::hashing::sequence_hashes).
 #[derive(Debug, Default)]
 pub struct Xxh3Keys {
-    space: HashVariant,
+    variant: HashVariant,
     hasher: LocalHasher,
 }
 
 impl Xxh3Keys {
-    /// The processor for content in this space.
+    /// A processor for this hash variant.
     #[must_use]
-    pub fn new(space: HashVariant) -> Self {
-        Self { space, hasher: LocalHasher::default() }
+    pub fn new(variant: HashVariant) -> Self {
+        Self { variant, hasher: LocalHasher::default() }
     }
 }
 
@@ -28,6 +28,6 @@ impl TokenProcessor for Xxh3Keys {
     type Extra<'e> = Vec<MultimodalItem>;
 
     fn next(&mut self, parent: Option<SequenceHash>, tokens: &[u32], items: &Vec<MultimodalItem>) -> SequenceHash {
-        next_sequence_hash(parent, self.hasher.multimodal(self.space, tokens, items))
+        next_sequence_hash(parent, self.hasher.multimodal(self.variant, tokens, items))
     }
 }

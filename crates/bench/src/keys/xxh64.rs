@@ -13,7 +13,7 @@ pub struct Xxh64Keys {
 }
 
 impl Xxh64Keys {
-    /// The processor for a hash seed and a model.
+    /// A processor for a hash seed and a model.
     #[must_use]
     pub fn new(hash_seed: &str, model: &str) -> Self {
         let mut root = Xxh64::new(0);

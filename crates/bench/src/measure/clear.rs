@@ -1,4 +1,4 @@
-//! Forgetting a worker.
+//! Time of clearing a worker.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::backend::{Contender, Setup, WorkerEvent};
 use crate::check;
 use crate::workload::Workload;
 
-/// Workers that are forgotten, one after the other.
+/// Workers that are cleared, one after the other.
 const CLEARED_MAX: usize = 32;
 
 pub(super) fn one_worker(contender: &dyn Contender, workload: &Workload) -> Sample {

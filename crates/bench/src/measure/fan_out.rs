@@ -2,26 +2,26 @@
 
 use super::Sample;
 use super::ingest::fill;
-use super::query::{Ask, ask_all};
+use super::query::{QueryKind, query_all};
 use crate::backend::{Contender, Setup};
 use crate::check;
 use crate::clock::Clock;
 use crate::workload::Workload;
 
-/// Workers that a router wants to choose from.
+/// Candidates that a router asks for.
 const TOP: usize = 8;
 
 pub(super) fn full_and_top(contender: &dyn Contender, workload: &Workload, clock: Clock) -> Sample {
     let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
     fill(&*backend, &workload.first);
-    let full = ask_all(&*backend, &workload.first, clock, Ask::All);
-    let top = ask_all(&*backend, &workload.first, clock, Ask::Top(TOP));
+    let full = query_all(&*backend, &workload.first, clock, QueryKind::All);
+    let top = query_all(&*backend, &workload.first, clock, QueryKind::Top(TOP));
     let mut answers = check::answers(&*backend, &workload.first);
     let mut finder = backend.finder();
     for query in check::queries(&workload.first) {
         finder.load(query);
         finder.find_top(TOP);
-        answers += finder.found();
+        answers += finder.totals();
     }
     let values = [full.mean_ns, full.p50_ns, full.p99_ns, top.mean_ns, top.p50_ns, top.p99_ns];
     Sample { values: values.map(Some).to_vec(), answers }

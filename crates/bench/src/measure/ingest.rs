@@ -1,4 +1,4 @@
-//! How long events take.
+//! Time of events.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) fn two_threads(contender: &dyn Contender, workload: &Workload) -> Opt
     }
     let backend = contender.build(Setup { workers: workload.workers, event_threads: 2 });
     let halves = [0, 1].map(|half| workload.first.events_of(|worker| worker % 2 == half));
-    let took = apply_at_once(&*backend, halves.into());
+    let took = apply_concurrently(&*backend, halves.into());
     Some(sample(&*backend, workload, took))
 }
 
@@ -34,17 +34,17 @@ fn sample(backend: &dyn Backend, workload: &Workload, took: Duration) -> Sample 
     }
 }
 
-/// Applies all events of a play by one thread, and says how long that took.
+/// Applies all events of a play on one thread, and returns the time taken.
 pub(super) fn fill(backend: &dyn Backend, play: &Play) -> Duration {
-    apply_at_once(backend, vec![play.events.iter().collect()])
+    apply_concurrently(backend, vec![play.events.iter().collect()])
 }
 
 pub(super) fn per_block_ns(took: Duration, blocks: u64) -> f64 {
     took.as_nanos() as f64 / blocks.max(1) as f64
 }
 
-/// Applies each list of events by a thread of its own: from a common start until queries see them all.
-fn apply_at_once(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Duration {
+/// Applies each list of events on its own thread. Returns the time from the common start until queries see all events.
+fn apply_concurrently(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Duration {
     let ready = Barrier::new(lists.len());
     std::thread::scope(|scope| {
         let threads: Vec<_> = lists

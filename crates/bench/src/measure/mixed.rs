@@ -1,4 +1,4 @@
-//! Queries and events at once, on two threads.
+//! Concurrent queries and events, on two threads.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -14,19 +14,19 @@ pub(super) fn replay(contender: &dyn Contender, workload: &Workload) -> Sample {
     let rate = |took: Duration| operations / took.as_secs_f64() / 1e6;
     let setup = |event_threads| Setup { workers: workload.workers, event_threads };
     let backend = contender.build(setup(1));
-    let apart = rate(one_asks_one_writes(&*backend, workload));
+    let apart = rate(one_reads_one_writes(&*backend, workload));
     let answers = check::answers(&*backend, &workload.first);
     drop(backend);
     let together = (contender.writers() == Writers::Many).then(|| {
         let backend = contender.build(setup(2));
-        rate(both_ask_and_write(&*backend, workload))
+        rate(both_read_and_write(&*backend, workload))
     });
     let better = together.map_or(apart, |together| together.max(apart));
     Sample { values: vec![Some(apart), together, Some(better)], answers }
 }
 
-/// One thread applies all events, the other one asks all queries; the slower one ends the run.
-fn one_asks_one_writes(backend: &dyn Backend, workload: &Workload) -> Duration {
+/// One thread applies all events, the other one runs all queries; the slower one ends the run.
+fn one_reads_one_writes(backend: &dyn Backend, workload: &Workload) -> Duration {
     let play = &workload.first;
     let ready = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -40,18 +40,18 @@ fn one_asks_one_writes(backend: &dyn Backend, workload: &Workload) -> Duration {
         });
         let mut finder = backend.finder();
         ready.wait();
-        let asked = Span::of(|| {
+        let queried = Span::of(|| {
             for request in &play.requests {
                 finder.load(&request.query);
                 finder.find();
             }
         });
-        took([asked, writer.join().expect("events are applied without panic")])
+        took([queried, writer.join().expect("events are applied without panic")])
     })
 }
 
-/// Each of two threads asks for and then applies the requests of half of the workers.
-fn both_ask_and_write(backend: &dyn Backend, workload: &Workload) -> Duration {
+/// Each of two threads queries and then applies the requests of half of the workers.
+fn both_read_and_write(backend: &dyn Backend, workload: &Workload) -> Duration {
     let play = &workload.first;
     let ready = Barrier::new(2);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measures.
 
 mod clear;
 mod fan_out;
@@ -13,11 +13,11 @@ use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{FleetOptions, HashSeeds, HoleShare};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Contender, Found};
+use crate::backend::{Contender, MatchTotals};
 use crate::clock::Clock;
 use crate::workload::Workload;
 
-/// One thing that is measured of every contender.
+/// A measure of a contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Measure {
     /// Events of the whole trace by one thread.
@@ -40,11 +40,11 @@ pub enum Measure {
     FanOut,
     /// Queries that 7,000 workers match.
     FanOutWide,
-    /// Events of workers that each name blocks in their own way.
+    /// Events of workers with private hash seeds.
     PrivateSeeds,
-    /// Events and queries where one block in fifty vanishes from the middle of its sequence.
+    /// Events and queries where one block in fifty is removed from the middle of its sequence.
     Holes,
-    /// Forgetting one of 1,000 workers.
+    /// Clearing one of 1,000 workers.
     Clear,
 }
 
@@ -52,7 +52,7 @@ pub enum Measure {
 const MANY: usize = 1_000;
 /// Workers of [`Measure::FanOutWide`], [`Measure::MemoryWide`] and [`Measure::MemorySame`].
 const VERY_MANY: usize = 7_000;
-/// Requests for which there is one prompt that all workers of [`Measure::MemorySame`] hold: eight of a whole trace.
+/// Requests of the trace for each prompt that all workers of [`Measure::MemorySame`] hold: eight prompts for a whole trace.
 const REQUESTS_PER_SAME_PROMPT: usize = 1_500;
 const HOLES_PERCENT: f64 = 2.0;
 
@@ -63,28 +63,28 @@ pub(crate) enum Scenario {
     PrivateSeeds,
     Holes,
     Workers(usize),
-    /// So many, each of which serves the same prompts.
+    /// A number of workers, each of which serves the same prompts.
     SameOnEach(usize),
 }
 
 impl Scenario {
-    /// The fleet's options, made from those of the ordinary fleet.
-    fn options(self, ordinary: &FleetOptions) -> FleetOptions {
-        let ordinary = ordinary.clone();
+    /// The scenario's fleet, derived from the default fleet.
+    fn options(self, default_fleet: &FleetOptions) -> FleetOptions {
+        let default_fleet = default_fleet.clone();
         match self {
-            Self::Fleet => ordinary,
-            Self::PrivateSeeds => FleetOptions { hash_seeds: HashSeeds::Private, ..ordinary },
+            Self::Fleet => default_fleet,
+            Self::PrivateSeeds => FleetOptions { hash_seeds: HashSeeds::Private, ..default_fleet },
             Self::Holes => {
                 let holes = HoleShare::percent(HOLES_PERCENT).expect("two of a hundred is a share");
-                FleetOptions { holes, ..ordinary }
+                FleetOptions { holes, ..default_fleet }
             }
-            Self::Workers(workers) | Self::SameOnEach(workers) => FleetOptions { workers, ..ordinary },
+            Self::Workers(workers) | Self::SameOnEach(workers) => FleetOptions { workers, ..default_fleet },
         }
     }
 
-    /// Plays what this fleet serves of the first `requests` of a trace.
-    pub(crate) fn play(self, trace: &MooncakeTrace, requests: usize, ordinary: &FleetOptions) -> Workload {
-        let options = self.options(ordinary);
+    /// Plays the first `requests` of a trace through this scenario's fleet.
+    pub(crate) fn play(self, trace: &MooncakeTrace, requests: usize, default_fleet: &FleetOptions) -> Workload {
+        let options = self.options(default_fleet);
         match self {
             Self::SameOnEach(workers) => {
                 let prompts = trace.prompts().take((requests / REQUESTS_PER_SAME_PROMPT).max(1));
@@ -96,16 +96,16 @@ impl Scenario {
     }
 }
 
-/// What one round of a measure gave for one contender.
+/// Result of one round of a measure for one contender.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// A value for each of the measure's columns; none where the contender cannot do it.
+    /// A value for each of the measure's columns; none if the contender does not support it.
     pub(crate) values: Vec<Option<f64>>,
-    pub(crate) answers: Found,
+    pub(crate) answers: MatchTotals,
 }
 
 impl Measure {
-    /// Every measure, in an order that lets one fleet serve several of them.
+    /// All measures, ordered so that measures with a common scenario are consecutive.
     pub const ALL: [Self; 13] = [
         Self::Ingest,
         Self::IngestTwoThreads,
@@ -142,37 +142,37 @@ impl Measure {
         }
     }
 
-    /// What is measured and how, in a sentence or two.
+    /// Description of the measure, in a sentence or two.
     #[must_use]
     pub const fn method(self) -> &'static str {
         match self {
             Self::Ingest => "All events of the trace, removals included, applied in order by one thread.",
-            Self::IngestTwoThreads => "The same by two event threads, each with half of the workers.",
+            Self::IngestTwoThreads => "As ingest, by two event threads, each with half of the workers.",
             Self::Query => {
-                "Every query of the trace, asked of the full index; timed one by one with the query in cache and \
-                 the cost of reading the clock taken off."
+                "Every query of the trace on the full index, timed one by one, with the query in the processor's cache \
+                 and without the cost of reading the clock."
             }
             Self::QueryUnderWriter => {
-                "The same queries round and round while another thread applies the trace once more as fast as it can."
+                "The same queries in a loop, while another thread applies the trace a second time at full speed."
             }
             Self::Mixed => {
-                "Block operations (blocks stored, removed and asked for) of the trace per second on two threads: one \
-                 asks and one writes (1 + 1), or each does both for half of the workers (2 x both)."
+                "Block operations (blocks stored, removed and queried) of the trace per second on two threads: one \
+                 reads and one writes (1 + 1), or each does both for half of the workers (2 x both)."
             }
             Self::Memory | Self::MemoryWide => {
-                "Growth of the resident size of a fresh process while an empty index takes in all events; pages of 4 KiB."
+                "Growth of the resident size of a fresh process while an empty index applies all events; pages of 4 KiB."
             }
             Self::MemorySame => {
-                "The same of 7,000 workers that all hold the same prompts, the first of the trace (one for 1,500 requests)."
+                "As memory, with 7,000 workers that all hold the same prompts, the first of the trace (one for 1,500 requests)."
             }
             Self::FanOut | Self::FanOutWide => "The trace spread over many workers, all of which match every query.",
-            Self::PrivateSeeds => "As ingest, with a hash seed of its own for each worker.",
+            Self::PrivateSeeds => "As ingest, with a private hash seed for each worker.",
             Self::Holes => "As ingest and query, with 2% of stored blocks removed from the middle of their sequence.",
-            Self::Clear => "One of 1,000 workers tells that its cache is empty.",
+            Self::Clear => "One of 1,000 workers clears its cache.",
         }
     }
 
-    /// Names of its figures.
+    /// Names of its columns.
     #[must_use]
     pub const fn columns(self) -> &'static [&'static str] {
         match self {
@@ -207,7 +207,7 @@ impl Measure {
         }
     }
 
-    /// How many workers hold a block, where that is all of them.
+    /// Number of workers that hold a block, if all of them do; otherwise 0.
     pub(crate) const fn holders_of_a_block(self) -> usize {
         match self.scenario() {
             Scenario::SameOnEach(workers) => workers,
@@ -215,14 +215,12 @@ impl Measure {
         }
     }
 
-    /// Whether it needs a process of its own.
+    /// Whether it measures memory, which needs a separate process.
     pub(crate) const fn is_memory(self) -> bool {
         matches!(self, Self::Memory | Self::MemoryWide | Self::MemorySame)
     }
 
-    /// Measures one contender once; nothing if it cannot do what is measured.
-    ///
-    /// Memory is measured elsewhere: see [`Self::is_memory`].
+    /// Measures one contender once; none if the contender does not support the measure, or if it measures memory.
     pub(crate) fn sample(self, contender: &dyn Contender, workload: &Workload, clock: Clock) -> Option<Sample> {
         match self {
             Self::Ingest | Self::PrivateSeeds => ingest::one_thread(contender, workload),

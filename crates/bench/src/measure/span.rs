@@ -1,9 +1,9 @@
-//! How long threads took together.
+//! Common duration of several threads.
 
 use std::time::{Duration, Instant};
 
-/// When one thread began its part of a measure, and when it ended. Each thread reads the clock for itself: a thread that
-/// only waits for others may be scheduled after they have ended.
+/// Start and end of one thread's part of a measure. Each thread reads the clock itself: a thread that waits for the others
+/// may be scheduled after they have ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     start: Instant,
@@ -11,7 +11,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Does `work` on this thread.
+    /// Runs `work` on this thread.
     pub(super) fn of(work: impl FnOnce()) -> Self {
         let start = Instant::now();
         work();
@@ -19,7 +19,7 @@ impl Span {
     }
 }
 
-/// From the first start to the last end; nothing without spans.
+/// Time from the first start to the last end; zero without spans.
 pub(super) fn took(spans: impl IntoIterator<Item = Span>) -> Duration {
     let whole = spans
         .into_iter()
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_run_one_after_the_other_count_with_all_of_their_work() {
+    fn threads_that_run_one_after_the_other_count_from_first_start_to_last_end() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let span = |start, end| Span { start: at(start), end: at(end) };

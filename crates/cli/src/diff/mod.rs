@@ -1,6 +1,6 @@
-//! `flash-indexer diff`: what one index knows and another does not.
+//! `flash-indexer diff`: compares two indexes.
 
-mod collected;
+mod contents;
 
 use std::fs::File;
 use std::io::Read;
@@ -10,16 +10,15 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flash_indexer_snapshot::{RankRecord, read_dump};
 
-use self::collected::{BlockDifference, Collected, Difference, HeldRank, RankKey};
-use crate::client::{DumpBytes, IndexerClient};
+use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
+use crate::client::{DumpEncoding, IndexerClient};
 use crate::dump::Progress;
-use crate::told;
+use crate::with_causes;
 
 /// Compare two running services, or a service and a dump, or two dumps, rank by rank.
 ///
-/// Exit code: 0 if they know the same, 1 if they do not, 2 if one of them cannot be read. Two services that listen to
-/// busy engines are hardly ever at the same message: `stream` shows how far each of them was. Needs 24 bytes of
-/// memory a block.
+/// Exit code: 0 if they are equal, 1 if they differ, 2 if one of them cannot be read. Two services that listen to
+/// busy engines are rarely at the same message: `stream` shows the position of each. Needs 24 bytes of memory a block.
 #[derive(Args)]
 #[command(after_help = "Examples:
   flash-indexer diff http://replica-a:8090 http://replica-b:8090
@@ -28,7 +27,7 @@ pub(crate) struct DiffArguments {
     /// URL of a service, or file with a dump in any form.
     a: String,
 
-    /// What to compare it with.
+    /// URL or file to compare it with.
     b: String,
 
     /// Only this model.
@@ -39,13 +38,14 @@ pub(crate) struct DiffArguments {
     #[arg(long)]
     tenant_id: Option<String>,
 
-    /// Differing blocks to name of each rank.
+    /// Differing blocks to list of each rank.
     #[arg(long, default_value_t = 3)]
     blocks: usize,
 }
 
-/// They know the same, or they do not, or nobody knows.
+/// The exit code for indexes that differ.
 const DIFFERENT: u8 = 1;
+/// The exit code for an index that cannot be read.
 const UNREADABLE: u8 = 2;
 
 pub(crate) fn run(arguments: &DiffArguments) -> ExitCode {
@@ -53,13 +53,13 @@ pub(crate) fn run(arguments: &DiffArguments) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(DIFFERENT),
         Err(error) => {
-            eprintln!("flash-indexer: {}", told(&error));
+            eprintln!("flash-indexer: {}", with_causes(&error));
             ExitCode::from(UNREADABLE)
         }
     }
 }
 
-/// Prints what differs; whether nothing does.
+/// Prints all differences; true if there are none.
 fn compare(arguments: &DiffArguments) -> Result<bool> {
     let a = read(arguments, &arguments.a)?;
     let b = read(arguments, &arguments.b)?;
@@ -93,20 +93,20 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
     Ok(different == 0)
 }
 
-fn read(arguments: &DiffArguments, source: &str) -> Result<Collected> {
-    let mut collected = Collected::new(Progress::new());
+fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
+    let mut contents = DumpContents::new(Progress::new());
     let bytes: Box<dyn Read> = if source.starts_with("http://") || source.starts_with("https://") {
         let client = IndexerClient::new(source);
         let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
-        client.dump(model_name, tenant_id, DumpBytes::Compressed)?.bytes
+        client.dump(model_name, tenant_id, DumpEncoding::Compressed)?.bytes
     } else {
         Box::new(File::open(source).with_context(|| format!("failed to open {source}"))?)
     };
-    collected.only(arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
-    let bytes = collected.progress.bar.wrap_read(bytes);
-    read_dump(bytes, &mut collected).with_context(|| source.to_owned())?;
-    collected.finish();
-    Ok(collected)
+    contents.select(arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
+    let bytes = contents.progress.bar.wrap_read(bytes);
+    read_dump(bytes, &mut contents).with_context(|| source.to_owned())?;
+    contents.finish();
+    Ok(contents)
 }
 
 fn print_difference(key: &RankKey, difference: &Difference, blocks_shown: usize) {
@@ -124,7 +124,7 @@ fn print_blocks(of: &str, difference: &BlockDifference, blocks_shown: usize) {
     let lists = [
         ("only in A", &difference.only_a),
         ("only in B", &difference.only_b),
-        ("with other content, parent or number of copies", &difference.otherwise),
+        ("with other content, parent or number of copies", &difference.changed),
     ];
     for (what, blocks) in lists {
         if !blocks.is_empty() {
@@ -135,7 +135,7 @@ fn print_blocks(of: &str, difference: &BlockDifference, blocks_shown: usize) {
     }
 }
 
-fn print_streams(a: &HeldRank, b: &HeldRank) {
+fn print_streams(a: &RankContents, b: &RankContents) {
     println!("  stream: {} in A, {} in B", stream(a.record.as_ref()), stream(b.record.as_ref()));
 }
 

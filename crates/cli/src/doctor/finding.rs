@@ -1,14 +1,14 @@
-//! What a check comes to.
+//! The result of a check.
 
 use serde::Serialize;
 
-/// How a check ended. What is worse is greater.
+/// Severity of a finding; the worse one is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
-    /// As it should be, or nothing to judge by.
+    /// Correct, or nothing to check.
     Ok,
-    /// Answers can be right, but something should be looked at.
+    /// Answers can be right, but an operator should look into it.
     Warning,
     /// Answers are wrong or will be.
     Problem,
@@ -24,14 +24,14 @@ impl Verdict {
     }
 }
 
-/// One check of one thing.
+/// The result of one check of one subject.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) check: &'static str,
     pub(super) verdict: Verdict,
-    /// What was seen.
+    /// The observation.
     pub(super) seen: String,
-    /// What to do about it; of everything that is not well.
+    /// The fix; none for [`Verdict::Ok`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
 }

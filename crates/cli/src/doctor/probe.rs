@@ -1,27 +1,29 @@
-//! Looking at one engine from outside: its sockets, and what the service answers about it.
+//! Observation of one engine: its sockets, and the service's answers about it.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, RemovedCopies};
 use flash_indexer_wire::{LiveMessage, ReplayReply, TranslatorOptions};
 
-use super::heard::{Arrival, Heard, HeardSummary, HeldChain};
-use super::sockets::{self, ReplayGoesOn, Subscription, Unreached};
+use super::follower::{Delivery, HeldChain, StreamFollower, StreamSummary};
+use super::sockets::{self, ConnectError, Subscription};
 use crate::client::{IndexerClient, Listener};
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
-/// A replay that says nothing for so long has ended.
+/// Silence that ends a replay.
 const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(3);
 const REPLAY_DEADLINE: Duration = Duration::from_secs(20);
-/// Longest wait for the service to take in what was heard.
+/// Longest wait for the service to apply the messages that doctor received.
 const CATCH_UP_DEADLINE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Chains that are asked back at a time, and how often a wrong answer is given another chance.
+/// Chains that one comparison queries.
 const CHAINS_MAX: usize = 4;
+/// Comparisons until a wrong answer is reported.
 const COMPARISONS_MAX: usize = 3;
 
-/// One engine's stream as it is registered: some ranks of an instance at one endpoint.
+/// A registered stream: ranks of one instance at one endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
     pub(super) instance: String,
@@ -29,54 +31,54 @@ pub(super) struct Stream {
     pub(super) tenant_id: String,
     pub(super) block_size: u32,
     pub(super) ranks: Vec<u32>,
-    /// Of the first of the ranks.
+    /// Listener of the first rank.
     pub(super) listener: Listener,
 }
 
-/// How an endpoint answers from here.
+/// How an engine's endpoint responds to doctor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum EndpointSeen {
-    /// As a publisher does.
+pub(super) enum EndpointStatus {
+    /// As a publisher.
     Publisher,
-    /// There is none: the engine connects to the service.
+    /// Not at all: the engine connects to the service.
     Bound,
-    /// Somebody accepts connections who is no publisher.
-    Stranger,
-    /// It accepts connections, and no process behind it reads or writes.
-    Silent,
-    /// No connection can be made, and why.
-    Unreachable(Unreached),
+    /// The endpoint accepts connections, but is not a publisher.
+    NotPublisher,
+    /// The endpoint accepts connections, and no process behind it reads or writes.
+    Unresponsive,
+    /// No connection is possible.
+    Unreachable(ConnectError),
 }
 
-/// How the replay endpoint answers.
+/// How an engine's replay endpoint responds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ReplaySeen {
+pub(super) enum ReplayStatus {
     NotRegistered,
-    Unreachable(Unreached),
-    /// It takes the question and says nothing.
-    Silent,
+    Unreachable(ConnectError),
+    /// The endpoint accepts the request and sends nothing.
+    Unresponsive,
     Answered {
-        /// First number of the answer; none if the engine has nothing to replay.
+        /// First sequence number of the replay; none if the engine's buffer is empty.
         first: Option<u64>,
         messages: u64,
-        /// Times that messages of the answer did not follow each other.
+        /// Gaps between replayed messages.
         gaps: u64,
         has_end: bool,
         has_topic: bool,
     },
 }
 
-/// Whether the service says of heard blocks what the engine says.
+/// Comparison of the service's answers with the blocks that the engine holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum HoldingsSeen {
-    /// Nothing was heard of a sequence from its start.
+pub(super) enum AnswerComparison {
+    /// No sequence was received from its start.
     NothingToCompare,
     Equal {
         chains: usize,
         blocks: usize,
     },
-    /// The service finds too little of this chain; in tokens.
-    Less {
+    /// The service's answer for a chain is too short; in tokens.
+    Shorter {
         dp_rank: DpRank,
         expected: u64,
         answered: u64,
@@ -84,83 +86,83 @@ pub(super) enum HoldingsSeen {
     Failed(String),
 }
 
-/// All that was seen of a stream.
+/// Everything observed of a stream.
 #[derive(Debug, Clone)]
-pub(super) struct Observed {
+pub(super) struct Observation {
     pub(super) stream: Stream,
-    pub(super) endpoint: EndpointSeen,
-    pub(super) heard: HeardSummary,
-    pub(super) replay: ReplaySeen,
-    pub(super) holdings: HoldingsSeen,
-    /// The listener of each rank when all was over; fewer if some were unregistered meanwhile.
+    pub(super) endpoint: EndpointStatus,
+    pub(super) received: StreamSummary,
+    pub(super) replay: ReplayStatus,
+    pub(super) comparison: AnswerComparison,
+    /// Listener of each rank at the end; fewer if ranks were unregistered during the observation.
     pub(super) after: Vec<Listener>,
 }
 
-/// Looks at a stream for a while.
-pub(super) fn observe(client: &IndexerClient, stream: &Stream, hash_seed: &str, listen: Duration) -> Observed {
+/// Observes a stream and listens to it for `listen`.
+pub(super) fn observe(client: &IndexerClient, stream: &Stream, hash_seed: &str, listen: Duration) -> Observation {
     let listener = &stream.listener;
-    let mut heard = stream.heard(hash_seed);
+    let mut follower = stream.follower(hash_seed);
     let (endpoint, subscription) = subscribe(&listener.endpoint);
     let replay = match &listener.replay_endpoint {
-        None => ReplaySeen::NotRegistered,
-        Some(endpoint) => ask_replay(endpoint, &mut heard),
+        None => ReplayStatus::NotRegistered,
+        Some(endpoint) => request_replay(endpoint, &mut follower),
     };
-    let mut holdings = HoldingsSeen::NothingToCompare;
+    let mut comparison = AnswerComparison::NothingToCompare;
     if let Some(subscription) = &subscription {
-        // What came during the replay has waited.
-        hear(subscription, &mut heard, Duration::ZERO, |_| Arrival::Waited);
-        hear(subscription, &mut heard, listen, Arrival::Live);
-        holdings = compare(client, stream, subscription, &mut heard);
+        // Messages that arrived during the replay have waited.
+        listen_to(subscription, &mut follower, Duration::ZERO, |_| Delivery::Queued);
+        listen_to(subscription, &mut follower, listen, Delivery::Live);
+        comparison = compare(client, stream, subscription, &mut follower);
     }
     if subscription.is_some() {
-        catch_up(client, stream, heard.summary().last);
+        catch_up(client, stream, follower.summary().last);
     }
     let after = listeners_now(client, stream).unwrap_or_default();
-    Observed { stream: stream.clone(), endpoint, heard: heard.summary(), replay, holdings, after }
+    Observation { stream: stream.clone(), endpoint, received: follower.summary(), replay, comparison, after }
 }
 
-/// Whether an endpoint says that the engine connects to the service.
+/// Whether an endpoint stands for an engine that connects to the service.
 pub(super) fn is_bound(endpoint: &str) -> bool {
     endpoint == "bound" || endpoint.starts_with("bound:")
 }
 
 impl Stream {
-    fn heard(&self, hash_seed: &str) -> Heard {
+    fn follower(&self, hash_seed: &str) -> StreamFollower {
         let options = TranslatorOptions {
-            // Nothing is registered with a size of zero.
-            block_size: BlockSize::new(self.block_size.max(1)).expect("it is not zero"),
+            // The service registers no block size of zero.
+            block_size: BlockSize::new(self.block_size.max(1)).expect("at least one"),
             lora_name: self.listener.lora_name.clone(),
             removed_copies: match self.listener.removal.as_deref() {
                 Some("last_copy") => RemovedCopies::All,
                 _ => RemovedCopies::One,
             },
         };
-        Heard::new(options, DpRank(self.ranks.first().copied().unwrap_or_default()), hash_seed)
+        StreamFollower::new(options, DpRank(self.ranks.first().copied().unwrap_or_default()), hash_seed)
     }
 }
 
-fn subscribe(endpoint: &str) -> (EndpointSeen, Option<Subscription>) {
+fn subscribe(endpoint: &str) -> (EndpointStatus, Option<Subscription>) {
     if is_bound(endpoint) {
-        return (EndpointSeen::Bound, None);
+        return (EndpointStatus::Bound, None);
     }
-    if let Err(why) = sockets::reach(endpoint, CONNECT_DEADLINE) {
-        return (EndpointSeen::Unreachable(why), None);
+    if let Err(why) = sockets::check_reachable(endpoint, CONNECT_DEADLINE) {
+        return (EndpointStatus::Unreachable(why), None);
     }
     let opened = Subscription::open(endpoint).and_then(|subscription| {
         let is_answered = subscription.is_answered_within(CONNECT_DEADLINE)?;
         Ok((subscription, is_answered))
     });
     match opened {
-        Ok((subscription, true)) => (EndpointSeen::Publisher, Some(subscription)),
-        Ok((_, false)) if sockets::is_silent(endpoint, CONNECT_DEADLINE) => (EndpointSeen::Silent, None),
-        Ok((_, false)) => (EndpointSeen::Stranger, None),
-        Err(error) => (EndpointSeen::Unreachable(Unreached::Other(error.to_string())), None),
+        Ok((subscription, true)) => (EndpointStatus::Publisher, Some(subscription)),
+        Ok((_, false)) if sockets::is_unresponsive(endpoint, CONNECT_DEADLINE) => (EndpointStatus::Unresponsive, None),
+        Ok((_, false)) => (EndpointStatus::NotPublisher, None),
+        Err(error) => (EndpointStatus::Unreachable(ConnectError::Other(error.to_string())), None),
     }
 }
 
-fn ask_replay(endpoint: &str, heard: &mut Heard) -> ReplaySeen {
-    if let Err(why) = sockets::reach(endpoint, CONNECT_DEADLINE) {
-        return ReplaySeen::Unreachable(why);
+fn request_replay(endpoint: &str, follower: &mut StreamFollower) -> ReplayStatus {
+    if let Err(why) = sockets::check_reachable(endpoint, CONNECT_DEADLINE) {
+        return ReplayStatus::Unreachable(why);
     }
     let (mut first, mut last, mut messages, mut gaps) = (None, None, 0, 0);
     let (mut has_end, mut has_topic, mut has_answer) = (false, false, false);
@@ -170,91 +172,105 @@ fn ask_replay(endpoint: &str, heard: &mut Heard) -> ReplaySeen {
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::End) => {
                 has_end = true;
-                return ReplayGoesOn::No;
+                return ControlFlow::Break(());
             }
             Ok(ReplayReply::Message { sequence, payload }) => {
                 messages += 1;
                 first = first.or(Some(sequence));
                 gaps += u64::from(last.is_some_and(|last: u64| sequence != last.wrapping_add(1)));
                 last = Some(sequence);
-                heard.take(sequence, payload, Arrival::Replayed);
+                follower.receive(sequence, payload, Delivery::Replayed);
             }
-            Err(error) => heard.unusable(error.to_string()),
+            Err(error) => follower.reject(error.to_string()),
         }
-        ReplayGoesOn::Yes
+        ControlFlow::Continue(())
     });
     match result {
-        Err(error) => ReplaySeen::Unreachable(Unreached::Other(error.to_string())),
-        Ok(()) if !has_answer => ReplaySeen::Silent,
-        Ok(()) => ReplaySeen::Answered { first, messages, gaps, has_end, has_topic },
+        Err(error) => ReplayStatus::Unreachable(ConnectError::Other(error.to_string())),
+        Ok(()) if !has_answer => ReplayStatus::Unresponsive,
+        Ok(()) => ReplayStatus::Answered { first, messages, gaps, has_end, has_topic },
     }
 }
 
-/// Listens for so long, and to what has arrived by then.
-fn hear(subscription: &Subscription, heard: &mut Heard, listen: Duration, arrival: impl Fn(f64) -> Arrival) {
+/// Receives messages for `listen`, and the ones that have arrived by then.
+fn listen_to(
+    subscription: &Subscription,
+    follower: &mut StreamFollower,
+    listen: Duration,
+    arrival: impl Fn(f64) -> Delivery,
+) {
     let start = Instant::now();
-    // A stream that never pauses must not be listened to for ever.
+    // The time bounds a stream that never pauses.
     while start.elapsed() < listen + POLL_INTERVAL {
         match subscription.next_within(listen.saturating_sub(start.elapsed())) {
             Ok(Some(frames)) => match LiveMessage::from_frames(&frames) {
-                Ok(message) => heard.take(message.sequence, message.payload, arrival(now_s())),
-                Err(error) => heard.unusable(error.to_string()),
+                Ok(message) => follower.receive(message.sequence, message.payload, arrival(now_s())),
+                Err(error) => follower.reject(error.to_string()),
             },
             Ok(None) => return,
-            Err(error) => return heard.unusable(format!("failed to receive: {error}")),
+            Err(error) => return follower.reject(format!("failed to receive: {error}")),
         }
     }
 }
 
-/// Asks the service for chains that the engine holds. Both go on meanwhile, so the service must find what the
-/// engine held before the question and still holds after it.
-fn compare(client: &IndexerClient, stream: &Stream, live: &Subscription, heard: &mut Heard) -> HoldingsSeen {
-    let mut seen = HoldingsSeen::NothingToCompare;
+/// Queries the service for chains that the engine holds. Both continue meanwhile, so the service must find the blocks
+/// that the engine held before the query and still holds after it.
+fn compare(
+    client: &IndexerClient,
+    stream: &Stream,
+    live: &Subscription,
+    follower: &mut StreamFollower,
+) -> AnswerComparison {
+    let mut seen = AnswerComparison::NothingToCompare;
     for _ in 0..COMPARISONS_MAX {
-        catch_up(client, stream, heard.summary().last);
-        let chains = heard.chains(CHAINS_MAX).into_iter();
-        let before: Vec<_> = chains.map(|chain| (heard.depth(&chain), chain)).collect();
+        catch_up(client, stream, follower.summary().last);
+        let chains = follower.chains(CHAINS_MAX).into_iter();
+        let before: Vec<_> = chains.map(|chain| (follower.depth(&chain), chain)).collect();
         let mut answers = Vec::new();
         for (_, chain) in &before {
             match client.query_by_hash(&chain.locals, &stream.model_name, &stream.tenant_id) {
                 Ok(answer) => answers
                     .push(answer.scores.get(&stream.instance).and_then(|ranks| ranks.get(&chain.dp_rank.0)).copied()),
-                Err(error) => return HoldingsSeen::Failed(format!("{error:#}")),
+                Err(error) => return AnswerComparison::Failed(format!("{error:#}")),
             }
         }
-        // What the service had taken in when it answered must be known here as well.
+        // Doctor must have received every message that the service had applied when it answered.
         let reached = listeners_now(client, stream).ok().and_then(|now| now.iter().filter_map(|l| l.last_seq).max());
         let start = Instant::now();
-        while heard.summary().last < reached && start.elapsed() < CATCH_UP_DEADLINE {
-            hear(live, heard, POLL_INTERVAL, Arrival::Live);
+        while follower.summary().last < reached && start.elapsed() < CATCH_UP_DEADLINE {
+            listen_to(live, follower, POLL_INTERVAL, Delivery::Live);
         }
-        seen = judged(&before, &answers, heard);
-        if !matches!(seen, HoldingsSeen::Less { .. }) {
+        seen = compare_answers(&before, &answers, follower);
+        if !matches!(seen, AnswerComparison::Shorter { .. }) {
             return seen;
         }
     }
     seen
 }
 
-fn judged(before: &[(u32, HeldChain)], answers: &[Option<u64>], heard: &Heard) -> HoldingsSeen {
-    let block_size = u64::from(heard.block_size().tokens());
+fn compare_answers(
+    before: &[(u32, HeldChain)],
+    answers: &[Option<u64>],
+    follower: &StreamFollower,
+) -> AnswerComparison {
+    let block_size = u64::from(follower.block_size().tokens());
     let (mut chains, mut blocks) = (0, 0);
     for ((depth, chain), answered) in before.iter().zip(answers) {
-        let expected = u64::from(heard.depth(chain).min(*depth));
+        let expected = u64::from(follower.depth(chain).min(*depth));
         let answered = answered.unwrap_or_default();
         if answered < expected * block_size {
-            return HoldingsSeen::Less { dp_rank: chain.dp_rank, expected: expected * block_size, answered };
+            return AnswerComparison::Shorter { dp_rank: chain.dp_rank, expected: expected * block_size, answered };
         }
         chains += usize::from(expected > 0);
         blocks += expected as usize;
     }
     match chains {
-        0 => HoldingsSeen::NothingToCompare,
-        chains => HoldingsSeen::Equal { chains, blocks },
+        0 => AnswerComparison::NothingToCompare,
+        chains => AnswerComparison::Equal { chains, blocks },
     }
 }
 
-/// Waits until the service has taken in a message; what has become of it is judged later.
+/// Waits until the service has applied message `wanted`, or is disconnected, or the deadline is over.
 fn catch_up(client: &IndexerClient, stream: &Stream, wanted: Option<u64>) {
     let start = Instant::now();
     while start.elapsed() < CATCH_UP_DEADLINE {
@@ -274,13 +290,13 @@ fn listeners_now(client: &IndexerClient, stream: &Stream) -> anyhow::Result<Vec<
     Ok(listeners.into_iter().filter(|(rank, _)| stream.ranks.contains(rank)).map(|(_, listener)| listener).collect())
 }
 
-/// An instance as it is a key of answers.
+/// An instance id as a key of answers.
 pub(super) fn instance_name(id: &serde_json::Value) -> String {
     id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }
 
 fn now_s() -> f64 {
-    // A clock before 1970 shows as skew.
+    // A clock before 1970 yields a large lag.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
@@ -301,23 +317,27 @@ mod tests {
     }
 
     #[test]
-    fn the_service_must_find_what_was_held_before_and_after_the_question() {
+    fn the_service_must_find_blocks_held_before_and_after_the_query() {
         let options = TranslatorOptions {
             block_size: BlockSize::new(2).expect("not zero"),
             lora_name: None,
             removed_copies: RemovedCopies::One,
         };
-        let mut heard = Heard::new(options, DpRank(0), "0");
-        heard.take(0, &encode_batch(1.0, &[stored()], None, Encoding::Map), Arrival::Waited);
-        let chains = heard.chains(CHAINS_MAX).into_iter();
-        let before: Vec<_> = chains.map(|chain| (heard.depth(&chain), chain)).collect();
-        assert_eq!(judged(&before, &[Some(4)], &heard), HoldingsSeen::Equal { chains: 1, blocks: 2 });
-        let less = |answered| HoldingsSeen::Less { dp_rank: DpRank(0), expected: 4, answered };
-        assert_eq!(judged(&before, &[Some(2)], &heard), less(2));
-        assert_eq!(judged(&before, &[None], &heard), less(0), "an instance that is not in the answer has nothing");
+        let mut follower = StreamFollower::new(options, DpRank(0), "0");
+        follower.receive(0, &encode_batch(1.0, &[stored()], None, Encoding::Map), Delivery::Queued);
+        let chains = follower.chains(CHAINS_MAX).into_iter();
+        let before: Vec<_> = chains.map(|chain| (follower.depth(&chain), chain)).collect();
+        assert_eq!(compare_answers(&before, &[Some(4)], &follower), AnswerComparison::Equal { chains: 1, blocks: 2 });
+        let shorter = |answered| AnswerComparison::Shorter { dp_rank: DpRank(0), expected: 4, answered };
+        assert_eq!(compare_answers(&before, &[Some(2)], &follower), shorter(2));
+        assert_eq!(
+            compare_answers(&before, &[None], &follower),
+            shorter(0),
+            "an instance without a score has no match"
+        );
 
         let removed = EngineEvent::Removed(BlockRemoved { block_hashes: vec![SequenceHash(2)], ..Default::default() });
-        heard.take(1, &encode_batch(2.0, &[removed], None, Encoding::Map), Arrival::Waited);
-        assert_eq!(judged(&before, &[Some(2)], &heard), HoldingsSeen::Equal { chains: 1, blocks: 1 });
+        follower.receive(1, &encode_batch(2.0, &[removed], None, Encoding::Map), Delivery::Queued);
+        assert_eq!(compare_answers(&before, &[Some(2)], &follower), AnswerComparison::Equal { chains: 1, blocks: 1 });
     }
 }

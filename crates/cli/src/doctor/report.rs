@@ -1,4 +1,4 @@
-//! Findings as people and programs read them.
+//! Output of findings: a table, or JSON.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::finding::{Finding, Verdict};
 use super::probe::Stream;
 
-/// What findings are about.
+/// The subject of a report.
 #[derive(Debug)]
 pub(super) enum Subject {
     /// The service at a URL.
@@ -15,7 +15,7 @@ pub(super) enum Subject {
     Stream(Box<Stream>),
 }
 
-/// All findings about one thing.
+/// All findings about one subject.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) subject: Subject,
@@ -28,7 +28,7 @@ impl Report {
         self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok)
     }
 
-    /// Model, instance and ranks as a table has them.
+    /// The table's columns model, instance and rank.
     fn names(&self) -> [String; 3] {
         match &self.subject {
             Subject::Service(_) => [String::new(), "service".to_owned(), String::new()],
@@ -58,7 +58,7 @@ pub(super) fn print_json(reports: &[Report]) {
     println!("{:#}", Value::Array(reports));
 }
 
-/// A table of every check, and below it what to do about what is not well, the worst first.
+/// Prints a table of all checks, and below it the fixes, problems before warnings.
 pub(super) fn print_table(reports: &[Report]) {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
@@ -70,7 +70,7 @@ pub(super) fn print_table(reports: &[Report]) {
     for report in reports {
         let [model, instance, ranks] = report.names();
         let column = |text: fn(&Finding) -> &str| -> String {
-            // Engines' own words may be among them.
+            // A finding may quote an engine's text.
             let lines = report.findings.iter().map(|finding| text(finding).replace(['\n', '\r'], " "));
             lines.collect::<Vec<_>>().join("\n")
         };

@@ -1,28 +1,29 @@
-//! Sockets to an engine, as the service has them. The only module of this crate that knows ZeroMQ.
+//! Sockets to an engine, like the service's. The only module of this crate that uses ZeroMQ.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Sockets take what comes at once; what is heard is bounded by how long is listened.
+/// Messages are received at once; the time of listening bounds their number.
 const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
 /// A larger message closes the connection, as in the service.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 
 /// Why no connection to an endpoint can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unreached {
-    /// The host answers that no process listens there.
+pub(super) enum ConnectError {
+    /// The host is up and no process listens on the port.
     Refused,
-    /// There was no answer of any kind in time.
+    /// The host did not respond within this time.
     TimedOut(Duration),
     /// Another reason, in words.
     Other(String),
 }
 
-impl fmt::Display for Unreached {
+impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => write!(f, "connection refused"),
@@ -32,7 +33,7 @@ impl fmt::Display for Unreached {
     }
 }
 
-impl Unreached {
+impl ConnectError {
     fn of(error: &io::Error, deadline: Duration) -> Self {
         match error.kind() {
             ErrorKind::ConnectionRefused => Self::Refused,
@@ -46,41 +47,41 @@ impl Unreached {
 trait Connection: Read + Write {}
 impl<C: Read + Write> Connection for C {}
 
-/// Whether a connection to an endpoint can be made.
-pub(super) fn reach(endpoint: &str, deadline: Duration) -> Result<(), Unreached> {
+/// Checks that an endpoint accepts connections.
+pub(super) fn check_reachable(endpoint: &str, deadline: Duration) -> Result<(), ConnectError> {
     connect(endpoint, deadline).map(drop)
 }
 
 /// Connects without ZeroMQ. Reads from the connection wait for `deadline` at most.
-fn connect(endpoint: &str, deadline: Duration) -> Result<Box<dyn Connection>, Unreached> {
-    let unreached = |error: io::Error| Unreached::of(&error, deadline);
+fn connect(endpoint: &str, deadline: Duration) -> Result<Box<dyn Connection>, ConnectError> {
+    let connect_error = |error: io::Error| ConnectError::of(&error, deadline);
     if let Some(path) = endpoint.strip_prefix("ipc://") {
-        let connection = UnixStream::connect(path).map_err(unreached)?;
-        connection.set_read_timeout(Some(deadline)).map_err(unreached)?;
+        let connection = UnixStream::connect(path).map_err(connect_error)?;
+        connection.set_read_timeout(Some(deadline)).map_err(connect_error)?;
         return Ok(Box::new(connection));
     }
-    let other = |why: &str| Unreached::Other(why.to_owned());
+    let other = |why: &str| ConnectError::Other(why.to_owned());
     let address = endpoint.strip_prefix("tcp://").ok_or_else(|| other("neither tcp:// nor ipc://"))?;
     let addresses = address.to_socket_addrs().map_err(|error| other(&error.to_string()))?;
     let mut why = other("the name has no address");
     for address in addresses {
         match TcpStream::connect_timeout(&address, deadline) {
             Ok(connection) => {
-                connection.set_read_timeout(Some(deadline)).map_err(unreached)?;
+                connection.set_read_timeout(Some(deadline)).map_err(connect_error)?;
                 return Ok(Box::new(connection));
             }
-            Err(error) => why = unreached(error),
+            Err(error) => why = connect_error(error),
         }
     }
     Err(why)
 }
 
-/// Begins as ZeroMQ does, and ends a line, so that a server of another protocol answers, too.
+/// The start of ZeroMQ's greeting and the end of a line, so that servers of other protocols respond as well.
 const GREETING: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f\r\n\r\n";
 
-/// Whether an endpoint takes a connection and then neither says anything nor ends it: the kernel accepts connections for
-/// a process that is stopped.
-pub(super) fn is_silent(endpoint: &str, deadline: Duration) -> bool {
+/// Whether an endpoint accepts a connection and then neither sends nor closes it. The kernel accepts connections for a
+/// stopped process.
+pub(super) fn is_unresponsive(endpoint: &str, deadline: Duration) -> bool {
     let Ok(mut connection) = connect(endpoint, deadline) else { return false };
     let read = connection.write_all(GREETING).and_then(|()| connection.read(&mut [0]));
     read.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
@@ -93,7 +94,7 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// Connecting goes on in the background.
+    /// Opens a socket, which connects in the background.
     pub(super) fn open(endpoint: &str) -> Result<Self, zmq::Error> {
         const MONITOR: &str = "inproc://connection";
         let context = zmq::Context::new();
@@ -107,44 +108,37 @@ impl Subscription {
         Ok(Self { live, monitor })
     }
 
-    /// Waits until the other side has shown that it is a publisher; false if it has not in time.
+    /// Waits until the peer has completed ZeroMQ's handshake as a publisher; false at the deadline.
     pub(super) fn is_answered_within(&self, deadline: Duration) -> Result<bool, zmq::Error> {
         Ok(self.monitor.poll(zmq::POLLIN, milliseconds(deadline))? > 0)
     }
 
-    /// The next message, if one comes in time.
+    /// The next message; none at the deadline.
     pub(super) fn next_within(&self, deadline: Duration) -> Result<Option<Vec<Vec<u8>>>, zmq::Error> {
         next_within(&self.live, deadline)
     }
 }
 
-/// Asks a replay endpoint for everything and hands on what comes, until `take` says that it was the last or
-/// nothing has come for `silence_max` or `deadline` is over.
+/// Requests a replay of everything and passes each message to `receive`, until it breaks, no message comes for
+/// `silence_max`, or `deadline` is over.
 pub(super) fn replay(
     endpoint: &str,
     silence_max: Duration,
     deadline: Duration,
-    mut take: impl FnMut(Vec<Vec<u8>>) -> ReplayGoesOn,
+    mut receive: impl FnMut(Vec<Vec<u8>>) -> ControlFlow<()>,
 ) -> Result<(), zmq::Error> {
     let context = zmq::Context::new();
     let dealer = socket(&context, zmq::DEALER, endpoint)?;
     dealer.connect(endpoint)?;
-    // Engines do not answer without the empty frame.
+    // Engines ignore a request without the empty frame.
     dealer.send_multipart([&b""[..], &0u64.to_be_bytes()], 0)?;
     let start = Instant::now();
     while let Some(frames) = next_within(&dealer, silence_max.min(deadline.saturating_sub(start.elapsed())))? {
-        if take(frames) == ReplayGoesOn::No {
+        if receive(frames).is_break() {
             break;
         }
     }
     Ok(())
-}
-
-/// Whether more of an answer is expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplayGoesOn {
-    Yes,
-    No,
 }
 
 fn socket(context: &zmq::Context, kind: zmq::SocketType, endpoint: &str) -> Result<zmq::Socket, zmq::Error> {

@@ -1,4 +1,4 @@
-//! An index within a bound of memory beside one without, request by request.
+//! Comparison of an index with a memory limit and one without, request by request.
 
 use anyhow::{Result, bail};
 use flash_indexer_bench::Play;
@@ -6,50 +6,53 @@ use flash_indexer_core::{SharedIndex, Tier};
 
 use crate::simulate::percent;
 
-/// What a play of both came to.
+/// Result of a comparison.
 #[derive(Debug, Default)]
-pub(super) struct Compared {
-    /// Leading blocks of all workers in all answers.
-    known_blocks: u64,
-    held_blocks: u64,
-    /// Workers in answers of which the bounded index claimed more.
+pub(super) struct BoundedComparison {
+    /// Matched blocks of all workers in all answers of the bounded index.
+    bounded_blocks: u64,
+    /// Matched blocks of all workers in all answers of the unlimited index.
+    unlimited_blocks: u64,
+    /// Answers for a worker in which the bounded index has the longer match.
     too_high: u64,
-    /// Requests after which the bounded index took more than it may.
-    above_bound: u64,
+    /// Requests after which the bounded index exceeded its limit.
+    above_limit: u64,
 }
 
-impl Compared {
-    /// Asks and tells both, which must be empty.
-    pub(super) fn of(play: &Play, bounded: &dyn SharedIndex, whole: &dyn SharedIndex) -> Self {
-        let mut compared = Self::default();
+impl BoundedComparison {
+    /// Queries both indexes and applies the events to both. They must be empty.
+    pub(super) fn of(play: &Play, bounded: &dyn SharedIndex, unlimited: &dyn SharedIndex) -> Self {
+        let mut comparison = Self::default();
         for request in &play.requests {
-            let (known, held) = (bounded.find(&request.query), whole.find(&request.query));
+            let (bounded_matches, matches) = (bounded.find(&request.query), unlimited.find(&request.query));
             let blocks = |found: &flash_indexer_core::RankMatch| u64::from(found.blocks[Tier::Device]);
-            compared.held_blocks += held.ranks.iter().map(blocks).sum::<u64>();
-            for found in &known.ranks {
-                compared.known_blocks += blocks(found);
-                compared.too_high += u64::from(blocks(found) > held.get(found.rank).map_or(0, blocks));
+            comparison.unlimited_blocks += matches.ranks.iter().map(blocks).sum::<u64>();
+            for found in &bounded_matches.ranks {
+                comparison.bounded_blocks += blocks(found);
+                comparison.too_high += u64::from(blocks(found) > matches.get(found.rank).map_or(0, blocks));
             }
             for event in &play.events[request.events.clone()] {
                 bounded.apply(event.rank, &event.event);
-                whole.apply(event.rank, &event.event);
+                unlimited.apply(event.rank, &event.event);
             }
             let is_above = bounded.memory_limit().is_none_or(|bound| bound.bytes > bound.bytes_max);
-            compared.above_bound += u64::from(is_above);
+            comparison.above_limit += u64::from(is_above);
         }
-        compared
+        comparison
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let Self { known_blocks, held_blocks, too_high, above_bound } = self;
+        let Self { bounded_blocks, unlimited_blocks, too_high, above_limit } = self;
         println!(
-            "beside an index without a bound: {known_blocks} of {held_blocks} blocks of all workers known ({:.2}%), {too_high} \
-             too high; above the bound after {above_bound} requests",
-            percent(*known_blocks, *held_blocks)
+            "compared with an unlimited index: {bounded_blocks} of {unlimited_blocks} blocks of all workers matched ({:.2}%), {too_high} \
+             too high; above the limit after {above_limit} requests",
+            percent(*bounded_blocks, *unlimited_blocks)
         );
-        match too_high + above_bound {
+        match too_high + above_limit {
             0 => Ok(()),
-            _ => bail!("the index claimed too much {too_high} times and took more than it may {above_bound} times"),
+            _ => bail!(
+                "{too_high} matches of the bounded index were too high, and it exceeded its limit {above_limit} times"
+            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is printed of a replay.
+//! The report of a replay.
 
 use std::time::Duration;
 
@@ -10,31 +10,31 @@ use crate::simulate::percent;
 
 /// Sums over a replay.
 #[derive(Default)]
-pub(super) struct Figures {
-    /// Each query by itself.
+pub(super) struct ReplayReport {
+    /// Latency of each query.
     pub(super) queries: Latencies,
-    /// All events together.
+    /// Time of applying all events.
     pub(super) ingest: Duration,
-    /// Depths of all ranks in all answers.
+    /// Matched blocks of all ranks in all answers.
     pub(super) matched_blocks: u64,
     pub(super) matching_ranks: u64,
-    /// Blocks that the serving workers took from their caches.
+    /// Blocks that the serving workers reused from their caches.
     pub(super) reused_blocks: u64,
-    /// Of those, the ones that the index knew of.
-    pub(super) known_blocks: u64,
-    /// What a bound of memory has cost.
+    /// Reused blocks that the index predicted.
+    pub(super) predicted_blocks: u64,
+    /// Statistics of the memory limit, if there is one.
     pub(super) bound: Option<MemoryLimit>,
-    /// Bytes of resident memory.
+    /// Growth of resident memory, in bytes.
     pub(super) grown_by: Option<u64>,
 }
 
-impl Figures {
+impl ReplayReport {
     pub(super) fn print(&self, design: Design, play: &Play) {
         let (stored, removed, queried) = (play.stored_blocks(), play.removed_blocks(), play.queried_blocks());
         let queries = self.queries.figures();
         let ingest_ns = self.ingest.as_nanos() as f64 / stored.max(1) as f64;
         println!("{design}: {} requests ({} refused), {} events", play.requests.len(), play.refused, play.events.len());
-        println!("blocks: {stored} stored, {removed} removed, {queried} asked for");
+        println!("blocks: {stored} stored, {removed} removed, {queried} queried");
         println!("ingest: {} ns per stored block, removals included", short(ingest_ns));
         println!(
             "query: {} ns mean, {} p50, {} p99, {} max",
@@ -53,12 +53,12 @@ impl Figures {
 
     fn print_bound(&self, bound: &MemoryLimit, queried: u64) {
         println!(
-            "memory: {} bytes at most, {} at the highest, {} at the end",
+            "memory: limit {} bytes, peak {} bytes, final {} bytes",
             bound.bytes_max, bound.bytes_highest, bound.bytes
         );
-        println!("forgotten: {} blocks of ranks; {} refused", bound.evicted_blocks, bound.refused_blocks);
-        let (known, held) = (percent(self.known_blocks, queried), percent(self.reused_blocks, queried));
-        println!("hit rate known to the index {known:.2}% ({:.2} points lost)", held - known);
+        println!("evicted: {} blocks of ranks; {} rejected", bound.evicted_blocks, bound.refused_blocks);
+        let (predicted, held) = (percent(self.predicted_blocks, queried), percent(self.reused_blocks, queried));
+        println!("hit rate predicted by the index {predicted:.2}% ({:.2} points lost)", held - predicted);
     }
 
     fn print_memory(&self, play: &Play) {
@@ -69,7 +69,7 @@ impl Figures {
         let held = play.held_blocks();
         let per = |blocks: u64| short(bytes as f64 / blocks.max(1) as f64);
         println!(
-            "resident memory: {bytes} bytes more, {} per unique block ({}), {} per held block ({})",
+            "resident memory: grew by {bytes} bytes, {} per unique block ({}), {} per held block ({})",
             per(held.distinct),
             held.distinct,
             per(held.held),

@@ -1,4 +1,4 @@
-//! `flash-indexer replay`: a trace through simulated caches into an index, without sockets or a service.
+//! `flash-indexer replay`: plays a trace through simulated caches into an index, without sockets or a service.
 
 mod bounded;
 mod figures;
@@ -14,17 +14,16 @@ use flash_indexer_designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
 use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 
-use self::bounded::Compared;
-use self::figures::Figures;
-use crate::byte_size::ByteSize;
+use self::bounded::BoundedComparison;
+use self::figures::ReplayReport;
+use crate::parsers::byte_size;
 use crate::simulate::progress;
 use crate::{design_name, trace_file};
 
-/// Play a request trace through simulated caches into an index design, and see what it costs.
+/// Play a request trace through simulated caches into an index design, and measure its cost.
 ///
-/// Before each request the index is asked, as a router would; then it is told what serving the request
-/// changed in the worker's cache. No sockets, no tokens, no service: what is measured is the index. The
-/// caches are played in advance, so that they do not disturb the figures.
+/// Before each request the index is queried, as a router would; then it applies the events of the worker's cache.
+/// Only the index is measured: there are no sockets, tokens or service, and the caches are simulated in advance.
 #[derive(Args)]
 #[command(after_help = "Examples:
   flash-indexer replay conversation_trace.jsonl --verify
@@ -32,9 +31,8 @@ use crate::{design_name, trace_file};
   flash-indexer replay conversation_trace.jsonl --memory-max 4MiB --verify
   flash-indexer replay conversation_trace.jsonl --private-hash-seeds --holes 2 --verify
 
-Resident memory is the growth of the process while the index was filled. It includes what the allocator
-keeps for itself, and misses what it hands out again from earlier use; flash-indexer bench measures memory in a
-fresh process.")]
+Resident memory is the growth of the process while the index was filled. It includes the allocator's own memory, and
+misses memory that the allocator reuses; flash-indexer bench measures memory in a fresh process.")]
 pub(crate) struct ReplayArguments {
     /// The trace, as Mooncake publishes them: JSON lines with a hash id for every 512 tokens of prompt, plain or
     /// compressed with zstd (`.zst`) [default: testdata/mooncake/conversation_trace.jsonl.zst].
@@ -56,37 +54,37 @@ pub(crate) struct ReplayArguments {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     block_size: u32,
 
-    /// Stop after so many requests [default: the whole trace].
+    /// Number of requests to play [default: the whole trace].
     #[arg(long)]
     requests: Option<usize>,
 
-    /// Send each prompt to the worker with the deepest match, instead of to each in turn.
+    /// Send each prompt to the worker with the longest match, instead of to the workers in turn.
     #[arg(long)]
     prefix_affinity: bool,
 
-    /// Let each worker name blocks in its own way, as engines with random hash seeds do.
+    /// Give each worker its own sequence hashes, as engines with random hash seeds have.
     #[arg(long)]
     private_hash_seeds: bool,
 
-    /// Percentage of stored blocks that vanish from the middle of their sequence.
+    /// Percentage of stored blocks that are removed from the middle of their sequence.
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = hole_share)]
     holes: HoleShare,
 
-    /// Changes every hash, and where holes are.
+    /// Seed of all hashes, and of the choice of holes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Let the index take no more memory than this, such as 64MiB: it forgets what is of least use.
-    #[arg(long, value_name = "SIZE")]
-    memory_max: Option<ByteSize>,
+    /// Memory limit of the index, such as 64MiB. Beyond it the least useful blocks are evicted.
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    memory_max: Option<usize>,
 
-    /// Compare each answer for the worker that serves the request with what its cache has. With --memory-max also play
-    /// everything once more, and compare each answer for all workers with that of an index without a bound.
+    /// Compare each answer for the serving worker with its cache. With --memory-max, also play the trace a second time
+    /// and compare each answer for all workers with an unlimited index.
     #[arg(long)]
     verify: bool,
 }
 
-/// Tokens that one hash id of a trace stands for.
+/// Tokens of one hash id of a trace.
 const TOKENS_PER_HASH_ID: u32 = 512;
 /// Differences that are printed one by one.
 const DIFFERENCES_SHOWN_MAX: usize = 20;
@@ -106,18 +104,18 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
     bar.set_message("filling the index");
     let index = match arguments.memory_max {
         None => arguments.index.build(),
-        Some(ByteSize(bytes)) => arguments.index.build_bounded(bytes).context("--memory-max")?,
+        Some(bytes) => arguments.index.build_bounded(bytes).context("--memory-max")?,
     };
     let replayed = replay(&*index, &play, || bar.inc(1));
     bar.finish_and_clear();
     replayed.figures.print(arguments.index, &play);
     match arguments.memory_max.filter(|_| arguments.verify) {
-        None if arguments.verify => replayed.check(),
+        None if arguments.verify => replayed.check_exact(),
         None => Ok(()),
-        Some(ByteSize(bytes)) => {
-            replayed.check_forgetful()?;
+        Some(bytes) => {
+            replayed.check_not_too_high()?;
             let bounded = arguments.index.build_bounded(bytes).context("--memory-max")?;
-            Compared::of(&play, &*bounded, &*arguments.index.build()).check()
+            BoundedComparison::of(&play, &*bounded, &*arguments.index.build()).check()
         }
     }
 }
@@ -139,20 +137,20 @@ impl ReplayArguments {
     }
 }
 
-/// What a replay came to.
-struct Replayed {
-    figures: Figures,
+/// The result of a replay.
+struct ReplayOutcome {
+    figures: ReplayReport,
     equal: usize,
-    /// Of `differences`, those in which more was predicted than there was.
+    /// Requests with more predicted than cached blocks, counted in `differences` as well.
     too_high: usize,
     differences: Vec<String>,
 }
 
-/// Asks and tells the index, request by request.
-fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Replayed {
+/// Queries the index and applies each request's events.
+fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> ReplayOutcome {
     let clock = Clock::calibrated();
-    let mut figures = Figures { queries: Latencies::default(), ..Figures::default() };
-    let (mut replayed_equal, mut too_high) = (0, 0);
+    let mut figures = ReplayReport { queries: Latencies::default(), ..ReplayReport::default() };
+    let (mut equal, mut too_high) = (0, 0);
     let mut differences = Vec::new();
     let resident = resident_bytes();
     for (number, request) in play.requests.iter().enumerate() {
@@ -160,11 +158,11 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
         figures.queries.record(clock.time(|| scores = index.find(&request.query)));
         let predicted = scores.get(request.rank).map_or(0, |found| found.blocks[Tier::Device] as usize);
         match difference(number, request, predicted) {
-            None => replayed_equal += 1,
+            None => equal += 1,
             Some(difference) => differences.push(difference),
         }
         too_high += usize::from(predicted > request.reused);
-        figures.known_blocks += predicted.min(request.reused) as u64;
+        figures.predicted_blocks += predicted.min(request.reused) as u64;
         figures.matched_blocks += scores.ranks.iter().map(|found| u64::from(found.blocks[Tier::Device])).sum::<u64>();
         figures.matching_ranks += scores.ranks.len() as u64;
         figures.reused_blocks += request.reused as u64;
@@ -177,7 +175,7 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
     }
     figures.grown_by = resident.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
     figures.bound = index.memory_limit();
-    Replayed { figures, equal: replayed_equal, too_high, differences }
+    ReplayOutcome { figures, equal, too_high, differences }
 }
 
 fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Option<String> {
@@ -187,29 +185,29 @@ fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Optio
     (predicted != *reused).then(text)
 }
 
-impl Replayed {
+impl ReplayOutcome {
     fn print(&self) {
         println!("predictions: {} equal, {} different, {} too high", self.equal, self.differences.len(), self.too_high);
     }
 
-    /// Of an index that forgets, which may predict too little.
-    fn check_forgetful(&self) -> Result<()> {
+    /// Checks an index that evicts: its predictions may be too low, not too high.
+    fn check_not_too_high(&self) -> Result<()> {
         self.print();
         match self.too_high {
             0 => Ok(()),
-            too_high => bail!("{too_high} predictions were higher than what the caches had"),
+            too_high => bail!("{too_high} predictions were higher than the cached blocks"),
         }
     }
 
-    /// Of an index that knows everything.
-    fn check(&self) -> Result<()> {
+    /// Checks an unlimited index: all predictions must be exact.
+    fn check_exact(&self) -> Result<()> {
         self.print();
         for difference in self.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
             println!("  {difference}");
         }
         match self.differences.len() {
             0 => Ok(()),
-            different => bail!("{different} predictions differed from what the caches had"),
+            different => bail!("{different} predictions differed from the cached blocks"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `flash-indexer simulate`: engines for people without a GPU.
+//! `flash-indexer simulate`: engines without a GPU.
 
 mod recorded;
 mod service;
@@ -17,11 +17,11 @@ use self::service::Service;
 pub(crate) use self::workload::reusable_tokens;
 use crate::stop::StopFlag;
 
-/// Be one or more engines: play a recorded stream, or simulate caches under a workload.
+/// Run one or more engines: play a recorded stream, or simulate caches under a workload.
 ///
-/// Every engine publishes live batches on a PUB socket and replays recent ones from a ROUTER socket,
-/// as vLLM does. With --connect it connects to the service, and is listed there by the name in its topic. Without --recording or --trace the workload is made up: conversations of many turns
-/// over shared system prompts, the same for the same --seed.
+/// Every engine publishes live batches on a PUB socket and replays recent ones from a ROUTER socket, as vLLM does. With
+/// --connect it connects to the service, which identifies it by its topic. Without --recording or --trace the workload
+/// is synthetic: conversations of many turns over shared system prompts, equal for equal --seed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   flash-indexer simulate --register http://127.0.0.1:8090 --verify --requests 1000
@@ -37,7 +37,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// Pace, as a multiple of the original; 0 is as fast as it goes.
+    /// Speed, as a multiple of the original; 0 is unlimited.
     #[arg(long, default_value_t = 0.0)]
     speed: f64,
 
@@ -45,16 +45,16 @@ pub(crate) struct SimulateArguments {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
 
-    /// Port of the first engine's live batches; further engines take the following ports. 0 takes free ones.
+    /// Port of the first engine's live batches; further engines use the following ports. 0 picks free ones.
     #[arg(long, default_value_t = 5557)]
     port: u16,
 
-    /// Port of the first engine's replay; further engines take the following ports. 0 takes free ones.
+    /// Port of the first engine's replay; further engines use the following ports. 0 picks free ones.
     #[arg(long, default_value_t = 6557)]
     replay_port: u16,
 
-    /// Connect every engine to this address, where a service waits for engines (`serve --listen-events`), instead of
-    /// binding its own; topics name the pods 1, 2, … and --model-name. Replays are bound.
+    /// Connect every engine to this address of a service (`serve --listen-events`), instead of binding a port. The
+    /// topics contain the pod names 1, 2, … and --model-name. Replay ports are bound.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "port")]
     connect: Option<String>,
 
@@ -70,11 +70,11 @@ pub(crate) struct SimulateArguments {
     #[arg(long, default_value_t = 64, conflicts_with = "recording", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: u32,
 
-    /// Stop after so many requests [default: the whole trace, or 1000 made-up requests].
+    /// Number of requests to serve [default: the whole trace, or 1000 synthetic requests].
     #[arg(long, conflicts_with = "recording")]
     requests: Option<usize>,
 
-    /// Changes every token and every choice of the workload.
+    /// Seed of the workload's tokens and choices.
     #[arg(long, default_value_t = 1, conflicts_with = "recording")]
     seed: u64,
 
@@ -82,7 +82,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, default_value = "0", conflicts_with = "recording")]
     hash_seed: String,
 
-    /// How events are written.
+    /// Encoding of events.
     #[arg(long, value_enum, default_value_t = EncodingName::Map, conflicts_with = "recording")]
     encoding: EncodingName,
 
@@ -90,23 +90,23 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_name = "URL")]
     register: Option<String>,
 
-    /// Model to register as, and of topics with --connect.
+    /// Model of the registration, and of topics with --connect.
     #[arg(long, default_value = "simulated")]
     model_name: String,
 
-    /// Tenant to register as.
+    /// Tenant of the registration.
     #[arg(long, default_value = "default", requires = "register")]
     tenant_id: String,
 
-    /// Ask the service before every request what it predicts, and compare with what the engine had.
+    /// Query the service before every request, and compare its prediction with the engine's cache.
     #[arg(long, requires = "register")]
     verify: bool,
 
-    /// Keep the engines up, and registered, after the last request until Ctrl-C.
+    /// Keep the engines running and registered after the last request, until Ctrl-C.
     #[arg(long)]
     stay: bool,
 
-    /// Seconds to wait for somebody to listen to each engine before the first request.
+    /// Seconds to wait for a subscriber of each engine before the first request.
     #[arg(long, default_value_t = 60)]
     wait_seconds: u64,
 }
@@ -143,12 +143,12 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<()> {
 }
 
 impl SimulateArguments {
-    /// The sockets of engine `number`, counted from zero, which is registered as `instance`.
+    /// Opens the sockets of engine `number`, counted from zero, which is registered as `instance`.
     fn publisher(&self, number: u16, instance: u64, topic: Vec<u8>, framing: ReplayFraming) -> Result<Publisher> {
         let address = |port: u16| match port {
             0 => Ok(format!("tcp://{}:*", self.host)),
             port => {
-                let port = port.checked_add(number).context("the engines need ports above 65535: choose lower ones")?;
+                let port = port.checked_add(number).context("the engines' ports exceed 65535; choose lower ones")?;
                 Ok::<_, anyhow::Error>(format!("tcp://{}:{port}", self.host))
             }
         };
@@ -171,7 +171,7 @@ impl SimulateArguments {
         })
     }
 
-    /// What an engine is registered with.
+    /// The endpoint that an engine is registered with.
     fn endpoint<'p>(&self, publisher: &'p Publisher) -> &'p str {
         if self.connect.is_some() { "bound" } else { publisher.endpoint() }
     }
@@ -181,8 +181,8 @@ impl SimulateArguments {
         Some(Service::new(url, &self.model_name, &self.tenant_id))
     }
 
-    /// Waits until somebody listens to every engine.
-    fn wait_for_listeners<'p>(
+    /// Waits until every engine has a subscriber.
+    fn wait_for_subscribers<'p>(
         &self,
         publishers: impl IntoIterator<Item = &'p Publisher>,
         stop: &StopFlag,
@@ -191,32 +191,35 @@ impl SimulateArguments {
             let endpoint = publisher.endpoint();
             if self.register.is_none() {
                 let replay = publisher.replay_endpoint();
-                let way = if self.connect.is_some() { "publishing to" } else { "publishing on" };
-                println!("{way} {endpoint}, replaying from {replay}: waiting for a listener");
+                let direction = if self.connect.is_some() { "publishing to" } else { "publishing on" };
+                println!("{direction} {endpoint}, replaying from {replay}: waiting for a subscriber");
             }
             let start = Instant::now();
             while !publisher.wait_for_subscriber(Duration::from_secs_f64(LONGEST_SLEEP_S))? {
                 if stop.is_raised() {
-                    bail!("stopped before anybody listened");
+                    bail!("stopped before the first subscription");
                 }
                 if start.elapsed() >= Duration::from_secs(self.wait_seconds) {
-                    bail!("nobody listened to {endpoint} within {} s: register it with a service", self.wait_seconds);
+                    bail!(
+                        "no subscriber of {endpoint} within {} s; register the engine with a service",
+                        self.wait_seconds
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Keeps everything as it is until Ctrl-C, if that was asked for.
+    /// With `--stay`, waits for Ctrl-C.
     fn stay(&self, stop: &StopFlag) {
         if self.stay && !stop.is_raised() {
-            println!("staying up: Ctrl-C ends");
+            println!("staying up until Ctrl-C");
             stop.wait();
         }
     }
 }
 
-/// Lets time pass as in the original, or not at all.
+/// Waits between requests or messages, as in the original.
 struct Pace {
     speed: f64,
     start: Instant,
@@ -229,7 +232,7 @@ impl Pace {
         Self { speed, start: Instant::now(), first_ms: None, stop: stop.clone() }
     }
 
-    /// Waits until `at_ms` of the original's time; fails when the run should end.
+    /// Waits until `at_ms` of the original's time; fails when the run is stopped.
     fn wait_for(&mut self, at_ms: u64) -> Result<()> {
         let first_ms = *self.first_ms.get_or_insert(at_ms);
         while !self.stop.is_raised() {
@@ -244,17 +247,17 @@ impl Pace {
     }
 }
 
-/// A sleeping engine notices within this time that it should end.
+/// Longest sleep between two checks of the stop flag, in seconds.
 const LONGEST_SLEEP_S: f64 = 0.1;
 
-/// A bar on standard error, where it is a terminal.
+/// A progress bar on standard error, if it is a terminal.
 pub(crate) fn progress(total: usize, unit: &str) -> ProgressBar {
     let template = format!("{{bar:40}} {{human_pos}}/{{human_len}} {unit}  {{elapsed}} (left {{eta}})  {{msg}}");
     let style = ProgressStyle::with_template(&template).expect("the template is valid");
     ProgressBar::new(total as u64).with_style(style)
 }
 
-/// A part of a whole, in percent; of nothing, nothing.
+/// A part of a whole, in percent; 0 of an empty whole.
 pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }

@@ -1,4 +1,4 @@
-//! A recorded stream, played as the engine published it.
+//! `simulate --recording`: plays a recorded stream as the engine published it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path, stop: &StopFlag) -
             service.register(rank, endpoint, publisher, recording.block_size)?;
         }
     }
-    arguments.wait_for_listeners(publishers.values(), stop)?;
+    arguments.wait_for_subscribers(publishers.values(), stop)?;
 
     let mut player = Player {
         recording: &recording,
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path, stop: &StopFlag) -
     arguments.stay(stop);
     match player.report.unexplained.len() {
         0 => Ok(()),
-        count => bail!("{count} predictions differed from what the engine reported"),
+        count => bail!("{count} predictions differed from the engine's reports"),
     }
 }
 
@@ -63,27 +63,29 @@ struct Player<'a> {
     uses_extra_key: bool,
 }
 
-/// How predictions compare with what the engine reported.
+/// Comparison of predictions with the engine's reports.
 #[derive(Default)]
 struct Report {
-    /// Requests that ran beside others: the cache's state at their start is not known.
+    /// Requests that ran beside others: the cache's state at their start is unknown.
     concurrent: usize,
     checked: usize,
     equal: usize,
     explained: BTreeMap<&'static str, Vec<String>>,
     unexplained: Vec<String>,
-    /// How far the service trusted what it knew in the end.
+    /// Trust state of the instance at the end.
     trust: Option<String>,
 }
 
-/// Why a prediction may differ.
-const LATE_CLEAR: &str = "the first request after a cache reset: the engine tells of the reset only with its next step";
-const EXTRA_KEY: &str = "extra_key: SGLang's default event format leaves it out of hashes and events, so contents that \
-                         the engine keeps apart look the same";
+/// An accepted reason for a different prediction.
+const LATE_CLEAR: &str =
+    "the first request after a cache reset: the engine publishes the reset only with its next step";
+/// An accepted reason for a different prediction.
+const EXTRA_KEY: &str = "extra_key: SGLang's default event format omits it from hashes and events, so blocks that the \
+                         engine keeps apart have equal hashes";
 
 impl Player<'_> {
-    /// Plays everything. A request is compared before its own messages are published: what the
-    /// engine had when it started is what was published before the request's predecessor ended.
+    /// Plays the recording. A request is compared before its own messages are published: at its start the engine's cache
+    /// is the result of all messages up to the end of the previous request.
     fn play(&mut self, pace: &mut Pace) -> Result<()> {
         let bar = progress(self.recording.messages().count(), "messages");
         let mut own_messages: Vec<&RecordedMessage> = Vec::new();
@@ -126,13 +128,13 @@ impl Player<'_> {
     }
 
     fn check(&mut self, request: &RecordedRequest, own_messages: &[&RecordedMessage], after_reset: bool) -> Result<()> {
-        let service = self.service.expect("the argument parser asks for a service to verify with");
+        let service = self.service.expect("--verify requires --register");
         service.catch_up(&self.published)?;
         let dp_rank = self.rank_of(request, own_messages);
         let predicted =
             service.predict(&request.prompt, request.lora_name.as_deref(), request.cache_salt.as_deref())?;
         let matched = predicted.get(&EngineRank { instance: INSTANCE, dp_rank }).copied();
-        let matched = matched.with_context(|| format!("rank {dp_rank} is not in the answer"))?;
+        let matched = matched.with_context(|| format!("rank {dp_rank} is not in the response"))?;
         let predicted = matched.min(reusable_tokens(request.prompt.len(), self.recording.block_size));
         let actual = request.cached_tokens as u64;
         self.report.checked += 1;
@@ -152,8 +154,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// The rank that served a request: the recorder's choice, or else the one that published what
-    /// the request changed, or else the only one.
+    /// The rank that served a request: the recorder's choice, or else the rank that published the request's changes, or
+    /// else the only rank.
     fn rank_of(&self, request: &RecordedRequest, own_messages: &[&RecordedMessage]) -> DpRank {
         let publishers: BTreeSet<DpRank> = own_messages.iter().map(|message| message.dp_rank).collect();
         let publisher = publishers.first().filter(|_| publishers.len() == 1).copied();
@@ -172,7 +174,7 @@ impl Report {
             self.concurrent
         );
         if let Some(trust) = &self.trust {
-            println!("the service calls what it knows {trust}");
+            println!("trust of the service: {trust}");
         }
         for (reason, differences) in &self.explained {
             println!("{} differ because of {reason}:", differences.len());

@@ -1,4 +1,4 @@
-//! The service that simulated engines are registered with.
+//! The service of simulated engines: registration, predictions, and waiting until it has applied their messages.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use flash_indexer_sim::Publisher;
 
 use crate::client::{IndexerClient, Query, Registration};
 
-/// Longest wait for the service to take in what was published.
+/// Longest wait for the service to apply the published messages.
 const CATCH_UP_DEADLINE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// An engine rank as the service names it.
+/// A rank of an engine, as it is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EngineRank {
     pub(super) instance: u64,
     pub(super) dp_rank: DpRank,
 }
 
-/// A service and the model that engines are registered for.
+/// A service, and the engines registered with it.
 pub(super) struct Service {
     client: IndexerClient,
     model_name: String,
@@ -56,7 +56,7 @@ impl Service {
             dp_rank: rank.dp_rank.0,
         };
         if !self.client.register(&registration)? {
-            // Left over from a run that was cut off: what it told is not what this engine has.
+            // A registration of an interrupted run, whose blocks are not in this engine's cache.
             self.client.unregister(rank.instance, &self.model_name, &self.tenant_id)?;
             self.client.register(&registration)?;
         }
@@ -66,8 +66,8 @@ impl Service {
         Ok(())
     }
 
-    /// Tokens that the service says each rank holds of a prompt: in any tier, as an engine uses them, or in
-    /// device memory where an instance has several ranks, because answers tell other tiers by instance.
+    /// Predicted tokens of a prompt for each rank: in any tier for an instance with one rank. For several ranks only
+    /// device memory counts, because answers contain the other tiers for the instance as a whole.
     pub(super) fn predict(
         &self,
         prompt: &[u32],
@@ -94,7 +94,7 @@ impl Service {
         Ok(predicted)
     }
 
-    /// How far the service trusts what it knows of an instance.
+    /// Trust state of an instance.
     pub(super) fn trust(&self, instance: u64) -> Result<Option<String>> {
         let query = Query {
             token_ids: &[],
@@ -106,7 +106,7 @@ impl Service {
         Ok(answer.instances.remove(&instance.to_string()).map(|instance| instance.trust))
     }
 
-    /// Waits until the service has taken in each rank's message with the given number.
+    /// Waits until the service has applied each rank's message with the given sequence number.
     pub(super) fn catch_up(&self, published: &BTreeMap<EngineRank, u64>) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -123,7 +123,7 @@ impl Service {
             let Some((rank, wanted)) = behind.first_key_value() else { return Ok(()) };
             if start.elapsed() > CATCH_UP_DEADLINE {
                 bail!(
-                    "the service has not taken in message {wanted} of instance {} rank {} within {CATCH_UP_DEADLINE:?}: see GET /workers",
+                    "the service did not apply message {wanted} of instance {} rank {} within {CATCH_UP_DEADLINE:?}; see GET /workers",
                     rank.instance,
                     rank.dp_rank
                 );
@@ -133,12 +133,16 @@ impl Service {
     }
 }
 
-/// However a run ends, its engines are gone then.
+/// Unregisters the engines, also after an error.
 impl Drop for Service {
     fn drop(&mut self) {
         for instance in std::mem::take(&mut self.registered) {
             if let Err(error) = self.client.unregister(instance, &self.model_name, &self.tenant_id) {
-                tracing::warn!("failed to unregister instance {instance}: {error:#}");
+                tracing::warn!(
+                    instance,
+                    error = format!("{error:#}"),
+                    "failed to unregister an engine; POST /unregister removes it"
+                );
             }
         }
     }

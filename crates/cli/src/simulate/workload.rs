@@ -1,4 +1,4 @@
-//! Simulated engines under a workload.
+//! `simulate` without a recording: simulated engines under a workload.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -14,11 +14,11 @@ use super::service::{EngineRank, Service};
 use super::{Pace, SimulateArguments, TOPIC, percent, progress};
 use crate::stop::StopFlag;
 
-/// Requests of the made-up workload, where nothing else is said.
-const REQUESTS_BY_DEFAULT: usize = 1_000;
+/// Default number of synthetic requests.
+const SYNTHETIC_REQUESTS_DEFAULT: usize = 1_000;
 /// Batches after which an unverified run waits for the service, so that no queue overflows.
 const BATCHES_BETWEEN_WAITS: u64 = 1_000;
-/// Differences that are printed one by one.
+/// Differences that are printed.
 const DIFFERENCES_SHOWN_MAX: usize = 20;
 
 struct Engine {
@@ -27,7 +27,7 @@ struct Engine {
     publisher: Publisher,
 }
 
-/// What a run came to.
+/// Totals of a run.
 #[derive(Default)]
 struct Totals {
     requests: u64,
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &SimulateArguments, stop: &StopFlag) -> Result<()> 
             serve(arguments, trace.requests(arguments.seed).take(count), count, stop)
         }
         None => {
-            let count = arguments.requests.unwrap_or(REQUESTS_BY_DEFAULT);
+            let count = arguments.requests.unwrap_or(SYNTHETIC_REQUESTS_DEFAULT);
             let requests = Conversations::new(ConversationOptions::default(), arguments.seed).take(count);
             serve(arguments, requests, count, stop)
         }
@@ -71,7 +71,7 @@ fn serve(
             service.register(engine.rank, endpoint, &engine.publisher, block_size)?;
         }
     }
-    arguments.wait_for_listeners(engines.iter().map(|engine| &engine.publisher), stop)?;
+    arguments.wait_for_subscribers(engines.iter().map(|engine| &engine.publisher), stop)?;
 
     let bar = progress(count, "requests");
     let mut totals = Totals::default();
@@ -102,7 +102,7 @@ fn serve(
     totals.print(start.elapsed().as_secs_f64(), arguments.verify);
     arguments.stay(stop);
     if !totals.differences.is_empty() {
-        bail!("{} predictions differed from what the engines had", totals.differences.len());
+        bail!("{} predictions differed from the engines' caches", totals.differences.len());
     }
     Ok(())
 }
@@ -135,14 +135,14 @@ fn published(engines: &[Engine]) -> BTreeMap<EngineRank, u64> {
 }
 
 impl Engine {
-    /// Prompt tokens that the service says this engine will have cached.
+    /// Prompt tokens that the service predicts for this engine's cache.
     fn predict(&self, service: &Service, request: &Request, block_size: BlockSize) -> Result<u64> {
         if let Some(last) = self.engine.last_sequence() {
             service.catch_up(&BTreeMap::from([(self.rank, last)]))?;
         }
         let predicted = service.predict(&request.prompt, None, None)?;
         let matched = predicted.get(&self.rank).copied();
-        let matched = matched.with_context(|| format!("instance {} is not in the answer", self.rank.instance))?;
+        let matched = matched.with_context(|| format!("instance {} is not in the response", self.rank.instance))?;
         Ok(matched.min(reusable_tokens(request.prompt.len(), block_size)))
     }
 
@@ -153,7 +153,7 @@ impl Engine {
             Ok(served) => served,
             Err(too_long) => {
                 totals.refused += 1;
-                tracing::warn!("request {number} is left out: {too_long}");
+                tracing::warn!(request = number, "skipped a request: {too_long}");
                 return Ok(());
             }
         };
@@ -199,7 +199,7 @@ impl Totals {
     }
 }
 
-/// Most prompt tokens that an engine takes from its cache.
+/// Prompt tokens that an engine can reuse from its cache, at most.
 pub(crate) fn reusable_tokens(prompt: usize, block_size: BlockSize) -> u64 {
     (reusable_blocks(prompt, block_size) * block_size.token_count()) as u64
 }

@@ -1,4 +1,4 @@
-//! The real program, run as its users run it.
+//! Runs the real program.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -34,8 +34,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Says something on standard error even where the test runner captures output.
-pub(crate) fn say(line: &str) {
+/// Prints to standard error even if the test runner captures output.
+pub(crate) fn print_uncaptured(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("standard error takes text");
 }
 
@@ -46,16 +46,16 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// Starts it on a free port and waits until it listens.
+    /// Starts the service on a free port and waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let arguments = [&["serve", "--port", "0"], arguments].concat();
         let mut child = flash_indexer(&arguments).stderr(Stdio::piped()).spawn().expect("the program runs");
         let log = BufReader::new(child.stderr.take().expect("it is piped"));
         let (lines, logged) = mpsc::channel();
-        // The thread reads to the end, so that the program never waits for its log to be read.
+        // The thread reads to the end, so that a full pipe never blocks the service.
         std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
         let url = loop {
-            let line = logged.recv_timeout(PATIENCE).expect("it says where it listens");
+            let line = logged.recv_timeout(PATIENCE).expect("it logs its address");
             if let Some((_, url)) = line.split_once("listening on ") {
                 break url.trim().to_owned();
             }
@@ -69,7 +69,7 @@ impl Serve {
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill runs").success());
     }
 
-    /// Waits until it answers.
+    /// Waits until `/ready` succeeds.
     pub(crate) fn wait_until_ready(&self) {
         wait_for("readiness", PATIENCE, || (self.get("/ready").0 == 200).then_some(()));
     }
@@ -120,7 +120,7 @@ fn in_group<'a>(group: CacheGroup<'a>, blocks: &[u64]) -> EngineEvent<'a> {
     })
 }
 
-/// A service that knows a hybrid engine with these blocks in its window of two.
+/// A service that has indexed a hybrid engine with these blocks in its window of two.
 pub(crate) fn hybrid_service(window: &[u64]) -> (Serve, Publisher) {
     let sliding = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(5) };
     let full = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
@@ -130,7 +130,7 @@ pub(crate) fn hybrid_service(window: &[u64]) -> (Serve, Publisher) {
     (listening_to(&publisher), publisher)
 }
 
-/// A service that has heard all that an engine can replay.
+/// A service that has applied all messages that an engine can replay.
 pub(crate) fn listening_to(publisher: &Publisher) -> Serve {
     let serve = Serve::start(&[]);
     let registration = json!({
@@ -138,7 +138,7 @@ pub(crate) fn listening_to(publisher: &Publisher) -> Serve {
         "model_name": "m", "block_size": 2,
     });
     assert_eq!(serve.post("/register", &registration).0, 201);
-    wait_for("its word", PATIENCE, || {
+    wait_for("an exact rank", PATIENCE, || {
         let (_, workers) = serve.get("/workers");
         (workers[0]["listeners"]["0"]["trust"] == json!("exact")).then_some(())
     });

@@ -1,7 +1,7 @@
 //! The check that an index answers as the oracle does.
 
 use flash_indexer_core::oracle::Oracle;
-use flash_indexer_core::{Applied, BlockEvent, PREFETCH_DISTANCE, LocalHash, Locked, RemovedCopies, SharedIndex};
+use flash_indexer_core::{Applied, BlockEvent, LocalHash, Locked, PREFETCH_DISTANCE, RemovedCopies, SharedIndex};
 use proptest::prelude::*;
 
 use crate::support::{Step, check_equal, restore};

@@ -1,7 +1,9 @@
 //! Random streams of ranks with several cache groups, and the comparison of an index with the brute-force rule.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, AttentionWindow, SecondaryGroup};
+use flash_indexer_core::groups::{
+    AttentionWindow, GroupChange, GroupEvent, GroupId, GroupedIndex, RankEvent, SecondaryGroup,
+};
 use flash_indexer_core::oracle::GroupedOracle;
 use flash_indexer_core::{
     BlockEvent, DpRank, LocalHash, MatchScores, RemovedCopies, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flash_indexer_core::groups::{GroupChange, GroupEvent, GroupId, RankEvent, AttentionWindow, SecondaryGroup};
+use flash_indexer_core::groups::{AttentionWindow, GroupChange, GroupEvent, GroupId, RankEvent, SecondaryGroup};
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,

@@ -1,30 +1,29 @@
-//! A fleet of simulated caches without sockets, tokens or clocks: what each request of a trace finds
-//! and changes, in the index's own terms, as fast as a benchmark needs it.
+//! A fleet of simulated caches without sockets, tokens or clocks, fast enough for benchmarks. For each request of a trace
+//! it yields the query, the reused blocks and the cache's events.
 
-mod names;
+mod hashes;
 mod options;
 
 use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
 
-use self::names::Names;
+use self::hashes::BlockHasher;
 pub use self::options::{FleetOptions, HashSeeds, HoleShare, Routing};
-use crate::cache::{CacheChange, PrefixCache, TooLong};
+use crate::cache::{CacheChange, PrefixCache, RequestTooLarge};
 use crate::random::Random;
 use crate::workload::HashedPrompt;
 
 /// Workers that serve a trace's prompts, one cache each.
 ///
-/// Prompts are served one at a time and nothing is decoded: a prompt's blocks are in the cache when
-/// it ends. Each prompt is taken to go on for at least one token behind its last block, so all
-/// of its blocks can be reused. Events name a block once: stored blocks that the worker has already
-/// change nothing, and a removal is told when the last copy is gone ([`RemovedCopies::All`]), which indexes
-/// that count copies and indexes that do not understand alike.
+/// Prompts are served one at a time and nothing is decoded: at its end a prompt's blocks are in the cache. Each prompt
+/// counts as having at least one token after its last block, so all of its blocks can be reused. A removal is published
+/// when the last copy of a block is gone ([`RemovedCopies::All`]), so indexes with and without reference counts can
+/// apply the same events.
 #[derive(Debug)]
 pub struct Fleet {
     options: FleetOptions,
-    names: Names,
+    hasher: BlockHasher,
     workers: Vec<Worker>,
     next_worker: usize,
     random: Random,
@@ -33,22 +32,22 @@ pub struct Fleet {
 #[derive(Debug)]
 struct Worker {
     cache: PrefixCache,
-    /// Requests that it has served.
+    /// Requests that the worker has served.
     served: u64,
 }
 
-/// What came of one request.
+/// The result of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FleetStep {
     /// When it arrived, in milliseconds since the trace's start.
     pub at_ms: u64,
-    /// Who served it.
+    /// The rank that served it.
     pub rank: WorkerRank,
     /// Local hashes of the prompt's blocks: the query that precedes the request.
     pub query: Vec<LocalHash>,
-    /// Leading **blocks** that the worker had when the request came: the right answer for `rank`.
+    /// Leading **blocks** that the worker reused from its cache: the right answer for `rank`.
     pub reused: usize,
-    /// How the worker's cache changed, in order.
+    /// Changes of the worker's cache, in order.
     pub events: Vec<BlockEvent>,
 }
 
@@ -57,27 +56,27 @@ impl Fleet {
     ///
     /// # Panics
     ///
-    /// When there are to be no workers.
+    /// With zero workers.
     #[must_use]
     pub fn new(options: FleetOptions) -> Self {
         assert!(options.workers > 0, "a fleet needs a worker");
         let worker = || Worker { cache: PrefixCache::new(options.blocks), served: 0 };
         let workers = (0..options.workers).map(|_| worker()).collect();
-        Self { names: Names::new(&options), random: Random::new(options.seed), workers, next_worker: 0, options }
+        Self { hasher: BlockHasher::new(&options), random: Random::new(options.seed), workers, next_worker: 0, options }
     }
 
-    /// Serves a prompt by the worker that the routing chooses.
+    /// Serves a prompt by the worker that the routing policy chooses.
     ///
     /// # Errors
     ///
-    /// When the prompt does not fit into a cache; nothing has changed then but whose turn it is.
-    pub fn serve(&mut self, prompt: HashedPrompt<'_>) -> Result<FleetStep, TooLong> {
-        let query = self.names.locals(prompt.hash_ids);
+    /// When the prompt does not fit into a cache; caches are unchanged, but round-robin advances.
+    pub fn serve(&mut self, prompt: HashedPrompt<'_>) -> Result<FleetStep, RequestTooLarge> {
+        let query = self.hasher.locals(prompt.hash_ids);
         let chosen = self.route(&query);
-        let hashes = self.names.sequence(chosen, &query);
+        let hashes = self.hasher.sequence(chosen, &query);
         let worker = &mut self.workers[chosen];
         if hashes.len() > worker.cache.capacity() {
-            return Err(TooLong { needed: hashes.len(), capacity: worker.cache.capacity() });
+            return Err(RequestTooLarge { needed: hashes.len(), capacity: worker.cache.capacity() });
         }
         let reused = worker.cache.hit(&hashes);
         let mut changes = Vec::new();
@@ -91,7 +90,7 @@ impl Fleet {
         Ok(FleetStep { at_ms: prompt.at_ms, rank: rank(chosen), query, reused, events })
     }
 
-    /// Who serves the next prompt.
+    /// Chooses the worker of the next prompt.
     fn route(&mut self, query: &[LocalHash]) -> usize {
         match self.options.routing {
             Routing::RoundRobin => {
@@ -101,7 +100,7 @@ impl Fleet {
             }
             Routing::PrefixAffinity => {
                 let preference = |&worker: &usize| {
-                    let hashes = self.names.sequence(worker, query);
+                    let hashes = self.hasher.sequence(worker, query);
                     let Worker { cache, served } = &self.workers[worker];
                     (cache.hit(&hashes), std::cmp::Reverse(*served))
                 };
@@ -110,14 +109,14 @@ impl Fleet {
         }
     }
 
-    /// Takes some of the blocks that were just stored out of the middle of their sequence.
+    /// Removes some of the blocks that were just stored from the middle of their sequence.
     fn open_holes(&mut self, worker: usize, hashes: &[SequenceHash], first_stored: usize) -> Option<BlockEvent> {
         let share = self.options.holes;
         let cache = &mut self.workers[worker].cache;
         let interior = first_stored.max(1)..hashes.len().saturating_sub(1).max(1);
         let mut blocks = Vec::new();
         for &hash in hashes.get(interior).unwrap_or_default() {
-            if share.strikes(&mut self.random) && cache.forget(hash) {
+            if share.samples(&mut self.random) && cache.drop_block(hash) {
                 blocks.push(hash);
             }
         }
@@ -130,15 +129,15 @@ fn rank(worker: usize) -> WorkerRank {
     WorkerRank { worker: WorkerId(worker as u64), dp_rank: DpRank(0) }
 }
 
-/// Changes as events: removals in a row are one.
+/// Converts changes to events; consecutive removals become one event.
 fn events(changes: &[CacheChange], query: &[LocalHash], hashes: &[SequenceHash]) -> Vec<BlockEvent> {
     let mut events = Vec::new();
     for change in changes {
         match *change {
             CacheChange::Removed { copies_left: 1.., .. } => {}
-            CacheChange::Removed { content, copies_left: 0 } => match events.last_mut() {
-                Some(BlockEvent::Removed { blocks, .. }) => blocks.push(content),
-                _ => events.push(removed(vec![content])),
+            CacheChange::Removed { hash, copies_left: 0 } => match events.last_mut() {
+                Some(BlockEvent::Removed { blocks, .. }) => blocks.push(hash),
+                _ => events.push(removed(vec![hash])),
             },
             CacheChange::Stored { first, last } => {
                 let blocks = (first..last).map(|at| Block { sequence: hashes[at], local: query[at] });

@@ -1,25 +1,25 @@
-//! What a fleet is made with.
+//! Options of a fleet.
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
 
-/// Shape of a fleet and of what happens to it. The same options and prompts give the same events.
+/// Size and policies of a fleet. Equal options and prompts give equal events.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FleetOptions {
     /// Workers, at least one.
     pub workers: usize,
-    /// Blocks of each worker's cache. Nothing is ever evicted from a cache that is larger than the trace.
+    /// Blocks of each worker's cache. A cache larger than the trace never evicts.
     pub blocks: usize,
     /// Blocks that one hash id of the trace stands for: 512 divided by the tokens in a block.
     pub blocks_per_hash_id: usize,
-    /// Who serves a prompt.
+    /// Routing policy of prompts.
     pub routing: Routing,
-    /// How workers name blocks.
+    /// Hash seeds of the workers.
     pub hash_seeds: HashSeeds,
-    /// Blocks that vanish from the middle of a sequence after they were stored.
+    /// Share of stored blocks that are removed from the middle of their sequence.
     pub holes: HoleShare,
-    /// Changes every hash, and where holes are.
+    /// Seed of all hashes and of the choice of holes.
     pub seed: u64,
 }
 
@@ -37,43 +37,43 @@ impl Default for FleetOptions {
     }
 }
 
-/// Who serves a prompt.
+/// Routing policy of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Routing {
     /// Each worker in turn.
     RoundRobin,
-    /// The worker with the deepest match; of equal ones the one that has served the fewest requests.
+    /// The worker with the longest match; among equal ones the one that has served the fewest requests.
     PrefixAffinity,
 }
 
-/// How workers name blocks.
+/// Hash seeds of the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HashSeeds {
     /// Equal prefixes have equal sequence hashes on every worker.
     Shared,
-    /// Each worker has a seed of its own: no sequence hash is known to two of them.
+    /// Each worker has its own seed, so no two workers share a sequence hash.
     Private,
 }
 
-/// The share of stored blocks that vanish from the middle of a sequence.
+/// The share of stored blocks that are removed from the middle of their sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoleShare {
-    /// Of 2^32.
+    /// The share times 2^32.
     threshold: u32,
 }
 
 impl HoleShare {
-    /// No block vanishes.
+    /// No block is removed.
     pub const NONE: Self = Self { threshold: 0 };
 
-    /// So many of a hundred stored blocks; none if that is not a number from 0 to 99.
+    /// A share in percent; none unless it is a number from 0 to 99.
     #[must_use]
     pub fn percent(percent: f64) -> Option<Self> {
         (0.0..=99.0).contains(&percent).then(|| Self { threshold: (percent / 100.0 * 2f64.powi(32)) as u32 })
     }
 
-    /// Whether the next block vanishes.
-    pub(super) fn strikes(self, random: &mut Random) -> bool {
+    /// Draws whether the next block is removed.
+    pub(super) fn samples(self, random: &mut Random) -> bool {
         self.threshold > 0 && ((random.next() >> 32) as u32) < self.threshold
     }
 }

@@ -1,4 +1,4 @@
-//! Conversations of many turns over a few shared system prompts.
+//! Synthetic conversations of many turns over a few shared system prompts.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,20 +6,20 @@ use std::ops::Range;
 use super::Request;
 use crate::random::{Random, token};
 
-/// Shape of the conversations. Lengths are in tokens.
+/// Options of the conversations. Lengths are in tokens.
 #[derive(Debug, Clone)]
 pub struct ConversationOptions {
-    /// Different system prompts.
+    /// Number of system prompts.
     pub system_prompts: usize,
-    /// How long they are.
+    /// Length of a system prompt.
     pub system_tokens: Range<usize>,
-    /// How long a user's message is.
+    /// Length of a user's message.
     pub message_tokens: Range<usize>,
-    /// How long an answer is.
+    /// Length of an answer.
     pub answer_tokens: Range<usize>,
-    /// A conversation ends when its next prompt would be longer.
+    /// Longest prompt; a conversation ends when its next prompt would exceed it.
     pub prompt_tokens_max: usize,
-    /// Conversations that go on at the same time.
+    /// Conversations that are open at the same time.
     pub open_conversations: usize,
     /// Time between requests, in milliseconds.
     pub interval_ms: u64,
@@ -39,20 +39,20 @@ impl Default for ConversationOptions {
     }
 }
 
-/// An endless stream of requests, the same for the same seed.
+/// An endless stream of requests, equal for equal options and seed.
 #[derive(Debug)]
 pub struct Conversations {
     options: ConversationOptions,
     random: Random,
     systems: Vec<Vec<u32>>,
-    /// What each open conversation has said so far.
+    /// Tokens of each open conversation so far.
     open: VecDeque<Vec<u32>>,
     texts: u64,
     at_ms: u64,
 }
 
 impl Conversations {
-    /// A stream that depends on nothing but its options and `seed`.
+    /// A stream that depends on `options` and `seed` alone.
     #[must_use]
     pub fn new(options: ConversationOptions, seed: u64) -> Self {
         let random = Random::new(seed);
@@ -64,14 +64,14 @@ impl Conversations {
         stream
     }
 
-    /// Tokens that nobody has said before.
+    /// Tokens of a new, unique text.
     fn text(&mut self, length: Range<usize>) -> Vec<u32> {
         self.texts += 1;
         let length = self.random.within(length) as u64;
         (0..length).map(|position| token(self.texts, position)).collect()
     }
 
-    /// What the next request continues: an open conversation, or a system prompt.
+    /// Tokens that the next request continues: an open conversation, or a system prompt.
     fn history(&mut self) -> Vec<u32> {
         let room = self.open.len() < self.options.open_conversations;
         if self.open.is_empty() || (room && self.random.one_in(3)) {
@@ -79,7 +79,7 @@ impl Conversations {
             return self.systems[system].clone();
         }
         let at = self.random.within(0..self.open.len());
-        self.open.remove(at).expect("the place is inside")
+        self.open.remove(at).expect("the index is in range")
     }
 }
 
@@ -91,9 +91,9 @@ impl Iterator for Conversations {
         prompt.extend(self.text(self.options.message_tokens.clone()));
         let output = self.text(self.options.answer_tokens.clone());
         if prompt.len() + output.len() + self.options.message_tokens.end < self.options.prompt_tokens_max {
-            let mut said = prompt.clone();
-            said.extend(&output);
-            self.open.push_back(said);
+            let mut conversation = prompt.clone();
+            conversation.extend(&output);
+            self.open.push_back(conversation);
         }
         let at_ms = self.at_ms;
         self.at_ms += self.options.interval_ms;

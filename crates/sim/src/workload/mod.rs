@@ -13,6 +13,6 @@ pub struct Request {
     pub at_ms: u64,
     /// Tokens of the prompt.
     pub prompt: Vec<u32>,
-    /// Tokens that the engine will answer with.
+    /// Tokens that the engine generates.
     pub output: Vec<u32>,
 }

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use super::Request;
 use crate::random::{mix, token};
 
-/// Tokens that one hash id of the trace stands for.
+/// Tokens of one hash id of the trace.
 const TOKENS_PER_HASH_ID: usize = 512;
 
-/// A trace cannot be read.
+/// Failure to read a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened or read.
@@ -29,7 +29,7 @@ pub enum TraceError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from one.
+        /// Line number, counted from one.
         line: usize,
         /// Why.
         source: serde_json::Error,
@@ -39,7 +39,7 @@ pub enum TraceError {
     HashIds {
         /// The file.
         path: PathBuf,
-        /// Counted from one.
+        /// Line number, counted from one.
         line: usize,
         /// Hash ids on the line.
         ids: usize,
@@ -48,7 +48,7 @@ pub enum TraceError {
     },
 }
 
-/// A prompt of which only the identity of its parts is known.
+/// A prompt without tokens: only the identity of its parts is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HashedPrompt<'a> {
     /// When it arrives, in milliseconds since the trace's start.
@@ -66,14 +66,14 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-/// The requests of a trace file, with tokens made up so that equal hash ids have equal tokens.
+/// The requests of a trace file. Tokens are synthetic; equal hash ids have equal tokens.
 #[derive(Debug)]
 pub struct MooncakeTrace {
     lines: Vec<Line>,
 }
 
 impl MooncakeTrace {
-    /// Reads a whole trace; tokens are made up only when requests are taken. A file whose name ends in `.zst` is
+    /// Reads a whole trace; tokens are generated when requests are iterated. A file whose name ends in `.zst` is
     /// decompressed.
     ///
     /// # Errors
@@ -119,12 +119,12 @@ impl MooncakeTrace {
         self.lines.is_empty()
     }
 
-    /// The requests in order as the trace has them, without tokens.
+    /// The prompts in the order of the trace, without tokens.
     pub fn prompts(&self) -> impl Iterator<Item = HashedPrompt<'_>> + Clone {
         self.lines.iter().map(|line| HashedPrompt { at_ms: line.timestamp, hash_ids: &line.hash_ids })
     }
 
-    /// The requests in order; `seed` changes every token.
+    /// The requests in the order of the trace; `seed` determines all tokens.
     pub fn requests(&self, seed: u64) -> impl Iterator<Item = Request> + '_ {
         let prompts = mix(seed);
         let outputs = mix(prompts);

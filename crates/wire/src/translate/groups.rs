@@ -1,6 +1,6 @@
 //! Cache groups of a rank and their roles in an index.
 
-use flash_indexer_core::groups::{GROUPS_MAX, GroupId, AttentionWindow, SecondaryGroup};
+use flash_indexer_core::groups::{AttentionWindow, GROUPS_MAX, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
 use rustc_hash::FxHashMap;
 

@@ -14,8 +14,8 @@ use super::arena::{LINE_WORDS, freeing_steps};
 use super::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, zeroed_words};
 use super::layout::{Position, RUN_BLOCKS_MAX, RunId};
 use crate::LocalHash;
-use crate::run::effort::{self, Effort};
 use crate::keyed::HashKey;
+use crate::run::effort::{self, Effort};
 
 const SLOTS: usize = if cfg!(loom) { 3 } else { LINE_WORDS - 1 };
 const OVERFLOW: usize = SLOTS;

@@ -63,11 +63,7 @@ impl std::fmt::Debug for Bounded {
 }
 
 impl Bounded {
-    pub(in crate::run) fn new(
-        bytes_max: usize,
-        counters: Arc<BoundCounters>,
-        use_samples: Arc<UseSamples>,
-    ) -> Self {
+    pub(in crate::run) fn new(bytes_max: usize, counters: Arc<BoundCounters>, use_samples: Arc<UseSamples>) -> Self {
         Self {
             bytes_max,
             values: Values::default(),

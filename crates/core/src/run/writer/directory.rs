@@ -10,8 +10,8 @@ use super::directory_line::{Hash, ProbeStart};
 use super::segment::Segment;
 use super::sequence_columns::{Column, LINE_SEQUENCES, LineId, SequenceColumns};
 use crate::SequenceHash;
-use crate::run::published::layout::{Position, RunId};
 use crate::keyed::HashKey;
+use crate::run::published::layout::{Position, RunId};
 
 /// Sequence hashes whose lines are prefetched together: a few lines of a column.
 const BATCH_SEQUENCES: usize = 3 * LINE_SEQUENCES;

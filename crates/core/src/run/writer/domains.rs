@@ -18,10 +18,10 @@ use super::locate::BlockLookup;
 use super::rank_states::RankState;
 use super::reclaim::Garbage;
 use super::runs::DomainId;
+use crate::keyed::HashKey;
 use crate::run::published::arena::freeing_steps;
 use crate::run::published::layout::{Position, RunId};
 use crate::run::published::rank_table::RankSlot;
-use crate::keyed::HashKey;
 use crate::{Block, SequenceHash, Tier, WorkerRank};
 
 /// Domains that are searched for a sequence hash, largest first. In a fleet with more domains, all of few ranks, a

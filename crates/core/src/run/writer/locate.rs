@@ -6,9 +6,7 @@ use super::sequence_columns::{LINE_SEQUENCES, LineId};
 use crate::run::published::atomics::{Relaxed, Release};
 use crate::run::published::fingerprint::fingerprint_of;
 use crate::run::published::holdings::HoldingsForm;
-use crate::run::published::layout::{
-    HOLDINGS, INFO, Info, Position, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for,
-};
+use crate::run::published::layout::{HOLDINGS, INFO, Info, Position, RUN_BLOCKS_MAX, RunId, SECTION_BLOCKS, class_for};
 use crate::run::widest::widest;
 use crate::{Block, LocalHash, SequenceHash};
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::collections::hash_map;
 use std::sync::Arc;
 
-use crate::run::published::Published;
 use crate::keyed::KeyedSet;
+use crate::run::published::Published;
 
 use super::Writer;
 use super::reference_counts::ReferenceCountsByRun;

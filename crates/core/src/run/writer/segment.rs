@@ -333,8 +333,8 @@ fn sequences_with_tag(sequences: &SequenceColumns, tag: u16, hash_line: LineId) 
 mod tests {
     use super::super::sequence_columns::Column;
     use super::*;
-    use crate::run::published::layout::RunId;
     use crate::keyed::HashKey;
+    use crate::run::published::layout::RunId;
 
     const KEY: HashKey = HashKey::FIXED;
 

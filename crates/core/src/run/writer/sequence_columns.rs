@@ -10,9 +10,9 @@ use bytemuck::Zeroable;
 
 use super::chunked::{CHUNK, Chunked};
 use crate::SequenceHash;
+use crate::keyed::HashKey;
 use crate::run::published::layout::{Position, RunId};
 use crate::run::published::prefetch::prefetch;
-use crate::keyed::HashKey;
 
 /// Sequence hashes in a line.
 pub(super) const LINE_SEQUENCES: usize = 6;

@@ -1,4 +1,4 @@
-//! What a dump says, in a form in which two can be compared.
+//! The contents of a dump, sorted for comparison.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use flash_indexer_snapshot::{
 
 use crate::dump::Progress;
 
-/// Which rank, in the order in which people expect them.
+/// A rank, ordered by model, instance and number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RankKey {
     model: ModelKey,
@@ -38,19 +38,19 @@ impl fmt::Display for BlockKey {
     }
 }
 
-/// Blocks with a digest of each.
+/// Blocks, each with a digest of its content, parent and copies.
 type Digests = Vec<(BlockKey, u64)>;
 
-/// What a rank holds.
+/// The contents of one rank.
 #[derive(Debug, Default)]
-pub(super) struct HeldRank {
+pub(super) struct RankContents {
     pub(super) record: Option<RankRecord>,
     blocks: Digests,
-    /// What it holds in further cache groups, by number.
+    /// Blocks in secondary cache groups, by group number.
     groups: BTreeMap<u32, Digests>,
 }
 
-impl HeldRank {
+impl RankContents {
     pub(super) fn block_count(&self) -> usize {
         self.blocks.len()
     }
@@ -60,26 +60,26 @@ impl HeldRank {
     }
 }
 
-/// A whole dump.
-pub(super) struct Collected {
+/// The contents of a dump.
+pub(super) struct DumpContents {
     pub(super) progress: Progress,
     model_name: Option<String>,
     tenant_id: Option<String>,
-    ranks: BTreeMap<RankKey, HeldRank>,
+    ranks: BTreeMap<RankKey, RankContents>,
 }
 
-impl Collected {
+impl DumpContents {
     pub(super) fn new(progress: Progress) -> Self {
         Self { progress, model_name: None, tenant_id: None, ranks: BTreeMap::new() }
     }
 
-    /// Takes only what fits: a file has everything.
-    pub(super) fn only(&mut self, model_name: Option<&str>, tenant_id: Option<&str>) {
+    /// Keeps only the ranks of a model and a tenant: a file contains all of them.
+    pub(super) fn select(&mut self, model_name: Option<&str>, tenant_id: Option<&str>) {
         self.model_name = model_name.map(str::to_owned);
         self.tenant_id = tenant_id.map(str::to_owned);
     }
 
-    /// Everything is there.
+    /// Sorts the blocks of a completely read dump.
     pub(super) fn finish(&mut self) {
         self.progress.bar.finish_and_clear();
         for rank in self.ranks.values_mut() {
@@ -92,37 +92,37 @@ impl Collected {
         self.ranks.keys()
     }
 
-    pub(super) fn rank(&self, key: &RankKey) -> Option<&HeldRank> {
+    pub(super) fn rank(&self, key: &RankKey) -> Option<&RankContents> {
         self.ranks.get(key)
     }
 
     pub(super) fn blocks(&self) -> usize {
-        self.ranks.values().map(HeldRank::block_count).sum()
+        self.ranks.values().map(RankContents::block_count).sum()
     }
 
-    fn wants(&self, model: &ModelKey) -> bool {
+    fn is_selected(&self, model: &ModelKey) -> bool {
         self.model_name.as_ref().is_none_or(|name| *name == model.model_name)
             && self.tenant_id.as_ref().is_none_or(|tenant| *tenant == model.tenant_id)
     }
 }
 
-impl DumpSink for Collected {
+impl DumpSink for DumpContents {
     fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
         let key = RankKey { model: record.key(), instance: record.instance_id.clone(), dp_rank: record.dp_rank };
-        if self.wants(&key.model) {
+        if self.is_selected(&key.model) {
             self.ranks.entry(key).or_default().record = Some(record);
         }
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        self.progress.blocks(told.block_count());
-        if !self.wants(rank.key) {
+    fn told(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        self.progress.blocks(entry.block_count());
+        if !self.is_selected(rank.key) {
             return Ok(());
         }
         let key = RankKey { model: rank.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank.0 };
         let held = self.ranks.entry(key).or_default();
-        match told {
+        match entry {
             DumpEntry::Blocks(StoredBlocks { tier, mut parent, copies, blocks, .. }) => {
                 for block in &blocks {
                     let mut one = Tally::default();
@@ -131,7 +131,7 @@ impl DumpSink for Collected {
                     parent = Some(block.sequence);
                 }
             }
-            // What is remembered is no difference in what is held.
+            // Tombstones are not held blocks.
             DumpEntry::Gone(_) => {}
             DumpEntry::Names(StoredNames { group, tier, copies, names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
@@ -146,19 +146,19 @@ impl DumpSink for Collected {
     }
 }
 
-/// How two accounts of a rank differ.
+/// Differences between two ranks.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
     pub(super) blocks: BlockDifference,
-    /// In further cache groups, by number.
+    /// Differences in secondary cache groups, by group number.
     pub(super) groups: BTreeMap<u32, BlockDifference>,
-    /// Fields of the registration, and cache groups, with both values.
+    /// Differing fields of the registration and roles of cache groups, with both values.
     pub(super) fields: Vec<(String, String, String)>,
 }
 
 impl Difference {
     /// Linear in the number of blocks.
-    pub(super) fn of(a: &HeldRank, b: &HeldRank) -> Self {
+    pub(super) fn of(a: &RankContents, b: &RankContents) -> Self {
         let mut groups: BTreeMap<u32, BlockDifference> = BTreeMap::new();
         for &group in a.groups.keys().chain(b.groups.keys()) {
             groups.entry(group).or_insert_with(|| BlockDifference::of(a.names(group), b.names(group)));
@@ -174,12 +174,13 @@ impl Difference {
     }
 }
 
-/// How two lists of blocks differ.
+/// Differences between two sorted lists of blocks.
 #[derive(Debug, Default)]
 pub(super) struct BlockDifference {
     pub(super) only_a: Vec<BlockKey>,
     pub(super) only_b: Vec<BlockKey>,
-    pub(super) otherwise: Vec<BlockKey>,
+    /// Blocks in both, with different content, parent or copies.
+    pub(super) changed: Vec<BlockKey>,
 }
 
 impl BlockDifference {
@@ -190,7 +191,7 @@ impl BlockDifference {
             match (in_a.peek(), in_b.peek()) {
                 (Some(&(key_a, digest_a)), Some(&(key_b, digest_b))) if key_a == key_b => {
                     if digest_a != digest_b {
-                        difference.otherwise.push(*key_a);
+                        difference.changed.push(*key_a);
                     }
                     in_a.next();
                     in_b.next();
@@ -209,17 +210,17 @@ impl BlockDifference {
     }
 
     fn is_none(&self) -> bool {
-        self.only_a.is_empty() && self.only_b.is_empty() && self.otherwise.is_empty()
+        self.only_a.is_empty() && self.only_b.is_empty() && self.changed.is_empty()
     }
 }
 
-/// What cache groups are, where it differs; not every dump tells.
-fn group_roles(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
-    let groups = |rank: &HeldRank| rank.record.as_ref().and_then(|record| record.groups.clone());
+/// Differing roles of cache groups; none if a dump does not list them.
+fn group_roles(a: &RankContents, b: &RankContents) -> Vec<(String, String, String)> {
+    let groups = |rank: &RankContents| rank.record.as_ref().and_then(|record| record.groups.clone());
     let (Some(a), Some(b)) = (groups(a), groups(b)) else { return Vec::new() };
     let role_in = |groups: &[GroupRecord], number: u32| {
         let group = groups.iter().find(|group| group.group == number);
-        group.map_or_else(|| "not there".to_owned(), |group| group.role.to_string())
+        group.map_or_else(|| "absent".to_owned(), |group| group.role.to_string())
     };
     let mut numbers: Vec<u32> = a.iter().chain(&b).map(|group| group.group).collect();
     numbers.sort_unstable();
@@ -229,8 +230,8 @@ fn group_roles(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
     roles.filter(|(_, a, b)| a != b).collect()
 }
 
-/// What the engine is registered with, where it differs; not every dump tells.
-fn registrations(a: &HeldRank, b: &HeldRank) -> Vec<(String, String, String)> {
+/// Differing fields of the registrations; none if a dump does not list them.
+fn registrations(a: &RankContents, b: &RankContents) -> Vec<(String, String, String)> {
     let (Some(a), Some(b)) = (&a.record, &b.record) else { return Vec::new() };
     let mut fields = vec![("block_size", a.block_size.to_string(), b.block_size.to_string())];
     if let (Some(a), Some(b)) = (&a.engine, &b.engine) {

@@ -1,4 +1,4 @@
-//! The options of `serve` about the Hugging Face hub.
+//! Options of `serve` for the Hugging Face hub.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use flash_indexer_prompt::tokenize::HubOptions;
 
 #[derive(Args)]
 pub(crate) struct HubArguments {
-    /// Download tokenizers and chat templates from the Hugging Face hub, for models that are in neither of those. Clients can
-    /// have any public model downloaded.
+    /// Download tokenizers and chat templates from the Hugging Face hub, for models that --tokenizer and --tokenizer-dir
+    /// lack. Clients can cause a download of any public model.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_HUB")]
     tokenizer_hub: bool,
 
@@ -24,16 +24,16 @@ pub(crate) struct HubArguments {
     )]
     tokenizer_hub_endpoint: String,
 
-    /// Directory of what was downloaded, in the layout of the Hugging Face libraries; without it, theirs: $HF_HOME/hub or
-    /// ~/.cache/huggingface/hub.
+    /// Directory of downloads, in the layout of the Hugging Face libraries [default: $HF_HOME/hub, or
+    /// ~/.cache/huggingface/hub].
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_HUB_CACHE", requires = "tokenizer_hub", value_name = "DIRECTORY")]
     tokenizer_hub_cache: Option<PathBuf>,
 
-    /// File with a token, for models that not everybody may have. FLASH_INDEXER_TOKENIZER_HUB_TOKEN is the token itself.
+    /// File with a token, for gated and private models. FLASH_INDEXER_TOKENIZER_HUB_TOKEN is the token itself.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_HUB_TOKEN_FILE", requires = "tokenizer_hub", value_name = "FILE")]
     tokenizer_hub_token_file: Option<PathBuf>,
 
-    /// How long a prompt waits for a download, which goes on after that.
+    /// How long a prompt waits for a download. The download continues after that.
     #[arg(
         long,
         env = "FLASH_INDEXER_TOKENIZER_HUB_TIMEOUT_MS",
@@ -45,12 +45,12 @@ pub(crate) struct HubArguments {
 }
 
 impl HubArguments {
-    /// The hub, if it is to be used.
+    /// Options of the hub, if `--tokenizer-hub` is given.
     pub(crate) fn options(&self) -> Result<Option<HubOptions>> {
         if !self.tokenizer_hub {
             return Ok(None);
         }
-        let cache = self.tokenizer_hub_cache.clone().or_else(usual_cache);
+        let cache = self.tokenizer_hub_cache.clone().or_else(default_cache);
         let token = match &self.tokenizer_hub_token_file {
             Some(path) => {
                 let read = std::fs::read_to_string(path);
@@ -67,8 +67,8 @@ impl HubArguments {
     }
 }
 
-/// Where the Hugging Face libraries keep what they download.
-fn usual_cache() -> Option<PathBuf> {
+/// The cache directory of the Hugging Face libraries.
+fn default_cache() -> Option<PathBuf> {
     let home = std::env::var_os("HF_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(std::env::home_dir()?.join(".cache/huggingface")));
     Some(home?.join("hub"))

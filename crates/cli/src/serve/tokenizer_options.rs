@@ -1,4 +1,4 @@
-//! The options of `serve` about tokenizers.
+//! Options of `serve` for tokenizers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
 use tracing::warn;
 
-/// Where tokenizers come from, for prompts that are sent as text.
+/// Sources of tokenizers, for prompts that are sent as text.
 #[derive(Args)]
-pub(crate) struct TokenizationArguments {
-    /// Directory of models with their tokenizer.json: a Hugging Face cache, or folders org/model. A model has the name of
-    /// its folders.
+pub(crate) struct TokenizerArguments {
+    /// Directory of models with their tokenizer.json: a Hugging Face cache, or folders org/model. The folders' names are
+    /// the model's name.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_DIR", value_name = "DIRECTORY")]
     tokenizer_dir: Option<PathBuf>,
 
-    /// The tokenizer.json of a model, or its folder; may be given several times. Comes before --tokenizer-dir.
+    /// The tokenizer.json of a model, or its folder; may be given several times. Takes precedence over --tokenizer-dir.
     #[arg(long = "tokenizer", env = "FLASH_INDEXER_TOKENIZERS", value_delimiter = ',', value_name = "MODEL=PATH", value_parser = named_path)]
     tokenizers: Vec<(String, PathBuf)>,
 
     #[cfg(feature = "hub")]
     #[command(flatten)]
-    hub: crate::hub::HubArguments,
+    hub: super::hub_options::HubArguments,
 
-    /// Tokenizer service that is asked for models which are nowhere else: unix:/path/of/socket or tcp://host:port.
+    /// Tokenizer service for models that no other source has: unix:/path/of/socket or tcp://host:port.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_SERVICE", value_name = "ADDRESS")]
     tokenizer_service: Option<ServiceAddress>,
 
-    /// How long that service may take, for making a model ready and for each prompt.
+    /// Deadline of that service, for loading a model and for each prompt.
     #[arg(
         long,
         env = "FLASH_INDEXER_TOKENIZER_SERVICE_TIMEOUT_MS",
@@ -42,16 +42,16 @@ pub(crate) struct TokenizationArguments {
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     tokenizer_threads: u16,
 
-    /// Texts and chats that may wait for those threads; further ones are answered with 503.
+    /// Texts and chats that may wait for those threads; further requests are answered with 503.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZER_QUEUE_MAX", default_value_t = 1_024)]
     tokenizer_queue_max: usize,
 
-    /// Tokenizers that are kept in memory.
+    /// Tokenizers in memory; the least recently used one is evicted.
     #[arg(long, env = "FLASH_INDEXER_TOKENIZERS_LOADED_MAX", default_value_t = 16)]
     tokenizers_loaded_max: usize,
 }
 
-impl TokenizationArguments {
+impl TokenizerArguments {
     pub(crate) fn options(&self) -> Result<TokenizationOptions> {
         let mut pool = PoolOptions {
             queued_prompts_max: self.tokenizer_queue_max,
@@ -73,18 +73,18 @@ impl TokenizationArguments {
         })
     }
 
-    /// Says at once what every prompt would say later. They may still come: they are looked for with each prompt.
+    /// Warns of directories and files that are missing at the start. Each prompt looks for them again.
     pub(crate) fn warn_of_missing_paths(&self) {
         if let Some(directory) = self.tokenizer_dir.as_ref().filter(|directory| !directory.is_dir()) {
-            warn!("--tokenizer-dir: there is no directory {}, so no tokenizer is found there", directory.display());
+            warn!(directory = %directory.display(), "--tokenizer-dir: directory not found; create it, or correct the path");
         }
         for (model, path) in self.tokenizers.iter().filter(|(_, path)| !path.exists()) {
-            warn!("--tokenizer: there is nothing at {}, so {model} has no tokenizer there", path.display());
+            warn!(%model, path = %path.display(), "--tokenizer: file not found; create it, or correct the path");
         }
     }
 }
 
-/// One of `--tokenizer`.
+/// Parses one entry of `--tokenizer`.
 fn named_path(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((model, path)) if !model.is_empty() && !path.is_empty() => Ok((model.to_owned(), path.into())),

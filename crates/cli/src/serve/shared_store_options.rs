@@ -1,4 +1,4 @@
-//! The options of `serve` about the index that replicas share.
+//! Options of `serve` for the shared store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,46 +9,47 @@ use flash_indexer_redis::{Credentials, Namespace, StoreOptions, StoreUrl};
 
 #[derive(Args)]
 #[command(next_help_heading = "An index shared through Redis or Valkey (docs/redis.md)")]
-pub(crate) struct StoreArguments {
-    /// Share the index with other replicas through this store, so that each answers for the engines of all:
+pub(crate) struct SharedStoreArguments {
+    /// Share the index with other replicas through this store, so that each replica answers for the engines of all:
     /// redis://host:port[/database], redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master
     /// (the sentinels' addresses); rediss for TLS, user:password@ before the hosts.
     #[arg(long, env = "FLASH_INDEXER_REDIS", value_name = "URL", hide_env_values = true)]
     redis: Option<StoreUrl>,
 
-    /// User of the store, if --redis names none.
+    /// User of the store, if --redis has none.
     #[arg(long, env = "FLASH_INDEXER_REDIS_USER", requires = "redis", value_name = "NAME")]
     redis_user: Option<String>,
 
-    /// File with the password for the store, if --redis has none. FLASH_INDEXER_REDIS_PASSWORD is the password itself.
+    /// File with the password of the store, if --redis has none. FLASH_INDEXER_REDIS_PASSWORD is the password itself.
     #[arg(long, env = "FLASH_INDEXER_REDIS_PASSWORD_FILE", requires = "redis", value_name = "FILE")]
     redis_password_file: Option<PathBuf>,
 
-    /// File with the certificates of authorities, in PEM, that the store's certificate is checked against, instead of the
+    /// File with certificate authorities, in PEM, that the store's certificate is checked against, instead of the
     /// system's.
     #[arg(long, env = "FLASH_INDEXER_REDIS_CA", requires = "redis", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
 
-    /// Beginning of all keys in the store; replicas with the same one share an index.
+    /// Prefix of all keys in the store; replicas with the same namespace share an index.
     #[arg(long, env = "FLASH_INDEXER_REDIS_NAMESPACE", default_value = "fi", value_name = "NAME")]
     redis_namespace: Namespace,
 
-    /// Milliseconds that what a replica has written counts after it was confirmed, which happens three times as often.
-    /// A replica that is gone is believed for so long.
+    /// Lease of a replica's ranks in the store, in milliseconds. A replica renews it three times in that time; after a
+    /// replica's death its ranks stay in answers until the lease expires.
     #[arg(long, env = "FLASH_INDEXER_REDIS_TTL_MS", default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(300..=600_000), value_name = "MS")]
     redis_ttl_ms: u64,
 
-    /// Seconds after which the store drops what nobody writes again; everything that is held is, three times as often.
+    /// Seconds until the store drops keys that no replica has written again. Replicas write the keys of held blocks
+    /// three times in that time.
     #[arg(long, env = "FLASH_INDEXER_REDIS_KEEP_S", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(60..=604_800), value_name = "SECONDS")]
     redis_keep_s: u64,
 
-    /// Milliseconds that a query waits for the store; then it is answered without other replicas' ranks.
+    /// Deadline of a query's call to the store, in milliseconds; after it, the answer lacks other replicas' ranks.
     #[arg(long, env = "FLASH_INDEXER_REDIS_DEADLINE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000), value_name = "MS")]
     redis_deadline_ms: u64,
 }
 
-impl StoreArguments {
-    /// The store, if one is to be used.
+impl SharedStoreArguments {
+    /// Options of the store, if `--redis` is given.
     pub(crate) fn options(&self) -> Result<Option<StoreOptions>> {
         let Some(url) = self.redis.clone() else { return Ok(None) };
         let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("failed to read {}", path.display()));

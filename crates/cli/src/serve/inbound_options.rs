@@ -1,4 +1,4 @@
-//! How `serve` takes in engines that connect to it.
+//! Options of `serve` for engines that connect to it.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use flash_indexer_server::{ModelKey, PodOptions};
 
 /// Engines that connect to the service instead of being dialled.
 #[derive(Args)]
-pub(crate) struct PodArguments {
-    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. Whoever reaches them is
-    /// believed: mind who can.
+pub(crate) struct InboundArguments {
+    /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. There is no authentication:
+    /// restrict which hosts can reach them.
     #[arg(long, env = "FLASH_INDEXER_LISTEN_EVENTS", value_delimiter = ',', value_name = "ADDRESS")]
     listen_events: Vec<String>,
 
-    /// Messages from such engines whose topic begins otherwise are not received; topics are kv@<pod>@<model>.
+    /// Prefix of the topics that are received from such engines; topics are kv@<pod>@<model>.
     #[arg(long, env = "FLASH_INDEXER_TOPIC_PREFIX", default_value = PodOptions::TOPIC_PREFIX, requires = "listen_events")]
     topic_prefix: String,
 
@@ -32,7 +32,7 @@ pub(crate) struct PodArguments {
     )]
     pod_models: Vec<String>,
 
-    /// Ranks of pods that may register themselves; 0 leaves it to POST /register.
+    /// Ranks of pods that may register themselves; with 0, only POST /register registers them.
     #[arg(long, env = "FLASH_INDEXER_PODS_MAX", default_value_t = PodOptions::PODS_MAX, requires = "listen_events")]
     pods_max: usize,
 
@@ -41,13 +41,13 @@ pub(crate) struct PodArguments {
     #[arg(long, env = "FLASH_INDEXER_POD_MODELS_MAX", value_name = "MODELS", requires = "listen_events")]
     pod_models_max: Option<usize>,
 
-    /// A pod that has registered itself is taken out when its connection is gone for so many seconds; 0 for never.
+    /// Seconds after the loss of its connection until a pod that registered itself is unregistered; 0 for never.
     #[arg(long, env = "FLASH_INDEXER_POD_TIMEOUT_S", default_value_t = PodOptions::TIMEOUT.as_secs(), value_name = "SECONDS", requires = "listen_events")]
     pod_timeout_s: u64,
 }
 
-impl PodArguments {
-    /// What was asked for; none where no engine is waited for.
+impl InboundArguments {
+    /// Options of the listening sockets, if `--listen-events` is given.
     pub(crate) fn options(&self) -> Option<PodOptions> {
         (!self.listen_events.is_empty()).then(|| PodOptions {
             endpoints: self.listen_events.clone(),

@@ -25,19 +25,19 @@ const BLOCK_TOKENS: u32 = 16;
 const BLOCKS_PER_ENGINE: usize = 8_192;
 /// Time between requests that engines serve.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between queries beside them.
+/// Time between queries that run beside them.
 const QUERY_INTERVAL: Duration = Duration::from_micros(200);
-/// Prompts that the queries choose from.
+/// Prompts that queries are chosen from.
 const RECENT_PROMPTS_MAX: usize = 64;
 /// Longest wait for the service to listen to an engine.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const HEADER_EVERY_ROWS: u32 = 20;
 
-/// Flags of the demo.
+/// Options of the demo.
 #[derive(Args)]
 #[command(next_help_heading = "A demonstration")]
 pub(crate) struct DemoArguments {
-    /// Simulate engines and clients inside this process and show live figures; needs nothing else.
+    /// Simulate engines and clients inside this process and print live figures; needs no other process.
     #[arg(long)]
     demo: bool,
 
@@ -45,13 +45,13 @@ pub(crate) struct DemoArguments {
     #[arg(long, default_value_t = 4, requires = "demo", value_parser = clap::value_parser!(u64).range(1..=64))]
     demo_engines: u64,
 
-    /// Ends the demo after so many seconds [default: at Ctrl-C].
+    /// Seconds until the demo ends [default: at Ctrl-C].
     #[arg(long, requires = "demo", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     demo_seconds: Option<u64>,
 }
 
 impl DemoArguments {
-    pub(crate) fn is_asked_for(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.demo
     }
 }
@@ -63,23 +63,23 @@ struct DemoEngine {
     publisher: Publisher,
 }
 
-/// What the demo's threads have counted since the last row.
+/// Counters of the demo's threads since the last row.
 #[derive(Default)]
-struct Counted {
+struct DemoCounters {
     prompt_tokens: AtomicU64,
     predicted_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     query_ns: Mutex<Vec<u64>>,
 }
 
-impl Counted {
+impl DemoCounters {
     fn query(&self, took: Duration) {
         let mut query_ns = self.query_ns.lock().unwrap_or_else(PoisonError::into_inner);
         query_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 }
 
-/// Runs until `stopped` or the time asked for.
+/// Runs until `stopped` resolves or `--demo-seconds` are over.
 pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: impl Future<Output = ()>) -> Result<()> {
     let indexer = Arc::clone(server.indexer());
     let engine_count = arguments.demo_engines;
@@ -97,17 +97,17 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     );
     println!("try: curl -s http://{}/workers\n", server.address());
 
-    let counted = Arc::new(Counted::default());
+    let counters = Arc::new(DemoCounters::default());
     let recent = Arc::new(Mutex::new(VecDeque::new()));
-    let ended = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let serving = std::thread::spawn({
-        let (indexer, counted, recent, ended) =
-            (Arc::clone(&indexer), Arc::clone(&counted), Arc::clone(&recent), Arc::clone(&ended));
-        move || serve_requests(&indexer, engines, &counted, &recent, &ended)
+        let (indexer, counters, recent, stop) =
+            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&recent), Arc::clone(&stop));
+        move || serve_requests(&indexer, engines, &counters, &recent, &stop)
     });
     let querying = std::thread::spawn({
-        let (indexer, counted, ended) = (Arc::clone(&indexer), Arc::clone(&counted), Arc::clone(&ended));
-        move || ask_queries(&indexer, &counted, &recent, &ended)
+        let (indexer, counters, stop) = (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&stop));
+        move || ask_queries(&indexer, &counters, &recent, &stop)
     });
 
     let mut second = tokio::time::interval(Duration::from_secs(1));
@@ -119,14 +119,14 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     while result.is_ok() && !serving.is_finished() && ends.is_none_or(|ends| Instant::now() < ends) {
         tokio::select! {
             () = &mut stopped => break,
-            _ = second.tick() => match table.row(&indexer, &counted) {
+            _ = second.tick() => match table.row(&indexer, &counters) {
                 // A terminal that is not read gets the next row it has room for.
                 Ok(row) => drop(rows.try_send(row)),
                 Err(error) => result = Err(error),
             },
         }
     }
-    ended.store(true, Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     let joined = tokio::task::spawn_blocking(move || (serving.join(), querying.join())).await?;
     joined.1.map_err(|_| anyhow::anyhow!("the querying thread panicked"))?;
     joined.0.map_err(|_| anyhow::anyhow!("the engines' thread panicked"))?.and(result)
@@ -160,26 +160,26 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
     Ok(engines)
 }
 
-/// Sends each request to the engine with the longest prefix, as a router would, and compares what
-/// the index said with what the engine had.
+/// Sends each request to the engine with the longest matching prefix, as a router would, and counts the predicted and
+/// the cached tokens.
 fn serve_requests(
     indexer: &Indexer,
     mut engines: Vec<DemoEngine>,
-    counted: &Counted,
+    counters: &DemoCounters,
     recent: &Mutex<VecDeque<Vec<u32>>>,
-    ended: &AtomicBool,
+    stop: &AtomicBool,
 ) -> Result<()> {
     let key = ModelKey::new(MODEL, None);
     let options = ConversationOptions { open_conversations: 192, ..ConversationOptions::default() };
     let mut due = Instant::now();
     for (number, request) in Conversations::new(options, 1).enumerate() {
-        if ended.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
             break;
         }
         wait_until(&mut due, REQUEST_INTERVAL);
         let start = Instant::now();
         let answer = indexer.query_here(&key, prompt(&request.prompt), QueryOptions::default())?;
-        counted.query(start.elapsed());
+        counters.query(start.elapsed());
         // Engines that match equally deep take turns.
         let turn = number % engines.len();
         let matched = |at: usize| {
@@ -190,9 +190,9 @@ fn serve_requests(
         let chosen = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
         let predicted = matched(chosen).min(reusable_tokens(request.prompt.len(), block_size()));
         let cached = engines[chosen].serve(&request)?;
-        counted.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
-        counted.predicted_tokens.fetch_add(predicted, Ordering::Relaxed);
-        counted.cached_tokens.fetch_add(cached, Ordering::Relaxed);
+        counters.prompt_tokens.fetch_add(request.prompt.len() as u64, Ordering::Relaxed);
+        counters.predicted_tokens.fetch_add(predicted, Ordering::Relaxed);
+        counters.cached_tokens.fetch_add(cached, Ordering::Relaxed);
         let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.push_back(request.prompt);
         if recent.len() > RECENT_PROMPTS_MAX {
@@ -203,7 +203,7 @@ fn serve_requests(
 }
 
 impl DemoEngine {
-    /// Serves a request, publishes what changed, and says how many prompt tokens were cached.
+    /// Serves a request, publishes the cache's changes, and returns the number of cached prompt tokens.
     fn serve(&mut self, request: &Request) -> Result<u64> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
         let served = self.engine.serve(request, now.as_secs_f64())?;
@@ -214,12 +214,12 @@ impl DemoEngine {
     }
 }
 
-/// Asks about recent prompts all the time.
-fn ask_queries(indexer: &Indexer, counted: &Counted, recent: &Mutex<VecDeque<Vec<u32>>>, ended: &AtomicBool) {
+/// Queries recent prompts, one every [`QUERY_INTERVAL`].
+fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeque<Vec<u32>>>, stop: &AtomicBool) {
     let key = ModelKey::new(MODEL, None);
     let mut due = Instant::now();
     for number in 0usize.. {
-        if ended.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
             return;
         }
         wait_until(&mut due, QUERY_INTERVAL);
@@ -232,7 +232,7 @@ fn ask_queries(indexer: &Indexer, counted: &Counted, recent: &Mutex<VecDeque<Vec
         };
         let start = Instant::now();
         if indexer.query_here(&key, prompt(&asked), QueryOptions::default()).is_ok() {
-            counted.query(start.elapsed());
+            counters.query(start.elapsed());
         }
     }
 }
@@ -241,7 +241,7 @@ fn prompt(tokens: &[u32]) -> Query<'_> {
     Query::Tokens(TokenPrompt { tokens, lora_name: None, cache_salt: None })
 }
 
-/// Sleeps until `due`, which moves on by `interval`; a late caller does not catch up.
+/// Sleeps until `due` and adds `interval` to it; a late caller does not catch up.
 fn wait_until(due: &mut Instant, interval: Duration) {
     let now = Instant::now();
     if let Some(left) = due.checked_duration_since(now) {
@@ -252,7 +252,7 @@ fn wait_until(due: &mut Instant, interval: Duration) {
     }
 }
 
-/// A row of figures a second.
+/// Live figures, printed as one row a second.
 struct LiveTable {
     engines: u64,
     rows: u32,
@@ -265,22 +265,22 @@ impl LiveTable {
         Self { engines, rows: 0, since: Instant::now(), events: indexer.events_applied() }
     }
 
-    /// The next row, with a header where it is time for one.
-    fn row(&mut self, indexer: &Indexer, counted: &Counted) -> Result<String> {
+    /// The next row; every [`HEADER_EVERY_ROWS`] rows with a header.
+    fn row(&mut self, indexer: &Indexer, counters: &DemoCounters) -> Result<String> {
         let seconds = self.since.elapsed().as_secs_f64();
         self.since = Instant::now();
         let events = indexer.events_applied();
         let new_events = events - std::mem::replace(&mut self.events, events);
-        let taken = std::mem::take(&mut *counted.query_ns.lock().unwrap_or_else(PoisonError::into_inner));
+        let taken = std::mem::take(&mut *counters.query_ns.lock().unwrap_or_else(PoisonError::into_inner));
         let mut query_ns = Histogram::<u64>::new(3)?;
         for &nanoseconds in &taken {
             query_ns.record(nanoseconds)?;
         }
         let microseconds = |quantile| query_ns.value_at_quantile(quantile) as f64 / 1e3;
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed) as f64;
-        let prompt = take(&counted.prompt_tokens).max(1.0);
+        let prompt = take(&counters.prompt_tokens).max(1.0);
         let percent = |tokens: f64| 100.0 * tokens / prompt;
-        let (predicted, cached) = (take(&counted.predicted_tokens), take(&counted.cached_tokens));
+        let (predicted, cached) = (take(&counters.predicted_tokens), take(&counters.cached_tokens));
 
         let mut out = String::new();
         if self.rows.is_multiple_of(HEADER_EVERY_ROWS) {
@@ -307,13 +307,13 @@ impl LiveTable {
 /// Rows that may wait for the terminal.
 const ROWS_WAITING_MAX: usize = 4;
 
-/// A thread that prints, so that nobody else waits for a terminal that stands still.
+/// Starts a thread that prints rows, so that a blocked terminal blocks no other thread.
 fn print_in_background() -> SyncSender<String> {
     let (rows, received) = sync_channel::<String>(ROWS_WAITING_MAX);
     std::thread::spawn(move || {
         let mut out = std::io::stdout();
         while let Ok(row) = received.recv() {
-            // A reader that has gone away ends the printing, not the demo.
+            // A closed pipe ends the printing, not the demo.
             if out.write_all(row.as_bytes()).and_then(|()| out.flush()).is_err() {
                 return;
             }

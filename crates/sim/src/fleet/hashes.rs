@@ -1,4 +1,4 @@
-//! Hashes of blocks that have no tokens.
+//! Hashes of blocks without tokens.
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, SequenceHash};
@@ -6,16 +6,15 @@ use flash_indexer_core::{LocalHash, SequenceHash};
 use super::{FleetOptions, HashSeeds};
 use crate::random::mix;
 
-/// Names blocks by the hash ids of a trace. One multiplication chain a block, where tokens would have to be
-/// made up and hashed.
+/// Derives block hashes from the hash ids of a trace, without generating and hashing tokens.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct BlockHasher {
     blocks_per_hash_id: u64,
     content_seed: u64,
     hash_seeds: HashSeeds,
 }
 
-impl Names {
+impl BlockHasher {
     pub(super) fn new(options: &FleetOptions) -> Self {
         Self {
             blocks_per_hash_id: options.blocks_per_hash_id as u64,
@@ -24,17 +23,16 @@ impl Names {
         }
     }
 
-    /// What a prompt's blocks contain. As in a real prompt, content says nothing of its place.
+    /// Local hashes of a prompt's blocks, independent of their position, as in a real prompt.
     pub(super) fn locals(&self, hash_ids: &[u64]) -> Vec<LocalHash> {
         let parts = hash_ids.iter().map(|&id| mix(self.content_seed.wrapping_add(mix(!id))));
         let local = |part: u64, block: u64| LocalHash(mix(part.wrapping_add(block.wrapping_mul(ODD))));
         parts.flat_map(|part| (0..self.blocks_per_hash_id).map(move |block| local(part, block))).collect()
     }
 
-    /// How `worker` names a sequence of blocks with this content.
+    /// Sequence hashes of `worker` for a sequence of blocks.
     ///
-    /// Shared names follow the contract of [`sequence_hashes`]: some indexes need names that they can
-    /// compute from content, and nobody is harmed by it.
+    /// Shared hashes follow the contract of [`sequence_hashes`]: some indexes recompute sequence hashes from local ones.
     pub(super) fn sequence(&self, worker: usize, locals: &[LocalHash]) -> Vec<SequenceHash> {
         let shared = sequence_hashes(locals);
         match self.hash_seeds {

@@ -1,4 +1,4 @@
-//! Options of `serve` by which engines are found that register nowhere.
+//! Options of `serve` for discovery sources.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -11,20 +11,20 @@ use flash_indexer_server::{
     DiscoveryOptions, DiscoverySource, DnsName, DnsOptions, EngineTemplate, KubernetesNamespace, KubernetesOptions,
 };
 
-/// Where engines are found, and what they are taken to be.
+/// Discovery sources, and defaults for the engines that they list.
 #[derive(Args)]
 #[command(next_help_heading = "Discovery: engines that register and leave by themselves")]
 pub(crate) struct DiscoveryArguments {
-    /// File that names engines, looked at every second: a JSON list of objects with the fields of POST /register, such
-    /// as [{"instance_id": 1, "endpoint": "tcp://gpu-1:5557"}]. `data_parallel_size` stands for all ranks of an engine
-    /// at that port and the following ones. --model-name, --tenant-id and --block-size count where an entry names none.
+    /// File that lists engines, read every second: a JSON list of objects with the fields of POST /register, such
+    /// as [{"instance_id": 1, "endpoint": "tcp://gpu-1:5557"}]. `data_parallel_size` registers that number of ranks, at
+    /// this port and the following ones. --model-name, --tenant-id and --block-size are the defaults of entries.
     /// Several files are separated by commas.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_FILE", value_delimiter = ',', value_name = "FILE")]
     discovery_file: Vec<PathBuf>,
 
-    /// Name in DNS that stands for engines, such as that of a headless service: each of its addresses is one, and its
-    /// instance id. With a port, engines publish there, else at --discovery-port. A name that begins with _, such as
-    /// _kv-events._tcp.vllm.default.svc, is looked up as service records: each target is an engine at its port. Several
+    /// DNS name of engines, such as the name of a headless service: each of its addresses is an engine, and its
+    /// instance id. Engines publish at the given port, or else at --discovery-port. A name that begins with _, such as
+    /// _kv-events._tcp.vllm.default.svc, is looked up as SRV records: each target is an engine at its port. Several
     /// names are separated by commas.
     #[arg(
         long,
@@ -35,21 +35,21 @@ pub(crate) struct DiscoveryArguments {
     )]
     discovery_dns: Vec<DnsName>,
 
-    /// Name server that --discovery-dns asks, such as that of Consul; the system's by default.
+    /// Name server of --discovery-dns, such as Consul's; the system's by default.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS_SERVER", value_name = "ADDRESS:PORT")]
     discovery_dns_server: Option<SocketAddr>,
 
-    /// Longest time in seconds between two questions for a name; a shorter time to live of an answer counts.
+    /// Longest time in seconds between two lookups of a name; a shorter time to live of the records takes precedence.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DNS_INTERVAL_S", default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     discovery_dns_interval_s: u64,
 
-    /// Pods that are engines while they are ready, by label selector, such as app=vllm; the pod's name is the instance
-    /// id. Annotations or labels say what differs: flash-indexer/port, replay-port, data-parallel-size, block-size,
-    /// model-name, tenant-id, lora-name, engine, removal, extra-keys. Needs get, list and watch for pods.
+    /// Label selector of the pods that are engines, such as app=vllm. A ready pod is registered; its name is the
+    /// instance id. Annotations or labels override the defaults: flash-indexer/port, replay-port, data-parallel-size,
+    /// block-size, model-name, tenant-id, lora-name, engine, removal, extra-keys. Needs get, list and watch for pods.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_KUBERNETES", value_name = "SELECTOR")]
     discovery_kubernetes: Option<String>,
 
-    /// Namespace of these pods; that of this pod by default, * for all.
+    /// Namespace of these pods; this pod's namespace by default, * for all.
     #[arg(
         long,
         env = "FLASH_INDEXER_DISCOVERY_KUBERNETES_NAMESPACE",
@@ -58,16 +58,16 @@ pub(crate) struct DiscoveryArguments {
     )]
     discovery_kubernetes_namespace: Option<KubernetesNamespace>,
 
-    /// API server that asks for no token, such as http://127.0.0.1:8001 of `kubectl proxy`; that of the cluster that this
-    /// runs in by default.
+    /// API server that needs no token, such as http://127.0.0.1:8001 of `kubectl proxy`; by default the API server of
+    /// the cluster that the service runs in.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_KUBERNETES_API", value_name = "URL", requires = "discovery_kubernetes")]
     discovery_kubernetes_api: Option<String>,
 
-    /// Port where rank 0 of an engine found by DNS or in Kubernetes publishes; each further rank has the next one.
+    /// Port where rank 0 of an engine found by DNS or in Kubernetes publishes; each further rank uses the next port.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_PORT", default_value_t = 5557, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     discovery_port: u16,
 
-    /// Port where rank 0 of such an engine replays what was missed, if it does; each further rank has the next one.
+    /// Replay port of rank 0 of such an engine, if it has one; each further rank uses the next port.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_REPLAY_PORT", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     discovery_replay_port: Option<u16>,
 
@@ -75,22 +75,22 @@ pub(crate) struct DiscoveryArguments {
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_DATA_PARALLEL_SIZE", default_value = "1", value_name = "RANKS")]
     discovery_data_parallel_size: NonZeroU16,
 
-    /// Seconds until an engine is unregistered that its source no longer names. A source that cannot be asked, or whose
-    /// answer cannot be read, takes no engine away.
+    /// Seconds between the moment when a source no longer lists an engine and its unregistration. A failing source
+    /// never unregisters engines.
     #[arg(long, env = "FLASH_INDEXER_DISCOVERY_GRACE_S", default_value_t = 30, value_name = "SECONDS")]
     discovery_grace_s: u64,
 }
 
-/// What the options of `serve` say of engines in general.
-pub(crate) struct Engines<'a> {
+/// Defaults of `serve` for discovered engines.
+pub(crate) struct EngineDefaults<'a> {
     pub(crate) model_name: &'a str,
     pub(crate) tenant_id: &'a str,
     pub(crate) block_size: Option<BlockSize>,
 }
 
 impl DiscoveryArguments {
-    /// How the server looks for engines.
-    pub(crate) fn options(&self, engines: &Engines<'_>) -> DiscoveryOptions {
+    /// Discovery as the server runs it.
+    pub(crate) fn options(&self, engines: &EngineDefaults<'_>) -> DiscoveryOptions {
         DiscoveryOptions {
             sources: self.sources(),
             grace: Duration::from_secs(self.discovery_grace_s),
@@ -105,7 +105,7 @@ impl DiscoveryArguments {
         }
     }
 
-    /// Those that are more particular go before the others.
+    /// Sources by precedence: files, then Kubernetes, then DNS.
     fn sources(&self) -> Vec<DiscoverySource> {
         let files = self.discovery_file.iter().cloned().map(DiscoverySource::File);
         let names = self.discovery_dns.iter().map(|name| {

@@ -1,0 +1,352 @@
+//! Findings about one observed stream. Pure.
+
+use flash_indexer_wire::plural;
+
+use super::finding::Finding;
+use super::probe::{AnswerComparison, EndpointStatus, Observation, ReplayStatus};
+use super::sockets::ConnectError;
+use crate::client::Listener;
+
+/// Lead of an engine's clock that is tolerated, in seconds.
+const CLOCK_LEAD_MAX_S: f64 = 1.0;
+/// Age of an arriving batch that is tolerated, in seconds; an older one was delayed, or clocks differ.
+const LAG_MAX_S: f64 = 5.0;
+
+const REGISTER_AGAIN: &str = "unregister it and register it again with";
+
+/// All checks of one stream, from the connection to the answers.
+pub(super) fn check_stream(observation: &Observation) -> Vec<Finding> {
+    let checks =
+        [connection, endpoint, sequence, block_size, events, engine_kind, hashes, answers, replay, clock, trust];
+    checks.iter().filter_map(|check| check(observation)).collect()
+}
+
+impl Observation {
+    /// The listener at the end of the observation, or else at its start.
+    fn listener(&self) -> &Listener {
+        self.after.first().unwrap_or(&self.stream.listener)
+    }
+
+    /// The listener of the rank with the lowest trust.
+    fn least_trusted(&self) -> &Listener {
+        let badness = |listener: &&Listener| match listener.trust.as_str() {
+            "exact" => 0,
+            "cold" => 1,
+            _ => 2,
+        };
+        self.after.iter().max_by_key(badness).unwrap_or(&self.stream.listener)
+    }
+
+    fn rejected(&self, reason: &str) -> u64 {
+        self.listener().rejected.get(reason).copied().unwrap_or_default()
+    }
+}
+
+fn connection(observation: &Observation) -> Option<Finding> {
+    let listener = observation.listener();
+    if observation.after.is_empty() {
+        return Some(Finding::warning(
+            "connection",
+            "the stream was unregistered during the check",
+            "run doctor again",
+        ));
+    }
+    Some(match (listener.status.as_str(), &observation.endpoint) {
+        // A connection to a stopped process stays until the service's heartbeats time out.
+        ("connected", EndpointStatus::Unresponsive) => return None,
+        ("connected", _) => Finding::ok("connection", "the service is connected"),
+        (status, EndpointStatus::Publisher) => Finding::problem(
+            "connection",
+            format!("the service is {status}, but the engine answers from here"),
+            "check the network between service and engine: names, ports, network policies",
+        ),
+        (status, EndpointStatus::Bound) => Finding::problem(
+            "connection",
+            format!("the engine is {status}: it does not connect to the service"),
+            "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it",
+        ),
+        // The check of the endpoint reports the reason.
+        _ => return None,
+    })
+}
+
+fn endpoint(observation: &Observation) -> Option<Finding> {
+    let address = &observation.stream.listener.endpoint;
+    let is_connected = observation.listener().status == "connected";
+    Some(match &observation.endpoint {
+        EndpointStatus::Publisher => Finding::ok("endpoint", format!("{address} answers from here")),
+        EndpointStatus::Bound => {
+            Finding::ok("endpoint", "the engine connects to the service, so doctor cannot receive its stream")
+        }
+        EndpointStatus::Unreachable(why) if is_connected => Finding::warning(
+            "endpoint",
+            format!("{address} does not answer from here: {why}; its stream was not checked"),
+            "run doctor where the service runs",
+        ),
+        EndpointStatus::Unreachable(ConnectError::Refused) => Finding::problem(
+            "endpoint",
+            format!("{address} refuses connections, also the service's: the host is up, and no process listens there"),
+            "start the engine with KV events and an endpoint with *, register its right port, or unregister it",
+        ),
+        EndpointStatus::Unreachable(why @ ConnectError::TimedOut(_)) => Finding::problem(
+            "endpoint",
+            format!("{address} answers no connection attempt, also none of the service's: {why}"),
+            "check that the host is up and that network policies and firewalls let its port through, or unregister it",
+        ),
+        EndpointStatus::Unreachable(why @ ConnectError::Other(_)) => Finding::problem(
+            "endpoint",
+            format!("{address} does not answer the service either: {why}"),
+            "register the engine's right address",
+        ),
+        EndpointStatus::Unresponsive => Finding::problem(
+            "endpoint",
+            format!("{address} accepts connections, and no process answers: the engine is stopped or does not respond"),
+            "continue or restart the engine's process (SIGSTOP, a debugger, a container that is paused)",
+        ),
+        EndpointStatus::NotPublisher => Finding::problem(
+            "endpoint",
+            format!("{address} accepts connections, but is not a publisher"),
+            format!("{REGISTER_AGAIN} the port of the engine's events, not of its API or replay"),
+        ),
+    })
+}
+
+fn sequence(observation: &Observation) -> Option<Finding> {
+    if observation.endpoint != EndpointStatus::Publisher {
+        return None;
+    }
+    let (received, listener) = (&observation.received, observation.listener());
+    let service_gaps = listener.gaps.saturating_sub(observation.stream.listener.gaps);
+    let applied = listener.last_seq;
+    Some(if applied < received.last {
+        let (last, taken) = (shown(received.last), shown(applied));
+        Finding::problem(
+            "sequence",
+            format!("the engine is at message {last}, the service at {taken}"),
+            "the service is overloaded or disconnected: see queued_messages and bounds_reached_total in /metrics",
+        )
+    } else if service_gaps > 0 {
+        Finding::warning(
+            "sequence",
+            format!(
+                "{service_gaps} {} in the service's stream while doctor listened",
+                plural(service_gaps, "gap", "gaps")
+            ),
+            "see bounds_reached_total{bound=\"queue\"} in /metrics, and the network to the engine",
+        )
+    } else if received.restarts > 0 {
+        let fix = "look for crashes in the engine's log; the service indexes the new stream";
+        Finding::warning("sequence", "sequence numbers restarted while doctor listened: the engine restarted", fix)
+    } else if received.gaps > 0 {
+        Finding::ok("sequence", format!("doctor missed {}, the service none", messages(received.missed)))
+    } else if received.messages == 0 {
+        Finding::ok("sequence", format!("the engine is idle; the service is at message {}", shown(applied)))
+    } else {
+        let last = shown(received.last);
+        Finding::ok(
+            "sequence",
+            format!("{} without a gap; the service has applied them up to {last}", messages(received.messages)),
+        )
+    })
+}
+
+fn block_size(observation: &Observation) -> Option<Finding> {
+    let registered = observation.stream.block_size;
+    let rejected = observation.rejected("block_size_mismatch");
+    Some(match (observation.received.mismatched_block_size, observation.received.stores_with_block_size) {
+        (Some(actual), _) => Finding::problem(
+            "block size",
+            format!("the engine's blocks have {actual} tokens, but {registered} are registered"),
+            format!("unregister every instance of the model and register them with block_size {actual}"),
+        ),
+        (None, 0) if rejected > 0 => Finding::problem(
+            "block size",
+            format!("the service rejected {rejected} events whose block size is not {registered}"),
+            "unregister every instance of the model and register them with the engine's block size",
+        ),
+        (None, 0) => Finding::ok("block size", format!("{registered} tokens are registered; no store was received")),
+        (None, stores) => Finding::ok("block size", format!("{registered} tokens in each of {stores} stores")),
+    })
+}
+
+fn events(observation: &Observation) -> Option<Finding> {
+    let listener = observation.listener();
+    let others = listener.rejected.iter().filter(|(reason, _)| *reason != "block_size_mismatch");
+    let counts: Vec<String> = others.map(|(reason, count)| format!("{count} {reason}")).collect();
+    let received = &observation.received;
+    if !counts.is_empty() {
+        let last = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
+        let fix = "see rejected_total in docs/operations.md for each reason";
+        return Some(Finding::warning(
+            "events",
+            format!("rejected since the registration: {} ({last})", counts.join(", ")),
+            fix,
+        ));
+    }
+    let last = received.last_unusable.as_deref()?;
+    let fix = "check that only the engine publishes there, and that its release is supported";
+    let seen = format!("doctor rejected {} messages or events, the last: {last}", received.unusable);
+    Some(Finding::warning("events", seen, fix))
+}
+
+fn engine_kind(observation: &Observation) -> Option<Finding> {
+    let registered = observation.stream.listener.engine.as_deref()?;
+    let actual = observation.received.engine_of_fields?;
+    Some(if registered == actual {
+        Finding::ok("engine", format!("registered as {registered}, and the events have its fields"))
+    } else {
+        let seen = format!("registered as {registered}, but the events have fields of {actual}");
+        Finding::warning("engine", seen, format!("{REGISTER_AGAIN} \"engine\": \"{actual}\""))
+    })
+}
+
+fn hashes(observation: &Observation) -> Option<Finding> {
+    let counts = observation.received.hashes;
+    Some(if counts.broken > 0 {
+        Finding::warning(
+            "hashes",
+            format!(
+                "{} of {} block hashes do not follow from their tokens",
+                counts.broken,
+                counts.equal + counts.broken
+            ),
+            "harmless if the engine's release publishes no salts or images; otherwise report it",
+        )
+    } else if counts.equal > 0 {
+        Finding::ok("hashes", format!("{} block hashes recomputed from their tokens are equal", counts.equal))
+    } else if counts.unrelated > 0 {
+        Finding::ok("hashes", "the engine hashes with another algorithm or seed, which is supported")
+    } else {
+        return None;
+    })
+}
+
+fn answers(observation: &Observation) -> Option<Finding> {
+    if observation.endpoint != EndpointStatus::Publisher {
+        return None;
+    }
+    Some(match &observation.comparison {
+        AnswerComparison::Equal { chains, blocks } => Finding::ok(
+            "answers",
+            format!("{chains} prefixes of {blocks} blocks are found as the engine published them"),
+        ),
+        AnswerComparison::NothingToCompare => {
+            Finding::ok("answers", "no prefix was received from its start; nothing to compare")
+        }
+        AnswerComparison::Shorter { dp_rank, expected, answered } => Finding::problem(
+            "answers",
+            format!("rank {dp_rank} holds {expected} tokens of a prefix, the service finds {answered}"),
+            "flash-indexer explain shows why; unregister the instance and register it again to rebuild its index",
+        ),
+        AnswerComparison::Failed(why) => {
+            Finding::problem("answers", format!("failed to query the service: {why}"), "see the service's log")
+        }
+    })
+}
+
+fn replay(observation: &Observation) -> Option<Finding> {
+    const CHECK: &str = "replay";
+    let is_degraded = observation.least_trusted().trust == "degraded";
+    const SLOW_REPLAY: &str = "engines drop replayed messages that are not received fast enough; the service asks again, a smaller buffer_steps helps";
+    Some(match &observation.replay {
+        ReplayStatus::NotRegistered if is_degraded => Finding::problem(
+            CHECK,
+            "there is no replay endpoint, so missed messages cannot be requested",
+            format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
+        ),
+        ReplayStatus::NotRegistered => Finding::warning(
+            CHECK,
+            "there is no replay endpoint: the first missed message makes the rank degraded",
+            format!("give the engine a replay_endpoint, {REGISTER_AGAIN} that"),
+        ),
+        ReplayStatus::Unreachable(why @ ConnectError::TimedOut(_))
+            if observation.endpoint == EndpointStatus::Publisher =>
+        {
+            Finding::problem(
+                CHECK,
+                format!("the replay endpoint answers no connection: {why}"),
+                "let its port through network policies and firewalls, like the port of the engine's events",
+            )
+        }
+        ReplayStatus::Unreachable(why) if observation.listener().status == "connected" => Finding::problem(
+            CHECK,
+            format!("the replay endpoint does not answer: {why}"),
+            format!("{REGISTER_AGAIN} the engine's replay_endpoint, its port plus the rank"),
+        ),
+        // The check of the endpoint reports an unreachable or stopped engine.
+        ReplayStatus::Unreachable(_) => return None,
+        ReplayStatus::Unresponsive if observation.endpoint == EndpointStatus::Unresponsive => return None,
+        ReplayStatus::Unresponsive => Finding::problem(
+            CHECK,
+            "the replay endpoint accepts the request and does not respond",
+            format!("{REGISTER_AGAIN} the port of the engine's replay, not of its events"),
+        ),
+        ReplayStatus::Answered { has_end: false, messages: count, .. } => Finding::warning(
+            CHECK,
+            format!("the replay stops after {} without an end marker", messages(*count)),
+            SLOW_REPLAY,
+        ),
+        ReplayStatus::Answered { gaps: gaps @ 1.., messages: count, .. } => Finding::warning(
+            CHECK,
+            format!("the replay of {} has {gaps} {}", messages(*count), plural(*gaps, "gap", "gaps")),
+            SLOW_REPLAY,
+        ),
+        ReplayStatus::Answered { first: None, .. } => {
+            Finding::ok(CHECK, "the replay endpoint responds; its buffer is empty")
+        }
+        ReplayStatus::Answered { first: Some(first), messages: count, has_topic, .. } => {
+            let framing = if *has_topic { "with topics" } else { "without topics" };
+            Finding::ok(CHECK, format!("{} from {first} on, {framing}, and the end marker", messages(*count)))
+        }
+    })
+}
+
+fn messages(count: u64) -> String {
+    format!("{count} {}", plural(count, "message", "messages"))
+}
+
+fn clock(observation: &Observation) -> Option<Finding> {
+    let lag_s = observation.received.lag_s?;
+    Some(if lag_s < -CLOCK_LEAD_MAX_S {
+        let seen = format!("timestamps of batches are {:.1} s in the future", -lag_s);
+        Finding::warning("clock", seen, "synchronise the clocks of engine and service (NTP)")
+    } else if lag_s > LAG_MAX_S {
+        let seen = format!("every batch is at least {lag_s:.1} s old when it arrives");
+        Finding::warning("clock", seen, "synchronise the clocks of engine and service (NTP), or check the network")
+    } else {
+        Finding::ok("clock", format!("batches are {:.0} ms old when they arrive", lag_s * 1e3))
+    })
+}
+
+fn trust(observation: &Observation) -> Option<Finding> {
+    let listener = observation.least_trusted();
+    let why = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
+    let has_replay = matches!(observation.replay, ReplayStatus::Answered { .. });
+    Some(match listener.trust.as_str() {
+        "exact" => Finding::ok("trust", "exact: no change since an empty cache is missing"),
+        "cold" if listener.last_seq < observation.received.last => {
+            Finding::problem("trust", "cold, but the engine has published", format!("see the service's log: {why}"))
+        }
+        "cold" => Finding::ok("trust", "cold: the engine has published nothing yet"),
+        _ if observation.received.mismatched_block_size.is_some() => {
+            Finding::warning("trust", format!("degraded: {why}"), "see block size")
+        }
+        _ if has_replay => Finding::warning(
+            "trust",
+            format!("degraded: {why}"),
+            "reset the engine's prefix cache or restart it when answers must be exact; give it a larger buffer_steps",
+        ),
+        _ => Finding::warning(
+            "trust",
+            format!("degraded: {why}"),
+            "see replay; the rank becomes exact again when the engine's cache is reset or the engine restarts",
+        ),
+    })
+}
+
+fn shown(sequence: Option<u64>) -> String {
+    sequence.map_or_else(|| "none".to_owned(), |sequence| sequence.to_string())
+}
+
+#[cfg(test)]
+mod tests;

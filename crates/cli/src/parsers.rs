@@ -1,0 +1,34 @@
+//! Parsers of option values.
+
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+
+/// Parses a number that is at least 1, as `NonZeroUsize` is.
+pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse().map_err(|_| "give a whole number of at least 1")
+}
+
+/// Parses a number of bytes, at least one: `1000000`, `64MiB`, `2GB`, `512 KiB`.
+///
+/// Fractions are rejected. So are sizes that do not fit into 64 bits: `bytesize` parses them as the largest one.
+pub(crate) fn byte_size(text: &str) -> Result<usize, &'static str> {
+    let size = text.parse::<ByteSize>().ok().filter(|_| !text.contains('.')).map(|size| size.0);
+    let bytes = size.filter(|&bytes| bytes > 0 && bytes < u64::MAX).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or("expected a size such as 512MiB, 2GB or 1000000 (bytes)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_sizes_as_people_write_them() {
+        for (text, bytes) in [("1", 1), ("2kb", 2_000), ("3 KiB", 3_072), ("64MiB", 64 << 20), ("2GB", 2_000_000_000)] {
+            assert_eq!(byte_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "MiB", "-1", "1.5GiB", "3 parsecs", "99999999999999999999", "9999999999TiB"] {
+            assert!(byte_size(text).is_err(), "{text}");
+        }
+    }
+}
