@@ -115,7 +115,7 @@ impl DumpSink for Collected {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         self.progress.blocks(told.block_count());
         if !self.wants(rank.key) {
             return Ok(());

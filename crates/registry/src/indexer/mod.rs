@@ -1,19 +1,20 @@
-//! The whole service without HTTP: who is registered, and what the fleet holds.
+//! The registry of a replica, without HTTP.
 
-mod bound_pods;
 mod cleanup;
-mod explain;
+mod explanations;
 mod handover;
-mod memory;
-mod models;
+mod memory_shares;
+mod model_registry;
 mod owners;
-mod query;
+mod pod_options;
+mod pod_registration;
+mod queries;
+mod rank_records;
 mod register;
-mod registration;
+mod registration_error;
 mod restore;
-mod score;
+mod scoring;
 mod shadow;
-mod snapshot;
 mod unregister;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,30 +25,30 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::designs::Design;
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_prompt::tokenize::{Prompt as Prompted, PromptOptions};
+use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions};
 use flash_indexer_redis::{RankMaker, StoreOptions};
 use parking_lot::Mutex;
 
-use self::bound_pods::Pods;
-pub use self::bound_pods::PodsGuard;
-pub use self::bound_pods::{ListenError, PodOptions};
 use self::cleanup::Cleanup;
-pub use self::explain::{ExplainQuestion, Explanation, Prompt};
+pub use self::explanations::{ExplainQuestion, Explanation, Prompt};
 use self::owners::Owners;
-pub use self::query::QueryError;
-pub use self::registration::RegistrationError;
+pub use self::pod_options::PodOptions;
+use self::pod_registration::PodSocket;
+pub use self::pod_registration::{ListenError, PodsGuard};
+pub use self::queries::QueryError;
+pub use self::rank_records::DigestError;
+pub use self::registration_error::RegistrationError;
 pub use self::restore::{Restore, RestoredRank};
-pub use self::score::PredictError;
+pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
-pub use self::snapshot::DigestError;
 pub use self::unregister::Unregistered;
-use crate::model::Model;
-use crate::predictions::Predictions;
+use crate::model::{Model, Models};
+use crate::predictions::{PredictionLimits, Predictions};
 use crate::recent_uses::RecentUses;
-use crate::score::{PredictionLimits, TierWeights};
-use crate::shared_store::{Models, SharedStore};
+use crate::score::TierWeights;
+use crate::shared_store::SharedStore;
+use crate::state_metrics::{StoreState, TokenizationState};
 use crate::stream_positions::StreamPositions;
-use crate::telemetry::{StoreState, TokenizationState};
 use crate::tier_lookups::TierLookups;
 use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
 use flash_indexer_explain::Tombstones;
@@ -56,39 +57,38 @@ use flash_indexer_telemetry::metrics::{ListenerState, MetricNames, Metrics, Stat
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
-/// What an indexer is made with.
+/// Options of an [`Indexer`].
 #[derive(Debug, Clone)]
 pub struct IndexerOptions {
     /// The design of every index.
     pub design: Design,
     /// Threads that write to indexes; each model belongs to one of them.
     pub writer_threads: usize,
-    /// Threads that decode messages, each with a queue of its own; none stands for as many as there are processors,
-    /// up to 8.
+    /// Threads that decode messages, each with its own queue. None is the number of processors, up to 8.
     pub decoder_threads: Option<usize>,
-    /// Pairs of model and tenant that may be registered.
+    /// Maximum number of registered pairs of model and tenant.
     pub models_max: usize,
-    /// Ranks that may be registered.
+    /// Maximum number of registered ranks.
     pub listeners_max: usize,
     /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
     pub allow_ipc: bool,
-    /// Stored and removed blocks of each model that are remembered to explain answers with, each.
+    /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
     pub history_blocks_max: usize,
-    /// Bytes that all indexes together may take; none lets them take what they need.
+    /// Memory limit of all indexes together, in bytes; none is unlimited.
     pub memory_max: Option<usize>,
-    /// What the metrics are called.
+    /// Names of the metrics.
     pub metric_names: MetricNames,
-    /// The index that is shared with other replicas, if there is one.
+    /// The shared store, if one is used.
     pub store: Option<StoreOptions>,
-    /// For how long a query counts as a recent use of the blocks that it reached; none counts nothing.
+    /// Time for which a query counts as a recent use of the blocks that it matched; none counts no uses.
     pub use_window: Option<Duration>,
-    /// What a block is worth in scores, by tier.
+    /// Weights of blocks in scores, by tier.
     pub tier_weights: TierWeights,
-    /// How long a prediction counts that names no time.
+    /// Default time to live of a prediction.
     pub prediction_ttl: Duration,
-    /// Bounds of predictions.
+    /// Limits of predictions.
     pub prediction_limits: PredictionLimits,
-    /// Where tokenizers come from.
+    /// Sources of tokenizers.
     pub tokenization: TokenizationOptions,
 }
 
@@ -131,38 +131,38 @@ pub struct InstanceReport {
 ///
 /// # Consistency
 ///
-/// A query sees each event of a rank entirely or not at all, and each model's events in the order in
-/// which its writer applied them. Registering and unregistering are complete when the call returns, unless a thread that has
-/// a part in them is slow: then a rank that is unregistered is in no answer, and forgotten behind the call.
+/// A query sees each event of a rank entirely or not at all, and the events of a model in the order in which its writer
+/// applied them. Registering and unregistering are complete when the call returns, unless decoders, writers or sockets
+/// take longer than two seconds. An unregistered rank is then in no answer, and its blocks are removed after the call.
 pub struct Indexer {
     options: IndexerOptions,
     models: Arc<Models>,
     /// Held while registrations change, so that checks and changes are one step.
     registering: Mutex<()>,
-    /// Where streams stood that are listened to no more.
-    remembered: Arc<Mutex<StreamPositions>>,
+    /// Positions of unregistered streams.
+    stream_positions: Arc<Mutex<StreamPositions>>,
     sockets: Sockets,
     cleanup: Cleanup,
-    /// Engines that connect to this service, if it waits for any.
-    pods: OnceLock<Pods>,
+    /// The socket that pods connect to, if it is bound.
+    pods: OnceLock<PodSocket>,
     supervisor: Arc<Supervisor>,
     decoders: Arc<Decoders>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
-    uses: Option<Arc<RecentUses>>,
+    recent_uses: Option<Arc<RecentUses>>,
     predictions: Predictions,
-    lookups: TierLookups,
+    tier_lookups: TierLookups,
     tokenization: Tokenization,
     tombstones: Tombstones,
     owners: Owners,
-    /// Makes what is shared of ranks; none if nothing is.
+    /// Creates published ranks; none without a shared store.
     rank_maker: Option<RankMaker>,
     shared_store: Option<SharedStore>,
     next_id: AtomicU64,
     next_writer: AtomicUsize,
 }
 
-/// Longest wait for threads that are to end; those that have not ended by then are abandoned.
+/// Longest wait for threads to stop. Threads that have not stopped by then are abandoned.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 impl std::fmt::Debug for Indexer {
@@ -172,12 +172,11 @@ impl std::fmt::Debug for Indexer {
 }
 
 impl Indexer {
-    /// An indexer that nobody is registered with.
+    /// Starts an indexer without registrations. With a shared store, it must be called in a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// When its threads cannot be started, or the address of the store cannot be used. With a store it must be called
-    /// in a runtime.
+    /// If a thread cannot be started, or the address of the shared store is invalid.
     pub fn start(options: IndexerOptions) -> std::io::Result<Self> {
         flash_indexer_types::use_random_hash_key();
         let models: Arc<Models> = Arc::default();
@@ -186,18 +185,18 @@ impl Indexer {
         let shared_store = options.store.clone().zip(rank_maker.as_ref());
         let shared_store =
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
-        let uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
+        let recent_uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let supervisor = Supervisor::start(&metrics)?;
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), &supervisor)?);
         let decoders = Arc::new(Decoders::start(options.decoder_threads, &writers, &supervisor)?);
         Ok(Self {
             predictions: Predictions::new(options.prediction_limits),
-            lookups: TierLookups::new(&metrics),
+            tier_lookups: TierLookups::new(&metrics),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
             options,
             models,
             registering: Mutex::default(),
-            remembered: Arc::default(),
+            stream_positions: Arc::default(),
             sockets: Sockets::start(Arc::clone(&decoders), &supervisor)?,
             cleanup: Cleanup::start(&supervisor)?,
             pods: OnceLock::new(),
@@ -205,7 +204,7 @@ impl Indexer {
             decoders,
             writers,
             metrics,
-            uses,
+            recent_uses,
             tombstones: Tombstones::default(),
             owners: Owners::default(),
             rank_maker,
@@ -215,7 +214,7 @@ impl Indexer {
         })
     }
 
-    /// Closes every socket and ends all threads; what was not applied yet is dropped. Queries still work.
+    /// Closes every socket and stops all threads. Messages that are not applied yet are dropped. Queries still work.
     pub fn stop(&self) {
         let deadline = Instant::now() + STOP_DEADLINE;
         self.writers.stop_applying();
@@ -242,12 +241,12 @@ impl Indexer {
     ///
     /// # Errors
     ///
-    /// When the service has no tokenizers, and when the pool fails: too much waits, there is none for the model, or the prompt
+    /// If the service has no tokenizers, if the queue is full, if there is no tokenizer for the model, or if the prompt
     /// cannot be rendered or tokenized.
     pub async fn tokens(
         &self,
         model_name: &str,
-        prompt: Prompted,
+        prompt: TextPrompt,
         options: PromptOptions,
     ) -> Result<Vec<u32>, TokenizationError> {
         self.tokenization.tokens(model_name, prompt, options).await
@@ -273,7 +272,7 @@ impl Indexer {
         reports
     }
 
-    /// Those of `ranks` that are registered and not connected.
+    /// The ranks that are registered and not connected.
     pub fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
         let models = self.models.read();
         let missing = ranks.iter().filter(|rank| {
@@ -285,7 +284,7 @@ impl Indexer {
         missing.cloned().collect()
     }
 
-    /// Those of `ranks` that are connected and whose engine's history is not applied yet, with how far its replay is.
+    /// The ranks that are connected and whose initial replay is not applied yet, with its progress.
     pub fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
         let models = self.models.read();
         let progress = |rank: &RankId| {
@@ -298,26 +297,26 @@ impl Indexer {
         ranks.iter().filter_map(progress).collect()
     }
 
-    /// Starts a thread of the service.
+    /// The supervisor of all threads.
     pub fn supervisor(&self) -> &Arc<Supervisor> {
         &self.supervisor
     }
 
-    /// What keeps the service from its work although it has started: threads that panicked or stand still, and streams that
-    /// start over. Waits for no thread.
+    /// Problems that make the service not ready: threads that panicked or do not make progress, and streams that
+    /// restart. Does not block.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.supervisor.problems(Instant::now());
         for model in self.models_of(None, None) {
             let streams = model.awaited_restarts();
             if streams > 0 {
-                problems.push(format!("{} lost its state by a panic: {streams} streams start over", model.key));
+                problems.push(format!("{} lost its index in a panic; {streams} streams are restarting", model.key));
             }
         }
         problems
     }
 
-    /// Has the thread of some engine's sockets panic.
-    #[cfg(any(test, feature = "fault-injection"))]
+    /// Makes the thread of some engine's sockets panic.
+    #[cfg(feature = "fault-injection")]
     pub fn fail_sockets(&self) {
         let models = self.models_of(None, None);
         let instances = models[0].instances.read();
@@ -325,8 +324,8 @@ impl Indexer {
         listener.fail_sockets();
     }
 
-    /// Has the writer of every model do something a test asks for.
-    #[cfg(any(test, feature = "fault-injection"))]
+    /// Runs a job of a test on the writer of every model.
+    #[cfg(feature = "fault-injection")]
     pub fn run_on_writers(&self, job: Arc<dyn Fn() + Send + Sync>) {
         for model in self.models_of(None, None) {
             if let Some(listener) = model.instances.read().values().find_map(|it| it.listeners.values().next()) {
@@ -336,12 +335,13 @@ impl Indexer {
         }
     }
 
-    /// Whether the indexer is told to end.
+    /// Whether the indexer is stopping.
     pub fn is_stopping(&self) -> bool {
         self.writers.are_stopping()
     }
 
-    /// All metrics. Waits for the writers of designs that tell their size so; linear in the ranks.
+    /// Encodes all metrics. Linear in the ranks. Waits for a writer if the index design reads its size under the
+    /// writer's lock.
     pub fn metrics_text(&self, format: TextFormat) -> String {
         let models = self.models_of(None, None);
         let mut listeners: BTreeMap<ListenerState, usize> = BTreeMap::new();

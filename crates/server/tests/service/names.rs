@@ -259,7 +259,7 @@ impl flash_indexer_snapshot::DumpSink for Nothing {
         Ok(())
     }
 
-    fn told(&mut self, _: flash_indexer_snapshot::RankName<'_>, _: flash_indexer_snapshot::DumpEntry) -> Result<(), flash_indexer_snapshot::Refused> {
+    fn entry(&mut self, _: flash_indexer_snapshot::RankName<'_>, _: flash_indexer_snapshot::DumpEntry) -> Result<(), flash_indexer_snapshot::Refused> {
         Ok(())
     }
 }
