@@ -24,13 +24,11 @@ pub(crate) fn apply(event: &RankEvent) {
 }
 
 /// Blocks writers at [`BLOCKING_BLOCK`] while the guard is held.
-#[must_use]
 pub fn block_writers() -> MutexGuard<'static, ()> {
     WRITERS.lock()
 }
 
 /// Blocks tier lookups while the guard is held, as a writer does that holds the lock of its index.
-#[must_use]
 pub fn block_tier_lookups() -> MutexGuard<'static, ()> {
     TIER_LOOKUPS.lock()
 }

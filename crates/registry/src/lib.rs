@@ -25,12 +25,13 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `indexer` | [`Indexer`]: options, threads, reports and metrics |
+//! | `indexer` | [`Indexer`]: its parts and threads |
+//! | `indexer/options`, `reports` | options; reports of instances, readiness and metrics |
 //! | `indexer/register`, `registration_error`, `unregister`, `cleanup` | registering and unregistering ranks, and the background work of both |
 //! | `indexer/model_registry`, `memory_shares` | creating and removing models, and dividing the memory limit among them |
 //! | `indexer/owners` | owners of registered ranks |
 //! | `indexer/pod_options`, `pod_registration` | pods that register themselves over the bound socket |
-//! | `indexer/handover`, `restore`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
+//! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
 //! | `indexer/queries`, `scoring`, `explanations` | entry points of queries, scores, predictions and explanations |
 //! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
 //! | `model/answers`, `instance`, `replaceable_index`, `token_windows` | answers of the index, instances, replacing a failed index, token windows in use |

@@ -5,6 +5,7 @@ mod explanations;
 mod handover;
 mod memory_shares;
 mod model_registry;
+mod options;
 mod owners;
 mod pod_options;
 mod pod_registration;
@@ -12,25 +13,24 @@ mod queries;
 mod rank_records;
 mod register;
 mod registration_error;
+mod reports;
 mod restore;
+mod restored_state;
 mod scoring;
 mod shadow;
 mod unregister;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use flash_indexer_core::DpRank;
-use flash_indexer_core::designs::Design;
-use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_prompt::tokenize::{Prompt as TextPrompt, PromptOptions};
-use flash_indexer_redis::{RankMaker, StoreOptions};
+use flash_indexer_redis::RankMaker;
 use parking_lot::Mutex;
 
 use self::cleanup::Cleanup;
 pub use self::explanations::{ExplainQuestion, Explanation, Prompt};
+pub use self::options::IndexerOptions;
 use self::owners::Owners;
 pub use self::pod_options::PodOptions;
 use self::pod_registration::PodSocket;
@@ -38,94 +38,23 @@ pub use self::pod_registration::{ListenError, PodsGuard};
 pub use self::queries::QueryError;
 pub use self::rank_records::DigestError;
 pub use self::registration_error::RegistrationError;
+pub use self::reports::InstanceReport;
 pub use self::restore::{Restore, RestoredRank};
 pub use self::scoring::PredictError;
 pub use self::shadow::{Shadow, ShadowError};
 pub use self::unregister::Unregistered;
 use crate::model::{Model, Models};
-use crate::predictions::{PredictionLimits, Predictions};
+use crate::predictions::Predictions;
 use crate::recent_uses::RecentUses;
-use crate::score::TierWeights;
 use crate::shared_store::SharedStore;
-use crate::state_metrics::{StoreState, TokenizationState};
 use crate::stream_positions::StreamPositions;
 use crate::tier_lookups::TierLookups;
-use crate::tokenization::{Tokenization, TokenizationError, TokenizationOptions};
+use crate::tokenization::{Tokenization, TokenizationError};
 use flash_indexer_explain::Tombstones;
-use flash_indexer_ingest::{Connection, Decoders, Listener, ListenerReport, ReplayProgress, Sockets, Writers};
-use flash_indexer_telemetry::metrics::{ListenerState, MetricNames, Metrics, State, StateSection, TextFormat};
+use flash_indexer_ingest::{Decoders, Sockets, Writers};
+use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
-use flash_indexer_types::{InstanceId, ModelKey, RankId};
-
-/// Options of an [`Indexer`].
-#[derive(Debug, Clone)]
-pub struct IndexerOptions {
-    /// The design of every index.
-    pub design: Design,
-    /// Threads that write to indexes; each model belongs to one of them.
-    pub writer_threads: usize,
-    /// Threads that decode messages, each with its own queue. None is the number of processors, up to 8.
-    pub decoder_threads: Option<usize>,
-    /// Maximum number of registered pairs of model and tenant.
-    pub models_max: usize,
-    /// Maximum number of registered ranks.
-    pub listeners_max: usize,
-    /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
-    pub allow_ipc: bool,
-    /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
-    pub history_blocks_max: usize,
-    /// Memory limit of all indexes together, in bytes; none is unlimited.
-    pub memory_max: Option<usize>,
-    /// Names of the metrics.
-    pub metric_names: MetricNames,
-    /// The shared store, if one is used.
-    pub store: Option<StoreOptions>,
-    /// Time for which a query counts as a recent use of the blocks that it matched; none counts no uses.
-    pub use_window: Option<Duration>,
-    /// Weights of blocks in scores, by tier.
-    pub tier_weights: TierWeights,
-    /// Default time to live of a prediction.
-    pub prediction_ttl: Duration,
-    /// Limits of predictions.
-    pub prediction_limits: PredictionLimits,
-    /// Sources of tokenizers.
-    pub tokenization: TokenizationOptions,
-}
-
-impl Default for IndexerOptions {
-    fn default() -> Self {
-        Self {
-            design: Design::DEFAULT,
-            writer_threads: 4,
-            decoder_threads: None,
-            models_max: 1_024,
-            listeners_max: 16_384,
-            allow_ipc: false,
-            metric_names: MetricNames::Own,
-            store: None,
-            use_window: None,
-            history_blocks_max: 16_384,
-            memory_max: None,
-            tier_weights: TierWeights::default(),
-            prediction_ttl: Duration::from_secs(2),
-            prediction_limits: PredictionLimits::default(),
-            tokenization: TokenizationOptions::default(),
-        }
-    }
-}
-
-/// An instance and its listeners.
-#[derive(Debug, Clone)]
-pub struct InstanceReport {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Model and tenant.
-    pub model: ModelKey,
-    /// Tokens in its blocks.
-    pub block_size: BlockSize,
-    /// Reports of its listeners, by rank.
-    pub listeners: BTreeMap<DpRank, ListenerReport>,
-}
+use flash_indexer_types::ModelKey;
 
 /// Registered engines, their indexes and the threads that feed them. Shared by every request.
 ///
@@ -252,67 +181,9 @@ impl Indexer {
         self.tokenization.tokens(model_name, prompt, options).await
     }
 
-    /// Every registered instance, by model and then by instance.
-    pub fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
-        let mut reports = Vec::new();
-        for model in self.models_of(model_name, tenant_id) {
-            for (instance, found) in model.instances.read().iter() {
-                let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
-                    let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
-                    (dp_rank, ListenerReport { source: self.owners.source(&rank), ..listener.report(dp_rank) })
-                };
-                reports.push(InstanceReport {
-                    instance: instance.clone(),
-                    model: model.key.clone(),
-                    block_size: model.block_size,
-                    listeners: found.listeners.iter().map(report).collect(),
-                });
-            }
-        }
-        reports
-    }
-
-    /// The ranks that are registered and not connected.
-    pub fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
-        let models = self.models.read();
-        let missing = ranks.iter().filter(|rank| {
-            let Some(model) = models.get(&rank.model) else { return false };
-            let instances = model.instances.read();
-            let listener = instances.get(&rank.instance).and_then(|instance| instance.listeners.get(&rank.dp_rank));
-            listener.is_some_and(|listener| listener.connection() != Connection::Connected)
-        });
-        missing.cloned().collect()
-    }
-
-    /// The ranks that are connected and whose initial replay is not applied yet, with its progress.
-    pub fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
-        let models = self.models.read();
-        let progress = |rank: &RankId| {
-            let instances = models.get(&rank.model)?.instances.read();
-            let listener = instances.get(&rank.instance)?.listeners.get(&rank.dp_rank)?;
-            let is_connected = listener.connection() == Connection::Connected;
-            let catching_up = listener.catching_up().filter(|_| is_connected)?;
-            Some((rank.clone(), catching_up.replay))
-        };
-        ranks.iter().filter_map(progress).collect()
-    }
-
     /// The supervisor of all threads.
     pub fn supervisor(&self) -> &Arc<Supervisor> {
         &self.supervisor
-    }
-
-    /// Problems that make the service not ready: threads that panicked or do not make progress, and streams that
-    /// restart. Does not block.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.supervisor.problems(Instant::now());
-        for model in self.models_of(None, None) {
-            let streams = model.awaited_restarts();
-            if streams > 0 {
-                problems.push(format!("{} lost its index in a panic; {streams} streams are restarting", model.key));
-            }
-        }
-        problems
     }
 
     /// Makes the thread of some engine's sockets panic.
@@ -338,48 +209,6 @@ impl Indexer {
     /// Whether the indexer is stopping.
     pub fn is_stopping(&self) -> bool {
         self.writers.are_stopping()
-    }
-
-    /// Encodes all metrics. Linear in the ranks. Waits for a writer if the index design reads its size under the
-    /// writer's lock.
-    pub fn metrics_text(&self, format: TextFormat) -> String {
-        let models = self.models_of(None, None);
-        let mut listeners: BTreeMap<ListenerState, usize> = BTreeMap::new();
-        for model in &models {
-            for (&rank, listener) in model.instances.read().values().flat_map(|instance| &instance.listeners) {
-                let state =
-                    ListenerState { status: listener.connection().as_str(), trust: listener.trust(rank).as_str() };
-                *listeners.entry(state).or_default() += 1;
-            }
-        }
-        let models = models.iter().map(|model| model.state()).collect();
-        let mut sections: Vec<Box<dyn StateSection>> = Vec::new();
-        sections.extend(self.tokenization.statistics().map(|pool| Box::new(TokenizationState(pool)) as Box<_>));
-        sections.extend(self.store_report().map(|report| Box::new(StoreState(report)) as Box<_>));
-        self.metrics.encode(
-            State {
-                models,
-                listeners,
-                decoders: self.decoders.queues(),
-                writers: self.writers.queues(),
-                predicted_blocks: self.predictions.count(),
-                sections,
-                threads_not_moving: self.supervisor.problems(Instant::now()).len(),
-            },
-            format,
-        )
-    }
-
-    /// Blocks held by all ranks of all models.
-    #[must_use]
-    pub fn held_blocks(&self) -> usize {
-        self.models_of(None, None).iter().map(|model| model.size().blocks).sum()
-    }
-
-    /// Events applied since the start.
-    #[must_use]
-    pub fn events_applied(&self) -> u64 {
-        self.metrics.events_applied()
     }
 
     /// Metrics of the service.

@@ -8,7 +8,7 @@ use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
 use super::registration_error::connect_error;
-use super::restore::Restored;
+use super::restored_state::RestoredState;
 use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
 use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
@@ -30,7 +30,7 @@ pub struct Shadow {
     replaced: BTreeMap<DpRank, Arc<Listener>>,
     /// Its own listeners.
     listeners: BTreeMap<DpRank, Arc<Listener>>,
-    restored: BTreeMap<DpRank, Restored>,
+    restored: BTreeMap<DpRank, RestoredState>,
 }
 
 /// An instance cannot be rebuilt.
