@@ -120,7 +120,7 @@ impl DumpSink for Progress {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
         self.blocks(entry.block_count());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What happened to a model's blocks lately, for whoever asks later.
+//! Recent changes of a model's blocks, kept for explanations.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,20 +7,23 @@ use flash_indexer_core::{Applied, BlockEvent, LocalHash, RemovedCopies, Sequence
 use flash_indexer_types::{ClearCause, Ordinal};
 use parking_lot::Mutex;
 
-/// Clears remembered for each model.
+/// Clears kept for each model.
 const CLEARS_MAX: usize = 1_024;
 
-/// The last blocks stored and removed, and the last caches cleared, of one model.
+/// The latest blocks that were stored, copied and removed, and the latest clears, of one model.
 ///
-/// OwnedRank by the model's writer, off the way of queries: one lock for an event that nobody else wants, and
-/// a few words for each block. What is older than the bound is forgotten.
+/// The model's writer records each event under one uncontended lock. Queries never take that lock. A block costs a few
+/// words. Entries beyond the limit evict the oldest ones.
 #[derive(Debug)]
 pub struct History {
     blocks_max: usize,
-    remembered: Mutex<HistorySnapshot>,
+    logs: Mutex<HistorySnapshot>,
 }
 
-/// A history at one moment: one log for each kind of event, each oldest first. Ordinals order events across logs.
+/// A history at one moment: one log for each kind of event, each oldest first.
+///
+/// Ordinals order events across logs. Times do not: an engine stamps batches by its own clock, and a replay repeats old
+/// stamps.
 #[derive(Debug, Clone, Default)]
 pub struct HistorySnapshot {
     /// Ordinal of the last event.
@@ -31,9 +34,6 @@ pub struct HistorySnapshot {
     pub(super) cleared: Log<ClearedRank>,
 }
 
-/// Position of an event among all events of a model. Times do not order events: an engine stamps batches by its own
-/// clock, and a replay brings old stamps again.
-
 /// The latest events of one kind.
 #[derive(Debug, Clone)]
 pub(super) struct Log<T> {
@@ -41,7 +41,7 @@ pub(super) struct Log<T> {
     complete_from: Ordinal,
 }
 
-/// A stored block, with its content and its place in the sequence.
+/// A stored block, with its content and its parent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoredBlock {
     pub(super) rank: WorkerRank,
@@ -49,20 +49,21 @@ pub(super) struct StoredBlock {
     pub(super) sequence: SequenceHash,
     pub(super) parent: Option<SequenceHash>,
     pub(super) local: LocalHash,
-    /// Zero if the index may have refused the block.
+    /// Reference count of the event. Zero if the index may have rejected the block.
     pub(super) copies: u32,
 }
 
-/// A further copy of a block that the rank holds in another tier.
+/// A copy, in one tier, of a block that the rank holds in another tier.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopiedBlock {
     pub(super) rank: WorkerRank,
     pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
-    /// Whether the index held every block of the event; a copy of a block that is not held changes nothing.
+    /// Whether the index held every block of the event. The index ignores a copy of a block that is not held.
     pub(super) is_known: bool,
 }
 
+/// A removal of a block from one tier.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RemovedBlock {
     pub(super) at: Instant,
@@ -72,6 +73,7 @@ pub(super) struct RemovedBlock {
     pub(super) copies: RemovedCopies,
 }
 
+/// A removal of every block of a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClearedRank {
     pub(super) at: Instant,
@@ -80,18 +82,18 @@ pub(super) struct ClearedRank {
 }
 
 impl History {
-    /// Remembers up to `blocks_max` stored, copied and removed blocks each. Zero disables the history.
+    /// Creates a history of up to `blocks_max` stored, copied and removed blocks each. Zero disables it.
     pub fn new(blocks_max: usize) -> Self {
-        Self { blocks_max, remembered: Mutex::default() }
+        Self { blocks_max, logs: Mutex::default() }
     }
 
-    /// Records an event of a rank, with what the index made of it. `at` is the time of the event, not of its arrival.
-    pub fn note(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, at: Instant) {
+    /// Records an event of a rank and its effect on the index. `at` is the time of the event, not of its receipt.
+    pub fn record(&self, rank: WorkerRank, event: &BlockEvent, applied: &Applied, at: Instant) {
         if self.blocks_max == 0 {
             return;
         }
-        let mut remembered = self.remembered.lock();
-        let ordinal = remembered.next_ordinal();
+        let mut logs = self.logs.lock();
+        let ordinal = logs.next_ordinal();
         match event {
             BlockEvent::Stored { tier, parent, blocks, copies } => {
                 let (tier, copies) = (*tier, if applied.refused > 0 { 0 } else { *copies });
@@ -99,7 +101,7 @@ impl History {
                 for block in blocks {
                     let (sequence, local) = (block.sequence, block.local);
                     let stored = StoredBlock { rank, tier, sequence, parent, local, copies };
-                    remembered.stored.push(ordinal, stored, self.blocks_max);
+                    logs.stored.push(ordinal, stored, self.blocks_max);
                     parent = Some(block.sequence);
                 }
             }
@@ -107,38 +109,38 @@ impl History {
                 let is_known = applied.unknown == 0;
                 for &sequence in blocks {
                     let copied = CopiedBlock { rank, tier: *tier, sequence, is_known };
-                    remembered.copied.push(ordinal, copied, self.blocks_max);
+                    logs.copied.push(ordinal, copied, self.blocks_max);
                 }
             }
             BlockEvent::Removed { tier, blocks, copies } => {
                 for &sequence in blocks {
                     let removed = RemovedBlock { at, rank, tier: *tier, sequence, copies: *copies };
-                    remembered.removed.push(ordinal, removed, self.blocks_max);
+                    logs.removed.push(ordinal, removed, self.blocks_max);
                 }
             }
             BlockEvent::Cleared => {
-                remembered.cleared.push(ordinal, ClearedRank { at, rank, cause: ClearCause::Engine }, CLEARS_MAX);
+                logs.cleared.push(ordinal, ClearedRank { at, rank, cause: ClearCause::Engine }, CLEARS_MAX);
             }
         }
     }
 
-    /// Records that the service itself forgot everything that a rank held.
-    pub fn forgotten(&self, rank: WorkerRank, cause: ClearCause, at: Instant) {
+    /// Records that the service removed every block of a rank.
+    pub fn record_clear(&self, rank: WorkerRank, cause: ClearCause, at: Instant) {
         if self.blocks_max > 0 {
-            let mut remembered = self.remembered.lock();
-            let ordinal = remembered.next_ordinal();
-            remembered.cleared.push(ordinal, ClearedRank { at, rank, cause }, CLEARS_MAX);
+            let mut logs = self.logs.lock();
+            let ordinal = logs.next_ordinal();
+            logs.cleared.push(ordinal, ClearedRank { at, rank, cause }, CLEARS_MAX);
         }
     }
 
-    /// The ordinal of the last recorded event; zero before the first one.
+    /// Ordinal of the last recorded event; zero before the first one.
     pub fn last(&self) -> Ordinal {
-        self.remembered.lock().last
+        self.logs.lock().last
     }
 
-    /// A copy of what is remembered: the writer waits for the copy, not for its reader.
-    pub fn remembered(&self) -> HistorySnapshot {
-        self.remembered.lock().clone()
+    /// A copy of the logs. The writer waits only while they are copied.
+    pub fn snapshot(&self) -> HistorySnapshot {
+        self.logs.lock().clone()
     }
 }
 
@@ -152,9 +154,9 @@ impl HistorySnapshot {
 impl<T> Log<T> {
     fn push(&mut self, ordinal: Ordinal, entry: T, entries_max: usize) {
         if self.entries.len() >= entries_max
-            && let Some((forgotten, _)) = self.entries.pop_front()
+            && let Some((evicted, _)) = self.entries.pop_front()
         {
-            self.complete_from = forgotten + 1;
+            self.complete_from = evicted + 1;
         }
         self.entries.push_back((ordinal, entry));
     }
@@ -164,7 +166,7 @@ impl<T> Log<T> {
         self.entries.iter()
     }
 
-    /// Every event of this kind from here on is in the log. Zero if none was ever dropped.
+    /// Ordinal from which on the log has every event of its kind. Zero if no entry was evicted.
     pub(super) fn complete_from(&self) -> Ordinal {
         self.complete_from
     }
@@ -183,30 +185,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_blocks_are_remembered_with_their_parents() {
+    fn a_history_keeps_the_latest_blocks_with_their_parents() {
         let rank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
         let block = |hash| Block { sequence: SequenceHash(hash), local: LocalHash(10 * hash) };
         let blocks = [1, 2, 3].map(block).to_vec();
         let stored = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 };
         let blocks = [3, 2, 1].map(SequenceHash).to_vec();
         let removed = BlockEvent::Removed { tier: Tier::Host, blocks, copies: RemovedCopies::One };
-        let note_all = |history: &History| {
+        let record_all = |history: &History| {
             for event in [&stored, &removed, &BlockEvent::Cleared] {
-                history.note(rank, event, &Applied::default(), Instant::now());
+                history.record(rank, event, &Applied::default(), Instant::now());
             }
-            history.forgotten(rank, ClearCause::Service, Instant::now());
-            history.remembered()
+            history.record_clear(rank, ClearCause::Service, Instant::now());
+            history.snapshot()
         };
-        let remembered = note_all(&History::new(2));
-        let parents: Vec<_> = remembered.stored.iter().map(|(_, stored)| (stored.sequence.0, stored.parent)).collect();
+        let snapshot = record_all(&History::new(2));
+        let parents: Vec<_> = snapshot.stored.iter().map(|(_, stored)| (stored.sequence.0, stored.parent)).collect();
         assert_eq!(parents, [(2, Some(SequenceHash(1))), (3, Some(SequenceHash(2)))]);
-        assert_eq!(remembered.removed.iter().map(|(_, removed)| removed.sequence.0).collect::<Vec<_>>(), [2, 1]);
-        let causes: Vec<_> = remembered.cleared.iter().map(|(_, cleared)| cleared.cause).collect();
+        assert_eq!(snapshot.removed.iter().map(|(_, removed)| removed.sequence.0).collect::<Vec<_>>(), [2, 1]);
+        let causes: Vec<_> = snapshot.cleared.iter().map(|(_, cleared)| cleared.cause).collect();
         assert_eq!(causes, [ClearCause::Engine, ClearCause::Service]);
-        let complete = (remembered.stored.complete_from(), remembered.cleared.complete_from());
-        assert_eq!(complete, (2, 0), "a block of the first event was dropped, and no clear");
+        let complete = (snapshot.stored.complete_from(), snapshot.cleared.complete_from());
+        assert_eq!(complete, (2, 0), "a block of the first event was evicted, and no clear");
 
-        let nothing = note_all(&History::new(0));
-        assert_eq!(nothing.stored.iter().count() + nothing.removed.iter().count() + nothing.cleared.iter().count(), 0);
+        let disabled = record_all(&History::new(0));
+        let entries =
+            disabled.stored.iter().count() + disabled.removed.iter().count() + disabled.cleared.iter().count();
+        assert_eq!(entries, 0);
     }
 }

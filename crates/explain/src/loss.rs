@@ -1,4 +1,4 @@
-//! How a rank lost a block, replayed from what is remembered of both.
+//! The event that took a block from a rank, found by replaying the block's history.
 
 use std::time::Instant;
 
@@ -7,41 +7,41 @@ use flash_indexer_core::{LocalHash, PerTier, RemovedCopies, Tier};
 use flash_indexer_types::ClearCause;
 use flash_indexer_types::Ordinal;
 
-/// When a rank removed a block, and from where.
+/// A removal of a block by the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removal {
-    /// Time of the loss.
+    /// Time of the removal.
     pub at: Instant,
     /// Tier of the last copy.
     pub tier: Tier,
 }
 
-/// When everything that a rank held was forgotten, and why.
+/// A removal of every block of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clear {
-    /// Time of the loss.
+    /// Time of the clear.
     pub at: Instant,
     /// Cause of the clear.
     pub cause: ClearCause,
 }
 
-/// How the last copy of a block went.
+/// The loss of the last copy of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// The engine removed it.
     Removed(Removal),
-    /// Every block of the rank was forgotten.
+    /// Every block of the rank was removed.
     Cleared(Clear),
-    /// The block was removed, and later the rank was cleared. The stores of the block are no longer remembered, so a copy may
-    /// have been left for the clear.
+    /// The block was removed, and later the rank was cleared. The history no longer has the stores of the block, so the
+    /// clear may have taken another copy.
     RemovedThenCleared(Removal, Clear),
-    /// The rank gave the block's name to other content while it held the block.
-    NameReused,
-    /// The rank held the block, and the events that took it are no longer remembered.
-    Unremembered,
+    /// The engine reused the block's sequence hash for other content while the rank held the block.
+    HashReused,
+    /// The rank held the block, and the history no longer has the event that took it.
+    NotInHistory,
 }
 
-/// What happened to one block of one rank.
+/// A change of one block of one rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BlockChange {
     Stored { tier: Tier, local: LocalHash, copies: u32 },
@@ -49,7 +49,7 @@ pub(super) enum BlockChange {
     Removed { removal: Removal, copies: RemovedCopies },
 }
 
-/// From which event on each kind of event is remembered completely.
+/// Ordinals from which on the history is complete, by kind of event.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HistoryStart {
     /// Events that add copies.
@@ -58,8 +58,8 @@ pub(super) struct HistoryStart {
     pub(super) cleared: Ordinal,
 }
 
-/// The loss of a block that a rank does not hold now, with the ordinal of the event that caused it. None if nothing
-/// remembered says that the rank ever held `wanted` under this name. `changes` and `clears` are in order.
+/// The loss of a block that a rank does not hold now, and the ordinal of the event that caused it. None if no recorded
+/// event shows that the rank held `wanted` under this sequence hash. `changes` and `clears` are in order.
 pub(super) fn loss(
     changes: &[(Ordinal, BlockChange)],
     clears: &[(Ordinal, Clear)],
@@ -78,20 +78,21 @@ pub(super) fn loss(
     replay.end()
 }
 
+/// State of one block while its history is replayed.
 struct Replay {
     complete_from: HistoryStart,
     wanted: LocalHash,
-    /// Copies that remembered events account for.
+    /// Copies that recorded events account for.
     copies: PerTier<u32>,
-    /// Whether forgotten events may have added further copies.
+    /// Whether evicted events may have added more copies.
     may_hold_more: bool,
-    /// What the block contains for this rank, if a store of it is remembered.
+    /// Content of the block in this rank, if a store of it is recorded.
     local: Option<LocalHash>,
     /// The event that added the first of `copies`.
     held_since: Ordinal,
     /// The last event that added a copy.
     added: Ordinal,
-    /// The last removal since then.
+    /// The last removal after `added`.
     removal: Option<(Ordinal, Removal)>,
     loss: Option<(Ordinal, Loss)>,
 }
@@ -116,7 +117,7 @@ impl Replay {
             BlockChange::Stored { copies: 0, .. } => {}
             BlockChange::Stored { tier, local, copies } => {
                 if self.local.is_some_and(|known| known != local) {
-                    self.reuse_name(ordinal);
+                    self.reuse_hash(ordinal);
                 }
                 self.local = Some(local);
                 self.add(ordinal, tier, copies);
@@ -143,12 +144,12 @@ impl Replay {
         }
     }
 
-    /// The name moves to other content, and every copy with it. How the block went that it named before is known already
-    /// if no copy of that was left.
-    fn reuse_name(&mut self, ordinal: Ordinal) {
+    /// Moves the sequence hash, and every copy, to other content. If no copy of the previous content is left, its loss
+    /// is known already.
+    fn reuse_hash(&mut self, ordinal: Ordinal) {
         if self.is_wanted() && (!self.copies.is_zero() || self.may_hold_more) {
             let is_known = !self.copies.is_zero() && self.is_certain();
-            self.loss = Some((ordinal, if is_known { Loss::NameReused } else { Loss::Unremembered }));
+            self.loss = Some((ordinal, if is_known { Loss::HashReused } else { Loss::NotInHistory }));
         }
         self.copies = PerTier::default();
         self.may_hold_more = false;
@@ -166,15 +167,15 @@ impl Replay {
 
     fn clear(&mut self, ordinal: Ordinal, clear: Clear) {
         if !self.is_wanted() {
-            // The clear took other content.
+            // The clear took a block with other content.
         } else if !self.copies.is_zero() {
-            let cleared = if self.is_certain() { Loss::Cleared(clear) } else { Loss::Unremembered };
+            let cleared = if self.is_certain() { Loss::Cleared(clear) } else { Loss::NotInHistory };
             self.loss = Some((ordinal, cleared));
         } else if self.may_hold_more {
             self.loss = self.loss.map(|(_, loss)| match loss {
                 Loss::Removed(removal) => (ordinal, Loss::RemovedThenCleared(removal, clear)),
-                Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::NameReused | Loss::Unremembered => {
-                    (ordinal, Loss::Unremembered)
+                Loss::Cleared(_) | Loss::RemovedThenCleared(..) | Loss::HashReused | Loss::NotInHistory => {
+                    (ordinal, Loss::NotInHistory)
                 }
             });
         }
@@ -183,14 +184,14 @@ impl Replay {
         self.local = None;
     }
 
-    /// Whether the remembered copies are surely held: no event that may have taken them is forgotten.
+    /// Whether the recorded copies are certainly held: no event that may have taken them was evicted.
     fn is_certain(&self) -> bool {
-        // After a removal the older copies count, too.
+        // After a removal, copies added before it count as well.
         let since = if self.removal.is_none() { self.added } else { self.held_since };
         since >= self.complete_from.removed && since >= self.complete_from.cleared
     }
 
-    /// Whether the name has the content that is asked about, as far as is remembered.
+    /// Whether the sequence hash has the wanted content, as far as the history shows.
     fn is_wanted(&self) -> bool {
         self.local.is_none_or(|local| local == self.wanted)
     }
@@ -199,8 +200,8 @@ impl Replay {
         if self.loss.is_some() || self.copies.is_zero() || !self.is_wanted() {
             return self.loss;
         }
-        // HistorySnapshot copies are left, and the index holds none: the event that took them is forgotten.
+        // The replay ends with copies and the index holds none: the event that took them was evicted.
         let last = self.removal.filter(|_| self.complete_from.removed > self.added);
-        Some(last.map_or((self.added, Loss::Unremembered), |(ordinal, removal)| (ordinal, Loss::Removed(removal))))
+        Some(last.map_or((self.added, Loss::NotInHistory), |(ordinal, removal)| (ordinal, Loss::Removed(removal))))
     }
 }

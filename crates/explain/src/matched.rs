@@ -1,31 +1,31 @@
-//! What a rank's match is once its further cache groups have had their say.
+//! The match of a rank after its secondary cache groups have shortened it.
 
 use flash_indexer_core::groups::{Cut, MissingBlock, SecondaryGroup, Shortfall};
 use flash_indexer_core::{LocalHash, PerTier, SequenceHash, Tier};
 
-use super::walk::Walk;
+use crate::walk::Walk;
 
-/// A rank's part of a prompt: what its indexed group holds, and what others cut off of it.
+/// The match of one rank: the blocks its primary cache group holds, and the shortfalls of its secondary groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ExplainedMatch {
     pub(super) walk: Walk,
-    /// When a tier and the faster ones are used together; nothing where every group can use all that the indexed
-    /// one holds.
-    pub(super) lacks: PerTier<Option<GroupShortfall>>,
+    /// Shortfalls when a tier and the faster ones are used together. None if every group can use all blocks of the
+    /// primary group.
+    pub(super) shortfalls: PerTier<Option<GroupShortfall>>,
 }
 
-/// Why the further groups of a rank cannot use all that its indexed group holds.
+/// A match that secondary cache groups shorten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupShortfall {
     /// Leading blocks that are usable.
     pub usable: usize,
-    /// The engine's name of the first one that is not.
+    /// Sequence hash of the first block that is not usable.
     pub sequence: Option<SequenceHash>,
-    /// Leading blocks that the indexed group holds.
+    /// Leading blocks that the primary group holds.
     pub held: usize,
-    /// Leading blocks that an engine would look for first.
+    /// Leading blocks that an engine would try to use first.
     pub wanted: usize,
-    /// The groups that lack some of what they need of these.
+    /// Groups that miss blocks they need to use the wanted blocks.
     pub groups: Vec<LimitingGroup>,
 }
 
@@ -34,48 +34,49 @@ pub struct GroupShortfall {
 pub struct LimitingGroup {
     /// The group.
     pub group: SecondaryGroup,
-    /// Missing blocks, also those that are not listed.
+    /// Number of missing blocks, listed or not.
     pub missing_count: u32,
-    /// The first ones.
+    /// The first missing blocks.
     pub missing: Vec<MissingGroupBlock>,
 }
 
-/// A block that a group needs and does not hold in the tiers that are used.
+/// A block that a group needs and does not hold in the tiers in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingGroupBlock {
     /// Position in the prompt, in blocks.
     pub position: usize,
     /// Local hash of the block.
     pub local: Option<LocalHash>,
-    /// Sequence hash of the block, where the rank has named it.
+    /// Sequence hash of the block, if the rank has published it.
     pub sequence: Option<SequenceHash>,
     /// The slower tier in which the group holds it, if it does.
     pub held_in: Option<Tier>,
 }
 
 impl ExplainedMatch {
-    /// `cut` says where so many leading blocks of the query are cut off in tiers up to one.
+    /// Creates the match of a walk. `cut(query, blocks, tier)` returns how the secondary groups shorten a match of
+    /// `blocks` blocks in the tiers up to `tier`.
     pub(super) fn new(
         mut walk: Walk,
         query: &[LocalHash],
         cut: impl Fn(&[LocalHash], u32, Tier) -> Option<Cut>,
     ) -> Self {
         let path = std::mem::take(&mut walk.path);
-        let lacks = Tier::ALL.map(|tier| {
+        let shortfalls = Tier::ALL.map(|tier| {
             let held = walk.blocks[tier];
             let cut = cut(query, u32::try_from(held).ok()?, tier)?;
             Some(GroupShortfall::new(cut, held, query, &path))
         });
-        Self { walk, lacks: PerTier(lacks) }
+        Self { walk, shortfalls: PerTier(shortfalls) }
     }
 
-    /// Leading blocks that can be used with a tier and the faster ones.
+    /// Usable leading blocks when a tier and the faster ones are used together.
     pub(super) fn usable(&self) -> PerTier<usize> {
-        let usable = |tier| self.lacks[tier].as_ref().map_or(self.walk.blocks[tier], |lack| lack.usable);
+        let usable = |tier| self.shortfalls[tier].as_ref().map_or(self.walk.blocks[tier], |shortfall| shortfall.usable);
         PerTier(Tier::ALL.map(usable))
     }
 
-    /// The same with all tiers.
+    /// Usable leading blocks when all tiers are used together.
     pub(super) fn longest(&self) -> usize {
         self.usable()[Tier::External]
     }

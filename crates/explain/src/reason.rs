@@ -1,244 +1,210 @@
-//! Why a rank's match ends where it does: from what it holds and what happened to it, nothing else.
+//! The reason for the end of a rank's match, from the rank's blocks and the model's history.
 
-use flash_indexer_core::{DpRank, LocalHash, SequenceHash, Tier, WorkerRank};
-use flash_indexer_wire::{AdapterSalt, ClearReason};
+use flash_indexer_core::{LocalHash, SequenceHash, Tier, WorkerRank};
+use flash_indexer_wire::ClearReason;
 
-use super::Subject;
-use super::loss::{Clear, Loss, Removal};
-use super::matched::{ExplainedMatch, GroupShortfall};
-use super::timeline::BlockTimeline;
-use super::walk::{Names, Piece, Walk};
+use crate::loss::{Clear, Loss, Removal};
+use crate::matched::{ExplainedMatch, GroupShortfall};
+use crate::subject::{HeldUnderOtherVariants, Subject};
+use crate::timeline::BlockTimeline;
+use crate::walk::{DetachedRun, KnownHashes, Walk};
 use flash_indexer_types::ClearCause;
 use flash_indexer_types::Doubt;
-use flash_indexer_types::InstanceId;
 use flash_indexer_types::Ordinal;
 use flash_indexer_types::Trust;
 
-/// Where a match ends, and why.
+/// The end of a match, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// Position of the first block that does not match, counted from zero; behind the last block where
-    /// all of them match.
+    /// Position of the first block that does not match, counted from zero. If all blocks match, the number of blocks.
     pub position: usize,
-    /// That block's content.
+    /// Local hash of that block.
     pub local: Option<LocalHash>,
-    /// Its name, if any rank knows it or has lately known it.
+    /// Sequence hash of that block, if a rank holds the block or the history has it.
     pub sequence: Option<SequenceHash>,
-    /// Why the match ends there.
+    /// The reason.
     pub reason: Reason,
-    /// What of the rank is missing after the last thing that is known of the block. None for a block that the rank holds.
+    /// Changes of the rank that are missing after the last known change of the block. None for a block that the rank
+    /// holds.
     pub doubt: Option<Doubt>,
-    /// Where more of the same tokens is held under another adapter or salt, whatever the reason. None for a block that
-    /// the rank holds.
-    pub elsewhere: HeldUnderOtherVariants,
+    /// Longer matches of the same tokens under another adapter or salt, whatever the reason. Empty for a block that the
+    /// rank holds.
+    pub other_variants: HeldUnderOtherVariants,
 }
 
 /// Why a block does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// There is no such block: the whole prompt is held.
+    /// The rank holds the whole prompt.
     WholePrompt,
-    /// It is held, but in this tier only.
+    /// The rank holds the block in no faster tier than this one.
     OtherTier(Tier),
-    /// It is held in the indexed cache group of a hybrid model, and others cannot use that.
+    /// The primary cache group of a hybrid model holds the block, and secondary groups cannot use it.
     CacheGroups(GroupShortfall),
-    /// It is not held, and blocks behind it are.
-    Hole {
-        /// Blocks that are held behind the missing one.
+    /// The rank does not hold the block, and holds blocks behind it.
+    Gap {
+        /// The blocks held behind the missing one.
         behind: HeldBehindGap,
-        /// When the missing block was removed, if that is remembered.
+        /// The removal of the missing block, if the history has it.
         removed: Option<Removal>,
     },
-    /// The rank held it, and it went as is known.
+    /// The rank held the block and lost it.
     Lost(Loss),
-    /// The rank holds more of the same tokens under another adapter or salt: [`End::elsewhere`].
+    /// The rank has a longer match of the same tokens under another adapter or salt: [`End::other_variants`].
     OtherVariant,
-    /// The rank has not said anything yet.
+    /// The rank has not published anything yet.
     Cold,
-    /// The rank may hold it: the index had no room for all that the rank holds.
-    NoRoom,
-    /// The rank may hold it, because messages were missed or could not be read: after it went as is known, if that is
-    /// known.
+    /// The rank may hold the block: its bounded index has no room for all of its blocks.
+    MemoryLimit,
+    /// The rank may hold the block: messages were lost or could not be read. With the last known loss of the block, if
+    /// there is one.
     Degraded(Option<Loss>),
-    /// The rank has not told of it as far as is remembered.
+    /// The history shows no store of the block by the rank.
     NeverSeen,
 }
 
 impl Loss {
-    /// Whether the block was forgotten because messages are missing: then the loss says so itself.
+    /// Whether the block was cleared because messages are missing, so that the loss itself explains the doubt.
     fn is_by_missing_messages(self) -> bool {
         let Self::Cleared(Clear { cause, .. }) = self else { return false };
         matches!(cause, ClearCause::Stream(ClearReason::TooMuchLost | ClearReason::EpochUnknown))
     }
 }
 
-/// Blocks of the prompt that are held behind one that is not.
+/// Blocks of the prompt held behind a missing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBehindGap {
     /// Position of the first one.
     pub position: usize,
-    /// How many follow each other from there.
+    /// Length of the run that starts there, in blocks.
     pub blocks: usize,
 }
 
-/// Where the same tokens are held under another adapter or salt.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct HeldUnderOtherVariants {
-    /// By the rank itself.
-    pub own: Option<OtherVariant>,
-    /// By the rank of the fleet that holds most of them.
-    pub fleet: Option<(InstanceId, DpRank, OtherVariant)>,
-}
-
-/// The same tokens under another adapter or salt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OtherVariant {
-    /// The adapter and the salt.
-    pub space: AdapterSalt,
-    /// Leading blocks that are held of it.
-    pub blocks: usize,
-}
-
-impl HeldUnderOtherVariants {
-    /// Only what goes further than the first `blocks` blocks.
-    fn beyond(self, blocks: usize) -> Self {
-        let Self { own, fleet } = self;
-        Self { own: own.filter(|own| own.blocks > blocks), fleet: fleet.filter(|(.., fleet)| fleet.blocks > blocks) }
-    }
-}
-
-/// A question, and what is known besides what the rank itself holds.
+/// A query, and everything known of its blocks besides the dump of the rank.
 pub(super) struct ExplainContext<'a> {
     pub(super) query: &'a [LocalHash],
-    /// Names that any rank has for the query's blocks.
-    pub(super) names: &'a Names,
-    pub(super) past: &'a BlockTimeline,
+    /// Sequence hashes that any rank has for the query's blocks.
+    pub(super) known_hashes: &'a KnownHashes,
+    pub(super) timeline: &'a BlockTimeline,
 }
 
-/// Where a rank's match ends in device memory and, if that is further on, altogether.
+/// The end of a rank's match in device memory. If all tiers together match more blocks, their end follows.
 pub(super) fn ends(
-    asked: &ExplainContext<'_>,
+    context: &ExplainContext<'_>,
     subject: &Subject,
-    ExplainedMatch { walk, lacks }: &ExplainedMatch,
+    ExplainedMatch { walk, shortfalls }: &ExplainedMatch,
 ) -> Vec<End> {
-    let held = HeldUnderOtherVariants::default;
-    let local = |position: usize| asked.query.get(position).copied();
-    let cut_off = |lack: &GroupShortfall| {
-        let position = lack.usable;
-        End {
-            position,
-            local: local(position),
-            sequence: lack.sequence,
-            reason: Reason::CacheGroups(lack.clone()),
-            doubt: None,
-            elsewhere: held(),
-        }
+    let local = |position: usize| context.query.get(position).copied();
+    let end_of_held = |position, sequence, reason| End {
+        position,
+        local: local(position),
+        sequence,
+        reason,
+        doubt: None,
+        other_variants: HeldUnderOtherVariants::default(),
+    };
+    let cut_off = |shortfall: &GroupShortfall| {
+        end_of_held(shortfall.usable, shortfall.sequence, Reason::CacheGroups(shortfall.clone()))
     };
     let mut ends = Vec::new();
-    if let Some(lack) = &lacks[Tier::Device] {
-        ends.push(cut_off(lack));
+    if let Some(shortfall) = &shortfalls[Tier::Device] {
+        ends.push(cut_off(shortfall));
     } else if let Some(slower) = walk.slower {
-        let position = walk.blocks[Tier::Device];
-        let reason = Reason::OtherTier(slower.tier);
-        ends.push(End {
-            position,
-            local: local(position),
-            sequence: Some(slower.sequence),
-            reason,
-            doubt: None,
-            elsewhere: held(),
-        });
+        ends.push(end_of_held(walk.blocks[Tier::Device], Some(slower.sequence), Reason::OtherTier(slower.tier)));
     }
-    if let Some(lack) = &lacks[Tier::External] {
-        let is_told = ends.iter().any(|end: &End| end.position == lack.usable && lacks[Tier::Device].is_some());
-        ends.extend((!is_told).then(|| cut_off(lack)));
+    if let Some(shortfall) = &shortfalls[Tier::External] {
+        let is_listed =
+            ends.iter().any(|end: &End| end.position == shortfall.usable && shortfalls[Tier::Device].is_some());
+        ends.extend((!is_listed).then(|| cut_off(shortfall)));
         return ends;
     }
     let position = walk.longest();
     let Some(missing) = local(position) else {
         if ends.is_empty() {
-            ends.push(End {
-                position,
-                local: None,
-                sequence: None,
-                reason: Reason::WholePrompt,
-                doubt: None,
-                elsewhere: held(),
-            });
+            ends.push(end_of_held(position, None, Reason::WholePrompt));
         }
         return ends;
     };
-    let names = Missing::of(asked, subject.rank, walk, missing);
-    let elsewhere = subject.elsewhere.clone().beyond(position);
-    let doubt = subject.doubt.as_ref().filter(|doubt| names.lost_at().is_none_or(|lost| doubt.follows(lost))).cloned();
-    let past =
-        names.reason(doubt.as_ref()).filter(|past| !subject.is_partial || *past != Reason::Lost(Loss::Unremembered));
-    let reason = past.or_else(|| elsewhere.own.as_ref().map(|_| Reason::OtherVariant));
-    let reason = reason.unwrap_or(match subject.trust {
-        Trust::Cold => Reason::Cold,
-        Trust::Recovering | Trust::Degraded => Reason::Degraded(None),
-        Trust::Exact if subject.is_partial => Reason::NoRoom,
-        Trust::Exact => Reason::NeverSeen,
-    });
-    ends.push(End { position, local: Some(missing), sequence: names.sequence(), reason, doubt, elsewhere });
+    ends.push(end_at_missing_block(context, subject, walk, missing));
     ends
 }
 
+/// The end of a match at a block that the rank does not hold.
+fn end_at_missing_block(context: &ExplainContext<'_>, subject: &Subject, walk: &Walk, local: LocalHash) -> End {
+    let position = walk.longest();
+    let block = MissingBlock::new(context, subject.rank, walk, local);
+    let other_variants = subject.other_variants.clone().longer_than(position);
+    let doubt = subject.doubt.as_ref().filter(|doubt| block.lost_at().is_none_or(|lost| doubt.follows(lost))).cloned();
+    let from_history = block
+        .reason(doubt.as_ref())
+        .filter(|reason| !subject.is_partial || *reason != Reason::Lost(Loss::NotInHistory));
+    let reason = from_history.or_else(|| other_variants.by_rank.as_ref().map(|_| Reason::OtherVariant));
+    let reason = reason.unwrap_or(match subject.trust {
+        Trust::Cold => Reason::Cold,
+        Trust::Recovering | Trust::Degraded => Reason::Degraded(None),
+        Trust::Exact if subject.is_partial => Reason::MemoryLimit,
+        Trust::Exact => Reason::NeverSeen,
+    });
+    End { position, local: Some(local), sequence: block.sequence(), reason, doubt, other_variants }
+}
+
 /// A block that a rank does not hold.
-struct Missing {
-    /// The name that the rank itself had for it.
-    own: Option<SequenceHash>,
-    /// Any name of it.
-    any: Option<SequenceHash>,
-    behind: Option<Piece>,
-    /// How the last name of the block went, and the event that took it.
+struct MissingBlock {
+    /// Sequence hash that the rank itself had for it.
+    by_rank: Option<SequenceHash>,
+    /// Sequence hash that any rank has for it.
+    by_any: Option<SequenceHash>,
+    /// The first run of the prompt that the rank holds behind it.
+    behind: Option<DetachedRun>,
+    /// The loss of the block, and the ordinal of the event that caused it.
     loss: Option<(Ordinal, Loss)>,
 }
 
-impl Missing {
-    fn of(asked: &ExplainContext<'_>, rank: WorkerRank, walk: &Walk, local: LocalHash) -> Self {
+impl MissingBlock {
+    fn new(context: &ExplainContext<'_>, rank: WorkerRank, walk: &Walk, local: LocalHash) -> Self {
         let position = walk.longest();
-        let known_at = |position: usize| asked.names.get(position).map_or(&[][..], Vec::as_slice);
-        // Content may repeat: a piece belongs to this prompt if its parent is the prompt's block, as far
-        // as anybody knows that block's name.
-        let belongs = |piece: &&Piece| {
-            let names = known_at(piece.position - 1);
-            names.is_empty() || names.contains(&piece.parent)
+        let known_at = |position: usize| context.known_hashes.get(position).map_or(&[][..], Vec::as_slice);
+        // Content may repeat. A detached run belongs to this prompt if its parent is the prompt's block, or if no rank
+        // knows the sequence hash of that block.
+        let belongs = |run: &&DetachedRun| {
+            let known = known_at(run.position - 1);
+            known.is_empty() || known.contains(&run.parent)
         };
-        let behind = walk.pieces.iter().find(belongs).copied();
-        let next = behind.filter(|piece| piece.position == position + 1).map(|piece| piece.parent);
-        let names = || next.into_iter().chain(known_at(position).iter().copied());
-        // A rank can have several names for one block: the block was held as long as the last of them was.
-        let losses = names().filter_map(|name| {
-            let (ordinal, loss): (Ordinal, Loss) = asked.past.loss(rank, name, local)?;
-            Some((ordinal, name, loss))
+        let behind = walk.detached_runs.iter().find(belongs).copied();
+        let next = behind.filter(|run| run.position == position + 1).map(|run| run.parent);
+        let hashes = || next.into_iter().chain(known_at(position).iter().copied());
+        // A rank can have several sequence hashes for one block. It held the block until it lost the last of them.
+        let losses = hashes().filter_map(|hash| {
+            let (ordinal, loss): (Ordinal, Loss) = context.timeline.loss(rank, hash, local)?;
+            Some((ordinal, hash, loss))
         });
         let last = losses.max_by_key(|&(ordinal, ..)| ordinal);
         Self {
-            own: next.or(last.map(|(_, name, _)| name)),
-            any: names().next(),
+            by_rank: next.or(last.map(|(_, hash, _)| hash)),
+            by_any: hashes().next(),
             behind,
             loss: last.map(|(ordinal, _, loss)| (ordinal, loss)),
         }
     }
 
     fn sequence(&self) -> Option<SequenceHash> {
-        self.own.or(self.any)
+        self.by_rank.or(self.by_any)
     }
 
-    /// The event that took the block, if that is remembered.
+    /// The event that took the block, if the history has it.
     fn lost_at(&self) -> Option<Ordinal> {
         self.loss.map(|(ordinal, _)| ordinal)
     }
 
-    /// What the past says, if it does not leave a `doubt`.
+    /// The reason that the detached runs and the history give. Under a `doubt` a loss need not be the last change of
+    /// the block.
     fn reason(&self, doubt: Option<&Doubt>) -> Option<Reason> {
-        if let Some(Piece { position, blocks, .. }) = self.behind {
+        if let Some(DetachedRun { position, blocks, .. }) = self.behind {
             let removed = match self.loss {
                 Some((_, Loss::Removed(removal))) => Some(removal),
                 _ => None,
             };
-            return Some(Reason::Hole { behind: HeldBehindGap { position, blocks }, removed });
+            return Some(Reason::Gap { behind: HeldBehindGap { position, blocks }, removed });
         }
         let (_, loss) = self.loss?;
         Some(if doubt.is_some() && !loss.is_by_missing_messages() {
@@ -254,24 +220,25 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use flash_indexer_core::hashing::Salt;
-    use flash_indexer_core::{Applied, Block, BlockEvent, RemovedCopies, WorkerId};
+    use flash_indexer_core::{Applied, Block, BlockEvent, DpRank, RemovedCopies, WorkerId};
+    use flash_indexer_types::InstanceId;
+    use flash_indexer_wire::AdapterSalt;
 
-    use flash_indexer_types::ClearCause;
-
-    use super::super::history::History;
     use super::*;
+    use crate::history::History;
+    use crate::subject::OtherVariant;
 
     const RANK: WorkerRank = WorkerRank { worker: WorkerId(1), dp_rank: DpRank(0) };
     const OTHER: WorkerRank = WorkerRank { worker: WorkerId(2), dp_rank: DpRank(0) };
 
-    /// A rank and what happened to it, second by second.
-    struct Rank {
+    /// A history with one event a second.
+    struct Timeline {
         start: Instant,
         history: History,
         seconds: u64,
     }
 
-    impl Rank {
+    impl Timeline {
         fn new() -> Self {
             Self { start: Instant::now(), history: History::new(100), seconds: 0 }
         }
@@ -280,21 +247,22 @@ mod tests {
             self.start + Duration::from_secs(second)
         }
 
-        fn did(&mut self, rank: WorkerRank, event: &BlockEvent) {
+        fn record(&mut self, rank: WorkerRank, event: &BlockEvent) {
             self.seconds += 1;
-            self.history.note(rank, event, &Applied::default(), self.at(self.seconds));
+            self.history.record(rank, event, &Applied::default(), self.at(self.seconds));
         }
 
-        /// The ends of prompt 1, 2, 3 for a rank that holds `dump`.
-        fn ends(&self, dump: &[BlockEvent], trust: Trust, elsewhere: Option<&OtherVariant>) -> Vec<End> {
+        /// The ends of the match of prompt 1, 2, 3 in a rank that holds `dump`.
+        fn ends(&self, dump: &[BlockEvent], trust: Trust, other: Option<&OtherVariant>) -> Vec<End> {
             let query = [10, 20, 30].map(LocalHash);
-            let (past, mut names) = (BlockTimeline::new(&self.history.remembered()), Names::new());
-            let walk = Walk::new(&query, dump, &mut names);
-            past.add_names(&query, &mut names);
-            let found = ExplainedMatch { walk, ..ExplainedMatch::default() };
-            let elsewhere = HeldUnderOtherVariants { own: elsewhere.cloned(), fleet: None };
-            let subject = Subject { trust, elsewhere, ..subject() };
-            ends(&ExplainContext { query: &query, names: &names, past: &past }, &subject, &found)
+            let (timeline, mut known_hashes) = (BlockTimeline::new(&self.history.snapshot()), KnownHashes::new());
+            let walk = Walk::new(&query, dump, &mut known_hashes);
+            timeline.add_sequence_hashes(&query, &mut known_hashes);
+            let matched = ExplainedMatch { walk, ..ExplainedMatch::default() };
+            let other_variants = HeldUnderOtherVariants { by_rank: other.cloned(), by_fleet: None };
+            let subject = Subject { trust, other_variants, ..subject() };
+            let context = ExplainContext { query: &query, known_hashes: &known_hashes, timeline: &timeline };
+            ends(&context, &subject, &matched)
         }
 
         fn reason(&self, dump: &[BlockEvent]) -> Reason {
@@ -310,24 +278,24 @@ mod tests {
             last_error: None,
             doubt: None,
             is_partial: false,
-            elsewhere: HeldUnderOtherVariants::default(),
+            other_variants: HeldUnderOtherVariants::default(),
         }
     }
 
-    fn stored(tier: Tier, parent: Option<u64>, names: &[u64]) -> BlockEvent {
-        let blocks = names.iter().map(|&name| Block { sequence: SequenceHash(name), local: LocalHash(10 * name) });
+    fn stored(tier: Tier, parent: Option<u64>, hashes: &[u64]) -> BlockEvent {
+        let blocks = hashes.iter().map(|&hash| Block { sequence: SequenceHash(hash), local: LocalHash(10 * hash) });
         BlockEvent::Stored { tier, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
-    fn removed(name: u64) -> BlockEvent {
-        BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(name)], copies: RemovedCopies::One }
+    fn removed(hash: u64) -> BlockEvent {
+        BlockEvent::Removed { tier: Tier::Device, blocks: vec![SequenceHash(hash)], copies: RemovedCopies::One }
     }
 
     #[test]
-    fn a_whole_prompt_and_one_in_a_slower_tier() {
-        let rank = Rank::new();
+    fn a_match_ends_behind_the_whole_prompt_or_at_a_block_in_a_slower_tier() {
+        let timeline = Timeline::new();
         let whole = [stored(Tier::Device, None, &[1, 2, 3])];
-        assert_eq!(rank.reason(&whole), Reason::WholePrompt);
+        assert_eq!(timeline.reason(&whole), Reason::WholePrompt);
         let offloaded = [stored(Tier::Device, None, &[1]), stored(Tier::Disk, Some(1), &[2, 3])];
         let end = End {
             position: 1,
@@ -335,75 +303,78 @@ mod tests {
             sequence: Some(SequenceHash(2)),
             reason: Reason::OtherTier(Tier::Disk),
             doubt: None,
-            elsewhere: HeldUnderOtherVariants::default(),
+            other_variants: HeldUnderOtherVariants::default(),
         };
-        assert_eq!(rank.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));
+        assert_eq!(timeline.ends(&offloaded, Trust::Exact, None), std::slice::from_ref(&end));
         let ends =
-            rank.ends(&[stored(Tier::Device, None, &[1]), stored(Tier::Disk, Some(1), &[2])], Trust::Exact, None);
+            timeline.ends(&[stored(Tier::Device, None, &[1]), stored(Tier::Disk, Some(1), &[2])], Trust::Exact, None);
         assert_eq!((&ends[0], ends[1].position, &ends[1].reason), (&end, 2, &Reason::NeverSeen));
     }
 
     #[test]
-    fn a_removed_block_is_told_with_its_time_also_when_others_lie_behind_it() {
-        let mut rank = Rank::new();
-        rank.did(RANK, &stored(Tier::Device, None, &[1, 2, 3]));
-        rank.did(RANK, &removed(3));
-        rank.did(OTHER, &removed(2));
-        let removal = Removal { at: rank.at(2), tier: Tier::Device };
-        let ends = rank.ends(&[stored(Tier::Device, None, &[1, 2])], Trust::Exact, None);
+    fn a_removal_is_reported_with_its_time_even_if_later_blocks_are_held() {
+        let mut timeline = Timeline::new();
+        timeline.record(RANK, &stored(Tier::Device, None, &[1, 2, 3]));
+        timeline.record(RANK, &removed(3));
+        timeline.record(OTHER, &removed(2));
+        let removal = Removal { at: timeline.at(2), tier: Tier::Device };
+        let ends = timeline.ends(&[stored(Tier::Device, None, &[1, 2])], Trust::Exact, None);
         assert_eq!((ends[0].sequence, &ends[0].reason), (Some(SequenceHash(3)), &Reason::Lost(Loss::Removed(removal))));
 
-        rank.did(RANK, &removed(2));
-        let removed = Some(Removal { at: rank.at(4), ..removal });
+        timeline.record(RANK, &removed(2));
+        let removed = Some(Removal { at: timeline.at(4), ..removal });
         let behind = HeldBehindGap { position: 2, blocks: 1 };
         let dump = [stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(2), &[3])];
-        assert_eq!(rank.reason(&dump), Reason::Hole { behind, removed });
+        assert_eq!(timeline.reason(&dump), Reason::Gap { behind, removed });
         assert_eq!(
-            Rank::new().reason(&dump),
-            Reason::Hole { behind, removed: None },
-            "its name is known by what follows"
+            Timeline::new().reason(&dump),
+            Reason::Gap { behind, removed: None },
+            "the next block names its parent"
         );
         assert_eq!(
-            rank.reason(&[stored(Tier::Device, None, &[1])]),
-            Reason::Lost(Loss::Removed(Removal { at: rank.at(4), ..removal }))
+            timeline.reason(&[stored(Tier::Device, None, &[1])]),
+            Reason::Lost(Loss::Removed(Removal { at: timeline.at(4), ..removal }))
         );
     }
 
     #[test]
-    fn the_same_content_elsewhere_is_no_hole() {
-        let mut rank = Rank::new();
-        // The prompt's second block is called 2; block 3 of this rank follows another one.
-        rank.did(OTHER, &stored(Tier::Device, None, &[1, 2]));
+    fn equal_content_in_another_sequence_is_no_gap() {
+        let mut timeline = Timeline::new();
+        // The prompt's second block has sequence hash 2. Block 3 of this rank has another parent.
+        timeline.record(OTHER, &stored(Tier::Device, None, &[1, 2]));
         assert_eq!(
-            rank.reason(&[stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(77), &[3])]),
+            timeline.reason(&[stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(77), &[3])]),
             Reason::NeverSeen
         );
     }
 
     #[test]
-    fn what_a_clear_took_is_told_and_what_came_after_it_is_not() {
-        let mut rank = Rank::new();
-        rank.did(RANK, &stored(Tier::Device, None, &[1]));
-        rank.did(RANK, &BlockEvent::Cleared);
-        let cleared = Clear { at: rank.at(2), cause: ClearCause::Engine };
-        assert_eq!(rank.reason(&[]), Reason::Lost(Loss::Cleared(cleared)));
-        rank.did(RANK, &stored(Tier::Device, None, &[1]));
-        assert_eq!(rank.reason(&[]), Reason::Lost(Loss::Unremembered), "how it went is not remembered");
-        rank.did(RANK, &removed(1));
-        assert_eq!(rank.reason(&[]), Reason::Lost(Loss::Removed(Removal { at: rank.at(4), tier: Tier::Device })));
+    fn a_clear_is_the_loss_of_blocks_stored_before_it_only() {
+        let mut timeline = Timeline::new();
+        timeline.record(RANK, &stored(Tier::Device, None, &[1]));
+        timeline.record(RANK, &BlockEvent::Cleared);
+        let cleared = Clear { at: timeline.at(2), cause: ClearCause::Engine };
+        assert_eq!(timeline.reason(&[]), Reason::Lost(Loss::Cleared(cleared)));
+        timeline.record(RANK, &stored(Tier::Device, None, &[1]));
+        assert_eq!(timeline.reason(&[]), Reason::Lost(Loss::NotInHistory), "no recorded event took it");
+        timeline.record(RANK, &removed(1));
+        assert_eq!(
+            timeline.reason(&[]),
+            Reason::Lost(Loss::Removed(Removal { at: timeline.at(4), tier: Tier::Device }))
+        );
     }
 
     #[test]
-    fn without_a_past_other_spaces_and_trust_are_the_reasons() {
-        let rank = Rank::new();
-        let space = AdapterSalt::new(Some("a"), Salt::new("s"));
-        let elsewhere = OtherVariant { space, blocks: 2 };
-        let reason = |dump: &[BlockEvent], trust| rank.ends(dump, trust, Some(&elsewhere))[0].reason.clone();
+    fn without_history_other_variants_and_trust_give_the_reason() {
+        let timeline = Timeline::new();
+        let adapter_salt = AdapterSalt::new(Some("a"), Salt::new("s"));
+        let other = OtherVariant { adapter_salt, blocks: 2 };
+        let reason = |dump: &[BlockEvent], trust| timeline.ends(dump, trust, Some(&other))[0].reason.clone();
         assert_eq!(reason(&[], Trust::Degraded), Reason::OtherVariant);
-        assert_eq!(rank.ends(&[], Trust::Degraded, Some(&elsewhere))[0].elsewhere.own.as_ref(), Some(&elsewhere));
+        assert_eq!(timeline.ends(&[], Trust::Degraded, Some(&other))[0].other_variants.by_rank.as_ref(), Some(&other));
         let deeper = [stored(Tier::Device, None, &[1, 2])];
-        assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded(None), "what is elsewhere is no longer");
+        assert_eq!(reason(&deeper, Trust::Degraded), Reason::Degraded(None), "the other variant has no longer match");
         assert_eq!(reason(&deeper, Trust::Exact), Reason::NeverSeen);
-        assert_eq!(rank.ends(&[], Trust::Cold, None)[0].reason, Reason::Cold);
+        assert_eq!(timeline.ends(&[], Trust::Cold, None)[0].reason, Reason::Cold);
     }
 }

@@ -1,4 +1,4 @@
-//! Who is registered no more.
+//! Ranks that were unregistered recently.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// Ranks remembered after they were unregistered: the last ones.
+/// Tombstones kept. The oldest ones are dropped.
 const TOMBSTONES_MAX: usize = 1_024;
 
-/// A rank that was unregistered.
+/// What remains of an unregistered rank, for explanations.
 #[derive(Debug, Clone)]
 pub struct Tombstone {
     /// Time of the unregistration.
@@ -24,15 +24,15 @@ pub struct Tombstone {
     pub model: ModelKey,
 }
 
-/// The ranks that were unregistered last.
+/// The latest tombstones, each rank at most once.
 #[derive(Debug, Default)]
 pub struct Tombstones {
     list: Mutex<VecDeque<Tombstone>>,
 }
 
 impl Tombstones {
-    /// Adds a tombstone; the oldest one is dropped when there are too many.
-    pub fn note(&self, tombstone: Tombstone) {
+    /// Adds a tombstone and drops the oldest one above the limit. An older tombstone of the same rank is replaced.
+    pub fn record(&self, tombstone: Tombstone) {
         let mut list = self.list.lock();
         let is_same = |other: &Tombstone| {
             (&other.model, &other.instance, other.dp_rank) == (&tombstone.model, &tombstone.instance, tombstone.dp_rank)
@@ -44,8 +44,8 @@ impl Tombstones {
         list.push_back(tombstone);
     }
 
-    /// Those of one model, each rank once, the latest last.
-    pub fn of(&self, model: &ModelKey) -> Vec<Tombstone> {
+    /// Tombstones of one model, the latest last.
+    pub fn of_model(&self, model: &ModelKey) -> Vec<Tombstone> {
         self.list.lock().iter().filter(|tombstone| tombstone.model == *model).cloned().collect()
     }
 }

@@ -1,46 +1,46 @@
-//! How far a rank's blocks follow a prompt, and what it holds beyond.
+//! The leading blocks of a prompt that a rank holds, and blocks it holds behind a gap.
 
 use flash_indexer_core::keyed::{KeyedMap, KeyedSet};
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
 
-/// Names of one block that are followed; more come only from engines that name one prefix in many ways.
-const NAMES_MAX: usize = 8;
-/// Pieces of the prompt that are held without what comes before them.
-const PIECES_MAX: usize = 64;
+/// Sequence hashes followed for one block. More occur only if engines hash one prefix in many ways.
+const HASHES_PER_BLOCK_MAX: usize = 8;
+/// Detached runs listed for one rank.
+const DETACHED_RUNS_MAX: usize = 64;
 
-/// A rank's part of a prompt.
+/// The blocks of a prompt that one rank holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Walk {
     /// Leading blocks held when a tier and the faster ones are used together.
     pub(super) blocks: PerTier<usize>,
-    /// The first block behind those in device memory, if it is held in a slower tier.
+    /// The first block behind the match in device memory, if a slower tier holds it.
     pub(super) slower: Option<SlowerTierBlock>,
-    /// Blocks of the prompt that are held behind something missing, the one furthest to the front first.
-    pub(super) pieces: Vec<Piece>,
-    /// Distinct blocks that the rank holds of anything.
+    /// Blocks of the prompt held behind a gap, by position.
+    pub(super) detached_runs: Vec<DetachedRun>,
+    /// Distinct blocks that the rank holds, of any prompt.
     pub(super) blocks_held: usize,
-    /// One of its own names of each leading block.
+    /// One sequence hash of the rank for each leading block.
     pub(super) path: Vec<SequenceHash>,
 }
 
-/// A block that is held, but not in device memory.
+/// A block held outside device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlowerTierBlock {
     pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
 }
 
-/// Names of a prompt's leading blocks, by position.
-pub(super) type Names = Vec<Vec<SequenceHash>>;
+/// Sequence hashes of a prompt's leading blocks, by position.
+pub(super) type KnownHashes = Vec<Vec<SequenceHash>>;
 
-/// Consecutive blocks of a prompt whose parent is not held.
+/// A run of consecutive blocks of a prompt whose parent the rank does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Position of the first one.
+pub(super) struct DetachedRun {
+    /// Position of the first block.
     pub(super) position: usize,
-    /// Name of the block before it.
+    /// Sequence hash of the block before it.
     pub(super) parent: SequenceHash,
-    /// How many there are.
+    /// Length of the run.
     pub(super) blocks: usize,
 }
 
@@ -50,47 +50,49 @@ impl Walk {
         self.blocks[Tier::External]
     }
 
-    /// Follows `query` through a rank's dump, and adds the names of what it finds to `names`. Linear in
-    /// the dump; keeps only blocks that the query has.
-    pub(super) fn new(query: &[LocalHash], dump: &[BlockEvent], names: &mut Names) -> Self {
+    /// Follows `query` through a rank's dump and adds the sequence hashes found to `known`. Linear in the dump; keeps
+    /// only blocks whose content the query has.
+    pub(super) fn new(query: &[LocalHash], dump: &[BlockEvent], known: &mut KnownHashes) -> Self {
         let held = QueryHoldings::new(query, dump);
         let found = held.follow(query, None, Tier::External);
         let blocks = PerTier(Tier::ALL.map(|tier| held.follow(query, None, tier).len()));
         let behind = found.get(blocks[Tier::Device]).into_iter().flatten();
         let slower = behind.map(|&sequence| SlowerTierBlock { tier: held.tiers[&sequence], sequence });
         let slower = slower.min_by_key(|slower| slower.tier);
-        found.iter().enumerate().for_each(|(position, found)| add_names_at(names, position, found));
-        let path = found.iter().filter_map(|names| names.first().copied()).collect();
-        Self { blocks, slower, pieces: held.pieces(query, found.len()), blocks_held: held.blocks_held, path }
+        found.iter().enumerate().for_each(|(position, found)| add_known_hashes(known, position, found));
+        let path = found.iter().filter_map(|hashes| hashes.first().copied()).collect();
+        let detached_runs = held.detached_runs(query, found.len());
+        Self { blocks, slower, detached_runs, blocks_held: held.blocks_held, path }
     }
 }
 
-/// Adds names of one block to those known already.
-pub(super) fn add_names_at(names: &mut Names, position: usize, found: &[SequenceHash]) {
-    if names.len() <= position {
-        names.resize_with(position + 1, Vec::new);
+/// Adds sequence hashes of the block at `position`, up to the limit for one block.
+pub(super) fn add_known_hashes(known: &mut KnownHashes, position: usize, found: &[SequenceHash]) {
+    if known.len() <= position {
+        known.resize_with(position + 1, Vec::new);
     }
-    let known = &mut names[position];
-    for name in found {
-        if known.len() < NAMES_MAX && !known.contains(name) {
-            known.push(*name);
+    let known = &mut known[position];
+    for hash in found {
+        if known.len() < HASHES_PER_BLOCK_MAX && !known.contains(hash) {
+            known.push(*hash);
         }
     }
 }
 
-/// What a rank holds of content that a query has, wherever it lies in a sequence.
+/// Blocks of a rank whose content a query has, at any position.
 struct QueryHoldings {
-    followers: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
+    /// Held blocks by their parent.
+    children: KeyedMap<Option<SequenceHash>, Vec<(SequenceHash, LocalHash)>>,
     tiers: KeyedMap<SequenceHash, Tier>,
-    /// By content, the parents of blocks of the query whose parents are not held.
-    unheld_parents: KeyedMap<LocalHash, Vec<SequenceHash>>,
+    /// Parents that the rank does not hold, by the content of their children.
+    missing_parents: KeyedMap<LocalHash, Vec<SequenceHash>>,
     blocks_held: usize,
 }
 
 impl QueryHoldings {
     fn new(query: &[LocalHash], dump: &[BlockEvent]) -> Self {
         let wanted: KeyedSet<LocalHash> = query.iter().copied().collect();
-        let mut followers: KeyedMap<_, Vec<_>> = KeyedMap::default();
+        let mut children: KeyedMap<_, Vec<_>> = KeyedMap::default();
         let mut tiers: KeyedMap<SequenceHash, Tier> = KeyedMap::default();
         let mut all = KeyedSet::default();
         for event in dump {
@@ -104,51 +106,51 @@ impl QueryHoldings {
                     let fastest = known.or_insert(*tier);
                     *fastest = (*fastest).min(*tier);
                     if is_new {
-                        followers.entry(parent).or_default().push((block.sequence, block.local));
+                        children.entry(parent).or_default().push((block.sequence, block.local));
                     }
                 }
                 parent = Some(block.sequence);
             }
         }
-        let mut unheld_parents: KeyedMap<_, Vec<_>> = KeyedMap::default();
-        for (&parent, blocks) in &followers {
+        let mut missing_parents: KeyedMap<_, Vec<_>> = KeyedMap::default();
+        for (&parent, blocks) in &children {
             if let Some(parent) = parent.filter(|parent| !all.contains(parent)) {
-                blocks.iter().for_each(|&(_, local)| unheld_parents.entry(local).or_default().push(parent));
+                blocks.iter().for_each(|&(_, local)| missing_parents.entry(local).or_default().push(parent));
             }
         }
-        Self { followers, tiers, unheld_parents, blocks_held: all.len() }
+        Self { children, tiers, missing_parents, blocks_held: all.len() }
     }
 
-    /// Names of the blocks of `query` that follow `start`, as long as they lie in `slowest` or a faster tier.
+    /// Sequence hashes of the blocks of `query` that follow `start`, as long as `slowest` or a faster tier holds them.
     fn follow(&self, query: &[LocalHash], start: Option<SequenceHash>, slowest: Tier) -> Vec<Vec<SequenceHash>> {
-        let mut names: Vec<Vec<SequenceHash>> = Vec::new();
+        let mut path: Vec<Vec<SequenceHash>> = Vec::new();
         let mut reached = vec![start];
         for &wanted in query {
-            let followers = reached.iter().filter_map(|name| self.followers.get(name)).flatten();
-            let fits = followers.filter(|&&(name, local)| local == wanted && self.tiers[&name] <= slowest);
-            let next: Vec<SequenceHash> = fits.map(|&(name, _)| name).take(NAMES_MAX).collect();
+            let children = reached.iter().filter_map(|parent| self.children.get(parent)).flatten();
+            let matching = children.filter(|&&(child, local)| local == wanted && self.tiers[&child] <= slowest);
+            let next: Vec<SequenceHash> = matching.map(|&(child, _)| child).take(HASHES_PER_BLOCK_MAX).collect();
             if next.is_empty() {
                 break;
             }
             reached = next.iter().copied().map(Some).collect();
-            names.push(next);
+            path.push(next);
         }
-        names
+        path
     }
 
-    /// Where blocks of `query` behind position `end` are held whose parents are not.
-    fn pieces(&self, query: &[LocalHash], end: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+    /// Runs of `query` behind position `end` whose parents are not held.
+    fn detached_runs(&self, query: &[LocalHash], end: usize) -> Vec<DetachedRun> {
+        let mut runs = Vec::new();
         for (position, wanted) in query.iter().enumerate().skip(end + 1) {
-            for &parent in self.unheld_parents.get(wanted).into_iter().flatten() {
-                if pieces.len() == PIECES_MAX {
-                    return pieces;
+            for &parent in self.missing_parents.get(wanted).into_iter().flatten() {
+                if runs.len() == DETACHED_RUNS_MAX {
+                    return runs;
                 }
                 let blocks = self.follow(&query[position..], Some(parent), Tier::External).len();
-                pieces.push(Piece { position, parent, blocks });
+                runs.push(DetachedRun { position, parent, blocks });
             }
         }
-        pieces
+        runs
     }
 }
 
@@ -158,36 +160,40 @@ mod tests {
 
     use super::*;
 
-    /// Blocks whose content is ten times their name.
-    fn stored(tier: Tier, parent: Option<u64>, names: &[u64]) -> BlockEvent {
-        let blocks = names.iter().map(|&name| Block { sequence: SequenceHash(name), local: LocalHash(10 * name) });
+    /// Blocks whose local hash is ten times their sequence hash.
+    fn stored(tier: Tier, parent: Option<u64>, hashes: &[u64]) -> BlockEvent {
+        let blocks = hashes.iter().map(|&hash| Block { sequence: SequenceHash(hash), local: LocalHash(10 * hash) });
         BlockEvent::Stored { tier, parent: parent.map(SequenceHash), blocks: blocks.collect(), copies: 1 }
     }
 
-    fn walk(query: &[u64], dump: &[BlockEvent]) -> (Walk, Names) {
-        let query: Vec<LocalHash> = query.iter().map(|&name| LocalHash(10 * name)).collect();
-        let mut names = Names::new();
-        (Walk::new(&query, dump, &mut names), names)
+    fn walk(query: &[u64], dump: &[BlockEvent]) -> (Walk, KnownHashes) {
+        let query: Vec<LocalHash> = query.iter().map(|&hash| LocalHash(10 * hash)).collect();
+        let mut known = KnownHashes::new();
+        (Walk::new(&query, dump, &mut known), known)
     }
 
     #[test]
-    fn tiers_go_together_and_are_told_block_by_block() {
+    fn a_walk_counts_each_tier_together_with_the_faster_ones() {
         let dump = [
             stored(Tier::Device, None, &[1, 2]),
             stored(Tier::Disk, None, &[1]),
             stored(Tier::Host, Some(2), &[3]),
             stored(Tier::Device, Some(3), &[4, 50]),
         ];
-        let (found, names) = walk(&[1, 2, 3, 4, 5], &dump);
+        let (found, known) = walk(&[1, 2, 3, 4, 5], &dump);
         assert_eq!(found.blocks, PerTier([2, 4, 4, 4]));
         assert_eq!(found.slower, Some(SlowerTierBlock { tier: Tier::Host, sequence: SequenceHash(3) }));
-        assert_eq!(names.concat(), [1, 2, 3, 4].map(SequenceHash));
-        assert_eq!((found.longest(), found.blocks_held, found.pieces.len()), (4, 5, 0));
-        assert_eq!(walk(&[2], &dump).0, Walk { blocks_held: 5, ..Walk::default() }, "it does not start there");
+        assert_eq!(known.concat(), [1, 2, 3, 4].map(SequenceHash));
+        assert_eq!((found.longest(), found.blocks_held, found.detached_runs.len()), (4, 5, 0));
+        assert_eq!(
+            walk(&[2], &dump).0,
+            Walk { blocks_held: 5, ..Walk::default() },
+            "a match starts at the first block of a sequence"
+        );
     }
 
     #[test]
-    fn what_lies_behind_a_hole_is_found_with_the_name_of_the_missing_block() {
+    fn a_walk_finds_blocks_behind_a_gap_and_the_sequence_hash_of_the_missing_block() {
         let dump = [
             stored(Tier::Device, None, &[1]),
             stored(Tier::Device, Some(3), &[4, 5]),
@@ -195,19 +201,19 @@ mod tests {
         ];
         let (found, _) = walk(&[1, 2, 3, 4, 5, 6], &dump);
         assert_eq!(found.longest(), 1);
-        assert_eq!(found.pieces, [Piece { position: 3, parent: SequenceHash(3), blocks: 2 }]);
+        assert_eq!(found.detached_runs, [DetachedRun { position: 3, parent: SequenceHash(3), blocks: 2 }]);
     }
 
     #[test]
-    fn two_names_for_one_prefix_are_both_followed() {
-        let twin = |name: u64, parent: Option<u64>, local: u64| BlockEvent::Stored {
+    fn a_walk_follows_both_sequence_hashes_of_one_prefix() {
+        let twin = |hash: u64, parent: Option<u64>, local: u64| BlockEvent::Stored {
             tier: Tier::Device,
             parent: parent.map(SequenceHash),
-            blocks: vec![Block { sequence: SequenceHash(name), local: LocalHash(local) }],
+            blocks: vec![Block { sequence: SequenceHash(hash), local: LocalHash(local) }],
             copies: 1,
         };
-        let (found, names) = walk(&[1, 2], &[twin(1, None, 10), twin(101, None, 10), twin(102, Some(101), 20)]);
+        let (found, known) = walk(&[1, 2], &[twin(1, None, 10), twin(101, None, 10), twin(102, Some(101), 20)]);
         assert_eq!(found.longest(), 2);
-        assert_eq!(names[0].len(), 2);
+        assert_eq!(known[0].len(), 2);
     }
 }

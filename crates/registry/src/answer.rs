@@ -1,4 +1,4 @@
-//! Answers to queries, in tokens and in the users' names.
+//! Answers to queries, in tokens and with the names of instances.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -8,12 +8,12 @@ use flash_indexer_core::{DpRank, PerTier, Tier};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Trust;
 
-/// Which ranks an answer has.
+/// Selects the ranks of an answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueryOptions {
-    /// Only so many ranks with the deepest matches, none without a match.
+    /// Maximum number of ranks, those with the deepest matches. Ranks without a match are left out.
     pub top_k: Option<NonZeroUsize>,
-    /// Only ranks that match at least so many tokens in device memory.
+    /// Minimum match in device memory, in tokens.
     pub min_score: Option<u64>,
 }
 
@@ -24,79 +24,79 @@ pub struct RankAnswer {
     pub instance: InstanceId,
     /// Its rank.
     pub dp_rank: DpRank,
-    /// Leading tokens held when a tier and the faster ones are used together.
+    /// Leading tokens held, when a tier and the faster ones are used together.
     pub tokens: PerTier<u64>,
-    /// Blocks that the rank holds of anything.
+    /// Blocks that the rank holds, of any prompt.
     pub blocks_held: usize,
-    /// How far the index can be believed about this rank.
+    /// Trust in the rank.
     pub trust: Trust,
-    /// Whether the index has had to forget some of what the rank holds: then `tokens` may be too few.
+    /// Whether the bounded index evicted blocks that the rank holds. `tokens` is then a lower bound.
     pub partial: bool,
 }
 
 impl RankAnswer {
-    /// Deeper in device memory first; then deeper in any tier.
+    /// Sort key: depth in device memory, then depth in any tier.
     fn depth(&self) -> (u64, u64) {
         (self.tokens[Tier::Device], self.tokens[Tier::External])
     }
 }
 
-/// What the fleet holds of a prompt, ordered by instance and rank.
+/// The matches of a prompt in the fleet, ordered by instance and rank.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     /// A part for each rank.
     pub ranks: Vec<RankAnswer>,
-    /// For each leading block that any rank holds in any tier, how many queries have reached it lately,
-    /// without this one; empty where that is not counted.
+    /// Recent queries that matched each leading block, without this query. For the blocks that any rank holds in any
+    /// tier; empty if uses are not counted.
     pub frequencies: Vec<u32>,
-    /// What the shared index had to say.
+    /// Whether the answer includes other replicas.
     pub store: StoreAnswer,
 }
 
-/// Whether the ranks of other replicas are in an answer.
+/// Whether an answer includes the ranks of other replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StoreAnswer {
-    /// There is no shared index.
+    /// No shared store is configured.
     #[default]
     None,
-    /// They are.
-    Asked,
-    /// They are not: the store did not answer in time.
+    /// It includes them.
+    Included,
+    /// It does not: the store did not respond in time.
     Unavailable,
 }
 
 impl StoreAnswer {
-    /// What it is called; none where no index is shared.
+    /// Name in answers; none if no shared store is configured.
     #[must_use]
     pub fn as_str(self) -> Option<&'static str> {
         match self {
             Self::None => None,
-            Self::Asked => Some("ok"),
+            Self::Included => Some("ok"),
             Self::Unavailable => Some("unavailable"),
         }
     }
 }
 
 impl Answer {
-    /// Takes in ranks that count as others have published them, in place of what it says of the same ranks.
-    pub fn merge(&mut self, others: impl IntoIterator<Item = RankAnswer>) {
-        let mut others = others.into_iter().peekable();
-        if others.peek().is_none() {
+    /// Adds the matches of remote ranks. They replace the local matches of the same ranks.
+    pub fn merge(&mut self, remote: impl IntoIterator<Item = RankAnswer>) {
+        let mut remote = remote.into_iter().peekable();
+        if remote.peek().is_none() {
             return;
         }
-        let mut own: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
+        let mut local: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
         for (at, rank) in self.ranks.iter().enumerate() {
-            own.insert((rank.instance.clone(), rank.dp_rank), at);
+            local.insert((rank.instance.clone(), rank.dp_rank), at);
         }
-        for other in others {
-            match own.get(&(other.instance.clone(), other.dp_rank)) {
-                None => self.ranks.push(other),
-                Some(&at) => self.ranks[at] = other,
+        for rank in remote {
+            match local.get(&(rank.instance.clone(), rank.dp_rank)) {
+                None => self.ranks.push(rank),
+                Some(&at) => self.ranks[at] = rank,
             }
         }
     }
 
-    /// What these options leave of it, in order.
+    /// Applies the options, and sorts by instance and rank.
     pub fn select(mut self, options: QueryOptions) -> Self {
         let ranks = &mut self.ranks;
         if let Some(min_score) = options.min_score {

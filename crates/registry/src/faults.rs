@@ -1,41 +1,39 @@
-//! Faults that tests of this crate and of the server ask for: no event is known to cause them.
+//! Faults injected by tests of this crate and of the server.
 
 use flash_indexer_core::BlockEvent;
 use flash_indexer_core::groups::RankEvent;
 use parking_lot::{Mutex, MutexGuard};
 
 /// An event that stores this block panics in the index.
-pub const PANICS: u64 = 0xDEAD_0001;
-/// An event that stores this block stops its writer while [`block_writers`] is held.
-pub const BLOCKS: u64 = 0xDEAD_0002;
+pub const PANICKING_BLOCK: u64 = 0xDEAD_0001;
+/// An event that stores this block blocks its writer while the guard of [`block_writers`] is held.
+pub const BLOCKING_BLOCK: u64 = 0xDEAD_0002;
 
 static WRITERS: Mutex<()> = Mutex::new(());
 static TIER_LOOKUPS: Mutex<()> = Mutex::new(());
 
-/// Panics or blocks for an event that asks for it.
+/// Panics or blocks if the event stores one of the blocks above.
 pub(crate) fn apply(event: &RankEvent) {
     let RankEvent::Indexed(BlockEvent::Stored { blocks, .. }) = event else { return };
     for block in blocks {
-        assert!(block.sequence.0 != PANICS, "a test asked for a failure");
-        if block.sequence.0 == BLOCKS {
+        assert!(block.sequence.0 != PANICKING_BLOCK, "fault injected by a test");
+        if block.sequence.0 == BLOCKING_BLOCK {
             drop(WRITERS.lock());
         }
     }
 }
 
-/// Writers that come to [`BLOCKS`] wait while this is held.
-#[must_use]
+/// Blocks writers at [`BLOCKING_BLOCK`] while the guard is held.
 pub fn block_writers() -> MutexGuard<'static, ()> {
     WRITERS.lock()
 }
 
-/// Lookups of tiers wait while this is held, as they wait for a writer that holds its index's lock.
-#[must_use]
+/// Blocks tier lookups while the guard is held, as a writer does that holds the lock of its index.
 pub fn block_tier_lookups() -> MutexGuard<'static, ()> {
     TIER_LOOKUPS.lock()
 }
 
-/// Waits while [`block_tier_lookups`] is held.
-pub(crate) fn look_up_tiers() {
+/// Blocks while the guard of [`block_tier_lookups`] is held.
+pub(crate) fn wait_for_tier_lookups() {
     drop(TIER_LOOKUPS.lock());
 }

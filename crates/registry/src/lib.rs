@@ -1,17 +1,51 @@
-//! The registry of a replica: which models, instances and ranks are registered, what their indexes hold, and the answers that
-//! routers and operators get. HTTP and gRPC are thin over [`Indexer`].
+//! The registry of a replica: its models, instances and ranks, their indexes, and the answers that routers and
+//! operators get.
 //!
-//! | module | role |
+//! [`Indexer`] is the whole registry. The crate has no HTTP and no gRPC; the server maps both to the methods of
+//! [`Indexer`].
+//!
+//! ```
+//! use std::borrow::Cow;
+//!
+//! use flash_indexer_registry::{Indexer, IndexerOptions, Query, QueryOptions};
+//! use flash_indexer_core::hashing::BlockSize;
+//! use flash_indexer_types::{InstanceId, ModelKey, Registration};
+//!
+//! let indexer = Indexer::start(IndexerOptions::default())?;
+//! let model = ModelKey::new("llama", None);
+//! let block_size = BlockSize::new(16).expect("not zero");
+//! // The subscription connects in the background.
+//! let endpoint = "tcp://127.0.0.1:5557";
+//! indexer.register(Registration::new(InstanceId::number(1), model.clone(), endpoint, block_size))?;
+//!
+//! let answer = indexer.query_local(&model, Query::Hashes(Cow::Borrowed(&[])), QueryOptions::default())?;
+//! assert_eq!(answer.ranks.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | file | role |
 //! |---|---|
-//! | `indexer` | [`Indexer`]: registering, unregistering, restoring, dumping, queries, scores, explanations |
-//! | `model` | one model of one tenant: its index, and the sink that ingestion writes into |
-//! | `search` | one prompt looked up here and in the shared store |
-//! | `answer`, `score`, `predictions`, `tier_lookups` | answers and scores made of what a search found |
-//! | `shared_store` | what this replica publishes to the shared store, and what other replicas have published |
+//! | `indexer` | [`Indexer`]: its parts and threads |
+//! | `indexer/options`, `reports` | options; reports of instances, readiness and metrics |
+//! | `indexer/register`, `registration_error`, `unregister`, `cleanup` | registering and unregistering ranks, and the background work of both |
+//! | `indexer/model_registry`, `memory_shares` | creating and removing models, and dividing the memory limit among them |
+//! | `indexer/owners` | owners of registered ranks |
+//! | `indexer/pod_options`, `pod_registration` | pods that register themselves over the bound socket |
+//! | `indexer/handover`, `restore`, `restored_state`, `shadow`, `rank_records` | dumps, restores, rebuilding an instance, and digests |
+//! | `indexer/queries`, `scoring`, `explanations` | entry points of queries, scores, predictions and explanations |
+//! | `model` | one model of one tenant: its index, its instances, and the sink that ingestion writes into |
+//! | `model/answers`, `instance`, `replaceable_index`, `token_windows` | answers of the index, instances, replacing a failed index, token windows in use |
+//! | `published_ranks` | the ranks of a model as published to the shared store |
+//! | `shared_store` | connection to the shared store; `local_ranks` are published, `fleet` is the list of all replicas' ranks |
+//! | `search` | the search for one prompt, in the local index and in the shared store |
+//! | `answer` | answers to queries |
+//! | `score`, `tier_lookups` | scores of pods, and the tiers of the blocks that they count |
+//! | `predictions` | blocks that routers predict |
 //! | `recent_uses` | recent uses of blocks |
 //! | `stream_positions` | positions of unregistered streams, from which a new registration continues |
-//! | `tokenization` | prompts to tokens |
-//! | `telemetry` | parts of the state as metrics |
+//! | `tokenization` | texts and chats to tokens |
+//! | `state_metrics` | state of the shared store and of the tokenizer pool as metrics |
+//! | `faults` | faults injected by tests |
 
 mod answer;
 #[cfg(any(test, feature = "fault-injection"))]
@@ -19,12 +53,13 @@ pub mod faults;
 mod indexer;
 mod model;
 mod predictions;
+mod published_ranks;
 mod recent_uses;
 mod score;
 mod search;
 mod shared_store;
+mod state_metrics;
 mod stream_positions;
-mod telemetry;
 mod tier_lookups;
 mod tokenization;
 
@@ -34,9 +69,7 @@ pub use indexer::{
     PodsGuard, PredictError, Prompt, QueryError, RegistrationError, Restore, RestoredRank, Shadow, ShadowError,
     Unregistered,
 };
-pub use score::{
-    PodFilter, PodScore, Predicted, PredictedBlocks, PredictionLimits, ScoreOptions, Scores, TierWeights,
-    TierWeightsError,
-};
+pub use predictions::{Predicted, PredictedBlocks, PredictionLimits};
+pub use score::{PodFilter, PodScore, ScoreOptions, Scores, TierWeights, TierWeightsError};
 pub use search::{Query, TokenPrompt};
 pub use tokenization::{TokenizationError, TokenizationOptions, TokenizerServiceOptions};

@@ -1,4 +1,6 @@
-//! What routers said that they will send where.
+//! Predictions: prompts that routers have sent to instances, until events confirm their blocks.
+
+mod predicted_blocks;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -6,63 +8,64 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::{SequenceHash, WorkerId};
 use parking_lot::Mutex;
 
-use crate::score::{Predicted, PredictedBlocks, PredictionLimits};
+pub use self::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
 
-/// Predicted blocks of every model. Workers are unique in the process, so one table has them all.
+/// Predicted blocks of every model, in one table: worker ids are unique in the process.
 #[derive(Debug)]
 pub(crate) struct Predictions {
     started: Instant,
     blocks: Mutex<PredictedBlocks>,
-    /// Blocks in the table, so that scores do not lock it while there are none. Relaxed: a score that comes at the same
-    /// time as a prediction may be from before it.
-    remembered: AtomicUsize,
+    /// Number of blocks in the table. Scores do not lock an empty table. Relaxed: a score need not see a concurrent
+    /// prediction.
+    block_count: AtomicUsize,
 }
 
 impl Predictions {
     pub(crate) fn new(limits: PredictionLimits) -> Self {
         let blocks = Mutex::new(PredictedBlocks::new(limits));
-        Self { started: Instant::now(), blocks, remembered: AtomicUsize::new(0) }
+        Self { started: Instant::now(), blocks, block_count: AtomicUsize::new(0) }
     }
 
-    /// The worker is going to hold these prefixes.
+    /// Records that a worker is going to hold these prefixes.
     pub(crate) fn predict(&self, worker: WorkerId, prefixes: &[SequenceHash], ttl: Duration) -> Predicted {
         let mut blocks = self.blocks.lock();
         let predicted = blocks.predict(worker, prefixes, ttl, self.started.elapsed());
-        self.remembered.store(blocks.len(), Ordering::Relaxed);
+        self.block_count.store(blocks.len(), Ordering::Relaxed);
         predicted
     }
 
-    /// What is predicted now; none if nothing is.
-    pub(crate) fn look(&self) -> Option<PredictionView<'_>> {
-        if self.remembered.load(Ordering::Relaxed) == 0 {
+    /// The current predictions; none if there are none.
+    pub(crate) fn view(&self) -> Option<PredictionView<'_>> {
+        if self.block_count.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let now = self.started.elapsed();
         let mut blocks = self.blocks.lock();
         blocks.expire(now);
-        self.remembered.store(blocks.len(), Ordering::Relaxed);
+        self.block_count.store(blocks.len(), Ordering::Relaxed);
         (!blocks.is_empty()).then_some(PredictionView { predictions: self, now })
     }
 
-    /// Blocks that are predicted now.
+    /// Number of predicted blocks.
     pub(crate) fn count(&self) -> usize {
-        self.look().map_or(0, |_| self.remembered.load(Ordering::Relaxed))
+        self.view().map_or(0, |_| self.block_count.load(Ordering::Relaxed))
     }
 }
 
-/// What is predicted from one moment on. The table is locked for one worker at a time: a prediction waits for no score of
-/// a large fleet.
+/// The predictions as of one moment. The table is locked for one worker at a time, so that a prediction never waits for
+/// the score of a large fleet.
 pub(crate) struct PredictionView<'a> {
     predictions: &'a Predictions,
     now: Duration,
 }
 
 impl PredictionView<'_> {
-    /// Of the prefixes `ahead`, one after the other, how many are predicted for a worker that holds those `here` by now.
-    pub(crate) fn following(&self, worker: WorkerId, here: &[SequenceHash], ahead: &[SequenceHash]) -> u32 {
+    /// Number of leading prefixes of `next` that are predicted for a worker. The worker holds the prefixes `held`,
+    /// which confirms their predictions.
+    pub(crate) fn predicted_depth(&self, worker: WorkerId, held: &[SequenceHash], next: &[SequenceHash]) -> u32 {
         let mut blocks = self.predictions.blocks.lock();
-        blocks.confirm(worker, here, self.now);
-        blocks.following(worker, ahead, self.now) as u32
+        blocks.confirm(worker, held, self.now);
+        blocks.predicted_depth(worker, next, self.now) as u32
     }
 }
 
@@ -71,16 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prediction_is_taken_in_while_a_score_looks_at_worker_after_worker() {
+    fn a_prediction_is_recorded_while_a_score_reads_worker_after_worker() {
         let predictions = Predictions::new(PredictionLimits::default());
         let (first, second) = ([SequenceHash(1)], [SequenceHash(2)]);
         let ttl = Duration::from_secs(600);
         predictions.predict(WorkerId(1), &first, ttl);
-        let view = predictions.look().expect("something is predicted");
-        assert_eq!(view.following(WorkerId(1), &[], &first), 1);
-        assert!(predictions.blocks.try_lock().is_some(), "the table is free between two workers");
+        let view = predictions.view().expect("a block is predicted");
+        assert_eq!(view.predicted_depth(WorkerId(1), &[], &first), 1);
+        assert!(predictions.blocks.try_lock().is_some(), "the table is not locked between two workers");
         predictions.predict(WorkerId(2), &second, ttl);
-        assert_eq!(view.following(WorkerId(2), &[], &second), 1);
+        assert_eq!(view.predicted_depth(WorkerId(2), &[], &second), 1);
         assert_eq!(predictions.count(), 2);
     }
 }

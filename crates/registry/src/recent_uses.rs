@@ -1,4 +1,4 @@
-//! How often the blocks of prompts were asked for lately.
+//! Recent uses of blocks by queries.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -7,22 +7,20 @@ use flash_indexer_core::hashing::next_sequence_hash;
 use flash_indexer_core::{LocalHash, SequenceHash};
 use parking_lot::Mutex;
 
-/// Blocks whose uses are counted at a time; 48 bytes each. Where there are more, those that were not
-/// used for the longest time are forgotten.
+/// Blocks whose uses are counted, 48 bytes each. Above the limit, the least recently used blocks are evicted.
 const COUNTED_BLOCKS_MAX: usize = 1 << 20;
-/// Parts of the table, each with a lock of its own.
+/// Shards of the table, each with its own lock.
 const SHARDS: usize = 256;
-/// Places of which a block can take one.
+/// Entries of a set. A block can occupy any entry of its set.
 const WAYS: usize = 8;
 const SETS: usize = COUNTED_BLOCKS_MAX / SHARDS / WAYS;
-/// Parts of the window: uses are forgotten part by part.
+/// Slices of the window. Uses expire slice by slice.
 const SLICES: usize = 8;
 
 /// Counts uses of blocks within a window of time.
 ///
-/// A block stands for the whole prefix that ends with it, by our own rolling hash, so that prompts
-/// count together wherever they are held. A use is remembered for the length of the window, less up to
-/// an eighth of it. Counting a block takes one lock, which it shares with few others.
+/// A block is identified by its prefix hash, so equal prefixes count together, whichever ranks hold them. A use counts
+/// for the length of the window, less up to an eighth of it. Counting a block takes the lock of one shard.
 #[derive(Debug)]
 pub(crate) struct RecentUses {
     started: Instant,
@@ -30,27 +28,26 @@ pub(crate) struct RecentUses {
     shards: Box<[Mutex<Shard>]>,
 }
 
-/// Uses of a query's blocks before it.
+/// Previous uses of a query's blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
-    /// Recent uses of each block before this one.
+    /// Recent uses of each block, without this one.
     pub before: Vec<u32>,
-    /// Blocks with recent uses that were forgotten to make room.
-    pub forgotten: u64,
+    /// Blocks with recent uses that were evicted.
+    pub evicted: u64,
 }
 
 impl RecentUses {
-    /// Counts uses of the last `window`, from now on. Takes memory as blocks are used.
+    /// Creates a counter of uses within `window`. Memory is allocated as blocks are used.
     pub(crate) fn new(window: Duration, now: Instant) -> Self {
         let slice = (window / SLICES as u32).max(Duration::from_nanos(1));
         Self { started: now, slice, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    /// Counts a use of every block of `prefix` in the model with this number, and says how many there
-    /// were before.
+    /// Counts a use of every block of `prefix` in the model with this number, and returns the previous uses.
     pub(crate) fn count(&self, model: u64, prefix: &[LocalHash], now: Instant) -> Uses {
         let slice = now.saturating_duration_since(self.started).as_nanos() / self.slice.as_nanos();
-        // From one on, so that an unused place is older than every slice.
+        // Slices start at one, so that an unused entry is older than every slice.
         let slice = NonZeroU64::MIN.saturating_add(u64::try_from(slice).unwrap_or(u64::MAX - 1));
         let mut uses = Uses::default();
         let mut block = SequenceHash(model);
@@ -59,18 +56,19 @@ impl RecentUses {
             let (shard, within) = (block.0 as usize % SHARDS, block.0 as usize / SHARDS);
             let before = self.shards[shard].lock().count(block.0, within % SETS, slice.get());
             uses.before.push(before.uses);
-            uses.forgotten += u64::from(before.forgot_another);
+            uses.evicted += u64::from(before.evicted_another);
         }
         uses
     }
 }
 
-/// One part of the table. Nothing is allocated before the first use.
+/// One shard of the table. It allocates at its first use.
 #[derive(Debug, Default)]
 struct Shard {
-    places: Vec<UseEntry>,
+    entries: Vec<UseEntry>,
 }
 
+/// Uses of one block.
 #[derive(Debug, Clone, Copy, Default)]
 struct UseEntry {
     block: u64,
@@ -82,23 +80,23 @@ struct UseEntry {
 
 struct PreviousUses {
     uses: u32,
-    forgot_another: bool,
+    evicted_another: bool,
 }
 
 impl Shard {
     fn count(&mut self, block: u64, set: usize, slice: u64) -> PreviousUses {
-        if self.places.is_empty() {
-            self.places = vec![UseEntry::default(); SETS * WAYS];
+        if self.entries.is_empty() {
+            self.entries = vec![UseEntry::default(); SETS * WAYS];
         }
-        let places = &mut self.places[set * WAYS..][..WAYS];
-        let known = places.iter().position(|place| place.last > 0 && place.block == block);
-        let at = known.unwrap_or_else(|| (0..WAYS).min_by_key(|&at| places[at].last).unwrap_or(0));
-        let place = &mut places[at];
-        let forgot_another = known.is_none() && place.is_recent(slice);
+        let entries = &mut self.entries[set * WAYS..][..WAYS];
+        let known = entries.iter().position(|entry| entry.last > 0 && entry.block == block);
+        let at = known.unwrap_or_else(|| (0..WAYS).min_by_key(|&at| entries[at].last).unwrap_or(0));
+        let entry = &mut entries[at];
+        let evicted_another = known.is_none() && entry.is_recent(slice);
         if known.is_none() {
-            *place = UseEntry { block, last: slice, uses: [0; SLICES] };
+            *entry = UseEntry { block, last: slice, uses: [0; SLICES] };
         }
-        PreviousUses { uses: place.use_in(slice), forgot_another }
+        PreviousUses { uses: entry.record_use(slice), evicted_another }
     }
 }
 
@@ -107,12 +105,12 @@ impl UseEntry {
         self.last > 0 && slice.saturating_sub(self.last) < SLICES as u64
     }
 
-    /// Notes a use and returns how many are remembered from before.
-    fn use_in(&mut self, slice: u64) -> u32 {
-        // Two queries may come in another order than their times.
+    /// Records a use and returns the previous uses.
+    fn record_use(&mut self, slice: u64) -> u32 {
+        // Concurrent queries may arrive out of the order of their times.
         let slice = slice.max(self.last);
         if self.is_recent(slice) {
-            (self.last + 1..=slice).for_each(|over| self.uses[over as usize % SLICES] = 0);
+            (self.last + 1..=slice).for_each(|expired| self.uses[expired as usize % SLICES] = 0);
         } else {
             self.uses = [0; SLICES];
         }
@@ -138,9 +136,9 @@ mod tests {
         // Each case fills a table of its own.
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Against a list of all uses: those of this slice and of the seven before it count.
+        /// The oracle is a list of all uses. Uses of this slice and of the seven slices before it count.
         #[test]
-        fn uses_are_counted_as_a_plain_list_counts_them(
+        fn the_table_counts_uses_as_a_list_does(
             steps in prop::collection::vec((0u64..30, 0u64..3, prop::collection::vec(0u64..3, 0..4)), 1..200),
         ) {
             let start = Instant::now();
@@ -158,23 +156,23 @@ mod tests {
                 }).collect();
                 let prefix: Vec<LocalHash> = prompt.iter().copied().map(LocalHash).collect();
                 let uses = counted.count(model, &prefix, start + Duration::from_secs(seconds));
-                prop_assert_eq!(uses, Uses { before: expected, forgotten: 0 });
+                prop_assert_eq!(uses, Uses { before: expected, evicted: 0 });
             }
         }
     }
 
     #[test]
-    fn the_longest_unused_blocks_make_room() {
+    fn the_least_recently_used_blocks_are_evicted() {
         let start = Instant::now();
         let mut shard = Shard::default();
         for block in 0..WAYS as u64 {
-            assert!(!shard.count(block, 5, 1 + block).forgot_another, "there is room");
+            assert!(!shard.count(block, 5, 1 + block).evicted_another, "there is room");
         }
         let newcomer = shard.count(100, 5, 8);
-        assert!(newcomer.forgot_another && newcomer.uses == 0, "the first one was used seven slices ago");
-        assert_eq!(shard.count(1, 5, 8).uses, 1, "the second one is still there");
-        assert!(!shard.count(101, 5, 30).forgot_another, "what is not recent is no loss");
+        assert!(newcomer.evicted_another && newcomer.uses == 0, "the first one was used seven slices ago");
+        assert_eq!(shard.count(1, 5, 8).uses, 1, "the second one is not evicted");
+        assert!(!shard.count(101, 5, 30).evicted_another, "a block without recent uses does not count as evicted");
         let uses = RecentUses::new(Duration::ZERO, start).count(1, &[LocalHash(1)], start);
-        assert_eq!(uses.before, [0], "no window is too short to divide");
+        assert_eq!(uses.before, [0], "a window of zero length is valid");
     }
 }

@@ -1,7 +1,6 @@
-//! Scores of pods.
+//! Scores of pods: the weighted number of a prompt's blocks that each pod holds or is predicted to hold.
 
 mod pod_filter;
-mod predicted_blocks;
 mod tier_weights;
 
 use std::collections::BTreeMap;
@@ -12,7 +11,6 @@ use flash_indexer_core::{LocalHash, PerTier, RankMatch, SequenceHash, Tier, Work
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use self::pod_filter::PodFilter;
-pub use self::predicted_blocks::{Predicted, PredictedBlocks, PredictionLimits};
 pub use self::tier_weights::{TierWeights, TierWeightsError};
 
 use crate::answer::StoreAnswer;
@@ -20,63 +18,63 @@ use crate::model::Model;
 use crate::predictions::{PredictionView, Predictions};
 use crate::search::{RemoteRank, Search};
 use crate::shared_store::RemoteListedRank;
-use crate::tier_lookups::TierLookups;
+use crate::tier_lookups::{TierLookups, slowest_tiers};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Trust;
 
-/// Which pods a score is wanted of.
+/// Selects the pods of a score.
 #[derive(Debug, Clone, Default)]
 pub struct ScoreOptions {
-    /// Only these.
+    /// Filter of the pods.
     pub pods: PodFilter,
-    /// Only so many with the highest scores; of equals, the first by name.
+    /// Maximum number of pods, those with the highest scores. Of equal scores, the first by name.
     pub top_k: Option<NonZeroUsize>,
 }
 
-/// What one pod's cache is worth to a prompt.
+/// The score of one pod for a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodScore {
     /// The pod: an engine instance.
     pub pod: InstanceId,
-    /// Sum of the weights of the blocks below.
+    /// Sum of the weights of the held and the predicted blocks.
     pub score: f64,
-    /// Leading blocks of the prompt that its best rank holds in any tier.
+    /// Leading blocks of the prompt that the pod's best rank holds in any tier.
     pub held_blocks: u32,
-    /// Blocks after those that it is predicted to hold soon.
+    /// Blocks behind the held ones that the pod is predicted to hold.
     pub predicted_blocks: u32,
-    /// How far the index can be believed about it: the worst of its ranks.
+    /// The worst trust among its ranks.
     pub trust: Trust,
-    /// Whether the index has had to forget some of what one of its ranks holds: then the score may be too low.
+    /// Whether the bounded index evicted blocks that one of its ranks holds. The score is then a lower bound.
     pub partial: bool,
 }
 
-/// The pods that hold something of a prompt, by name.
+/// The scores of all pods for one prompt, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Scores {
-    /// Pods with at least one block.
+    /// Pods with at least one held or predicted block.
     pub pods: Vec<PodScore>,
     /// Complete blocks of the prompt.
     pub blocks: usize,
-    /// What the shared index had to say.
+    /// Whether the scores include other replicas.
     pub store: StoreAnswer,
 }
 
-/// What scores are made with.
+/// Inputs of a score besides the search.
 pub(crate) struct Scoring<'a> {
     pub weights: TierWeights,
     pub predictions: &'a Predictions,
-    pub lookups: &'a TierLookups,
+    pub tier_lookups: &'a TierLookups,
 }
 
-/// A pod that is asked about.
+/// A pod under scoring.
 struct Pod {
     name: InstanceId,
-    /// The worst of its ranks; none if nobody listens to any.
+    /// The worst trust among its ranks; none if no rank has a listener.
     trust: Option<Trust>,
     is_partial: bool,
 }
 
-/// The best that a pod has to offer.
+/// The best rank of a pod.
 #[derive(Debug, Clone, Copy, Default)]
 struct BestRank {
     score: f64,
@@ -85,6 +83,7 @@ struct BestRank {
 }
 
 impl BestRank {
+    /// Replaces this rank if the other one is better.
     fn improve(&mut self, other: Self) {
         if (other.score, other.held) > (self.score, self.held) || self.held + self.predicted == 0 {
             *self = other;
@@ -93,28 +92,28 @@ impl BestRank {
 }
 
 impl Scoring<'_> {
-    /// What each pod's cache is worth to a prompt.
+    /// Scores all pods for the prompt of a search.
     pub(crate) async fn score(&self, search: &Search<'_>, options: &ScoreOptions) -> Scores {
-        let elsewhere = RemoteRanks::of(search);
-        let pods = elsewhere.pods(search.here.as_deref(), &options.pods);
+        let remote = RemoteRanks::of(search);
+        let pods = remote.pods(search.local.as_deref(), &options.pods);
         let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
-        let found = search.find_here();
-        if let Some(model) = &search.here {
-            model.note_query(&found);
+        let found = search.find_local();
+        if let Some(model) = &search.local {
+            model.record_query(&found);
         }
-        let is_asked = |rank: &WorkerRank| pods.contains_key(&rank.worker);
-        for (form, query) in search.forms.iter().enumerate() {
-            let found = found.get(form).into_iter().flat_map(|(_, found)| &found.ranks);
-            let counts = |found: &&RankMatch| is_asked(&found.rank) && !elsewhere.ranks.contains_key(&found.rank);
+        let is_scored = |rank: &WorkerRank| pods.contains_key(&rank.worker);
+        for (variant, query) in search.variants.iter().enumerate() {
+            let found = found.get(variant).into_iter().flat_map(|(_, found)| &found.ranks);
+            let counts = |found: &&RankMatch| is_scored(&found.rank) && !remote.ranks.contains_key(&found.rank);
             let found: Vec<RankMatch> = found.filter(counts).copied().collect();
-            let tiers = match &search.here {
-                Some(model) => self.lookups.fastest_tiers(model, query, &found).await,
+            let tiers = match &search.local {
+                Some(model) => self.tier_lookups.fastest_tiers(model, query, &found).await,
                 None => Vec::new(),
             };
-            let here = found.iter().map(|found| found.rank.worker).zip(tiers);
-            let others = elsewhere.ranks.iter().filter(|(rank, _)| is_asked(rank));
-            let others = others.map(|(rank, other)| (rank.worker, slowest_tiers(&other.blocks(form))));
-            self.score_form(query, here.chain(others), &pods, &mut best);
+            let local = found.iter().map(|found| found.rank.worker).zip(tiers);
+            let remote = remote.ranks.iter().filter(|(rank, _)| is_scored(rank));
+            let remote = remote.map(|(rank, remote)| (rank.worker, slowest_tiers(&remote.blocks(variant))));
+            self.score_variant(query, local.chain(remote), &pods, &mut best);
         }
         let pods = pods.into_iter().filter_map(|(worker, pod)| {
             let BestRank { score, held, predicted } = *best.get(&worker)?;
@@ -135,49 +134,50 @@ impl Scoring<'_> {
             pods.truncate(top_k.get());
             pods.sort_by(|a, b| a.pod.cmp(&b.pod));
         }
-        let blocks = search.forms.iter().map(|form| form.len()).max().unwrap_or(0);
+        let blocks = search.variants.iter().map(|variant| variant.len()).max().unwrap_or(0);
         Scores { pods, blocks, store: search.store }
     }
 
-    /// Takes in what workers hold of one form of a prompt, by tier, and what is predicted to follow that.
-    fn score_form(
+    /// Scores one hash variant of a prompt: the blocks that workers hold in each tier, and the blocks predicted behind
+    /// them.
+    fn score_variant(
         &self,
         query: &[LocalHash],
         held: impl Iterator<Item = (WorkerId, PerTier<u32>)>,
         pods: &BTreeMap<WorkerId, Pod>,
         best: &mut FxHashMap<WorkerId, BestRank>,
     ) {
-        let ahead = PredictedPrefixes::of(self.predictions.look(), query);
+        let predicted = PredictedPrefixes::new(self.predictions.view(), query);
         for (worker, tiers) in held {
-            best.entry(worker).or_default().improve(ahead.from(worker, &tiers, self.weights));
+            best.entry(worker).or_default().improve(predicted.best_rank(worker, &tiers, self.weights));
         }
-        if ahead.view.is_some() {
+        if predicted.view.is_some() {
             for &worker in pods.keys() {
-                let nothing = ahead.from(worker, &PerTier::default(), self.weights);
-                best.entry(worker).or_default().improve(nothing);
+                let without_blocks = predicted.best_rank(worker, &PerTier::default(), self.weights);
+                best.entry(worker).or_default().improve(without_blocks);
             }
         }
     }
 }
 
-/// Ranks that count as other replicas have published them, by their names here.
+/// Remote ranks of a search, by their ids in the local index.
 struct RemoteRanks<'s> {
     ranks: FxHashMap<WorkerRank, RemoteRank<'s>>,
 }
 
 impl<'s> RemoteRanks<'s> {
     fn of(search: &'s Search<'_>) -> Self {
-        let ranks = search.elsewhere().into_iter().map(|elsewhere| {
-            let RemoteListedRank { instance, dp_rank, worker, .. } = elsewhere.rank;
-            let here = search.here.as_ref().and_then(|model| model.worker(instance));
-            (WorkerRank { worker: here.unwrap_or(*worker), dp_rank: *dp_rank }, elsewhere)
+        let ranks = search.remote_ranks().into_iter().map(|remote| {
+            let RemoteListedRank { instance, dp_rank, worker, .. } = remote.rank;
+            let local = search.local.as_ref().and_then(|model| model.worker(instance));
+            (WorkerRank { worker: local.unwrap_or(*worker), dp_rank: *dp_rank }, remote)
         });
         Self { ranks: ranks.collect() }
     }
 
-    /// Instances that are asked about, with what is to be said of all of their ranks.
-    fn pods(&self, here: Option<&Model>, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
-        let mut pods = here.map(|model| self.pods_here(model, filter)).unwrap_or_default();
+    /// Pods that the filter admits, with the worst trust among their local and remote ranks.
+    fn pods(&self, local: Option<&Model>, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
+        let mut pods = local.map(|model| self.local_pods(model, filter)).unwrap_or_default();
         for (rank, RemoteRank { rank: listed, trust, .. }) in &self.ranks {
             if filter.admits(listed.instance.as_key()) {
                 let new = || Pod { name: listed.instance.clone(), trust: None, is_partial: false };
@@ -188,13 +188,13 @@ impl<'s> RemoteRanks<'s> {
         pods
     }
 
-    fn pods_here(&self, model: &Model, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
+    fn local_pods(&self, model: &Model, filter: &PodFilter) -> BTreeMap<WorkerId, Pod> {
         let partial = model.partial_ranks();
         let partial = partial.iter().flat_map(|ranks| ranks.iter()).filter(|rank| !self.ranks.contains_key(rank));
         let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
         let instances = model.instances.read();
-        let asked = instances.iter().filter(|(name, _)| filter.admits(name.as_key()));
-        let pods = asked.map(|(name, instance)| {
+        let admitted = instances.iter().filter(|(name, _)| filter.admits(name.as_key()));
+        let pods = admitted.map(|(name, instance)| {
             let counts = |dp_rank| !self.ranks.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
             let trust = instance.worst_trust(counts);
             (instance.worker, Pod { name: name.clone(), trust, is_partial: partial.contains(&instance.worker) })
@@ -203,38 +203,27 @@ impl<'s> RemoteRanks<'s> {
     }
 }
 
-/// How many blocks count in each tier, of a prefix of which only is known how far it goes when a tier and the faster ones are
-/// used together. A block counts in the slowest tier that is needed for what is before it, if that is slower than its own:
-/// so a score is never too high, and exact where no block lies in a faster tier than one before it.
-pub(crate) fn slowest_tiers(depths: &PerTier<u32>) -> PerTier<u32> {
-    let mut tiers = *depths;
-    for tier in (1..tiers.0.len()).rev() {
-        tiers.0[tier] -= tiers.0[tier - 1];
-    }
-    tiers
-}
-
-/// What is predicted of a query's prefixes, if anything is.
+/// Predictions of a query's prefixes, if there are any predictions.
 struct PredictedPrefixes<'a> {
     view: Option<PredictionView<'a>>,
     prefixes: Vec<SequenceHash>,
 }
 
 impl<'a> PredictedPrefixes<'a> {
-    fn of(view: Option<PredictionView<'a>>, query: &[LocalHash]) -> Self {
+    fn new(view: Option<PredictionView<'a>>, query: &[LocalHash]) -> Self {
         let prefixes = if view.is_some() { sequence_hashes(query).collect() } else { Vec::new() };
         Self { view, prefixes }
     }
 
-    /// What a rank offers that holds so many blocks in each tier, with what is predicted to follow them.
-    fn from(&self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> BestRank {
-        let held = tiers.0.iter().sum();
+    /// A rank that holds `tiers` blocks in each tier, with the blocks predicted behind them.
+    fn best_rank(&self, worker: WorkerId, tiers: &PerTier<u32>, weights: TierWeights) -> BestRank {
+        let held: u32 = tiers.0.iter().sum();
         let mut predicted = 0;
         if let Some(view) = &self.view {
-            let (here, ahead) = self.prefixes.split_at(self.prefixes.len().min(held as usize));
-            predicted = view.following(worker, here, ahead);
+            let (held, next) = self.prefixes.split_at(self.prefixes.len().min(held as usize));
+            predicted = view.predicted_depth(worker, held, next);
         }
-        // What is computed or fetched for the prompt goes into device memory.
+        // Predicted blocks count as device memory, where an engine computes or loads them.
         let score = weights.score(tiers) + weights.of(Tier::Device) * f64::from(predicted);
         BestRank { score, held, predicted }
     }
@@ -248,12 +237,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn depths_never_tell_more_than_each_blocks_tier(
+        fn a_score_from_depths_never_exceeds_the_score_from_exact_tiers(
             tiers in proptest::collection::vec(0..Tier::ALL.len(), 0..20),
             mut weights in proptest::array::uniform4(0.0_f64..4.0),
         ) {
             weights.sort_by(|a, b| b.total_cmp(a));
-            let weights = TierWeights::new(PerTier(weights)).expect("they fall");
+            let weights = TierWeights::new(PerTier(weights)).expect("weights fall from tier to tier");
             let (mut each, mut depths) = (PerTier::default(), PerTier::default());
             for &tier in &tiers {
                 each.0[tier] += 1;
@@ -261,10 +250,10 @@ mod tests {
             for slowest in Tier::ALL {
                 depths[slowest] = tiers.iter().take_while(|tier| **tier <= slowest as usize).count() as u32;
             }
-            let (exact, told) = (weights.score(&each), weights.score(&slowest_tiers(&depths)));
-            prop_assert!(told <= exact + 1e-9, "{told} is more than {exact}");
+            let (exact, lower_bound) = (weights.score(&each), weights.score(&slowest_tiers(&depths)));
+            prop_assert!(lower_bound <= exact + 1e-9, "{lower_bound} is more than {exact}");
             if tiers.is_sorted() {
-                prop_assert_eq!(told, exact);
+                prop_assert_eq!(lower_bound, exact);
             }
         }
     }

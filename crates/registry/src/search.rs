@@ -1,4 +1,4 @@
-//! Looking for a prompt: here, and with a shared index elsewhere. What queries and scores answer is made of what is found.
+//! The search for one prompt, in the local index and in the shared store. Answers and scores are derived from it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use flash_indexer_types::Trust;
 use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// Tokens of a prompt and what they were computed with.
+/// A prompt as tokens, with its adapter and cache salt.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenPrompt<'a> {
     /// The tokens.
     pub tokens: &'a [u32],
-    /// The adapter; without one, that of all of the model's registrations.
+    /// The adapter. Without one, the one that all of the model's registrations have in common.
     pub lora_name: Option<&'a str>,
     /// The cache salt.
     pub cache_salt: Option<&'a str>,
 }
 
-/// A prompt that is asked about.
+/// A prompt to search for.
 #[derive(Debug, Clone)]
 pub enum Query<'a> {
     /// As tokens.
     Tokens(TokenPrompt<'a>),
-    /// As local hashes of its blocks, which have adapter and salt in them.
+    /// As local hashes of its blocks, which include adapter and salt.
     Hashes(Cow<'a, [LocalHash]>),
 }
 
 impl TokenPrompt<'_> {
-    /// Refuses an adapter or a salt that is too long.
+    /// Rejects an adapter or a salt that is too long.
     pub fn check(&self) -> Result<(), NameError> {
         check_names([(NameField::LoraName, self.lora_name), (NameField::CacheSalt, self.cache_salt)])
     }
 }
 
 impl Query<'_> {
-    /// Refuses names that are too long, of the question and of the model that it is about.
+    /// Rejects names of the query or of its model that are too long.
     pub fn check(&self, key: &ModelKey) -> Result<(), NameError> {
         key.check()?;
         match self {
@@ -53,118 +53,121 @@ impl Query<'_> {
     }
 }
 
-/// A prompt's blocks, where they are to be looked for, and what others said of them.
+/// The search for one prompt: its blocks in each hash variant, and the matches of the shared store.
 pub(crate) struct Search<'q> {
-    /// The model, if it is registered here.
-    pub here: Option<Arc<Model>>,
-    /// The model as other replicas describe it, if one is shared.
+    /// The model, if it is registered with this replica.
+    pub local: Option<Arc<Model>>,
+    /// The model as listed in the shared store, if there is one.
     listed: Option<Arc<FleetModel>>,
-    /// The prompt's blocks in each form that engines use, here or elsewhere.
-    pub forms: Vec<Cow<'q, [LocalHash]>>,
-    /// Tokens of the prompt; none if it was given as blocks.
+    /// The prompt's blocks in each hash variant that engines of any replica use.
+    pub variants: Vec<Cow<'q, [LocalHash]>>,
+    /// Number of tokens of the prompt; none if it was given as local hashes.
     tokens: Option<usize>,
-    /// What the store found, for each form.
+    /// Matches in the shared store, for each hash variant.
     depths: Vec<Depths>,
     pub store: StoreAnswer,
-    /// Whether what others say of their ranks' trust is recent.
+    /// Whether the trust states listed in the shared store are recent.
     is_list_current: bool,
 }
 
-/// A rank that counts as another replica has published it.
+/// A rank whose match is the one published by another replica.
 pub(crate) struct RemoteRank<'s> {
     pub rank: &'s RemoteListedRank,
-    /// What its publisher says; no better than degraded if that is too long ago.
+    /// Trust that its publisher listed; at best degraded if the list is not current.
     pub trust: Trust,
     holder: HolderId,
     depths: &'s [Depths],
 }
 
 impl<'q> Search<'q> {
-    /// A search in one of these or both; nobody is asked yet.
-    pub(crate) fn of(here: Option<Arc<Model>>, listed: Option<Arc<FleetModel>>, query: Query<'q>) -> Self {
-        let (forms, tokens) = match query {
-            Query::Tokens(prompt) => (forms(here.as_deref(), listed.as_deref(), prompt), Some(prompt.tokens.len())),
+    /// Creates a search in a local model, a listed model or both. It has not queried the store yet.
+    pub(crate) fn new(local: Option<Arc<Model>>, listed: Option<Arc<FleetModel>>, query: Query<'q>) -> Self {
+        let (variants, tokens) = match query {
+            Query::Tokens(prompt) => {
+                (hash_variants(local.as_deref(), listed.as_deref(), prompt), Some(prompt.tokens.len()))
+            }
             Query::Hashes(locals) => (vec![locals], None),
         };
-        Self { here, listed, forms, tokens, depths: Vec::new(), store: StoreAnswer::None, is_list_current: true }
+        Self { local, listed, variants, tokens, depths: Vec::new(), store: StoreAnswer::None, is_list_current: true }
     }
 
-    /// Asks the store what others have published. One call for each form.
-    pub(crate) async fn ask(&mut self, shared_store: &SharedStore) {
+    /// Queries the shared store for the ranks of other replicas, one call for each hash variant.
+    pub(crate) async fn query_store(&mut self, shared_store: &SharedStore) {
         self.is_list_current = shared_store.is_list_current();
-        let others = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_own));
-        let Some(listed) = others else {
-            self.store = if shared_store.is_connected() { StoreAnswer::Asked } else { StoreAnswer::Unavailable };
+        let remote = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_local));
+        let Some(listed) = remote else {
+            self.store = if shared_store.is_connected() { StoreAnswer::Included } else { StoreAnswer::Unavailable };
             return;
         };
-        match shared_store.find(listed, &self.forms).await {
-            Ok(depths) => (self.depths, self.store) = (depths, StoreAnswer::Asked),
+        match shared_store.find(listed, &self.variants).await {
+            Ok(depths) => (self.depths, self.store) = (depths, StoreAnswer::Included),
             Err(error) => {
-                debug!("answered without other replicas' ranks: {error}");
+                debug!(%error, "failed to query the shared store; answering without other replicas");
                 self.store = StoreAnswer::Unavailable;
             }
         }
     }
 
-    /// What this replica's ranks hold of each form.
-    pub(crate) fn find_here(&self) -> Vec<(&[LocalHash], MatchScores)> {
-        let Some(model) = &self.here else { return Vec::new() };
-        let find = |form: &[LocalHash]| match self.tokens {
-            Some(tokens) => model.find_prompt(form, tokens),
-            None => model.index().find(form),
+    /// Matches of this replica's ranks, for each hash variant.
+    pub(crate) fn find_local(&self) -> Vec<(&[LocalHash], MatchScores)> {
+        let Some(model) = &self.local else { return Vec::new() };
+        let find = |variant: &[LocalHash]| match self.tokens {
+            Some(tokens) => model.find_prompt(variant, tokens),
+            None => model.index().find(variant),
         };
-        self.forms.iter().map(|form| (form.as_ref(), find(form))).collect()
+        self.variants.iter().map(|variant| (variant.as_ref(), find(variant))).collect()
     }
 
-    /// Ranks that count as others have published them: this replica does not know them, or is to be trusted less.
-    pub(crate) fn elsewhere(&self) -> Vec<RemoteRank<'_>> {
-        let Some(listed) = self.listed.as_deref().filter(|_| self.store == StoreAnswer::Asked) else {
+    /// Ranks of other replicas that this replica does not know, or knows with a worse trust.
+    pub(crate) fn remote_ranks(&self) -> Vec<RemoteRank<'_>> {
+        let Some(listed) = self.listed.as_deref().filter(|_| self.store == StoreAnswer::Included) else {
             return Vec::new();
         };
-        let own_trust =
-            |rank: &RemoteListedRank| self.here.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
+        let local_trust =
+            |rank: &RemoteListedRank| self.local.as_ref().and_then(|model| model.trust(&rank.instance, rank.dp_rank));
         let trust = |rank: &RemoteListedRank| rank.trust_as_listed(self.is_list_current);
-        let counts = |rank: &RemoteListedRank| !rank.is_own && own_trust(rank).is_none_or(|own| trust(rank) < own);
+        let counts =
+            |rank: &RemoteListedRank| !rank.is_local && local_trust(rank).is_none_or(|local| trust(rank) < local);
         let ranks = listed.ranks.iter().filter(|(_, rank)| counts(rank));
-        let elsewhere = |(&holder, rank)| RemoteRank { rank, trust: trust(rank), holder, depths: &self.depths };
-        ranks.map(elsewhere).collect()
+        let remote = |(&holder, rank)| RemoteRank { rank, trust: trust(rank), holder, depths: &self.depths };
+        ranks.map(remote).collect()
     }
 
-    /// What predictions call a pod of this replica or another one; none if nobody has it.
+    /// The worker id of a pod of any replica, as predictions use it; none if no replica has the pod.
     pub(crate) fn worker(&self, pod: &InstanceId) -> Option<WorkerId> {
         let listed = || {
-            let mut ranks = self.listed.as_ref()?.ranks.values().filter(|rank| !rank.is_own);
+            let mut ranks = self.listed.as_ref()?.ranks.values().filter(|rank| !rank.is_local);
             ranks.find(|rank| rank.instance == *pod).map(|rank| rank.worker)
         };
-        self.here.as_ref().and_then(|model| model.worker(pod)).or_else(listed)
+        self.local.as_ref().and_then(|model| model.worker(pod)).or_else(listed)
     }
 
     /// The answer to a query.
     pub(crate) fn answer(&self) -> Answer {
-        let mut answer = match &self.here {
-            Some(model) => model.answer(&self.find_here()),
+        let mut answer = match &self.local {
+            Some(model) => model.answer(&self.find_local()),
             None => Answer::default(),
         };
         answer.store = self.store;
         if let Some(listed) = &self.listed {
             let block_tokens = u64::from(listed.block_size.tokens());
-            answer.merge(self.elsewhere().iter().map(|elsewhere| elsewhere.answer(block_tokens)));
+            answer.merge(self.remote_ranks().iter().map(|remote| remote.answer(block_tokens)));
         }
         answer
     }
 }
 
 impl RemoteRank<'_> {
-    /// Leading blocks that it holds of one of the prompt's forms, when a tier and the faster ones are used together.
-    pub(crate) fn blocks(&self, form: usize) -> PerTier<u32> {
-        self.depths.get(form).and_then(|depths| depths.get(&self.holder)).copied().unwrap_or_default()
+    /// Leading blocks of one hash variant that it holds, when a tier and the faster ones are used together.
+    pub(crate) fn blocks(&self, variant: usize) -> PerTier<u32> {
+        self.depths.get(variant).and_then(|depths| depths.get(&self.holder)).copied().unwrap_or_default()
     }
 
-    /// Its part of an answer: of several forms of the prompt the deepest match counts.
+    /// Its part of an answer, with the deepest match of any hash variant.
     fn answer(&self, block_tokens: u64) -> RankAnswer {
         let mut tokens = PerTier::default();
-        for form in 0..self.depths.len() {
-            for (deepest, blocks) in tokens.0.iter_mut().zip(self.blocks(form).0) {
+        for variant in 0..self.depths.len() {
+            for (deepest, blocks) in tokens.0.iter_mut().zip(self.blocks(variant).0) {
                 *deepest = (u64::from(blocks) * block_tokens).max(*deepest);
             }
         }
@@ -174,22 +177,26 @@ impl RemoteRank<'_> {
             tokens,
             blocks_held: self.rank.blocks,
             trust: self.trust,
-            // Nothing is forgotten for want of memory on the way to the store.
+            // Memory limits do not apply to published ranks.
             partial: false,
         }
     }
 }
 
-/// A prompt's blocks, for each token window that engines use.
-fn forms(here: Option<&Model>, listed: Option<&FleetModel>, prompt: TokenPrompt<'_>) -> Vec<Cow<'static, [LocalHash]>> {
+/// Local hashes of a prompt's blocks, for each token window that engines of any replica use.
+fn hash_variants(
+    local: Option<&Model>,
+    listed: Option<&FleetModel>,
+    prompt: TokenPrompt<'_>,
+) -> Vec<Cow<'static, [LocalHash]>> {
     let (lora_name, cache_salt) = (prompt.lora_name, prompt.cache_salt);
-    let (space, block_size) = match (here, listed) {
+    let (variant, block_size) = match (local, listed) {
         (Some(model), _) => (model.hash_variant(lora_name, cache_salt), model.block_size),
         (None, Some(listed)) => (listed.hash_variant(lora_name, cache_salt), listed.block_size),
         (None, None) => return Vec::new(),
     };
-    let used_here = || here.into_iter().flat_map(|model| model.windows.in_use());
-    let used_elsewhere = listed.into_iter().flat_map(|listed| listed.windows.iter().copied());
-    let windows = used_here().chain(used_elsewhere.filter(|window| used_here().all(|known| known != *window)));
-    windows.map(|window| Cow::Owned(local_hashes(space, prompt.tokens, block_size, window))).collect()
+    let local_windows = || local.into_iter().flat_map(|model| model.windows.in_use());
+    let listed_windows = listed.into_iter().flat_map(|listed| listed.windows.iter().copied());
+    let windows = local_windows().chain(listed_windows.filter(|window| local_windows().all(|known| known != *window)));
+    windows.map(|window| Cow::Owned(local_hashes(variant, prompt.tokens, block_size, window))).collect()
 }

@@ -1,4 +1,4 @@
-//! Where streams stood when they were last listened to.
+//! Positions of unregistered streams, from which a new registration continues.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use flash_indexer_wire::StreamPosition;
 use flash_indexer_ingest::ListenerOptions;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// Streams that are remembered after they are listened to no more.
+/// Positions kept after their streams were unregistered. The oldest ones are dropped.
 const STREAMS_MAX: usize = 1 << 16;
 
-/// A publisher, as far as registrations can tell.
+/// Identity of a stream across registrations.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StreamName {
     pub model: ModelKey,
     pub instance: InstanceId,
     pub endpoint: String,
-    /// Its rank, where all ranks of a pod have one endpoint and each a stream of its own.
+    /// The rank, if all ranks of the instance share one endpoint and each has its own stream.
     pub dp_rank: Option<DpRank>,
 }
 
@@ -29,27 +29,29 @@ impl StreamName {
     }
 }
 
-/// Positions by stream; the longest remembered ones are forgotten when there are too many.
+/// Positions of unregistered streams.
 #[derive(Debug, Default)]
 pub(crate) struct StreamPositions {
     positions: KeyedMap<StreamName, StreamPosition>,
-    in_order: VecDeque<StreamName>,
+    /// Streams in the order of their first insertion.
+    by_age: VecDeque<StreamName>,
 }
 
 impl StreamPositions {
-    pub(crate) fn keep(&mut self, name: StreamName, position: StreamPosition) {
+    /// Stores the position of a stream, and drops the oldest one above the limit.
+    pub(crate) fn insert(&mut self, name: StreamName, position: StreamPosition) {
         if self.positions.insert(name.clone(), position).is_some() {
             return;
         }
-        self.in_order.push_back(name);
-        if self.in_order.len() > STREAMS_MAX
-            && let Some(oldest) = self.in_order.pop_front()
+        self.by_age.push_back(name);
+        if self.by_age.len() > STREAMS_MAX
+            && let Some(oldest) = self.by_age.pop_front()
         {
             self.positions.remove(&oldest);
         }
     }
 
-    pub(crate) fn recall(&self, name: &StreamName) -> Option<StreamPosition> {
+    pub(crate) fn get(&self, name: &StreamName) -> Option<StreamPosition> {
         self.positions.get(name).copied()
     }
 }

@@ -1,4 +1,4 @@
-//! Prompts and chats as tokens, where the service has tokenizers.
+//! Tokenization of texts and chats, if the service has tokenizers.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use flash_indexer_telemetry::metrics::{Metrics, TokenizedPrompt};
 
-/// Where tokenizers come from, asked in this order, and the pool that uses them.
+/// Sources of tokenizers, tried in this order, and the pool that runs them.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizationOptions {
     /// Models and their tokenizer files or folders.
@@ -31,21 +31,21 @@ pub struct TokenizationOptions {
     pub pool: PoolOptions,
 }
 
-/// A tokenizer service, and how long it may take.
+/// A tokenizer service and its deadline.
 #[derive(Debug, Clone)]
 pub struct TokenizerServiceOptions {
-    /// Where it listens.
+    /// Its address.
     pub address: ServiceAddress,
-    /// Longest time for making a model ready, and for each prompt.
+    /// Deadline for loading a model, and for each prompt.
     pub deadline: Duration,
 }
 
-/// A prompt has no tokens.
+/// A prompt cannot be tokenized.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizationError {
-    /// The service knows no place that tokenizers come from.
+    /// The service has no source of tokenizers.
     #[error(
-        "this service has no tokenizers: send token_ids instead of text, or start it with --tokenizer-dir, --tokenizer or --tokenizer-service"
+        "this service has no tokenizers; send token_ids instead of text, or start it with --tokenizer-dir, --tokenizer or --tokenizer-service"
     )]
     NotConfigured,
     /// The pool has failed.
@@ -53,7 +53,7 @@ pub enum TokenizationError {
     Failed(#[from] TokenizeError),
 }
 
-/// The pool, if there is any place to get tokenizers from.
+/// The tokenizer pool, if a source of tokenizers is configured.
 pub(crate) struct Tokenization {
     pool: Option<TokenizerPool>,
     metrics: Arc<Metrics>,
@@ -82,7 +82,7 @@ impl Tokenization {
         Ok(Self { pool, metrics: Arc::clone(metrics) })
     }
 
-    /// The tokens of a prompt. Waits without holding up a thread of the runtime.
+    /// Tokenizes a prompt. Does not block a thread of the runtime.
     pub(crate) async fn tokens(
         &self,
         model: &str,
@@ -96,15 +96,15 @@ impl Tokenization {
         };
         let (sender, done) = oneshot::channel();
         let submitted = pool.submit_with(model, prompt, options, move |result| {
-            // Who asked may have gone.
+            // The request may have been cancelled.
             let _ = sender.send(result);
         });
-        let waiting = Waiting { pool, metrics: &self.metrics, kind, ticket: submitted.as_ref().ok().copied() };
+        let pending = PendingPrompt { pool, metrics: &self.metrics, kind, ticket: submitted.as_ref().ok().copied() };
         let result = match submitted {
             Ok(_) => done.await.unwrap_or(Err(TokenizeError::Stopped)),
             Err(refused) => Err(refused),
         };
-        waiting.end(result.as_ref());
+        pending.finish(result.as_ref());
         Ok(result?.ids)
     }
 
@@ -112,7 +112,7 @@ impl Tokenization {
         self.pool.as_ref().map(TokenizerPool::statistics)
     }
 
-    /// Fails what waits, and waits for what was begun.
+    /// Fails queued prompts and waits for running ones.
     pub(crate) fn stop(&self) {
         if let Some(pool) = &self.pool {
             pool.stop();
@@ -120,16 +120,16 @@ impl Tokenization {
     }
 }
 
-/// A prompt whose tokens are waited for. Dropped before its end, nobody waits any more: then it does not stay in the queue.
-struct Waiting<'a> {
+/// A submitted prompt. Dropping it before it is finished withdraws it from the queue.
+struct PendingPrompt<'a> {
     pool: &'a TokenizerPool,
     metrics: &'a Metrics,
     kind: &'static str,
     ticket: Option<Ticket>,
 }
 
-impl Waiting<'_> {
-    fn end(mut self, result: Result<&Tokenized, &TokenizeError>) {
+impl PendingPrompt<'_> {
+    fn finish(mut self, result: Result<&Tokenized, &TokenizeError>) {
         self.ticket = None;
         let figures = |tokenized: &Tokenized| TokenizedPrompt {
             tokens: tokenized.ids.len(),
@@ -140,7 +140,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingPrompt<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             self.pool.withdraw(ticket);

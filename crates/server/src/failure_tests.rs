@@ -150,7 +150,7 @@ fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
         service.wait_exact(instance, 1);
         assert_eq!(service.score(instance, &[1, 2]), 2);
     }
-    culprit.publish(2, &payload(Some(2), faults::PANICS)).expect("published");
+    culprit.publish(2, &payload(Some(2), faults::PANICKING_BLOCK)).expect("published");
     wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::Writer) == 1).then_some(()));
     // The one with a replay is as it was; those without one start over and say so.
     service.wait_exact(2, 1);
@@ -267,7 +267,7 @@ fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
     }
     service.wait_ready();
     let blocked = faults::block_writers();
-    wedged.publish(1, &payload(Some(1), faults::BLOCKS)).expect("published");
+    wedged.publish(1, &payload(Some(1), faults::BLOCKING_BLOCK)).expect("published");
     let why = wait_for("an unready service", PATIENCE, || {
         let (status, why) = service.get("/ready");
         (status == 503).then_some(why)
@@ -328,7 +328,7 @@ fn a_registration_does_not_wait_for_an_end_of_another_that_waits_for_a_writer() 
     let (wedged, other) = (engine(), engine());
     service.register(1, "m", &wedged, false);
     let blocked = faults::block_writers();
-    wedged.publish(0, &payload(None, faults::BLOCKS)).expect("published");
+    wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
     std::thread::scope(|scope| {
         let unregistered = scope.spawn(|| service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })));
         wait_for("the end of the registration", PATIENCE, || service.listener(1).is_null().then_some(()));

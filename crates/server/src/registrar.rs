@@ -27,7 +27,7 @@ impl Registrar for DiscoveryRegistrar {
     }
 
     fn registrations(&self) -> BTreeMap<RankId, OwnedRank> {
-        self.indexer.kept()
+        self.indexer.owned_ranks()
     }
 
     fn registrations_changed(&self) -> u64 {

@@ -169,7 +169,7 @@ impl Server {
         let pods = waits_for_pods.then(|| {
             // What a peer knows of a pod is of use only until the pod is followed.
             let recovery = Arc::clone(&recovery);
-            indexer.welcome_pods(move || !matches!(recovery.state(), RecoveryState::Running(_)))
+            indexer.start_pod_registrar(move || !matches!(recovery.state(), RecoveryState::Running(_)))
         });
         let pods = pods.transpose().map_err(StartError::Thread)?;
         let check = options.peer_check_interval.map(|interval| {

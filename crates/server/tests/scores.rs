@@ -134,7 +134,7 @@ impl Plain {
             Step::Wait(ms) => self.now += ms,
             Step::Predict(worker, names, ttl) => {
                 self.predicted.extend(names.iter().map(|&name| (*worker, name, self.now + ttl)));
-                return blocks.predict(WorkerId(*worker), &hashes(names), Duration::from_millis(*ttl), now).forgotten;
+                return blocks.predict(WorkerId(*worker), &hashes(names), Duration::from_millis(*ttl), now).evicted;
             }
             Step::Confirm(worker, names) => {
                 // The bookkeeping of ended entries does not matter to anybody.
@@ -167,7 +167,7 @@ proptest! {
             prop_assert_eq!(plain.apply(step, &mut blocks), 0);
             for (worker, names) in (0..2).flat_map(|worker| asked.iter().map(move |names| (worker, names))) {
                 let now = Duration::from_millis(plain.now);
-                let following = blocks.following(WorkerId(worker), &hashes(names), now);
+                let following = blocks.predicted_depth(WorkerId(worker), &hashes(names), now);
                 prop_assert_eq!(following, plain.following(worker, names), "{:?} of {}", names, worker);
             }
         }
@@ -184,7 +184,7 @@ proptest! {
             prop_assert!(blocks.len() <= limits.blocks_max);
             for (worker, names) in (0..2).flat_map(|worker| asked.iter().map(move |names| (worker, names))) {
                 let now = Duration::from_millis(plain.now);
-                let following = blocks.following(WorkerId(worker), &hashes(names), now);
+                let following = blocks.predicted_depth(WorkerId(worker), &hashes(names), now);
                 prop_assert!(following <= plain.following(worker, names), "{:?} of {}", names, worker);
             }
         }
@@ -195,11 +195,11 @@ proptest! {
 fn the_prediction_that_would_end_soonest_makes_room() {
     let mut blocks = PredictedBlocks::new(PredictionLimits { blocks_max: 4 });
     let (worker, second) = (WorkerId(1), Duration::from_secs(1));
-    assert_eq!(blocks.predict(worker, &hashes(&[1, 2]), 2 * second, Duration::ZERO).forgotten, 0);
-    assert_eq!(blocks.predict(worker, &hashes(&[3, 4]), second, Duration::ZERO).forgotten, 0);
-    assert_eq!(blocks.predict(worker, &hashes(&[5]), second, Duration::ZERO).forgotten, 2);
-    let following = |names: &[u64]| blocks.following(worker, &hashes(names), Duration::ZERO);
+    assert_eq!(blocks.predict(worker, &hashes(&[1, 2]), 2 * second, Duration::ZERO).evicted, 0);
+    assert_eq!(blocks.predict(worker, &hashes(&[3, 4]), second, Duration::ZERO).evicted, 0);
+    assert_eq!(blocks.predict(worker, &hashes(&[5]), second, Duration::ZERO).evicted, 2);
+    let following = |names: &[u64]| blocks.predicted_depth(worker, &hashes(names), Duration::ZERO);
     assert_eq!([following(&[1, 2]), following(&[3]), following(&[5])], [2, 0, 1]);
     let large = blocks.predict(worker, &hashes(&[11, 12, 13, 14, 15, 16]), second, Duration::ZERO);
-    assert_eq!((large.blocks, large.forgotten), (4, 2 + 3));
+    assert_eq!((large.blocks, large.evicted), (4, 2 + 3));
 }

@@ -186,7 +186,7 @@ impl<'de, S: DumpSink> Visitor<'de> for Events<'_, '_, '_, S> {
             let told = came.take(storage_tier, event.data.stored);
             let dp_rank = DpRank(dp_rank);
             let rank = RankName { key: &model.key, block_size, instance: &worker_id, dp_rank };
-            let taken = model.reading.sink.told(rank, told);
+            let taken = model.reading.sink.entry(rank, told);
             model.reading.keep(taken)?;
         }
         Ok(())

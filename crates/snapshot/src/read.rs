@@ -75,7 +75,7 @@ pub trait DumpSink {
     /// # Errors
     ///
     /// Why it is not wanted.
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused>;
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused>;
 }
 
 /// Whose blocks are told of.
@@ -312,7 +312,7 @@ impl<R: BufRead> Lines<R> {
             dp_rank: DpRank(dp_rank),
         };
         let told = current.came.take(tier, event.data.stored);
-        Ok(sink.told(rank, told)?)
+        Ok(sink.entry(rank, told)?)
     }
 
     fn end_rank(&mut self) -> Result<(), DumpError> {

@@ -115,7 +115,7 @@ impl DumpSink for DumpContents {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
         self.progress.blocks(entry.block_count());
         if !self.is_selected(rank.key) {
             return Ok(());

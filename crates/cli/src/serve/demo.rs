@@ -178,7 +178,7 @@ fn serve_requests(
         }
         wait_until(&mut due, REQUEST_INTERVAL);
         let start = Instant::now();
-        let answer = indexer.query_here(&key, prompt(&request.prompt), QueryOptions::default())?;
+        let answer = indexer.query_local(&key, prompt(&request.prompt), QueryOptions::default())?;
         counters.query(start.elapsed());
         // Engines that match equally deep take turns.
         let turn = number % engines.len();
@@ -231,7 +231,7 @@ fn ask_queries(indexer: &Indexer, counters: &DemoCounters, recent: &Mutex<VecDeq
             recent[number % recent.len()].clone()
         };
         let start = Instant::now();
-        if indexer.query_here(&key, prompt(&asked), QueryOptions::default()).is_ok() {
+        if indexer.query_local(&key, prompt(&asked), QueryOptions::default()).is_ok() {
             counters.query(start.elapsed());
         }
     }

@@ -1,4 +1,4 @@
-//! Work that goes on behind a change of the registrations.
+//! Background work of registrations.
 
 use std::time::{Duration, Instant};
 
@@ -6,37 +6,37 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind};
 
-/// Longest wait of a registration or its end for decoders, writers and sockets. What they have not done by then they do
-/// behind the answer.
+/// Longest wait of registering and unregistering for decoders, writers and sockets. Work that takes longer continues
+/// after the call.
 pub(crate) const CLEANUP_WAIT: Duration = Duration::from_secs(2);
 
-/// Work that other threads still do.
+/// Work of other threads that a call may wait for.
 #[derive(Debug, Default)]
-#[must_use = "it may be worth waiting for"]
+#[must_use = "dropping it does not wait for the work"]
 pub(crate) struct PendingWork(Vec<Receiver<()>>);
 
 impl PendingWork {
-    /// More work, and its end: something sent, or the sender dropped.
+    /// Adds work. It is finished when something is sent or the sender is dropped.
     pub(super) fn add(&mut self) -> Sender<()> {
         let (done, finished) = bounded(1);
         self.0.push(finished);
         done
     }
 
-    /// Waits for all of it, at most until `deadline`; whether it is done.
+    /// Waits for all work until `deadline`, and returns whether it is finished.
     pub(crate) fn wait_until(self, deadline: Instant) -> bool {
         self.0.iter().all(|finished| finished.recv_deadline(deadline) != Err(RecvTimeoutError::Timeout))
     }
 
-    /// Waits for [`CLEANUP_WAIT`] at most.
+    /// Waits for all work for up to [`CLEANUP_WAIT`], and returns whether it is finished.
     pub(crate) fn wait(self) -> bool {
         self.wait_until(Instant::now() + CLEANUP_WAIT)
     }
 
-    /// Waits for as long as it takes.
+    /// Waits for all work without a deadline.
     pub(super) fn wait_for_all(self) {
         for finished in self.0 {
-            // An error means that the service stops.
+            // An error means that the service is stopping.
             let _ = finished.recv();
         }
     }
@@ -44,14 +44,14 @@ impl PendingWork {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that changes indexes where the one who asks must not wait for their locks. It ends with the indexer.
+/// A thread that changes indexes for callers that must not wait for their locks. It stops with the indexer.
 pub(super) struct Cleanup {
     jobs: Sender<Job>,
 }
 
 impl Cleanup {
     pub(super) fn start(supervisor: &Supervisor) -> std::io::Result<Self> {
-        // Bounded by the registrations: each ends once.
+        // Bounded by the number of registrations, each of which ends once.
         let (jobs, queue) = unbounded::<Job>();
         let queued = queue.clone();
         supervisor.spawn_with_queue(
@@ -69,13 +69,13 @@ impl Cleanup {
         Ok(Self { jobs })
     }
 
-    /// Has something done after everything that was asked for before.
+    /// Queues a job behind all earlier ones.
     pub(super) fn run(&self, pending: &mut PendingWork, job: impl FnOnce() + Send + 'static) {
         let done = pending.add();
-        // The thread lives as long as this.
+        // The thread runs as long as the sender exists.
         let _ = self.jobs.send(Box::new(move || {
             job();
-            // The one who asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = done.send(());
         }));
     }

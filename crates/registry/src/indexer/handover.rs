@@ -1,5 +1,5 @@
-//! Taking a rank's state over from another service, and giving it away: what the index holds of a rank
-//! together with the place in the rank's stream that it is of.
+//! Handover of a rank's state between replicas: its blocks in the index, and the position in its stream at which they
+//! are valid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::{Owner, Registered, Registration};
 
 impl Indexer {
-    /// Connects to a rank, but applies nothing of it before [`Indexer::release`]: its messages wait, within
-    /// bounds. Meanwhile whoever holds it may apply to the index what it knows of the rank.
+    /// Connects to a rank, but applies no message before [`Indexer::release`]. Messages are queued within limits.
+    /// Meanwhile the caller may restore blocks of the rank into the index.
     ///
-    /// A rank whose stream is listened to already, for another rank, is not held.
+    /// A rank that shares the stream of a registered rank is not held.
     ///
     /// # Errors
     ///
@@ -31,12 +31,12 @@ impl Indexer {
         self.register_from(registration, Start::Held, Owner::Manual)
     }
 
-    /// The same for a rank that another service listens to, for whoever keeps it registered there.
+    /// [`Indexer::register_held`] for a rank of a peer, with its owner there.
     ///
     /// # Errors
     ///
     /// As [`Indexer::register`].
-    pub fn register_taken_over(
+    pub fn register_from_peer(
         &self,
         registration: Registration,
         owner: Owner,
@@ -44,12 +44,12 @@ impl Indexer {
         self.register_from(registration, Start::Held, owner)
     }
 
-    /// Ends the hold of a rank. `position` says what the index holds of it by now: the stream goes on from
-    /// there, without a seam if that can be had. Without a position the rank is forgotten and heard from
-    /// its start.
+    /// Releases a held rank. Its stream continues from `position`, at which the restored blocks are valid; messages
+    /// missing after it are replayed if possible. Without a position, the rank's blocks are removed and its stream is
+    /// read from the start.
     ///
-    /// A stream that several held ranks share goes on when the last of them is released. Returns when
-    /// what waited is applied, as far as nothing has to be asked for.
+    /// A stream that several held ranks share continues when the last of them is released. Returns when the queued
+    /// messages are applied, except for those that a replay must precede.
     pub fn release(
         &self,
         instance: &InstanceId,
@@ -62,7 +62,7 @@ impl Indexer {
             let _registering = self.registering.lock();
             let listener = self.models.read().get(model).and_then(|model| listener(model, instance, dp_rank));
             listener.map_or(ReleaseOutcome::NotHeld, |listener| {
-                self.release_held(&listener, dp_rank, position, &mut pending)
+                self.release_hold(&listener, dp_rank, position, &mut pending)
             })
         };
         pending.wait_for_all();
@@ -70,7 +70,7 @@ impl Indexer {
     }
 
     /// [`Indexer::release`] that does not wait for the stream.
-    pub(super) fn release_held(
+    pub(super) fn release_hold(
         &self,
         listener: &Arc<Listener>,
         dp_rank: DpRank,
@@ -84,14 +84,14 @@ impl Indexer {
         released
     }
 
-    /// What each rank of a model holds, one rank at a time: each at one moment, together with the place in
-    /// its stream that this is, and no more than one rank in memory.
+    /// Dumps the ranks of a model, one at a time. Each dump is consistent and has the position in the rank's stream at
+    /// which it is valid. One dump is in memory at a time.
     pub fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<'_> {
-        self.dump_of(key, None)
+        self.dump_instance(key, None)
     }
 
-    /// The same for one instance, or for all.
-    pub(super) fn dump_of<'i>(
+    /// [`Indexer::dump`] of one instance or of all.
+    pub(super) fn dump_instance<'i>(
         &'i self,
         key: &ModelKey,
         instance: Option<&InstanceId>,
@@ -106,16 +106,16 @@ impl Indexer {
         let dp_rank = rank.dp_rank;
         let read = listener(model, &instance, dp_rank).and_then(|listener| {
             let model = Arc::clone(model);
-            // The writer waits for this: what is made of it is made elsewhere.
-            self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move |place| {
-                (place, model.index().held(rank), model.index().secondary_stores(rank), model.is_partial(rank))
+            // Runs on the writer, so the dump is converted after it.
+            self.read(&listener, dp_rank, (ReadAt::Now, DecoderStateDetail::Full), None, move |point| {
+                (point, model.index().held(rank), model.index().secondary_stores(rank), model.is_partial(rank))
             })
         });
         match read {
             Some((ResumePoint { position, decoder_state }, held, further, is_partial)) => RankDump {
                 instance,
                 dp_rank,
-                // Whoever takes it over must not believe to have all of it.
+                // A reader must not take a partial dump for an exact one.
                 position: Some(if is_partial { position.degraded() } else { position }),
                 events: stored_events(held),
                 further,
@@ -136,7 +136,7 @@ impl Indexer {
         }
     }
 
-    /// Where the streams of a model's ranks stand, with nothing of what they hold.
+    /// Positions of the streams of a model's ranks.
     #[must_use]
     pub fn positions(&self, key: &ModelKey) -> Vec<(InstanceId, DpRank, Position)> {
         let Some(model) = self.models.read().get(key).cloned() else { return Vec::new() };
@@ -144,14 +144,14 @@ impl Indexer {
         let positions = ranks.filter_map(|(instance, rank)| {
             let listener = listener(&model, &instance, rank.dp_rank)?;
             let now = (ReadAt::Now, DecoderStateDetail::Brief);
-            let position = self.read(&listener, rank.dp_rank, now, None, |place| place.position)?;
+            let position = self.read(&listener, rank.dp_rank, now, None, |point| point.position)?;
             Some((instance, rank.dp_rank, position))
         });
         positions.collect()
     }
 
-    /// Reads something where the rank's writer is between two messages, knowing which; nothing when the
-    /// service stops, or when it does not come to the message within `patience`.
+    /// Runs `read` on the rank's writer between two messages, at a known position. None if the service stops, or if the
+    /// writer does not reach the message within `patience`.
     pub(super) fn read<T: Send + 'static>(
         &self,
         listener: &Arc<Listener>,
@@ -161,9 +161,9 @@ impl Indexer {
         read: impl FnOnce(ResumePoint) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, answer) = bounded(1);
-        let read = Box::new(move |place| {
-            // Whoever asked may have stopped waiting.
-            let _ = reply.send(read(place));
+        let read = Box::new(move |point| {
+            // The caller may have stopped waiting.
+            let _ = reply.send(read(point));
         });
         self.decoders.deliver(listener, Delivery::Read { dp_rank, at, detail, read });
         match patience {
@@ -173,6 +173,7 @@ impl Indexer {
     }
 }
 
+/// The listener of a rank, if there is one.
 pub(super) fn listener(model: &Model, instance: &InstanceId, dp_rank: DpRank) -> Option<Arc<Listener>> {
     model.instances.read().get(instance)?.listeners.get(&dp_rank).cloned()
 }

@@ -1,4 +1,4 @@
-//! Who wants which rank to be listened to.
+//! Owners of registered ranks.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,15 +9,15 @@ use parking_lot::Mutex;
 use super::Indexer;
 use flash_indexer_types::{ModelKey, OwnedRank, Owner, RankId, Registration};
 
-/// Owners of all ranks that were registered; ranks that only batches name have none. Changes with the
-/// registrations, under the same lock.
+/// Owners of all registered ranks. Ranks that only batches name have none. Changes under the same lock as the
+/// registrations.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    kept: Mutex<OwnedRanks>,
+    owned: Mutex<OwnedRanks>,
     changes: AtomicU64,
 }
 
-/// The ranks, and by model how many of them pods registered themselves, so that a new pod costs no walk over all ranks.
+/// Ranks and their owners, with counts by model, so that registering a pod does not walk all ranks.
 #[derive(Debug, Default)]
 struct OwnedRanks {
     ranks: BTreeMap<RankId, OwnedRank>,
@@ -26,7 +26,7 @@ struct OwnedRanks {
     pods: usize,
 }
 
-/// Ranks of one model.
+/// Number of ranks of one model, by owner.
 #[derive(Debug, Default)]
 struct OwnerCounts {
     pods: usize,
@@ -55,70 +55,70 @@ impl OwnedRanks {
 }
 
 impl Owners {
-    /// Somebody has registered a rank. What is wanted by hand stays so, whoever else wants it.
-    pub(super) fn note(&self, owner: Owner, registration: Registration) {
+    /// Records the owner of a registration. A manual owner is not replaced.
+    pub(super) fn record(&self, owner: Owner, registration: Registration) {
         let (rank, model) = (registration.rank_id(), registration.model.clone());
-        let mut kept = self.kept.lock();
-        match kept.ranks.entry(rank) {
+        let mut owned = self.owned.lock();
+        match owned.ranks.entry(rank) {
             Entry::Vacant(entry) => {
                 entry.insert(OwnedRank { owner: owner.clone(), registration });
-                kept.count(&model, &owner);
+                owned.count(&model, &owner);
             }
             Entry::Occupied(mut entry) if entry.get().owner != Owner::Manual => {
                 let before = std::mem::replace(&mut entry.get_mut().owner, owner.clone());
-                kept.count(&model, &owner);
-                kept.discount(&model, &before);
+                owned.count(&model, &owner);
+                owned.discount(&model, &before);
             }
             Entry::Occupied(_) => {}
         }
-        drop(kept);
+        drop(owned);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn forget(&self, rank: &RankId) {
-        let mut kept = self.kept.lock();
-        if let Some(removed) = kept.ranks.remove(rank) {
-            kept.discount(&rank.model, &removed.owner);
+    pub(super) fn remove(&self, rank: &RankId) {
+        let mut owned = self.owned.lock();
+        if let Some(removed) = owned.ranks.remove(rank) {
+            owned.discount(&rank.model, &removed.owner);
         }
-        drop(kept);
+        drop(owned);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn owner(&self, rank: &RankId) -> Option<Owner> {
-        self.kept.lock().ranks.get(rank).map(|kept| kept.owner.clone())
+        self.owned.lock().ranks.get(rank).map(|owned| owned.owner.clone())
     }
 
-    /// How many ranks pods registered themselves.
+    /// Number of ranks that pods registered themselves.
     pub(super) fn pod_ranks(&self) -> usize {
-        self.kept.lock().pods
+        self.owned.lock().pods
     }
 
-    /// Models that have no other ranks than those that pods registered themselves.
+    /// Models whose ranks were all registered by pods themselves.
     pub(super) fn pod_models(&self) -> Vec<ModelKey> {
-        let kept = self.kept.lock();
-        kept.models.iter().filter(|(_, counts)| counts.others == 0).map(|(model, _)| model.clone()).collect()
+        let owned = self.owned.lock();
+        owned.models.iter().filter(|(_, counts)| counts.others == 0).map(|(model, _)| model.clone()).collect()
     }
 
     /// Ranks of a model that pods registered themselves.
     pub(super) fn pods_of(&self, model: &ModelKey) -> Vec<RankId> {
-        let kept = self.kept.lock();
-        let of_model = kept.ranks.iter().filter(|(rank, _)| rank.model == *model);
-        of_model.filter(|(_, kept)| kept.owner == Owner::Pod).map(|(rank, _)| rank.clone()).collect()
+        let owned = self.owned.lock();
+        let of_model = owned.ranks.iter().filter(|(rank, _)| rank.model == *model);
+        of_model.filter(|(_, owned)| owned.owner == Owner::Pod).map(|(rank, _)| rank.clone()).collect()
     }
 
-    /// The source that keeps a rank, if one does.
+    /// Name of the source of a rank, unless it was registered manually.
     pub(super) fn source(&self, rank: &RankId) -> Option<String> {
         Some(self.owner(rank)?.source()?.to_owned())
     }
 }
 
 impl Indexer {
-    /// Every rank that was registered, and who wants it.
-    pub fn kept(&self) -> BTreeMap<RankId, OwnedRank> {
-        self.owners.kept.lock().ranks.clone()
+    /// Every registered rank and its owner.
+    pub fn owned_ranks(&self) -> BTreeMap<RankId, OwnedRank> {
+        self.owners.owned.lock().ranks.clone()
     }
 
-    /// Changes whenever [`Indexer::kept`] may have.
+    /// A counter that changes whenever [`Indexer::owned_ranks`] may have changed.
     pub fn registrations_changed(&self) -> u64 {
         self.owners.changes.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Registering ranks: their engines are listened to from then on.
+//! Registration of ranks: from then on their engines' messages are applied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
-use super::registration::refused;
+use super::registration_error::connect_error;
 use super::unregister::unlist;
 use super::{Indexer, RegistrationError};
 use crate::model::Instance;
@@ -20,28 +20,28 @@ use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
 use flash_indexer_types::log_rank;
 use flash_indexer_types::{Owner, Registered, Registration};
 
-/// Whether a registration may name a path of this machine.
+/// Whether a registration may name an `ipc://` endpoint, a path of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IpcPaths {
-    /// The operator named it on the command line.
+    /// It may: the operator named it on the command line.
     Allowed,
-    /// Only where the options say so.
+    /// Only if the options allow it.
     AsConfigured,
 }
 
 impl Indexer {
-    /// Listens to a rank from now on.
+    /// Registers a rank manually.
     ///
     /// # Errors
     ///
-    /// When the endpoint is none, or contradicts what is registered.
+    /// If the endpoint is invalid, if the registration contradicts an existing one, or if a limit is reached.
     pub fn register(&self, registration: Registration) -> Result<Registered, RegistrationError> {
-        self.give_way(&registration);
+        self.replace_pod_registration(&registration);
         self.register_from(registration, Start::Immediate, Owner::Manual)
     }
 
-    /// Listens to a rank that the operator named on the command line. Only there is an `ipc://` endpoint accepted
-    /// without [`IndexerOptions::allow_ipc`](super::IndexerOptions::allow_ipc).
+    /// Registers a rank that the operator named on the command line. It accepts `ipc://` endpoints without
+    /// [`IndexerOptions::allow_ipc`](super::IndexerOptions::allow_ipc).
     ///
     /// # Errors
     ///
@@ -51,11 +51,11 @@ impl Indexer {
         registration: Registration,
         start: Start,
     ) -> Result<Registered, RegistrationError> {
-        self.give_way(&registration);
+        self.replace_pod_registration(&registration);
         self.register_checked(registration, start, Owner::Manual, IpcPaths::Allowed)
     }
 
-    /// Listens to a rank from now on for somebody, who may end that unless it was asked for by hand.
+    /// Registers a rank for an owner, which may unregister it unless it is also registered manually.
     ///
     /// # Errors
     ///
@@ -88,19 +88,19 @@ impl Indexer {
             let registered = self.listen(registration.clone(), start, &mut pending);
             log_registration(&registration, &owner, &registered);
             if registered.is_ok() {
-                self.owners.note(owner, registration);
+                self.owners.record(owner, registration);
             } else if let Some(model) = { self.models.read().get(&registration.model).cloned() } {
-                // One that was kept for this rank, or made for it.
-                self.forget_if_empty(&model);
+                // The model may have been created for this rank only.
+                self.remove_model_if_empty(&model);
             }
             registered
         };
-        // A stream that is still busy with it goes on behind the call.
+        // Work on the stream that takes longer continues after the call.
         self.wait(pending);
         registered
     }
 
-    /// Refuses endpoints that are not dialled.
+    /// Rejects endpoints that must not be dialled.
     fn check_endpoints(&self, registration: &Registration, ipc: IpcPaths) -> Result<(), RegistrationError> {
         let Registration { endpoint, replay_endpoint, .. } = registration;
         let dialled = Some(endpoint).filter(|endpoint| !is_bound(endpoint)).into_iter().chain(replay_endpoint);
@@ -118,7 +118,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Registers while nobody else does.
+    /// Registers a rank. The caller holds the registration lock.
     fn listen(
         &self,
         registration: Registration,
@@ -152,8 +152,8 @@ impl Indexer {
             self.metrics.bound(Bound::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
-        // Ranks that share an endpoint share its stream: listened to twice, every block would count twice.
-        // Over the bound socket each has its own.
+        // Ranks with one endpoint share its stream. Two subscriptions would count every block twice. Over the bound
+        // socket each rank has its own stream.
         let shared = listeners.values().find(|listener| listener.options == options && !options.is_bound());
         let shared = shared.map(Arc::clone);
         let is_shared = shared.is_some();
@@ -173,14 +173,14 @@ impl Indexer {
                 options,
                 start: if is_from_dump { Start::Held } else { start },
                 decoder,
-                remembered: self.remembered.lock().recall(&name),
+                remembered: self.stream_positions.lock().get(&name),
                 state,
             })
         });
         if listener.start == Start::Held && (start == Start::Held || is_from_dump) {
             listener.hold().hold(dp_rank);
         }
-        // Before the first message, which may name further ranks.
+        // Listed before the first message, which may name more ranks.
         let new_instance = || Instance { worker, listeners: BTreeMap::new() };
         let mut instances = model.instances.write();
         let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
@@ -192,26 +192,26 @@ impl Indexer {
         } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
             unlist(&model, &instance, Some(dp_rank));
             if is_from_dump {
-                // What a dump said of it is still there.
+                // The restored blocks are still in the index.
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
             }
             if let ConnectError::Busy = error {
                 self.metrics.bound(Bound::RegistrationWait);
             }
-            return Err(refused(&error));
+            return Err(connect_error(&error));
         }
         if listener.options.is_bound() {
             self.decoders.deliver(&listener, Delivery::Follow);
         }
         if is_from_dump && start == Start::Immediate {
-            self.release_held(&listener, dp_rank, Some(Position::UNKNOWN), pending);
+            self.release_hold(&listener, dp_rank, Some(Position::UNKNOWN), pending);
         }
         model.update_lora_name();
         Ok(Registered::New)
     }
 }
 
-/// Logs what became of a registration.
+/// Logs the outcome of a registration.
 fn log_registration(registration: &Registration, owner: &Owner, registered: &Result<Registered, RegistrationError>) {
     let rank = registration.rank_id();
     let (endpoint, owner) = (registration.endpoint.as_str(), owner.as_str());
@@ -222,12 +222,12 @@ fn log_registration(registration: &Registration, owner: &Owner, registered: &Res
             log_rank!(info, rank, endpoint, replay_endpoint, block_size, owner, "rank registered");
         }
         Ok(Registered::Already) => log_rank!(debug, rank, endpoint, owner, "rank is already registered"),
-        // The client gets the error, and a discovery source logs it.
+        // The client receives the error, and a discovery source logs it.
         Err(error) => log_rank!(debug, rank, endpoint, owner, %error, "failed to register the rank"),
     }
 }
 
-/// The error for a rank that is registered in another way.
+/// The error for a rank that is registered with other options.
 fn contradiction(
     instance: InstanceId,
     dp_rank: DpRank,

@@ -1,4 +1,4 @@
-//! An instance built up anew beside itself, and exchanged when it is whole.
+//! Rebuilding an instance beside the registered one, and swapping the two.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use flash_indexer_core::{DpRank, WorkerId, WorkerRank};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
-use super::registration::refused;
-use super::restore::Restored;
+use super::registration_error::connect_error;
+use super::restored_state::RestoredState;
 use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
 use flash_indexer_ingest::{Connection, Delivery, Listener, ListenerState};
@@ -16,34 +16,36 @@ use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused}
 use flash_indexer_types::Trust;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// A second life of a registered instance that nobody can see: other subscriptions, held, and another number in the
-/// index. Takes a dump of the instance; everything else in it is skipped. Dropped before [`Shadow::exchange`], it leaves nothing behind.
+/// A second copy of a registered instance, which no answer includes. It has its own subscriptions, which start held,
+/// and its own worker id in the index. As a [`DumpSink`] it applies the dump of the instance and skips other instances.
+/// Dropping it before [`Shadow::exchange`] removes it.
 pub struct Shadow {
     indexer: Arc<Indexer>,
     model: Arc<Model>,
     instance: InstanceId,
     worker: WorkerId,
-    /// Of which index it is.
+    /// Generation of the index that it is in.
     generation: u64,
-    /// The streams that it is to replace, and its own.
+    /// Listeners of the registered instance.
     replaced: BTreeMap<DpRank, Arc<Listener>>,
+    /// Its own listeners.
     listeners: BTreeMap<DpRank, Arc<Listener>>,
-    restored: BTreeMap<DpRank, Restored>,
+    restored: BTreeMap<DpRank, RestoredState>,
 }
 
-/// An instance cannot be built up anew.
+/// An instance cannot be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum ShadowError {
-    /// It is not registered, or not in this way any more.
-    #[error("instance {0} has been registered otherwise meanwhile")]
+    /// The registration of the instance changed or ended.
+    #[error("failed to rebuild instance {0}: its registration changed meanwhile; retry")]
     Changed(InstanceId),
-    /// Its engine cannot be listened to a second time.
+    /// Its engine does not accept a second subscription.
     #[error("{0}")]
     Listen(#[from] RegistrationError),
 }
 
 impl Shadow {
-    /// Listens to every stream of an instance once more.
+    /// Opens a second subscription to every stream of an instance.
     pub fn of(indexer: &Arc<Indexer>, key: &ModelKey, instance: &InstanceId) -> Result<Self, ShadowError> {
         let _registering = indexer.registering.lock();
         let model = indexer.models.read().get(key).cloned();
@@ -74,7 +76,7 @@ impl Shadow {
         Ok(shadow)
     }
 
-    /// Another subscription to the engine, or, of one that connects to this service, another look at its messages.
+    /// Opens a second subscription to an engine. The messages of a pod are copied instead.
     fn listen(&self, dp_rank: DpRank, original: &Listener) -> Result<Arc<Listener>, RegistrationError> {
         let is_bound = original.options.is_bound();
         let listener = Arc::new(Listener {
@@ -89,41 +91,41 @@ impl Shadow {
             remembered: None,
             state: ListenerState::new(&original.options),
         });
-        self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| refused(&error))?;
+        self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| connect_error(&error))?;
         if is_bound {
             self.indexer.decoders.deliver(&listener, Delivery::FollowBeside);
         }
         Ok(listener)
     }
 
-    /// Whether all of its streams are connected.
+    /// Whether all of its listeners are connected.
     pub fn is_connected(&self) -> bool {
         self.listeners.values().all(|listener| listener.connection() == Connection::Connected)
     }
 
-    /// Whether everything that its engine changed is known of every rank.
+    /// Whether every rank is exact.
     pub fn is_exact(&self) -> bool {
         self.listeners.iter().all(|(&dp_rank, listener)| listener.trust(dp_rank) == Trust::Exact)
     }
 
-    /// Whether its engine can be asked for what it has published.
+    /// Whether its engine has a replay endpoint for every rank.
     pub fn can_replay(&self) -> bool {
         self.listeners.values().all(|listener| listener.options.replay_endpoint.is_some())
     }
 
-    /// Lets the streams go on from what was taken, or from their start.
-    pub fn go_on(&mut self) {
+    /// Releases the held streams. They continue from the restored state, or start over without one.
+    pub fn resume(&mut self) {
         let mut pending = PendingWork::default();
         for (&dp_rank, listener) in &self.listeners {
             match self.restored.remove(&dp_rank) {
-                Some(restored) => self.indexer.go_on_from(listener, dp_rank, restored, &mut pending),
-                None => drop(self.indexer.release_held(listener, dp_rank, None, &mut pending)),
+                Some(restored) => self.indexer.resume_from_restored(listener, dp_rank, restored, &mut pending),
+                None => drop(self.indexer.release_hold(listener, dp_rank, None, &mut pending)),
             }
         }
         pending.wait_for_all();
     }
 
-    /// Puts this in the place of the original.
+    /// Replaces the registered instance by this one.
     pub fn exchange(mut self) -> Result<(), ShadowError> {
         let indexer = Arc::clone(&self.indexer);
         let _registering = indexer.registering.lock();
@@ -134,8 +136,8 @@ impl Shadow {
             let streams = |listeners: &BTreeMap<DpRank, Arc<Listener>>| -> BTreeMap<DpRank, u64> {
                 listeners.iter().map(|(&dp_rank, listener)| (dp_rank, listener.id)).collect()
             };
-            let is_lost = self.model.replaceable.generation() != self.generation;
-            if is_lost || streams(&original.listeners) != streams(&self.replaced) {
+            let is_index_replaced = self.model.replaceable.generation() != self.generation;
+            if is_index_replaced || streams(&original.listeners) != streams(&self.replaced) {
                 return Err(changed());
             }
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
@@ -147,37 +149,37 @@ impl Shadow {
         Ok(())
     }
 
-    /// Whether a rank of the original is known to have several cache groups.
+    /// Whether a rank of the registered instance has secondary cache groups.
     fn has_groups(&self, dp_rank: DpRank) -> bool {
         let original = self.replaced.get(&dp_rank).map(|listener| WorkerRank { worker: listener.worker, dp_rank });
         original.is_some_and(|rank| !self.model.index().secondary_stores(rank).is_empty())
     }
 
-    fn is_of_it(&self, key: &ModelKey, instance: &InstanceId) -> bool {
+    fn is_same_instance(&self, key: &ModelKey, instance: &InstanceId) -> bool {
         self.model.key == *key && self.instance == *instance
     }
 }
 
 impl DumpSink for Shadow {
     fn rank(&mut self, record: RankRecord) -> Result<(), Refused> {
-        if self.is_of_it(&record.key(), &record.instance_id) {
+        if self.is_same_instance(&record.key(), &record.instance_id) {
             if record.block_size != self.model.block_size.tokens() {
                 return Err(Refused(format!("the peer has blocks of {} tokens", record.block_size)));
             }
             let dp_rank = DpRank(record.dp_rank);
             if record.groups.is_none() && self.has_groups(dp_rank) {
-                return Err(Refused("the peer does not tell what a hybrid model's other cache groups hold".to_owned()));
+                return Err(Refused("the peer does not dump the secondary cache groups of a hybrid model".to_owned()));
             }
             let of = WorkerRank { worker: self.worker, dp_rank };
-            self.restored.entry(dp_rank).or_default().note(&self.model, of, &record);
+            self.restored.entry(dp_rank).or_default().apply_record(&self.model, of, &record);
         }
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        if self.is_of_it(rank.key, rank.instance) {
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        if self.is_same_instance(rank.key, rank.instance) {
             let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
-            self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, told);
+            self.restored.entry(rank.dp_rank).or_default().apply_entry(&self.model, of, entry);
         }
         Ok(())
     }
@@ -185,7 +187,7 @@ impl DumpSink for Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        // Either its own streams, or those that it has replaced.
+        // Its own listeners, or after the exchange those that it replaced.
         let mut closed = BTreeMap::new();
         for listener in std::mem::take(&mut self.listeners).into_values() {
             closed.insert(listener.id, listener);

@@ -1,4 +1,4 @@
-//! Unregistering ranks: no answer names them from then on, and what they held is forgotten.
+//! Unregistration of ranks: no answer includes them from then on, and their blocks are removed.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -21,21 +21,20 @@ use flash_indexer_types::Owner;
 use flash_indexer_types::RankId;
 use flash_indexer_types::log_rank;
 
-/// What was taken out of the index.
+/// Outcome of unregistering ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unregistered {
-    /// Ranks that are listened to no more; none if nothing fitted.
+    /// Number of unregistered ranks; zero if none matched.
     pub ranks: usize,
-    /// Whether what they held is forgotten already. If not, it is in no answer and is forgotten behind the call.
+    /// Whether their blocks are removed already. If not, no answer includes them, and they are removed after the call.
     pub is_forgotten: bool,
 }
 
 impl Indexer {
-    /// Stops listening to an instance, or to one of its ranks, and forgets what it holds; in one
-    /// tenant, or in all tenants of the model. A model goes with its last instance, so that it can
-    /// be registered again with another block size.
+    /// Unregisters an instance or one of its ranks and removes their blocks, in one tenant or in all tenants of the
+    /// model. A model is removed with its last instance, and can then be registered with another block size.
     ///
-    /// No answer names the ranks from then on. Waits for their decoders and writers to forget them, for two seconds at most.
+    /// No answer includes the ranks from then on. Waits up to two seconds for their decoders and writers.
     pub fn unregister(
         &self,
         instance: &InstanceId,
@@ -47,25 +46,24 @@ impl Indexer {
         let ranks = {
             let _registering = self.registering.lock();
             let models: Vec<Arc<Model>> = self.models_of(Some(model_name), tenant_id);
-            let leave = |model: &Arc<Model>| {
-                let ranks = self.leave(model, instance, dp_rank, &mut pending);
-                self.forget_if_empty(model);
+            let remove = |model: &Arc<Model>| {
+                let ranks = self.remove_ranks(model, instance, dp_rank, &mut pending);
+                self.remove_model_if_empty(model);
                 ranks
             };
-            models.iter().map(leave).sum()
+            models.iter().map(remove).sum()
         };
         Unregistered { ranks, is_forgotten: self.wait(pending) }
     }
 
-    /// Stops listening to a rank unless somebody wants it by hand, and with it to ranks that only its stream
-    /// names.
+    /// Unregisters a rank unless it is registered manually, with the ranks that only its stream names.
     pub fn unregister_owned(&self, rank: &RankId, emptied: EmptyModelPolicy) -> Unregistered {
         let mut pending = PendingWork::default();
-        let ranks = self.release_owned(rank, emptied, &mut pending);
+        let ranks = self.unregister_unless_manual(rank, emptied, &mut pending);
         Unregistered { ranks, is_forgotten: self.wait(pending) }
     }
 
-    /// Waits for other threads' part in a change, for two seconds at most; whether it is done.
+    /// Waits up to two seconds for pending work of other threads, and returns whether it is finished.
     pub(super) fn wait(&self, pending: PendingWork) -> bool {
         let is_done = pending.wait();
         if !is_done {
@@ -74,14 +72,14 @@ impl Indexer {
         is_done
     }
 
-    fn release_owned(&self, rank: &RankId, emptied: EmptyModelPolicy, pending: &mut PendingWork) -> usize {
+    fn unregister_unless_manual(&self, rank: &RankId, emptied: EmptyModelPolicy, pending: &mut PendingWork) -> usize {
         let _registering = self.registering.lock();
         let model = self.models.read().get(&rank.model).cloned();
         let Some(model) = model.filter(|_| self.owners.owner(rank).is_some_and(|owner| owner != Owner::Manual)) else {
             return 0;
         };
         let stream = listener(&model, &rank.instance, rank.dp_rank);
-        let mut left = self.leave(&model, &rank.instance, Some(rank.dp_rank), pending);
+        let mut removed = self.remove_ranks(&model, &rank.instance, Some(rank.dp_rank), pending);
         let of_stream: Vec<RankId> = {
             let instances = model.instances.read();
             let listed = instances.get(&rank.instance).into_iter().flat_map(|instance| &instance.listeners);
@@ -89,24 +87,24 @@ impl Indexer {
             same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
         };
         if of_stream.iter().all(|other| self.owners.owner(other).is_none()) {
-            let leave = |other: &RankId| self.leave(&model, &rank.instance, Some(other.dp_rank), pending);
-            left += of_stream.iter().map(leave).sum::<usize>();
+            let remove = |other: &RankId| self.remove_ranks(&model, &rank.instance, Some(other.dp_rank), pending);
+            removed += of_stream.iter().map(remove).sum::<usize>();
         }
         if emptied == EmptyModelPolicy::Remove {
-            self.forget_if_empty(&model);
+            self.remove_model_if_empty(&model);
         }
-        left
+        removed
     }
 
-    /// Takes an instance or one of its ranks out of a model; how many ranks it was.
-    fn leave(
+    /// Removes an instance or one of its ranks from a model, and returns the number of ranks.
+    fn remove_ranks(
         &self,
         model: &Arc<Model>,
         instance: &InstanceId,
         dp_rank: Option<DpRank>,
         pending: &mut PendingWork,
     ) -> usize {
-        let mut ranks = self.forget_dumped(model, instance, dp_rank, pending);
+        let mut ranks = self.remove_restored(model, instance, dp_rank, pending);
         let closed = unlist(model, instance, dp_rank);
         ranks += closed.len();
         for (dp_rank, listener) in &closed {
@@ -115,54 +113,55 @@ impl Indexer {
             let owner = self.owners.owner(&rank);
             let owner = owner.as_ref().map(Owner::as_str);
             log_rank!(info, rank, endpoint = listener.options.endpoint.as_str(), owner, "rank unregistered");
-            self.owners.forget(&rank);
+            self.owners.remove(&rank);
             let (instance, model) = (instance.clone(), model.key.clone());
-            self.tombstones.note(Tombstone { at: Instant::now(), instance, dp_rank: *dp_rank, model });
+            self.tombstones.record(Tombstone { at: Instant::now(), instance, dp_rank: *dp_rank, model });
         }
         model.update_lora_name();
         ranks
     }
 
-    /// Closes a stream that no rank needs any more; of one that others still need, ignores the rank.
+    /// Closes the stream of a rank. If other ranks share the stream, only the rank's events are ignored from now on.
     fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut PendingWork) {
         let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
             self.decoders.deliver(listener, Delivery::Mute(dp_rank, pending.add()));
-            self.release_held(listener, dp_rank, None, pending);
+            self.release_hold(listener, dp_rank, None, pending);
             return;
         }
         let name = StreamName::new(model.key.clone(), listener.instance.clone(), listener.dp_rank, &listener.options);
-        let remembered = Arc::clone(&self.remembered);
-        let remember = move |position| remembered.lock().keep(name, position);
-        // Ranks of the instance that no listener was registered for, too.
+        let stream_positions = Arc::clone(&self.stream_positions);
+        let store_position = move |position| stream_positions.lock().insert(name, position);
+        // With the last listener, all ranks of the instance are removed, including those without a listener.
         let is_last = model.worker(&listener.instance) != Some(listener.worker);
-        self.retire(listener, is_last.then_some(listener.worker), remember, pending);
+        self.retire(listener, is_last.then_some(listener.worker), store_position, pending);
     }
 
-    /// Closes a stream and has everything from it forgotten, and with it all of `worker`.
+    /// Closes a stream and removes its blocks, and all blocks of `worker` if given. `on_closed` receives the final
+    /// position of the stream.
     pub(super) fn retire(
         &self,
         listener: &Arc<Listener>,
         worker: Option<WorkerId>,
-        remember: impl FnOnce(StreamPosition) + Send + 'static,
+        on_closed: impl FnOnce(StreamPosition) + Send + 'static,
         pending: &mut PendingWork,
     ) {
         let (model, done) = (Arc::clone(&listener.model), pending.add());
-        let forget = move |model: &dyn ModelSink| worker.into_iter().for_each(|worker| model.remove_worker(worker));
+        let remove = move |model: &dyn ModelSink| worker.into_iter().for_each(|worker| model.remove_worker(worker));
         let retired = move |position| {
-            remember(position);
-            forget(&*model);
-            // The one who asked may have stopped waiting.
+            on_closed(position);
+            remove(&*model);
+            // The caller may have stopped waiting.
             let _ = done.send(());
         };
         if !self.sockets.close(listener, Box::new(retired)) {
             let model = Arc::clone(&listener.model);
-            self.cleanup.run(pending, move || forget(&*model));
+            self.cleanup.run(pending, move || remove(&*model));
         }
     }
 
-    /// Forgets an instance that is known from a dump alone, or one of its ranks; how many ranks it was.
-    fn forget_dumped(
+    /// Removes an instance that is known from a dump only, or one of its ranks, and returns the number of ranks.
+    fn remove_restored(
         &self,
         model: &Arc<Model>,
         instance: &InstanceId,
@@ -179,13 +178,13 @@ impl Indexer {
         if dp_rank.is_none() || ranks.len() == held {
             instances.remove(instance);
         }
-        let (model, forgotten) = (Arc::clone(model), ranks.len());
+        let (model, removed) = (Arc::clone(model), ranks.len());
         self.cleanup.run(pending, move || ranks.into_iter().for_each(|rank| model.clear_rank(rank)));
-        forgotten
+        removed
     }
 }
 
-/// Takes an instance, or one of its ranks, off the list of those that answers name.
+/// Removes the listeners of an instance, or of one of its ranks, from a model, and returns them.
 pub(super) fn unlist(model: &Model, instance: &InstanceId, dp_rank: Option<DpRank>) -> Vec<(DpRank, Arc<Listener>)> {
     let mut instances = model.instances.write();
     let Entry::Occupied(mut entry) = instances.entry(instance.clone()) else { return Vec::new() };

@@ -6,8 +6,8 @@ use flash_indexer_core::{PerTier, Tier};
 
 /// The weight of a block in each tier.
 ///
-/// Weights never rise from a faster tier to a slower one, so that of several tiers that hold a block the fastest has the
-/// largest weight.
+/// Weights never rise from a faster tier to a slower one, so that of several tiers that hold a block the fastest has
+/// the largest weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierWeights(PerTier<f64>);
 
@@ -15,16 +15,16 @@ pub struct TierWeights(PerTier<f64>);
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TierWeightsError {
     /// Not of the form `tier=weight`.
-    #[error("{0:?} is not a weight: write tier=number, such as gpu=1.0,cpu=0.8")]
+    #[error("invalid tier weight {0:?}; expected tier=number, such as gpu=1.0,cpu=0.8")]
     Form(String),
     /// An unknown tier.
-    #[error("there is no tier {0:?}: the tiers are gpu, cpu, disk and external")]
+    #[error("unknown tier {0:?}; expected gpu, cpu, disk or external")]
     UnknownTier(String),
     /// Negative, infinite or not a number.
-    #[error("the weight {0} of a block cannot be used: give a finite number that is not negative")]
+    #[error("invalid tier weight {0}; expected a finite number that is not negative")]
     OutOfRange(f64),
-    /// A slower tier would be worth more.
-    #[error("{slower} weighs more than {faster}, which is faster: give it at most the same weight")]
+    /// A slower tier has a larger weight.
+    #[error("{slower} weighs more than {faster}, a faster tier; give it at most the same weight")]
     Rising {
         /// The faster of two tiers.
         faster: &'static str,
@@ -33,28 +33,28 @@ pub enum TierWeightsError {
     },
 }
 
-/// What users call the tiers, fastest first.
+/// Names of the tiers in options and answers, fastest first.
 const NAMES: [&str; Tier::ALL.len()] = ["gpu", "cpu", "disk", "external"];
 
 impl Default for TierWeights {
-    /// Device memory 1.0, host memory 0.8, local disks 0.5, stores outside 0.4.
+    /// Device memory 1.0, host memory 0.8, local disks 0.5, external stores 0.4.
     fn default() -> Self {
         Self(PerTier([1.0, 0.8, 0.5, 0.4]))
     }
 }
 
 impl TierWeights {
-    /// The scorer of the longest prefix: every tier counts as one.
+    /// Weight 1 for every tier: the score is the length of the prefix.
     pub const LONGEST_PREFIX: Self = Self(PerTier([1.0; Tier::ALL.len()]));
 
-    /// These weights.
+    /// Creates weights.
     ///
     /// # Errors
     ///
-    /// When one is not a finite number from zero up, or they rise from a faster to a slower tier.
+    /// If a weight is negative or not finite, or if a slower tier has a larger weight than a faster one.
     pub fn new(weights: PerTier<f64>) -> Result<Self, TierWeightsError> {
-        if let Some(&wrong) = weights.0.iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
-            return Err(TierWeightsError::OutOfRange(wrong));
+        if let Some(&invalid) = weights.0.iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
+            return Err(TierWeightsError::OutOfRange(invalid));
         }
         match weights.0.windows(2).position(|pair| pair[1] > pair[0]) {
             None => Ok(Self(weights)),
@@ -68,14 +68,16 @@ impl TierWeights {
         self.0[tier]
     }
 
-    /// The score of a prefix with these numbers of blocks in each tier. Each block counts in the fastest tier that holds it.
+    /// The score of a prefix with these numbers of blocks in each tier. Each block counts in the fastest tier that
+    /// holds it.
     #[must_use]
     pub fn score(&self, blocks: &PerTier<u32>) -> f64 {
         blocks.iter().map(|(tier, &blocks)| self.0[tier] * f64::from(blocks)).sum()
     }
 }
 
-/// `gpu=1.0,cpu=0.8`: tiers that are not named keep the default, or the weight of the next faster tier where that is less.
+/// Parses `gpu=1.0,cpu=0.8`. A tier that is not named has its default weight, or the weight of the next faster tier if
+/// that is less.
 impl FromStr for TierWeights {
     type Err = TierWeightsError;
 
@@ -103,16 +105,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_read_and_checked() {
-        let read = |text: &str| text.parse::<TierWeights>();
+    fn tier_weights_are_parsed_and_validated() {
+        let parse = |text: &str| text.parse::<TierWeights>();
         let of = |weights: TierWeights| Tier::ALL.map(|tier| weights.of(tier));
-        assert_eq!(read(""), Ok(TierWeights::default()));
-        assert_eq!(read("cpu=0.3, gpu=2").map(of), Ok([2.0, 0.3, 0.3, 0.3]), "slower tiers never weigh more");
-        assert_eq!(read("gpu=1,cpu=1,disk=1,external=1"), Ok(TierWeights::LONGEST_PREFIX));
-        let message = |text: &str| read(text).expect_err("it is wrong").to_string();
+        assert_eq!(parse(""), Ok(TierWeights::default()));
+        assert_eq!(parse("cpu=0.3, gpu=2").map(of), Ok([2.0, 0.3, 0.3, 0.3]), "a slower tier never weighs more");
+        assert_eq!(parse("gpu=1,cpu=1,disk=1,external=1"), Ok(TierWeights::LONGEST_PREFIX));
+        let message = |text: &str| parse(text).expect_err("invalid").to_string();
         assert!(message("gpu").contains("tier=number"));
         assert!(message("gpu=x").contains("tier=number"));
-        assert!(message("tape=1").contains("gpu, cpu, disk and external"));
+        assert!(message("tape=1").contains("gpu, cpu, disk or external"));
         assert!(message("cpu=NaN").contains("finite"));
         assert!(message("gpu=-1").contains("not negative"));
         assert!(message("disk=0.9").contains("disk weighs more than cpu"));

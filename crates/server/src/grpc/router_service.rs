@@ -46,7 +46,7 @@ impl Shared {
     /// The same of this replica's ranks alone, without waiting.
     pub(super) fn query_here(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
         let QueryInput { key, query, options } = QueryInput::of(request)?;
-        Ok(response(self.indexer.query_here(&key, query, options)?, request))
+        Ok(response(self.indexer.query_local(&key, query, options)?, request))
     }
 
     fn predict(&self, request: &PredictRequest) -> Result<PredictResponse, RpcError> {

@@ -67,7 +67,7 @@ pub(super) async fn dump(
     let DumpParameters { scope, instance_id, hashes } = parameters;
     let instance = instance_id.as_deref().map(InstanceId::parse).transpose()?;
     let (model_name, tenant_id) = scope.names()?;
-    let models = api.indexer.dumpable(model_name.as_deref(), tenant_id.as_deref());
+    let models = api.indexer.matching_models(model_name.as_deref(), tenant_id.as_deref());
     let form = if names(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
     let compression = if names(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
     let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);

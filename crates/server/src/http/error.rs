@@ -160,7 +160,7 @@ impl From<DigestError> for ApiError {
     fn from(error: DigestError) -> Self {
         let status = match &error {
             DigestError::Unknown(_) => StatusCode::NOT_FOUND,
-            DigestError::NotThen(..) | DigestError::Partial(_) => StatusCode::CONFLICT,
+            DigestError::NotReached(..) | DigestError::Partial(_) => StatusCode::CONFLICT,
             DigestError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, error.to_string())

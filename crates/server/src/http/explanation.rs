@@ -135,7 +135,7 @@ struct FleetHoldsElsewhere {
 
 impl ExplainResponse {
     pub(super) fn of(question: ExplainQuestion, explanation: Explanation, hashes: HashForm) -> Self {
-        let Explanation { block_tokens, blocks, ranks, buried, unknown, now } = explanation;
+        let Explanation { block_tokens, blocks, ranks, tombstones: buried, unknown, now } = explanation;
         let shown = |rank| ShownRank::of(rank, u64::from(block_tokens.unwrap_or(0)), now, hashes);
         let gone = buried.into_iter().map(|tombstone| Absent::buried(tombstone, now));
         Self {
@@ -209,11 +209,11 @@ impl ShownEnd {
                 let why = format!("{removed}; a copy that was left then went later: {cleared}");
                 ("removed", (why, Facts { cleared_ms_ago: of_clear.cleared_ms_ago, ..facts }))
             }
-            Loss::NameReused => {
+            Loss::HashReused => {
                 let why = "it was held until the engine gave its sequence hash to other content";
                 ("name_reused", (why.to_owned(), Facts::default()))
             }
-            Loss::Unremembered => {
+            Loss::NotInHistory => {
                 let why = "it was held, and how it went is no longer remembered";
                 ("removed", (why.to_owned(), Facts::default()))
             }
@@ -228,7 +228,7 @@ impl ShownEnd {
                 let why = shown_lack(&lack);
                 ("cache_groups", (why, Facts { cut_off: Some(CutOff::of(lack, hashes)), ..Facts::default() }))
             }
-            Reason::Hole { behind, removed } => {
+            Reason::Gap { behind, removed } => {
                 let (how, facts) = removed.map(removal).unwrap_or_default();
                 let separator = if how.is_empty() { "" } else { "; " };
                 let (blocks, position) = (behind.blocks, behind.position);
@@ -237,7 +237,7 @@ impl ShownEnd {
             }
             Reason::Lost(loss) => known(loss),
             Reason::OtherVariant => ("other_space", Default::default()),
-            Reason::NoRoom => {
+            Reason::MemoryLimit => {
                 let why = "it may be held unknown to the index, which has no room for all that the rank holds";
                 ("no_room", (format!("{why}: raise --memory-max"), Facts::default()))
             }
@@ -256,7 +256,7 @@ impl ShownEnd {
             }
         };
         let why = facts.doubt(end.doubt, why);
-        let why = facts.hold_elsewhere(end.elsewhere, why);
+        let why = facts.hold_elsewhere(end.other_variants, why);
         Self {
             position: end.position,
             local_hash: end.local.map(|local| ShownHash(local.0, hashes)),
@@ -279,7 +279,11 @@ impl Facts {
     }
 
     /// Adds where the same tokens are held under another adapter or salt; returns the sentence with that added.
-    fn hold_elsewhere(&mut self, HeldUnderOtherVariants { own, fleet }: HeldUnderOtherVariants, why: String) -> String {
+    fn hold_elsewhere(
+        &mut self,
+        HeldUnderOtherVariants { by_rank: own, by_fleet: fleet }: HeldUnderOtherVariants,
+        why: String,
+    ) -> String {
         let mut parts = vec![why];
         if let Some(own) = own {
             parts.push(format!("{} blocks of the same tokens are held under {}", own.blocks, shown_space(&own)));
@@ -298,13 +302,13 @@ impl Facts {
 }
 
 impl HeldElsewhere {
-    fn of(OtherVariant { space, blocks }: &OtherVariant) -> Self {
+    fn of(OtherVariant { adapter_salt: space, blocks }: &OtherVariant) -> Self {
         Self { lora_name: space.lora_name().map(str::to_owned), is_salted: space.salt().is_some(), blocks: *blocks }
     }
 }
 
 /// An adapter and a salt, in words.
-fn shown_space(OtherVariant { space, .. }: &OtherVariant) -> String {
+fn shown_space(OtherVariant { adapter_salt: space, .. }: &OtherVariant) -> String {
     let adapter = space.lora_name().map_or("no adapter".to_owned(), |name| format!("adapter {name:?}"));
     let salt = if space.salt().is_some() { "a salt that is not the prompt's" } else { "no salt" };
     format!("{adapter} and {salt}")

@@ -54,7 +54,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>
                 model_name: key.model_name.clone(),
                 tenant_id: key.tenant_id.clone(),
                 block_size: model.block_size.tokens(),
-                trust: rank.trust_as_listed(rank.is_own || report.is_directory_current),
+                trust: rank.trust_as_listed(rank.is_local || report.is_directory_current),
                 blocks: rank.blocks,
                 publisher: rank.publisher.to_string(),
             });

@@ -223,7 +223,7 @@ impl Check {
                         peer = url.as_str(),
                         "rank differs from a peer's, and both are exact; rebuilding"
                     );
-                    self.indexer.distrust(rank, "it differs from a peer that is just as sure of it".to_owned());
+                    self.indexer.mark_degraded(rank, "it differs from a peer that is just as sure of it".to_owned());
                     new_disputes.push(rank.clone());
                 }
             }
@@ -244,7 +244,7 @@ impl Check {
                     let selection =
                         Selection { model_name: &model.model_name, tenant_id: &model.tenant_id, instance: &instance };
                     read_dump(client.dump(url, Some(&selection))?, shadow)?;
-                    shadow.go_on();
+                    shadow.resume();
                     Ok(())
                 });
             }
@@ -373,7 +373,7 @@ impl Check {
 
 /// What the engine itself can tell, from its start.
 fn rebuild(shadow: &mut Shadow) -> Result<(), RepairError> {
-    shadow.go_on();
+    shadow.resume();
     match shadow.can_replay() && wait_until(REBUILD_DEADLINE, || shadow.is_exact()) {
         true => Ok(()),
         false => Err(RepairError::NotExact),

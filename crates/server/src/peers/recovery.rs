@@ -169,7 +169,7 @@ impl Recovery {
     /// Listens to a rank without applying anything yet; none if it is listened to already, or cannot be.
     fn hold(&mut self, registration: Registration, owner: Owner) -> Option<RankId> {
         let rank = registration.rank_id();
-        match self.indexer.register_taken_over(registration, owner) {
+        match self.indexer.register_from_peer(registration, owner) {
             Ok(Registered::New) if self.indexer.is_held(&rank) => {
                 self.held.insert(rank.clone());
                 Some(rank)
@@ -227,8 +227,8 @@ impl DumpSink for DumpLoader<'_> {
         self.restore.rank(record)
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        self.restore.told(rank, told)
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+        self.restore.entry(rank, told)
     }
 }
 

@@ -166,7 +166,7 @@ fn an_engine_that_moves_leaves_no_moment_in_which_its_model_is_unknown() {
     let service = Service::start_with(options(file.sources(), FOR_EVER));
     until("the engine", || instances(&service) == ["1"]);
     let model = ModelKey::new("m".to_owned(), None);
-    let ask = || service.indexer().query_here(&model, Query::Hashes(Cow::Borrowed(&[])), QueryOptions::default());
+    let ask = || service.indexer().query_local(&model, Query::Hashes(Cow::Borrowed(&[])), QueryOptions::default());
     let has_moved = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let router = scope.spawn(|| {

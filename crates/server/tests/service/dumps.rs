@@ -24,7 +24,7 @@ impl DumpSink for Taken {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         let DumpEntry::Blocks(StoredBlocks { tier, blocks, copies, .. }) = told else {
             panic!("no hybrid model: {told:?}")
         };

@@ -219,7 +219,7 @@ impl DumpSink for Anything {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, _: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, _: DumpEntry) -> Result<(), Refused> {
         Ok(())
     }
 }

@@ -149,7 +149,7 @@ impl DumpSink for Counts {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         match told {
             DumpEntry::Blocks(stored) => {
                 self.held += stored.blocks.len();

@@ -1,7 +1,7 @@
-//! One bound of memory for the indexes of all models.
+//! One memory limit for the indexes of all models.
 //!
-//! Every model has an equal share. When a model comes, the others give up what is above their new share
-//! before it gets its own; when one goes, the others may take more.
+//! Every model has an equal share. Before a model is added, the other indexes shrink to their new share. After a model
+//! is removed, the shares of the others grow.
 
 use flash_indexer_core::SharedIndex;
 use flash_indexer_core::run::{MemoryTooSmall, RunIndex, RunLimits};
@@ -10,17 +10,17 @@ use super::cleanup::PendingWork;
 use super::{Indexer, RegistrationError};
 use flash_indexer_types::ModelKey;
 
-/// One of so many bytes stays free for indexes that make a smaller copy of themselves, one at a time.
-const COPY_SHARE: usize = 16;
+/// One byte in this many stays free for indexes that shrink by copying themselves, one at a time.
+const COPY_RESERVE_DIVISOR: usize = 16;
 
 impl Indexer {
-    /// An index for one model more.
+    /// Creates the index of an additional model.
     pub(super) fn new_index(&self, key: &ModelKey) -> Result<Box<dyn SharedIndex>, RegistrationError> {
         let Some(bytes_max) = self.options.memory_max else { return Ok(Box::<RunIndex>::default()) };
         let models = self.models.read().len() + 1;
-        let refused = |error: MemoryTooSmall| RegistrationError::Memory { model: key.clone(), models, error };
+        let rejected = |error: MemoryTooSmall| RegistrationError::Memory { model: key.clone(), models, error };
         let share = share(bytes_max, models);
-        let index = RunIndex::bounded(RunLimits::default(), share).map_err(refused)?;
+        let index = RunIndex::bounded(RunLimits::default(), share).map_err(rejected)?;
         if !self.share_memory_among(models).wait() {
             return Err(RegistrationError::Unavailable(format!(
                 "failed to give {key} its share of --memory-max: the indexes of other models are busy; try again"
@@ -29,19 +29,19 @@ impl Indexer {
         Ok(Box::new(index))
     }
 
-    /// Gives each model there is its share of the bound, one of `models`, behind the call.
+    /// Sets the share of each existing model to that of one in `models`. The indexes shrink in the background.
     pub(super) fn share_memory_among(&self, models: usize) -> PendingWork {
         let mut pending = PendingWork::default();
         let Some(bytes_max) = self.options.memory_max else { return pending };
         for model in self.models_of(None, None) {
             let share = share(bytes_max, models.max(1));
-            let share_of = move || model.change(|index| index.set_memory_max(share, bytes_max / COPY_SHARE));
-            self.cleanup.run(&mut pending, share_of);
+            let set_share = move || model.change(|index| index.set_memory_max(share, bytes_max / COPY_RESERVE_DIVISOR));
+            self.cleanup.run(&mut pending, set_share);
         }
         pending
     }
 }
 
 fn share(bytes_max: usize, models: usize) -> usize {
-    (bytes_max - bytes_max / COPY_SHARE) / models
+    (bytes_max - bytes_max / COPY_RESERVE_DIVISOR) / models
 }

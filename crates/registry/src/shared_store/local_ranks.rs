@@ -1,4 +1,4 @@
-//! The ranks that this replica listens to, as the store wants to know them.
+//! The ranks of this replica, as published to the shared store.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use flash_indexer_core::{SharedIndex, WorkerRank};
 use flash_indexer_redis::{Holder, HolderId, LocalRank, RankRegistry, Scope};
 use rustc_hash::FxHashMap;
 
-use super::{Description, Models, RankStatus};
-use crate::model::Model;
+use super::{Description, RankStatus};
+use crate::model::{Model, Models};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Trust;
 
-/// Looks at all models whenever it is asked.
+/// The ranks of all models, collected on each call.
 pub(super) struct LocalRanks {
     pub(super) models: Arc<Models>,
 }
@@ -19,22 +19,22 @@ pub(super) struct LocalRanks {
 impl RankRegistry for LocalRanks {
     fn ranks(&self) -> Vec<LocalRank> {
         let models: Vec<Arc<Model>> = self.models.read().values().cloned().collect();
-        models.iter().flat_map(|model| of_model(model)).collect()
+        models.iter().flat_map(|model| local_ranks(model)).collect()
     }
 }
 
-/// Where blocks of a model with this block size are.
+/// Scope in the store of a model with this block size.
 pub(super) fn scope(model_name: &str, tenant_id: &str, block_size: u32) -> Scope {
     Scope::of(&[model_name, tenant_id, &block_size.to_string()])
 }
 
-fn of_model(model: &Model) -> Vec<LocalRank> {
-    let Some(shared) = &model.shared else { return Vec::new() };
+fn local_ranks(model: &Model) -> Vec<LocalRank> {
+    let Some(published) = &model.published else { return Vec::new() };
     let scope = scope(&model.key.model_name, &model.key.tenant_id, model.block_size.tokens());
     let lora_name = model.lora_name.read().clone();
     let blocks = blocks(&**model.index());
-    let own = |(instance, rank): (InstanceId, WorkerRank)| {
-        // Replicas of earlier versions do not know the recovering state.
+    let local_rank = |(instance, rank): (InstanceId, WorkerRank)| {
+        // Replicas of earlier versions do not know the state `recovering`.
         let trust = match model.listed_trust(&instance, rank.dp_rank) {
             Trust::Recovering => Trust::Degraded,
             trust => trust,
@@ -51,18 +51,18 @@ fn of_model(model: &Model) -> Vec<LocalRank> {
             instance_id: instance.into(),
         };
         let holder = Holder { id, scope, description: json(&description) };
-        LocalRank { holder, state: json(&status), rank: shared.of(rank) }
+        LocalRank { holder, state: json(&status), rank: published.get_or_create(rank) }
     };
-    model.ranks().into_iter().map(own).collect()
+    model.ranks().into_iter().map(local_rank).collect()
 }
 
-/// Blocks of every rank that an index holds something of. Asked rank by rank, an index looks at all ranks for each.
+/// Number of blocks of every rank in an index. One call for all ranks, because a call for one rank costs as much.
 fn blocks(index: &impl SharedIndex) -> FxHashMap<WorkerRank, usize> {
     index.sizes().into_iter().map(|(rank, size)| (rank, size.blocks)).collect()
 }
 
-fn json(told: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(told).expect("names and numbers can be written as JSON")
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("names and numbers can be written as JSON")
 }
 
 #[cfg(test)]
@@ -78,15 +78,15 @@ mod tests {
     use parking_lot::RwLock;
 
     use super::*;
-    use crate::model::{Instance, ReplaceableIndex, Windows};
-    use crate::shared_store::PublishedRanks;
+    use crate::model::{Instance, ReplaceableIndex, TokenWindows};
+    use crate::published_ranks::PublishedRanks;
     use flash_indexer_explain::{History, SeenVariants};
     use flash_indexer_telemetry::metrics::{MetricNames, Metrics, ModelCounts};
     use flash_indexer_types::ModelKey;
 
     const RANKS: u32 = 500;
 
-    /// An index that counts how often it is asked for sizes.
+    /// An index that counts calls for sizes.
     struct Counting {
         index: Box<dyn SharedIndex>,
         size_calls: Arc<AtomicUsize>,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_many_ranks_asks_their_index_once() {
+    fn publishing_many_ranks_calls_their_index_for_sizes_once() {
         let [size_calls, sizes_calls] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
         let counting = Counting {
             index: Box::<RunIndex>::default(),
@@ -134,14 +134,14 @@ mod tests {
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(Box::new(counting)),
             decoders: std::sync::Weak::new(),
-            shared: Some(PublishedRanks::new(PublisherWaker::default())),
+            published: Some(PublishedRanks::new(PublisherWaker::default())),
             instances: RwLock::default(),
-            windows: Windows::default(),
+            windows: TokenWindows::default(),
             counts: ModelCounts::default(),
             id: 1,
-            uses: None,
+            recent_uses: None,
             history: History::new(0),
-            spaces: SeenVariants::default(),
+            seen_variants: SeenVariants::default(),
             metrics,
             writer: 0,
         };
@@ -154,8 +154,9 @@ mod tests {
             let event = BlockEvent::Stored { tier: Tier::Device, parent: None, blocks: blocks.collect(), copies: 1 };
             model.index().apply(WorkerRank { worker, dp_rank: DpRank(dp_rank) }, &event);
         }
-        let own = of_model(&model);
-        let blocks = own.iter().map(|own| serde_json::from_slice::<RankStatus>(&own.state).expect("a state").blocks);
+        let ranks = local_ranks(&model);
+        let blocks =
+            ranks.iter().map(|rank| serde_json::from_slice::<RankStatus>(&rank.state).expect("a state").blocks);
         assert_eq!(blocks.collect::<Vec<_>>(), (0..RANKS as usize).map(|rank| rank % 3 + 1).collect::<Vec<_>>());
         assert_eq!((size_calls.load(Relaxed), sizes_calls.load(Relaxed)), (0, 1));
     }

@@ -1,4 +1,4 @@
-//! Who is in the shared index.
+//! The ranks that all replicas list in the shared store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,73 +8,76 @@ use flash_indexer_core::{DpRank, WorkerId};
 use flash_indexer_redis::{HolderId, ListedRank, PublisherId, Scope};
 use tracing::warn;
 
-use super::local::scope;
+use super::local_ranks::scope;
 use super::{Description, RankStatus};
 use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use flash_indexer_types::Trust;
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
 
-/// Everybody who is listed, as this replica reads it.
+/// All ranks listed in the shared store, by model.
 #[derive(Debug, Default)]
 pub struct Fleet {
     models: BTreeMap<ModelKey, Arc<FleetModel>>,
-    /// Entries that are left out because of a name.
-    refused: BTreeMap<HolderId, (PublisherId, InstanceIdError)>,
+    /// Entries rejected because of a name.
+    rejected: BTreeMap<HolderId, (PublisherId, InstanceIdError)>,
 }
 
-/// A model as others describe it.
+/// A model as listed in the shared store.
 #[derive(Debug)]
 pub struct FleetModel {
     pub scope: Scope,
     pub block_size: BlockSize,
     pub windows: Vec<TokenWindow>,
-    /// Adapter of queries that name none: the one that all of its ranks name.
+    /// Adapter of queries that name none: the one that all of its ranks have in common.
     lora_name: Option<String>,
     pub ranks: BTreeMap<HolderId, RemoteListedRank>,
 }
 
-/// One rank in the list.
+/// A rank listed in the shared store.
 #[derive(Debug)]
 pub struct RemoteListedRank {
     pub instance: InstanceId,
-    /// What predictions call the instance where it is not registered here.
+    /// Worker id of the instance in predictions, if it is not registered with this replica.
     pub worker: WorkerId,
     pub dp_rank: DpRank,
     pub trust: Trust,
     pub blocks: usize,
     pub publisher: PublisherId,
     /// Whether this replica publishes it.
-    pub is_own: bool,
+    pub is_local: bool,
 }
 
 impl RemoteListedRank {
-    /// How far it can be relied on: what its publisher says, and no more than degraded if that is too long ago.
+    /// Trust that its publisher listed; at best degraded if the list is not current.
     pub fn trust_as_listed(&self, is_list_current: bool) -> Trust {
         if is_list_current { self.trust } else { self.trust.max(Trust::Degraded) }
     }
 }
 
 impl Fleet {
-    pub(super) fn of<'l>(entries: impl Iterator<Item = (HolderId, &'l ListedRank)>, own: PublisherId) -> Self {
-        let (mut models, mut refused) = (BTreeMap::new(), BTreeMap::new());
+    /// Parses the list. `local` is this replica.
+    pub(super) fn parse<'l>(entries: impl Iterator<Item = (HolderId, &'l ListedRank)>, local: PublisherId) -> Self {
+        let (mut models, mut rejected) = (BTreeMap::new(), BTreeMap::new());
         for (holder, listed) in entries {
             let publisher = listed.publisher;
-            // An entry that is not understood is another version's.
-            let Some((description, status)) = read(listed) else { continue };
+            // An entry that cannot be parsed is of another version.
+            let Some((description, status)) = parse_entry(listed) else { continue };
             match description.names() {
-                Ok(names) => add(&mut models, holder, (names, description, status), (publisher, publisher == own)),
-                Err(error) => drop(refused.insert(holder, (publisher, error))),
+                Ok(names) => add(&mut models, holder, (names, description, status), (publisher, publisher == local)),
+                Err(error) => drop(rejected.insert(holder, (publisher, error))),
             }
         }
-        Self { models: models.into_iter().map(|(key, model)| (key, Arc::new(model))).collect(), refused }
+        Self { models: models.into_iter().map(|(key, model)| (key, Arc::new(model))).collect(), rejected }
     }
 
-    /// Counts and logs each entry once that is left out because of a name. `before` is the list before this one.
-    pub(super) fn note_refused(&self, before: &Self, metrics: &Metrics) {
-        for (_, (publisher, error)) in self.refused.iter().filter(|(holder, _)| !before.refused.contains_key(holder)) {
+    /// Counts and logs rejected entries that `previous`, the list before this one, did not reject.
+    pub(super) fn record_rejected(&self, previous: &Self, metrics: &Metrics) {
+        for (_, (publisher, error)) in
+            self.rejected.iter().filter(|(holder, _)| !previous.rejected.contains_key(holder))
+        {
             metrics.bound(Bound::Names);
-            warn!(%publisher, %error, "an entry of the shared store is left out");
+            warn!(%publisher, %error, "rejected an entry of the shared store");
         }
     }
 
@@ -88,7 +91,7 @@ impl Fleet {
 }
 
 impl FleetModel {
-    /// Where content of this adapter and salt is hashed.
+    /// Hash variant of an adapter and a salt.
     pub fn hash_variant(&self, lora_name: Option<&str>, cache_salt: Option<&str>) -> HashVariant {
         HashVariant::new(lora_name.or(self.lora_name.as_deref()), cache_salt)
     }
@@ -97,19 +100,19 @@ impl FleetModel {
 fn add(
     models: &mut BTreeMap<ModelKey, FleetModel>,
     holder: HolderId,
-    ((key, instance), told, status): ((ModelKey, InstanceId), Description, RankStatus),
-    (publisher, is_own): (PublisherId, bool),
+    ((key, instance), description, status): ((ModelKey, InstanceId), Description, RankStatus),
+    (publisher, is_local): (PublisherId, bool),
 ) {
-    let Some(block_size) = BlockSize::new(told.block_size) else { return };
-    let scope = scope(&told.model_name, &told.tenant_id, told.block_size);
+    let Some(block_size) = BlockSize::new(description.block_size) else { return };
+    let scope = scope(&description.model_name, &description.tenant_id, description.block_size);
     let model = models.entry(key).or_insert_with(|| FleetModel {
         scope,
         block_size,
         windows: Vec::new(),
-        lora_name: told.lora_name.clone(),
+        lora_name: description.lora_name.clone(),
         ranks: BTreeMap::new(),
     });
-    // Replicas that disagree about a block size are told apart by the smaller one, in every replica alike.
+    // If replicas disagree about the block size of a model, every replica uses the smallest one.
     if block_size.tokens() > model.block_size.tokens() {
         return;
     }
@@ -117,28 +120,28 @@ fn add(
         (model.scope, model.block_size) = (scope, block_size);
         model.ranks.clear();
     }
-    if model.lora_name != told.lora_name {
+    if model.lora_name != description.lora_name {
         model.lora_name = None;
     }
-    for window in told.windows.into_iter().map(TokenWindow::from) {
+    for window in description.windows.into_iter().map(TokenWindow::from) {
         if !model.windows.contains(&window) {
             model.windows.push(window);
         }
     }
-    let dp_rank = DpRank(told.dp_rank);
+    let dp_rank = DpRank(description.dp_rank);
     let worker = worker(scope, &instance);
     let rank =
-        RemoteListedRank { instance, worker, dp_rank, trust: status.trust, blocks: status.blocks, publisher, is_own };
+        RemoteListedRank { instance, worker, dp_rank, trust: status.trust, blocks: status.blocks, publisher, is_local };
     model.ranks.insert(holder, rank);
 }
 
-/// A name for an instance that is not registered here. Those that are have small numbers.
+/// Worker id of an instance that is not registered with this replica. Registered instances have small ids.
 fn worker(scope: Scope, instance: &InstanceId) -> WorkerId {
     WorkerId(HolderId::of(scope, &[instance.as_key()]).number() | 1 << 63)
 }
 
 impl Description {
-    /// The names in it, unless one is refused.
+    /// The model and the instance, if all names are valid.
     fn names(&self) -> Result<(ModelKey, InstanceId), InstanceIdError> {
         let key = ModelKey::new(self.model_name.as_str(), Some(self.tenant_id.clone()));
         key.check()?;
@@ -147,7 +150,7 @@ impl Description {
     }
 }
 
-fn read(listed: &ListedRank) -> Option<(Description, RankStatus)> {
+fn parse_entry(listed: &ListedRank) -> Option<(Description, RankStatus)> {
     Some((serde_json::from_slice(&listed.description).ok()?, serde_json::from_slice(&listed.state).ok()?))
 }
 
@@ -159,7 +162,7 @@ mod tests {
     use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_types::names::{INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX};
 
-    /// An entry of the list whose description has this field changed.
+    /// An entry of the list with one field of its description replaced.
     fn entry(number: u64, field: &str, value: Value) -> (HolderId, ListedRank) {
         let scope = scope("m", "default", 16);
         let mut description = json!({
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_with_names_that_are_refused_are_left_out_and_counted_once() {
+    fn entries_with_invalid_names_are_rejected_and_counted_once() {
         let long = |bytes: usize| json!("n".repeat(bytes + 1));
         let entries = [
             entry(0, "dp_rank", json!(0)),
@@ -188,19 +191,19 @@ mod tests {
             entry(5, "instance_id", json!("line\nbreak")),
         ];
         let metrics = Metrics::new(MetricNames::Own);
-        let (mut before, own) = (Fleet::default(), PublisherId::from_number(8));
-        for shown in [5, 5, 6, 6, 1, 6] {
-            let listed = entries.iter().take(shown).map(|(holder, listed)| (*holder, listed));
-            let fleet = Fleet::of(listed, own);
-            fleet.note_refused(&before, &metrics);
+        let (mut previous, local) = (Fleet::default(), PublisherId::from_number(8));
+        for count in [5, 5, 6, 6, 1, 6] {
+            let listed = entries.iter().take(count).map(|(holder, listed)| (*holder, listed));
+            let fleet = Fleet::parse(listed, local);
+            fleet.record_rejected(&previous, &metrics);
             let ranks: usize = fleet.models().map(|(_, model)| model.ranks.len()).sum();
-            assert_eq!((fleet.models().count(), ranks), (1, 1), "only the entry with short names is listed");
-            before = fleet;
+            assert_eq!((fleet.models().count(), ranks), (1, 1), "only the entry with valid names is listed");
+            previous = fleet;
         }
         assert_eq!(
             metrics.bound_reached(Bound::Names),
             4 + 1 + 5,
-            "each entry once, and again when it is listed again"
+            "each entry counts once, and again after it was listed again"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What the service says of a rank to whoever starts from it, or compares it with his own.
+//! Records of ranks, for dumps to peers and for comparisons with peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use flash_indexer_types::Position;
 use flash_indexer_types::RankId;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// What reading may take where the message has come already, and threads are busy.
-const READING: Duration = Duration::from_secs(1);
+/// Longest wait for a reading after its message has arrived, for busy threads.
+const READ_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A rank cannot be digested as asked.
+/// A rank cannot be digested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// The rank is not registered.
-    #[error("{0} is not listened to: see GET /workers")]
+    #[error("{0} has no listener; see GET /workers")]
     Unknown(RankId),
-    /// The stream of the rank has passed the message, or does not reach it in time.
-    #[error("{0} is past message {1}, or does not reach it in time: ask for a later one, or wait longer")]
-    NotThen(RankId, u64),
-    /// The index knows only a part of what the rank holds.
-    #[error("{0} holds more than --memory-max leaves room for: a digest of the rest says nothing")]
+    /// The stream of the rank is past the message, or does not reach it in time.
+    #[error("{0} is past message {1}, or does not reach it in time; request a later one, or wait longer")]
+    NotReached(RankId, u64),
+    /// The bounded index has only a part of the rank's blocks.
+    #[error("{0} holds more than --memory-max leaves room for, so its digest is not comparable")]
     Partial(RankId),
     /// The service is stopping.
     #[error("the service is stopping")]
@@ -38,20 +38,20 @@ pub enum DigestError {
 }
 
 impl Indexer {
-    /// Models that fit, with their block sizes.
-    pub fn dumpable(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
+    /// Models that match a name and a tenant, with their block sizes.
+    pub fn matching_models(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<(ModelKey, BlockSize)> {
         let models = self.models_of(model_name, tenant_id).into_iter();
         models.map(|model| (model.key.clone(), model.block_size)).collect()
     }
 
-    /// The ranks of a model, one at a time, as they are written.
+    /// Records and dumps of a model's ranks, one at a time.
     pub fn records<'i>(
         &'i self,
         key: &ModelKey,
         instance: Option<&InstanceId>,
     ) -> impl Iterator<Item = (RankRecord, RankDump)> + use<'i> {
         let model = self.models.read().get(key).cloned();
-        self.dump_of(key, instance).filter_map(move |rank| {
+        self.dump_instance(key, instance).filter_map(move |rank| {
             let model = model.as_ref()?;
             let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.further));
             let of = (&rank.instance, rank.dp_rank);
@@ -64,26 +64,26 @@ impl Indexer {
         })
     }
 
-    /// What a rank holds, counted and digested: now, or after the message `at`, which is waited for. Its
-    /// writer waits meanwhile: about a millisecond for every 10,000 blocks.
+    /// The record of a rank with its digest, now or after the message `at`. Waits for that message for `patience`.
+    /// Blocks the rank's writer for about a millisecond for every 10,000 blocks.
     pub fn digest(&self, rank: &RankId, at: ReadAt, patience: Duration) -> Result<RankRecord, DigestError> {
         let unknown = || DigestError::Unknown(rank.clone());
         let model = self.models.read().get(&rank.model).cloned().ok_or_else(unknown)?;
         let listener = listener(&model, &rank.instance, rank.dp_rank).ok_or_else(unknown)?;
-        let patience = (at != ReadAt::Now).then_some(patience + READING);
+        let patience = (at != ReadAt::Now).then_some(patience + READ_WAIT_MAX);
         let read = self.read(&listener, rank.dp_rank, (at, DecoderStateDetail::Brief), patience, {
             let model = Arc::clone(&model);
             let of = WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank };
             move |ResumePoint { position, decoder_state }| {
                 let further = model.index().secondary_stores(of);
                 let groups = decoder_state.groups.map(|named| GroupRecord::all(&named, &further));
-                // It may have become so while the message was waited for.
+                // The rank may have become partial during the wait.
                 (!model.is_partial(of)).then(|| (position, (tally(&model.index().held(of)), groups)))
             }
         });
         let read = read.ok_or_else(|| match at {
             ReadAt::Now => DigestError::Stopping,
-            ReadAt::Message(sequence) => DigestError::NotThen(rank.clone(), sequence),
+            ReadAt::Message(sequence) => DigestError::NotReached(rank.clone(), sequence),
         })?;
         let (position, holdings) = read.ok_or_else(|| DigestError::Partial(rank.clone()))?;
         Ok(record(&model, (&rank.instance, rank.dp_rank), Some(position), holdings))

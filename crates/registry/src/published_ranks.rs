@@ -1,4 +1,4 @@
-//! A model's ranks as they are shared, beside its index.
+//! A model's ranks as published to the shared store.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use flash_indexer_redis::{PublisherWaker, RankPrefixes};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-/// Each rank that was told something, or was looked at. Fed by the model's writer with what the index is fed with.
+/// Published ranks of one model, created on first use. The model's writer applies to them every event that it applies
+/// to the index.
 pub(crate) struct PublishedRanks {
     maker: PublisherWaker,
     ranks: RwLock<FxHashMap<WorkerRank, Arc<RankPrefixes>>>,
@@ -19,34 +20,35 @@ impl PublishedRanks {
         Self { maker, ranks: RwLock::default() }
     }
 
-    pub(crate) fn of(&self, rank: WorkerRank) -> Arc<RankPrefixes> {
-        if let Some(known) = self.ranks.read().get(&rank) {
-            return Arc::clone(known);
+    /// The published rank, created if it does not exist.
+    pub(crate) fn get_or_create(&self, rank: WorkerRank) -> Arc<RankPrefixes> {
+        if let Some(existing) = self.ranks.read().get(&rank) {
+            return Arc::clone(existing);
         }
         Arc::clone(self.ranks.write().entry(rank).or_insert_with(|| self.maker.new_rank()))
     }
 
     pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) {
-        self.of(rank).apply(event);
+        self.get_or_create(rank).apply(event);
     }
 
     pub(crate) fn clear(&self, rank: WorkerRank) {
         if let Some(cleared) = self.ranks.write().remove(&rank) {
-            // Whoever publishes it may still do so for a moment.
+            // The publisher may still hold a reference to it for a moment.
             cleared.clear();
         }
     }
 
-    /// Forgets every rank, also those in which a change panicked.
+    /// Clears every rank, including ranks in which a change panicked.
     pub(crate) fn clear_all(&self) {
         let ranks = std::mem::take(&mut *self.ranks.write());
         ranks.into_values().for_each(|rank| rank.clear());
     }
 
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
-        self.ranks.write().retain(|rank, shared| {
+        self.ranks.write().retain(|rank, published| {
             if rank.worker == worker {
-                shared.clear();
+                published.clear();
             }
             rank.worker != worker
         });

@@ -1,4 +1,4 @@
-//! Models with their indexes: one is made for its first rank, and goes with its last one.
+//! Creation and removal of models. A model is created for its first rank and removed with its last one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,20 +7,20 @@ use flash_indexer_core::hashing::BlockSize;
 use parking_lot::RwLock;
 
 use super::{Indexer, RegistrationError};
-use crate::model::{Model, ReplaceableIndex, Windows};
-use crate::shared_store::PublishedRanks;
+use crate::model::{Model, ReplaceableIndex, TokenWindows};
+use crate::published_ranks::PublishedRanks;
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::Maintain;
 use flash_indexer_telemetry::metrics::{Bound, ModelCounts};
 use flash_indexer_types::ModelKey;
 
 impl Indexer {
-    /// The model of that name, or a new one that is not registered yet. One that nobody is registered for gives way to one
-    /// with blocks of another size.
+    /// The model with this key, or a new one that is not in the registry yet. An existing model of another block size
+    /// is replaced if no instance is registered for it.
     pub(super) fn model_for(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
         let known = self.models.read().get(key).cloned();
         if let Some(model) = known.filter(|model| model.block_size != block_size) {
-            self.forget_if_empty(&model);
+            self.remove_model_if_empty(&model);
         }
         let (known, count) = {
             let models = self.models.read();
@@ -49,14 +49,14 @@ impl Indexer {
             lora_name: RwLock::default(),
             replaceable: ReplaceableIndex::new(index),
             decoders: Arc::downgrade(&self.decoders),
-            shared: self.rank_maker.clone().map(PublishedRanks::new),
+            published: self.rank_maker.clone().map(PublishedRanks::new),
             instances: RwLock::default(),
-            windows: Windows::default(),
+            windows: TokenWindows::default(),
             counts: ModelCounts::default(),
             id: self.new_id(),
-            uses: self.uses.clone(),
+            recent_uses: self.recent_uses.clone(),
             history: History::new(self.options.history_blocks_max),
-            spaces: SeenVariants::default(),
+            seen_variants: SeenVariants::default(),
             metrics: Arc::clone(&self.metrics),
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         });
@@ -77,16 +77,16 @@ impl Indexer {
         counts.sum()
     }
 
-    /// Forgets a model unless an instance is registered for it.
-    pub(super) fn forget_if_empty(&self, model: &Model) {
+    /// Removes a model unless an instance is registered for it.
+    pub(super) fn remove_model_if_empty(&self, model: &Model) {
         if model.instances.read().is_empty() {
-            let left = {
+            let remaining = {
                 let mut models = self.models.write();
                 models.remove(&model.key);
                 models.len()
             };
-            // HeldBehindGap the call: no answer waits for more room.
-            drop(self.share_memory_among(left));
+            // Not waited for: the shares of the other models only grow.
+            drop(self.share_memory_among(remaining));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A rank that is to be listened to, and the errors of registering it.
+//! Errors of registrations.
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::run::MemoryTooSmall;
@@ -8,59 +8,59 @@ use flash_indexer_types::endpoints::EndpointError;
 use flash_indexer_types::names::NameError;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// A registration was refused.
+/// A rejected registration.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RegistrationError {
-    /// The endpoint cannot be listened to.
+    /// The endpoint is invalid.
     #[error("{0}")]
     Endpoint(String),
     /// A name is too long.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The endpoint is a path of this machine, or its address is one that no engine may have.
+    /// The endpoint is a path of this machine, or its address is not allowed for engines.
     #[error("{0}")]
     Address(String),
-    /// The model's index has blocks of another size.
+    /// The model has another block size.
     #[error(
-        "{model} has blocks of {existing} tokens, not {asked}: use block_size {existing}, or another model_name or tenant_id"
+        "{model} has blocks of {existing} tokens, not {asked}; use block_size {existing}, or another model_name or tenant_id"
     )]
     BlockSize {
         /// The model.
         model: ModelKey,
         /// Size of its blocks, in tokens.
         existing: u32,
-        /// Size asked for, in tokens.
+        /// Requested size, in tokens.
         asked: u32,
     },
-    /// The rank listens to something else.
-    #[error("rank {dp_rank} of instance {instance} is already registered with {existing}: unregister it first")]
+    /// The rank is registered with other options.
+    #[error("rank {dp_rank} of instance {instance} is already registered with {existing}; unregister it first")]
     Rank {
         /// The instance.
         instance: InstanceId,
         /// Its rank.
         dp_rank: DpRank,
-        /// What it was registered with.
+        /// Its existing registration.
         existing: String,
     },
-    /// A bound is reached.
-    #[error("at most {max} {what} can be registered: unregister some, or raise the limit")]
+    /// A limit is reached.
+    #[error("at most {max} {what} can be registered; unregister some, or raise the limit")]
     TooMany {
-        /// What there are too many of.
+        /// The limited objects.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
-    /// The bound of memory leaves too little for it.
+    /// The memory limit leaves too little for the model's index.
     #[error("{model} would be one of {models} models that share --memory-max: {error}; raise it, or unregister some")]
     Memory {
         /// The model.
         model: ModelKey,
-        /// Models with it.
+        /// Number of models, including this one.
         models: usize,
-        /// Why its index cannot be made.
+        /// Why its index cannot be created.
         error: MemoryTooSmall,
     },
-    /// The service cannot take it now.
+    /// The service cannot register the rank now.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -74,8 +74,8 @@ impl From<EndpointError> for RegistrationError {
     }
 }
 
-/// The error for a listener that cannot be opened.
-pub(super) fn refused(error: &ConnectError) -> RegistrationError {
+/// The error for a listener whose socket cannot be opened.
+pub(super) fn connect_error(error: &ConnectError) -> RegistrationError {
     match error {
         ConnectError::Endpoint { .. } => RegistrationError::Endpoint(error.to_string()),
         ConnectError::Exhausted(_) | ConnectError::Thread(_) | ConnectError::Busy | ConnectError::Stopping => {

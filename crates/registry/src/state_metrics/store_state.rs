@@ -28,25 +28,30 @@ impl StateSection for StoreState {
             invalid_values_removed,
             largest_step: _,
         } = report.published;
-        let help = "Whether the shared index can be asked and written to";
+        let help = "Whether the shared store is connected";
         families.one("store_connected", help, &gauge(report.is_connected.into()))?;
         families.one("store_published_ranks", "Ranks that this replica publishes", &gauge(published_ranks))?;
-        let help = "Of those, the ones that are not written as a whole yet";
+        let help = "Published ranks that are not written completely yet";
         families.one("store_unfinished_ranks", help, &gauge(unfinished_ranks))?;
-        let help = "Changes that wait to be written to the shared index";
+        let help = "Changes pending to be written to the shared store";
         families.one("store_waiting_changes", help, &gauge(waiting_changes))?;
-        families.one("store_written_changes", "Changes written to the shared index", &ConstCounter::new(written))?;
-        families.one("store_batches", "Batches written to the shared index", &ConstCounter::new(batches))?;
-        families.one("store_failed_batches", "Batches that failed", &ConstCounter::new(failed_batches))?;
-        let help = "Times that a part of the shared index was not as it was left and was written anew";
+        families.one("store_written_changes", "Changes written to the shared store", &ConstCounter::new(written))?;
+        families.one("store_batches", "Batches written to the shared store", &ConstCounter::new(batches))?;
+        families.one(
+            "store_failed_batches",
+            "Batches that the shared store failed to write",
+            &ConstCounter::new(failed_batches),
+        )?;
+        let help = "Buckets rewritten because the shared store had lost writes";
         families.one("store_rewrites", help, &ConstCounter::new(rewrites))?;
-        let help = "Times that too many changes of a rank, or for a part of the shared index, waited, so that it is written as a whole";
+        let help = "Times that a rank or a bucket exceeded its limit of pending changes and was written completely";
         families.one("store_overflows", help, &ConstCounter::new(overflows))?;
-        let help = "Values in the shared index that no replica writes, as queries met them: they count as missing";
+        let help =
+            "Values in the shared store that no replica writes, each time a query read one; they count as missing";
         families.one("store_invalid_values_read", help, &ConstCounter::new(invalid_values_read))?;
-        let help = "Such values that this replica has removed";
+        let help = "Values in the shared store that no replica writes, removed by this replica";
         families.one("store_invalid_values_removed", help, &ConstCounter::new(invalid_values_removed))?;
-        let help = "Panics of tasks of the shared index, which start again";
+        let help = "Panics of shared store tasks, which are restarted";
         families.one("store_task_panics", help, &ConstCounter::new(report.task_panics))
     }
 }

@@ -21,7 +21,7 @@ impl StateSection for TokenizationState {
     fn encode(&self, families: &mut Families<'_>) -> fmt::Result {
         let pool = &self.0;
         let gauge = |value: usize| ConstGauge::new(value as i64);
-        families.one("tokenization_queued_prompts", "Prompts that wait to be tokenized", &gauge(pool.queued))?;
+        families.one("tokenization_queued_prompts", "Prompts pending to be tokenized", &gauge(pool.queued))?;
         families.one("loaded_tokenizers", "Tokenizers in memory", &gauge(pool.loaded))?;
         let results = [
             ("hit", pool.cache_hits),
@@ -33,10 +33,10 @@ impl StateSection for TokenizationState {
             ("load_failed", pool.loads_failed),
         ];
         let results = results.map(|(result, count)| (CacheResult { result }, ConstCounter::new(count)));
-        let help = "What happened to loaded tokenizers: prompts that found theirs loaded or not, tokenizers that came and went";
+        let help = "Cache of loaded tokenizers: hits and misses of prompts, loads and evictions";
         families.add("tokenizer_cache", help, None, results)?;
         let searches = ConstCounter::new(pool.limits_reached);
-        let help = "Searches of a tokenizer directory that ended at a bound on its size";
+        let help = "Searches of a tokenizer directory that ended at a limit on its size";
         families.one("tokenizer_searches_cut", help, &searches)
     }
 }

@@ -1,0 +1,64 @@
+//! Options of an indexer.
+
+use std::time::Duration;
+
+use flash_indexer_redis::StoreOptions;
+use flash_indexer_telemetry::metrics::MetricNames;
+
+use crate::predictions::PredictionLimits;
+use crate::score::TierWeights;
+use crate::tokenization::TokenizationOptions;
+
+/// Options of an [`Indexer`](super::Indexer).
+#[derive(Debug, Clone)]
+pub struct IndexerOptions {
+    /// Threads that write to indexes; each model belongs to one of them.
+    pub writer_threads: usize,
+    /// Threads that decode messages, each with its own queue. None is the number of processors, up to 8.
+    pub decoder_threads: Option<usize>,
+    /// Maximum number of registered pairs of model and tenant.
+    pub models_max: usize,
+    /// Maximum number of registered ranks.
+    pub listeners_max: usize,
+    /// Whether requests, discovery sources and peers may name `ipc://` endpoints, which are paths of this machine.
+    pub allow_ipc: bool,
+    /// Stored, copied and removed blocks kept for explanations, of each kind for each model.
+    pub history_blocks_max: usize,
+    /// Memory limit of all indexes together, in bytes; none is unlimited.
+    pub memory_max: Option<usize>,
+    /// Names of the metrics.
+    pub metric_names: MetricNames,
+    /// The shared store, if one is used.
+    pub store: Option<StoreOptions>,
+    /// Time for which a query counts as a recent use of the blocks that it matched; none counts no uses.
+    pub use_window: Option<Duration>,
+    /// Weights of blocks in scores, by tier.
+    pub tier_weights: TierWeights,
+    /// Default time to live of a prediction.
+    pub prediction_ttl: Duration,
+    /// Limits of predictions.
+    pub prediction_limits: PredictionLimits,
+    /// Sources of tokenizers.
+    pub tokenization: TokenizationOptions,
+}
+
+impl Default for IndexerOptions {
+    fn default() -> Self {
+        Self {
+            writer_threads: 4,
+            decoder_threads: None,
+            models_max: 1_024,
+            listeners_max: 16_384,
+            allow_ipc: false,
+            metric_names: MetricNames::Own,
+            store: None,
+            use_window: None,
+            history_blocks_max: 16_384,
+            memory_max: None,
+            tier_weights: TierWeights::default(),
+            prediction_ttl: Duration::from_secs(2),
+            prediction_limits: PredictionLimits::default(),
+            tokenization: TokenizationOptions::default(),
+        }
+    }
+}

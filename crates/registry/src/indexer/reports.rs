@@ -1,0 +1,129 @@
+//! Reports of instances, readiness and metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use flash_indexer_core::DpRank;
+use flash_indexer_core::hashing::BlockSize;
+
+use super::Indexer;
+use crate::state_metrics::{StoreState, TokenizationState};
+use flash_indexer_ingest::{Connection, Listener, ListenerReport, ReplayProgress};
+use flash_indexer_telemetry::metrics::{ListenerState, State, StateSection, TextFormat};
+use flash_indexer_types::{InstanceId, ModelKey, RankId};
+
+/// An instance and its listeners.
+#[derive(Debug, Clone)]
+pub struct InstanceReport {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Model and tenant.
+    pub model: ModelKey,
+    /// Tokens in its blocks.
+    pub block_size: BlockSize,
+    /// Reports of its listeners, by rank.
+    pub listeners: BTreeMap<DpRank, ListenerReport>,
+}
+
+impl Indexer {
+    /// Every registered instance, by model and then by instance.
+    pub fn instances(&self, model_name: Option<&str>, tenant_id: Option<&str>) -> Vec<InstanceReport> {
+        let mut reports = Vec::new();
+        for model in self.models_of(model_name, tenant_id) {
+            for (instance, found) in model.instances.read().iter() {
+                let report = |(&dp_rank, listener): (&DpRank, &Arc<Listener>)| {
+                    let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank };
+                    (dp_rank, ListenerReport { source: self.owners.source(&rank), ..listener.report(dp_rank) })
+                };
+                reports.push(InstanceReport {
+                    instance: instance.clone(),
+                    model: model.key.clone(),
+                    block_size: model.block_size,
+                    listeners: found.listeners.iter().map(report).collect(),
+                });
+            }
+        }
+        reports
+    }
+
+    /// The ranks that are registered and not connected.
+    pub fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
+        let models = self.models.read();
+        let missing = ranks.iter().filter(|rank| {
+            let Some(model) = models.get(&rank.model) else { return false };
+            let instances = model.instances.read();
+            let listener = instances.get(&rank.instance).and_then(|instance| instance.listeners.get(&rank.dp_rank));
+            listener.is_some_and(|listener| listener.connection() != Connection::Connected)
+        });
+        missing.cloned().collect()
+    }
+
+    /// The ranks that are connected and whose initial replay is not applied yet, with its progress.
+    pub fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
+        let models = self.models.read();
+        let progress = |rank: &RankId| {
+            let instances = models.get(&rank.model)?.instances.read();
+            let listener = instances.get(&rank.instance)?.listeners.get(&rank.dp_rank)?;
+            let is_connected = listener.connection() == Connection::Connected;
+            let catching_up = listener.catching_up().filter(|_| is_connected)?;
+            Some((rank.clone(), catching_up.replay))
+        };
+        ranks.iter().filter_map(progress).collect()
+    }
+
+    /// Problems that make the service not ready: threads that panicked or do not make progress, and streams that
+    /// restart. Does not block.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.supervisor.problems(Instant::now());
+        for model in self.models_of(None, None) {
+            let streams = model.awaited_restarts();
+            if streams > 0 {
+                problems.push(format!("{} lost its index in a panic; {streams} streams are restarting", model.key));
+            }
+        }
+        problems
+    }
+
+    /// Encodes all metrics. Linear in the ranks. Waits for a writer if the index design reads its size under the
+    /// writer's lock.
+    pub fn metrics_text(&self, format: TextFormat) -> String {
+        let models = self.models_of(None, None);
+        let mut listeners: BTreeMap<ListenerState, usize> = BTreeMap::new();
+        for model in &models {
+            for (&rank, listener) in model.instances.read().values().flat_map(|instance| &instance.listeners) {
+                let state =
+                    ListenerState { status: listener.connection().as_str(), trust: listener.trust(rank).as_str() };
+                *listeners.entry(state).or_default() += 1;
+            }
+        }
+        let models = models.iter().map(|model| model.state()).collect();
+        let mut sections: Vec<Box<dyn StateSection>> = Vec::new();
+        sections.extend(self.tokenization.statistics().map(|pool| Box::new(TokenizationState(pool)) as Box<_>));
+        sections.extend(self.store_report().map(|report| Box::new(StoreState(report)) as Box<_>));
+        self.metrics.encode(
+            State {
+                models,
+                listeners,
+                decoders: self.decoders.queues(),
+                writers: self.writers.queues(),
+                predicted_blocks: self.predictions.count(),
+                sections,
+                threads_not_moving: self.supervisor.problems(Instant::now()).len(),
+            },
+            format,
+        )
+    }
+
+    /// Blocks held by all ranks of all models.
+    #[must_use]
+    pub fn held_blocks(&self) -> usize {
+        self.models_of(None, None).iter().map(|model| model.size().blocks).sum()
+    }
+
+    /// Events applied since the start.
+    #[must_use]
+    pub fn events_applied(&self) -> u64 {
+        self.metrics.events_applied()
+    }
+}

@@ -1,0 +1,103 @@
+//! State of a restored rank besides its blocks: the position of its stream, and the state of the stream's decoder.
+
+use flash_indexer_core::groups::GroupChange;
+use flash_indexer_core::hashing::Salt;
+use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier, WorkerRank};
+use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX};
+
+use crate::model::Model;
+use flash_indexer_ingest::{BlockDecoderState, DecoderState, ModelSink};
+use flash_indexer_snapshot::{DumpEntry, GroupRecord, RankRecord, StoredNames, StreamRecord, remembered};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::{Position, Trust};
+
+/// State of a restored rank besides its blocks.
+#[derive(Debug, Default)]
+pub(super) struct RestoredState {
+    /// Position of its stream, if the dump has it.
+    stream: Option<StreamRecord>,
+    /// State that the decoder of its stream needs.
+    pub(super) decoder_state: DecoderState,
+    /// Blocks, cache groups and contents that exceeded a limit.
+    rejected: u64,
+    /// Generation of the index that the blocks were restored into, if any were.
+    generation: Option<u64>,
+}
+
+impl RestoredState {
+    /// Applies one entry of the dump.
+    pub(super) fn apply_entry(&mut self, model: &Model, rank: WorkerRank, entry: DumpEntry) {
+        self.generation.get_or_insert_with(|| model.replaceable.generation());
+        match entry {
+            DumpEntry::Blocks(stored) => {
+                self.record_decoder_state(stored.salt, stored.remembered, stored.parent, &stored.blocks);
+                model.restore(rank, BlockEvent::from(stored));
+            }
+            DumpEntry::Names(stored) => self.apply_group_blocks(model, rank, stored),
+            DumpEntry::Gone(gone) => self.record_decoder_state(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
+        }
+    }
+
+    /// Records the salts and contents of blocks, which the decoder of the stream needs.
+    fn record_decoder_state(
+        &mut self,
+        salt: Option<Salt>,
+        age: Option<Age>,
+        parent: Option<SequenceHash>,
+        blocks: &[Block],
+    ) {
+        let BlockDecoderState { salts, contents } = &mut self.decoder_state.of_blocks;
+        salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
+        if let Some(age) = age {
+            let contents = contents.get_or_insert_default();
+            let room = RECENT_BLOCKS_MAX.saturating_sub(contents.len());
+            contents.extend(remembered(parent, blocks, age).take(room));
+            self.rejected += blocks.len().saturating_sub(room) as u64;
+        }
+    }
+
+    /// Applies blocks of a secondary cache group.
+    fn apply_group_blocks(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
+        let rejected = model.apply_group(rank, GroupChange::from(stored)).refused;
+        if rejected > 0 {
+            model.metrics.bounded(Bound::CacheGroups, rejected);
+            self.rejected += rejected;
+        }
+    }
+
+    /// Applies the record of the rank, which precedes its entries.
+    pub(super) fn apply_record(&mut self, model: &Model, rank: WorkerRank, record: &RankRecord) {
+        self.generation.get_or_insert_with(|| model.replaceable.generation());
+        record.windows.iter().for_each(|&window| model.windows.record(window.into()));
+        self.stream = record.stream;
+        self.decoder_state.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
+        if record.remembers.is_some() {
+            // The engine offloads, even if there are no contents yet.
+            self.decoder_state.of_blocks.contents.get_or_insert_default();
+        }
+        for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
+            // An empty group limits the usable blocks as well.
+            self.apply_group_blocks(
+                model,
+                rank,
+                StoredNames { group, tier: Tier::Device, copies: 1, names: Vec::new() },
+            );
+        }
+    }
+
+    /// Whether the index that the blocks were restored into has been replaced since.
+    pub(super) fn is_index_replaced(&self, model: &dyn ModelSink) -> bool {
+        self.generation.is_some_and(|generation| generation != model.generation())
+    }
+
+    /// The position in the rank's stream at which its blocks are valid.
+    pub(super) fn position(&self) -> Position {
+        match self.stream {
+            Some(StreamRecord { cursor, epoch, trust }) => {
+                let trust = if self.rejected > 0 { Trust::Degraded } else { trust };
+                Position { cursor: cursor.map(Into::into), epoch, trust }
+            }
+            None => Position::UNKNOWN,
+        }
+    }
+}

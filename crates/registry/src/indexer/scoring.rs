@@ -1,0 +1,101 @@
+//! Scores of pods, and predictions that routers report.
+
+use std::time::Duration;
+
+use flash_indexer_core::SequenceHash;
+use flash_indexer_core::hashing::sequence_hashes;
+
+use super::{Indexer, QueryError};
+use crate::predictions::Predicted;
+use crate::score::{ScoreOptions, Scores, Scoring};
+use crate::search::{Query, TokenPrompt};
+use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_types::{InstanceId, ModelKey};
+
+/// A prediction cannot be recorded.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PredictError {
+    /// The query is invalid, or no instance is registered for the model.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// The pod is not registered.
+    #[error("instance {pod} is not registered for model {:?} and tenant {:?}; use one that GET /workers lists", .key.model_name, .key.tenant_id)]
+    UnknownPod {
+        /// The pod.
+        pod: InstanceId,
+        /// Model and tenant.
+        key: ModelKey,
+    },
+    /// The time to live exceeds the limit.
+    #[error("the time to live {ttl:?} of the prediction exceeds the limit of {max:?}; use a shorter one")]
+    TooLong {
+        /// The requested time to live.
+        ttl: Duration,
+        /// The limit.
+        max: Duration,
+    },
+}
+
+/// Longest time to live of a prediction. Events that confirm a prediction arrive well before.
+pub(crate) const PREDICTION_TTL_MAX: Duration = Duration::from_secs(600);
+
+impl Indexer {
+    /// Scores each pod for a prompt, with predictions. With a shared store it includes the pods of all replicas and
+    /// waits for one call for each hash variant. If blocks are in slower tiers, it waits up to half a second for the
+    /// index's writer. Otherwise it does not wait.
+    ///
+    /// # Errors
+    ///
+    /// If no instance is registered for the model and tenant with any replica. An unavailable store is not an error if
+    /// an instance is registered with this replica: [`Scores::store`] reports it.
+    pub async fn score(
+        &self,
+        key: &ModelKey,
+        prompt: TokenPrompt<'_>,
+        options: &ScoreOptions,
+    ) -> Result<Scores, QueryError> {
+        let search = self.search_fleet(key, Query::Tokens(prompt)).await?;
+        let scoring = Scoring {
+            weights: self.options.tier_weights,
+            predictions: &self.predictions,
+            tier_lookups: &self.tier_lookups,
+        };
+        let scores = scoring.score(&search, options).await;
+        let predicted = scores.pods.iter().map(|pod| u64::from(pod.predicted_blocks)).sum();
+        self.metrics.scored(scores.pods.len(), predicted);
+        Ok(scores)
+    }
+
+    /// Records that a router sends a prompt to a pod of any replica. The prompt's blocks count for the pod in this
+    /// replica's scores until events confirm them or the time to live has passed. Without a `ttl`, the default of the
+    /// options applies.
+    ///
+    /// # Errors
+    ///
+    /// If the model or the pod is not registered, or the time to live exceeds the limit.
+    pub fn predict(
+        &self,
+        key: &ModelKey,
+        prompt: TokenPrompt<'_>,
+        pod: &InstanceId,
+        ttl: Option<Duration>,
+    ) -> Result<Predicted, PredictError> {
+        let ttl = ttl.unwrap_or(self.options.prediction_ttl);
+        if ttl > PREDICTION_TTL_MAX {
+            return Err(PredictError::TooLong { ttl, max: PREDICTION_TTL_MAX });
+        }
+        let search = self.search(key, Query::Tokens(prompt))?;
+        let worker =
+            search.worker(pod).ok_or_else(|| PredictError::UnknownPod { pod: pod.clone(), key: key.clone() })?;
+        let mut total = Predicted::default();
+        for query in &search.variants {
+            let prefixes: Vec<SequenceHash> = sequence_hashes(query).collect();
+            let predicted = self.predictions.predict(worker, &prefixes, ttl);
+            total.blocks = predicted.blocks.max(total.blocks);
+            total.evicted += predicted.evicted;
+        }
+        self.metrics.predicted();
+        self.metrics.bounded(Bound::PredictedBlocks, total.evicted);
+        Ok(total)
+    }
+}

@@ -1,0 +1,48 @@
+//! A registered instance and the trust in its ranks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_ingest::Listener;
+use flash_indexer_types::{Doubt, Trust};
+
+/// A registered engine instance.
+pub(crate) struct Instance {
+    pub worker: WorkerId,
+    /// Listeners of its ranks, registered or named by a batch. Empty if the instance is known from a dump only.
+    pub listeners: BTreeMap<DpRank, Arc<Listener>>,
+}
+
+/// Trust in a rank, and the faults of its stream.
+pub(crate) struct StreamStatus {
+    pub trust: Trust,
+    /// The last fault.
+    pub last_error: Option<String>,
+    /// Changes that are missing, and the position after which they are missing.
+    pub doubt: Option<Doubt>,
+}
+
+impl Instance {
+    /// Trust in one of its ranks.
+    pub(super) fn trust(&self, dp_rank: DpRank) -> Trust {
+        // A rank without a listener was restored from a dump, which only gets older.
+        self.listeners.get(&dp_rank).map_or(Trust::Degraded, |listener| listener.trust(dp_rank))
+    }
+
+    /// The worst trust among its ranks that have a listener and for which `counts` returns true.
+    pub(crate) fn worst_trust(&self, counts: impl Fn(DpRank) -> bool) -> Option<Trust> {
+        let counted = self.listeners.keys().filter(|dp_rank| counts(**dp_rank));
+        counted.map(|&dp_rank| self.trust(dp_rank)).max()
+    }
+
+    /// Changes that are missing from one of its ranks.
+    pub(super) fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+        self.listeners.get(&dp_rank)?.doubt(dp_rank)
+    }
+
+    /// The last fault of the stream of one of its ranks.
+    pub(super) fn last_error(&self, dp_rank: DpRank) -> Option<String> {
+        self.listeners.get(&dp_rank)?.report(dp_rank).last_error
+    }
+}
