@@ -25,7 +25,7 @@ use crate::recent_uses::RecentUses;
 use crate::shared_store::PublishedRanks;
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::{Decoders, Listener, Maintain, ModelSink};
-use flash_indexer_telemetry::metrics::{Bound, Metrics, ModelCounts, ModelState};
+use flash_indexer_telemetry::metrics::{Limit, Metrics, ModelCounts, ModelState};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 use flash_indexer_types::ClearCause;
 use flash_indexer_types::Doubt;
@@ -387,7 +387,7 @@ impl Model {
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index().memory_bytes(),
             twins_passed_over: self.index().twins_passed_over(),
-            bound: self.index().memory_bound(),
+            memory_limit: self.index().memory_bound(),
             counts: self.counts.clone(),
         }
     }
@@ -428,7 +428,7 @@ impl Model {
     fn count_uses(&self, prefix: &[LocalHash]) -> Vec<u32> {
         let Some(uses) = &self.uses else { return Vec::new() };
         let uses = uses.count(self.id, prefix, Instant::now());
-        self.metrics.bounded(Bound::RecentUses, uses.forgotten);
+        self.metrics.limit_reached_by(Limit::RecentUses, uses.forgotten);
         uses.before
     }
 

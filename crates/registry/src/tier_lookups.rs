@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::model::Model;
 use crate::score::slowest_tiers;
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 
 /// Lookups that may wait for writers at a time.
@@ -42,7 +42,7 @@ impl TierLookups {
             return model.index().fastest_tiers(query, found);
         }
         let lower_bounds = || {
-            self.metrics.bound(Bound::TierLookups);
+            self.metrics.limit_reached(Limit::TierLookups);
             found.iter().map(|found| slowest_tiers(&found.blocks)).collect()
         };
         let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else { return lower_bounds() };

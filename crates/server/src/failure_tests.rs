@@ -11,8 +11,8 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
-use flash_indexer_registry::faults;
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
+use flash_indexer_registry::faults;
 use flash_indexer_telemetry::supervision::ThreadKind;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -272,7 +272,7 @@ fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
         let (status, why) = service.get("/ready");
         (status == 503).then_some(why)
     });
-    assert!(why.contains("index-writer-0 has not moved") && why.contains("instance 1 rank 0 of"), "{why}");
+    assert!(why.contains("index-writer-0 made no progress") && why.contains("instance 1 rank 0 of"), "{why}");
     // The others are not held up.
     let (status, metrics) = service.get("/metrics");
     assert_eq!(status, 200);

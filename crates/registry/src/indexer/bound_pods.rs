@@ -15,7 +15,7 @@ use flash_indexer_ingest::{
     BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal,
 };
 use flash_indexer_ingest::{bound_endpoint, is_bound};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::RankId;
@@ -209,12 +209,12 @@ impl Indexer {
         };
         self.dismiss_if_outgrown(&model, &name.instance, *dp_rank, block_size);
         if self.owners.pod_ranks() >= options.pods_max {
-            self.metrics.bound(Bound::Pods);
+            self.metrics.limit_reached(Limit::Pods);
             return refuse("too_many_pods", format!("{} have registered themselves already", options.pods_max));
         }
         let models_max = options.models_max.unwrap_or(self.options.models_max.div_ceil(2));
         if known.is_none() && !self.has_room_for_pod_model(models_max) {
-            self.metrics.bound(Bound::PodModels);
+            self.metrics.limit_reached(Limit::PodModels);
             let why = format!(
                 "pods that registered themselves have added {models_max} models already: name the models that may with \
                  --pod-models, register this one with POST /register, or raise --pod-models-max"

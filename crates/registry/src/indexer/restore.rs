@@ -16,7 +16,7 @@ use flash_indexer_ingest::{BlockDecoderState, DecoderState, Delivery, Listener, 
 use flash_indexer_snapshot::{
     DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
 };
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::RankId;
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_types::{Position, Trust};
@@ -90,7 +90,7 @@ impl Restored {
     fn take_names(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
         let refused = model.apply_group(rank, GroupChange::from(stored)).refused;
         if refused > 0 {
-            model.metrics.bounded(Bound::CacheGroups, refused);
+            model.metrics.limit_reached_by(Limit::CacheGroups, refused);
             self.refused += refused;
         }
     }

@@ -8,7 +8,7 @@ use flash_indexer_core::hashing::sequence_hashes;
 use super::{Indexer, QueryError};
 use crate::score::{Predicted, ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prediction cannot be recorded.
@@ -90,7 +90,7 @@ impl Indexer {
             all.forgotten += predicted.forgotten;
         }
         self.metrics.predicted();
-        self.metrics.bounded(Bound::PredictedBlocks, all.forgotten);
+        self.metrics.limit_reached_by(Limit::PredictedBlocks, all.forgotten);
         Ok(all)
     }
 }

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::local::scope;
 use super::{Description, RankStatus};
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::Trust;
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
@@ -73,7 +73,7 @@ impl Fleet {
     /// Counts and logs each entry once that is left out because of a name. `before` is the list before this one.
     pub(super) fn note_refused(&self, before: &Self, metrics: &Metrics) {
         for (_, (publisher, error)) in self.refused.iter().filter(|(holder, _)| !before.refused.contains_key(holder)) {
-            metrics.bound(Bound::Names);
+            metrics.limit_reached(Limit::Names);
             warn!(%publisher, %error, "an entry of the shared store is left out");
         }
     }
@@ -198,7 +198,7 @@ mod tests {
             before = fleet;
         }
         assert_eq!(
-            metrics.bound_reached(Bound::Names),
+            metrics.limit_reached_count(Limit::Names),
             4 + 1 + 5,
             "each entry once, and again when it is listed again"
         );

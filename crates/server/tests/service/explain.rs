@@ -108,7 +108,7 @@ fn a_cache_that_was_cleared_and_an_engine_that_started_again() {
     engine.say(&service, 0, &[stored(None, &[1])]);
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
-    assert!(why(&answer).contains("started again"), "{answer}");
+    assert!(why(&answer).contains("the engine restarted"), "{answer}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_rank_that_lost_too_many_messages_was_not_started_again() {
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
     let why = answer["ranks"][0]["ends"][0]["why"].as_str().expect("a reason");
-    assert!(why.contains("messages of the engine were lost") && !why.contains("started again"), "{why}");
+    assert!(why.contains("messages of the engine were lost") && !why.contains("the engine restarted"), "{why}");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
     assert_eq!(ends(&answer), json!([[0, "degraded", 1]]), "{answer}");
     assert!(end(&answer)["cleared_ms_ago"].is_u64(), "{answer}");
     let told = why(&answer);
-    assert!(told.contains("1 messages were published before") && told.contains("started again"), "{told}");
+    assert!(told.contains("1 messages were published before") && told.contains("the engine restarted"), "{told}");
 }
 
 #[test]
