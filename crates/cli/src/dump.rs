@@ -120,7 +120,7 @@ impl DumpSink for Progress {
         Ok(())
     }
 
-    fn told(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         self.blocks(told.block_count());
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_server::{InstanceId, ModelKey};
 use flash_indexer_snapshot::{
-    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally,
+    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, SecondaryBlocks, StoredBlocks, Tally,
 };
 
 use crate::dump::Progress;
@@ -115,7 +115,7 @@ impl DumpSink for Collected {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         self.progress.blocks(told.block_count());
         if !self.wants(rank.key) {
             return Ok(());
@@ -132,8 +132,8 @@ impl DumpSink for Collected {
                 }
             }
             // What is remembered is no difference in what is held.
-            DumpEntry::Gone(_) => {}
-            DumpEntry::Names(StoredNames { group, tier, copies, names }) => {
+            DumpEntry::Recent(_) => {}
+            DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {
                     let mut one = Tally::default();

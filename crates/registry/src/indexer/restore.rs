@@ -14,7 +14,7 @@ use super::{Indexer, RegistrationError};
 use crate::model::{Instance, Model};
 use flash_indexer_ingest::{BlockDecoderState, DecoderState, Delivery, Listener, ModelSink};
 use flash_indexer_snapshot::{
-    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredNames, StreamRecord, remembered,
+    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, SecondaryBlocks, StreamRecord, recent_blocks,
 };
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::RankId;
@@ -70,8 +70,8 @@ impl Restored {
                 self.learn(stored.salt, stored.remembered, stored.parent, &stored.blocks);
                 model.restore(rank, BlockEvent::from(stored));
             }
-            DumpEntry::Names(stored) => self.take_names(model, rank, stored),
-            DumpEntry::Gone(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
+            DumpEntry::Secondary(stored) => self.take_names(model, rank, stored),
+            DumpEntry::Recent(gone) => self.learn(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
         }
     }
 
@@ -82,12 +82,12 @@ impl Restored {
         if let Some(age) = age {
             let contents = contents.get_or_insert_default();
             let room = CONTENTS_MAX.saturating_sub(contents.len());
-            contents.extend(remembered(parent, blocks, age).take(room));
+            contents.extend(recent_blocks(parent, blocks, age).take(room));
             self.refused += blocks.len().saturating_sub(room) as u64;
         }
     }
 
-    fn take_names(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
+    fn take_names(&mut self, model: &Model, rank: WorkerRank, stored: SecondaryBlocks) {
         let refused = model.apply_group(rank, GroupChange::from(stored)).refused;
         if refused > 0 {
             model.metrics.limit_reached_by(Limit::CacheGroups, refused);
@@ -107,7 +107,7 @@ impl Restored {
         }
         for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
             // That it exists limits what is usable, also when it is empty.
-            self.take_names(model, rank, StoredNames { group, tier: Tier::Device, copies: 1, names: Vec::new() });
+            self.take_names(model, rank, SecondaryBlocks { group, tier: Tier::Device, copies: 1, hashes: Vec::new() });
         }
     }
 
@@ -215,7 +215,7 @@ impl DumpSink for Restore {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         if let Some(taken) = self.place(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
             taken.restored.take(&taken.model, taken.rank, told);
         }

@@ -174,7 +174,7 @@ impl DumpSink for Shadow {
         Ok(())
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
+    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
         if self.is_of_it(rank.key, rank.instance) {
             let of = WorkerRank { worker: self.worker, dp_rank: rank.dp_rank };
             self.restored.entry(rank.dp_rank).or_default().take(&self.model, of, told);

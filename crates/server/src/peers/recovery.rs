@@ -232,8 +232,8 @@ impl DumpSink for DumpLoader<'_> {
         self.restore.rank(record)
     }
 
-    fn told(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        self.restore.told(rank, told)
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        self.restore.entry(rank, entry)
     }
 }
 
