@@ -137,7 +137,7 @@ impl DumpSink for Collected {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {
                     let mut one = Tally::default();
-                    one.add_names(tier, copies, &[sequence]);
+                    one.add_sequence_hashes(tier, copies, &[sequence]);
                     held.push((BlockKey { tier, sequence }, one.digest));
                 }
             }
