@@ -108,6 +108,6 @@ fn serve_starts_from_a_dump_file() {
     for broken in [path, "/nonexistent"] {
         let output = run(&["serve", "--port", "0", "--load", broken]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("failed to load a dump"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("failed to load the dump"), "{}", text(&output.stderr));
     }
 }

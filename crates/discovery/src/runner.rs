@@ -11,7 +11,7 @@ use super::reconcile::{Reconciler, Step};
 use super::report::{Failure, Inbox, PendingReports};
 use super::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 use crate::registrar::Registrar;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::Watch;
 use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::RankId;
@@ -113,8 +113,8 @@ impl Runner {
         for (number, source) in self.sources.iter_mut().enumerate() {
             let PendingReports { found, failure } = source.inbox.take();
             if let Some(found) = found {
-                self.registrar.metrics().discovery_look(&source.name, "ok");
-                self.registrar.metrics().discovery_answered(&source.name, SystemTime::now());
+                self.registrar.metrics().discovery_polled(&source.name, "ok");
+                self.registrar.metrics().discovery_succeeded(&source.name, SystemTime::now());
                 if let Some(error) = source.error.take() {
                     is_news = true;
                     info!(source = &*source.name, error = error.as_str(), "discovery source responds again");
@@ -135,9 +135,9 @@ impl Runner {
                 is_news |= self.reconciler.answers(number, found.targets, now);
             }
             if let Some(failure) = failure {
-                self.registrar.metrics().discovery_look(&source.name, "failed");
+                self.registrar.metrics().discovery_polled(&source.name, "failed");
                 if let Failure::TooMany(_) = failure {
-                    self.registrar.metrics().bound(Bound::DiscoveryTargets);
+                    self.registrar.metrics().limit_reached(Limit::DiscoveryTargets);
                 }
                 if source.error.as_deref() != Some(failure.text()) {
                     is_news = true;

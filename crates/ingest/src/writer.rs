@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::change::Change;
 use super::listener::Listener;
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 
@@ -117,7 +117,7 @@ impl Writers {
     fn send(&self, listener: &Listener, work: Work) {
         let queue = &self.queues[listener.model.writer()];
         let Err(TrySendError::Full(mut work)) = queue.try_send(work) else { return };
-        self.metrics.bound(Bound::WriterQueue);
+        self.metrics.limit_reached(Limit::WriterQueue);
         while let Err(SendTimeoutError::Timeout(unsent)) = queue.send_timeout(work, STOP_CHECK) {
             if self.are_stopping() {
                 return;
@@ -274,7 +274,7 @@ impl Writer {
             Change::Stamped(stamped) => context.happened = happened(stamped, SystemTime::now(), now),
             Change::TakenIn { sequence, stamped } => {
                 if let Some(stamped) = stamped {
-                    self.metrics.lag(stamped, SystemTime::now());
+                    self.metrics.observe_lag(stamped, SystemTime::now());
                 }
                 listener.taken_in(sequence, now);
                 *context = Context::new(now);
@@ -290,21 +290,21 @@ impl Writer {
     fn apply(&self, index: &GroupedIndex, listener: &Listener, dp_rank: DpRank, event: &RankEvent, happened: Instant) {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
         let applied = listener.model.write(index, rank, event, happened);
-        self.metrics.applied(event, &applied);
+        self.metrics.event_applied(event, &applied);
         let (bound, why) = match event {
             RankEvent::Indexed(_) => match applied.twins_refused {
-                0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-                _ => (Bound::Twins, "the engine has too many names for one prefix"),
+                0 => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
+                _ => (Limit::Twins, "the engine has too many names for one prefix"),
             },
             RankEvent::Secondary(_) => {
-                (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
+                (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }
         };
         if applied.refused > 0 {
             // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
             let is_indexed = matches!(event, RankEvent::Indexed(_));
             if !is_indexed || index.memory_limit().is_none() {
-                self.metrics.bounded(bound, applied.refused);
+                self.metrics.limit_reached_by(bound, applied.refused);
                 listener.raise(Some(dp_rank), why.to_owned());
             }
         }

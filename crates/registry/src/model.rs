@@ -351,7 +351,7 @@ impl Model {
             size: sizes.into_iter().map(|(_, size)| size).sum(),
             bytes: self.index().memory_bytes(),
             twins_skipped: self.index().twins_skipped(),
-            bound: self.index().memory_limit(),
+            memory_limit: self.index().memory_limit(),
             counts: self.counts.clone(),
         }
     }

@@ -7,7 +7,7 @@ use flash_indexer_core::{LocalHash, PerTier, RankMatch, SharedIndex, Tier};
 use tokio::sync::Semaphore;
 
 use crate::model::Model;
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{ThreadKind, guarded};
 
 /// Lookups that wait for writers at a time.
@@ -44,7 +44,7 @@ impl TierLookups {
             return model.index().fastest_tiers(query, found);
         }
         let lower_bounds = || {
-            self.metrics.bound(Bound::TierLookups);
+            self.metrics.limit_reached(Limit::TierLookups);
             found.iter().map(|found| slowest_tiers(&found.blocks)).collect()
         };
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return lower_bounds() };

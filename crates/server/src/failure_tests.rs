@@ -1,4 +1,4 @@
-//! Failures that tests ask for, seen through the service's HTTP.
+//! Injected faults, observed through the service's HTTP API.
 
 mod background;
 
@@ -17,7 +17,7 @@ use flash_indexer_telemetry::supervision::ThreadKind;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A service whose clients are this test's.
+/// A service and an HTTP client.
 struct Service {
     runtime: tokio::runtime::Runtime,
     server: Option<Server>,
@@ -37,7 +37,7 @@ impl Service {
         Self { runtime, server: Some(server), agent: config.into() }
     }
 
-    /// One that engines can connect to.
+    /// Starts a service with a socket to which engines connect.
     fn start_bound() -> Self {
         let pods = Some(PodOptions::new(vec!["tcp://127.0.0.1:*".to_owned()]));
         Self::start_with(ServerOptions { pods, ..ServerOptions::default() })
@@ -138,7 +138,7 @@ fn stored<'a>(parent: Option<u64>, hash: u64) -> BlockStored<'a> {
 }
 
 #[test]
-fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
+fn an_index_in_which_a_change_panics_is_replaced_and_refilled_by_replay() {
     let service = Service::start(IndexerOptions::default());
     let (culprit, other, alone) = (engine(), engine(), engine());
     service.register(1, "m", &culprit, true);
@@ -152,7 +152,7 @@ fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
     }
     culprit.publish(2, &payload(Some(2), faults::PANICKING_BLOCK)).expect("published");
     wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::Writer) == 1).then_some(()));
-    // The one with a replay is as it was; those without one start over and say so.
+    // The rank with a replay is rebuilt; ranks without one start empty and are degraded.
     service.wait_exact(2, 1);
     assert_eq!(service.score(2, &[1, 2]), 2, "asked again");
     for instance in [1, 3] {
@@ -162,7 +162,7 @@ fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
     service.wait_ready();
     assert_eq!(service.server().indexer().metrics().index_replacements(), 1);
     assert!(service.get("/metrics").1.contains("flash_indexer_thread_panics_total{thread=\"writer\"} 1\n"));
-    // What comes later is taken in by all of them.
+    // Every rank applies later messages.
     culprit.publish(3, &payload(None, 1)).expect("published");
     alone.publish(2, &payload(None, 1)).expect("published");
     service.wait("the next message", 1, |it| it["last_seq"] == 3);
@@ -171,7 +171,7 @@ fn an_index_in_which_a_change_panics_is_replaced_and_filled_again_by_replay() {
 }
 
 #[test]
-fn a_decoder_that_panics_degrades_all_its_listeners_and_asks_their_engines_again() {
+fn a_decoder_that_panics_degrades_all_its_listeners_and_requests_replays() {
     let service = Service::start(IndexerOptions { decoder_threads: Some(1), ..IndexerOptions::default() });
     let (fails, other, alone) = (engine(), engine(), engine());
     service.register(1, "m", &fails, true);
@@ -217,7 +217,7 @@ fn sockets_are_opened_again_after_their_thread_panicked() {
     service.wait_exact(1, 0);
     service.server().indexer().fail_sockets();
     wait_for("the panic", PATIENCE, || (service.panics(ThreadKind::EngineSockets) == 1).then_some(()));
-    // It is asked for what was published meanwhile when it is connected again.
+    // After the reconnection, the messages published meanwhile are replayed.
     publisher.publish(1, &payload(Some(1), 2)).expect("published");
     service.wait_exact(1, 1);
     assert_eq!(service.score(1, &[1, 2]), 2);
@@ -227,7 +227,7 @@ fn sockets_are_opened_again_after_their_thread_panicked() {
 }
 
 #[test]
-fn engines_that_connect_are_followed_on_after_the_bound_sockets_thread_panicked() {
+fn engines_that_connect_are_followed_after_the_bound_sockets_thread_panicked() {
     let service = Service::start_bound();
     let address = service.server().indexer().pod_addresses()[0].clone();
     let context = zmq::Context::new();
@@ -256,7 +256,7 @@ fn engines_that_connect_are_followed_on_after_the_bound_sockets_thread_panicked(
 }
 
 #[test]
-fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
+fn a_stalled_writer_fails_readiness_and_blocks_no_other_work() {
     let mut service = Service::start(IndexerOptions { writer_threads: 2, ..IndexerOptions::default() });
     let (wedged, gone, other) = (engine(), engine(), engine());
     service.register(1, "m", &wedged, false);
@@ -272,8 +272,8 @@ fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
         let (status, why) = service.get("/ready");
         (status == 503).then_some(why)
     });
-    assert!(why.contains("index-writer-0 has not moved") && why.contains("instance 1 rank 0 of"), "{why}");
-    // The others are not held up.
+    assert!(why.contains("index-writer-0 made no progress") && why.contains("instance 1 rank 0 of"), "{why}");
+    // The other ranks are not blocked.
     let (status, metrics) = service.get("/metrics");
     assert_eq!(status, 200);
     assert!(metrics.contains("flash_indexer_threads_not_moving 1\n"), "{metrics}");
@@ -285,13 +285,13 @@ fn a_writer_that_stands_still_fails_readiness_and_holds_nothing_else_up() {
     service.register(3, "another", &other, false);
     other.publish(0, &payload(None, 1)).expect("published");
     service.wait_exact(3, 0);
-    // And the service ends.
+    // The service stops in spite of the stalled writer.
     service.stop();
     drop(blocked);
 }
 
 #[test]
-fn scores_that_wait_for_a_writer_hold_no_other_request_up() {
+fn scores_that_wait_for_a_writer_block_no_other_request() {
     let service = Service::start(IndexerOptions::default());
     let publisher = engine();
     service.register(1, "m", &publisher, false);
@@ -310,11 +310,11 @@ fn scores_that_wait_for_a_writer_hold_no_other_request_up() {
     assert!((score() - 1.8).abs() < 1e-9);
     let busy = faults::block_tier_lookups();
     std::thread::scope(|scope| {
-        // More than there are threads that serve requests, and than may wait for a writer.
+        // More scores than threads that serve requests, and more than the limit of tier lookups.
         let scores: Vec<_> = (0..64).map(|_| scope.spawn(score)).collect();
         assert_eq!(service.get("/health").0, 200);
         for score in scores {
-            // No block lies in a faster tier than one before it: also this bound is exact.
+            // No block is in a faster tier than one before it, so the estimate without a tier lookup is exact.
             assert!((score.join().expect("a score") - 1.8).abs() < 1e-9);
         }
     });
@@ -323,7 +323,7 @@ fn scores_that_wait_for_a_writer_hold_no_other_request_up() {
 }
 
 #[test]
-fn a_registration_does_not_wait_for_an_end_of_another_that_waits_for_a_writer() {
+fn a_registration_does_not_wait_for_an_unregistration_that_waits_for_a_writer() {
     let service = Service::start(IndexerOptions { writer_threads: 1, ..IndexerOptions::default() });
     let (wedged, other) = (engine(), engine());
     service.register(1, "m", &wedged, false);
@@ -336,7 +336,5 @@ fn a_registration_does_not_wait_for_an_end_of_another_that_waits_for_a_writer() 
         assert_eq!(unregistered.join().expect("an answer").0, 200);
     });
     drop(blocked);
-    wait_for("what it held to be forgotten", PATIENCE, || {
-        (service.server().indexer().held_blocks() == 0).then_some(())
-    });
+    wait_for("the removal of its blocks", PATIENCE, || (service.server().indexer().held_blocks() == 0).then_some(()));
 }

@@ -1,12 +1,33 @@
-//! The indexing service: engines' event streams in over ZeroMQ, answers out over HTTP.
+//! The service: an [`Indexer`] behind HTTP and gRPC, with recovery from peers and comparison with them.
 //!
 //! ```text
-//!  engine ──SUB──▶ sockets ──▶ decoders ──▶ writers (each owns the write side of some indexes)
-//!                                              │
-//!  client ──HTTP──▶ handlers ──▶ Indexer::query ──▶ index
+//!  engine ──ZeroMQ──▶ sockets ──▶ decoders ──▶ writers (each owns the write side of some indexes)
+//!                                                 │
+//!  client ──HTTP, gRPC──▶ handlers ──▶ Indexer::query ──▶ index
 //! ```
 //!
-//! [`Indexer`] is the whole service without HTTP; [`Server`] puts HTTP in front of it.
+//! ```no_run
+//! use flash_indexer_server::{Server, ServerOptions};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::start(ServerOptions { port: 0, ..ServerOptions::default() }).await?;
+//! println!("listening on {}", server.address());
+//! server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | role |
+//! |---|---|
+//! | `server.rs` | options, start and stop of the whole service ([`Server`]) |
+//! | `http/` | HTTP API: the table of endpoints and their handlers |
+//! | `grpc/` | gRPC API |
+//! | `connections/` | limit of open connections, with eviction of slow and idle ones |
+//! | `peers/` | recovery from peers, comparison with peers, repair |
+//! | `registrar.rs` | the registry as the registrar of discovery |
+//!
+//! Sockets of engines and decoders are in `ingest`, registrations and queries in `registry`, discovery sources in
+//! `discovery`. Their public types are re-exported here.
 
 mod connections;
 #[cfg(test)]

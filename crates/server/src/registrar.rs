@@ -1,4 +1,4 @@
-//! The registry as discovery sees it.
+//! Registry of one replica as the registrar of discovery.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered
 use crate::peers::{RecoveryState, RecoveryStatus};
 use flash_indexer_registry::Indexer;
 
-/// Registry and recovery of one replica.
+/// Registrar over the indexer's registry and the state of recovery.
 pub(crate) struct DiscoveryRegistrar {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) recovery: Arc<RecoveryStatus>,

@@ -1,4 +1,4 @@
-//! The service behind an address.
+//! Start and stop of the whole service.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -25,34 +25,34 @@ use flash_indexer_discovery::{Discovery, DiscoveryOptions};
 use flash_indexer_registry::{Indexer, IndexerOptions, ListenError, PodOptions, PodsGuard, RegistrationError};
 use flash_indexer_types::Registration;
 
-/// What a server is made with.
+/// Configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Address to listen on; the default is loopback only.
+    /// Address to listen on. The default is loopback.
     pub host: String,
-    /// Port to listen on; 0 takes a free one.
+    /// Port for HTTP; 0 takes a free one.
     pub port: u16,
-    /// Port for gRPC at the same address; 0 takes a free one, none offers none.
+    /// Port for gRPC at the same address. 0 takes a free one; none disables gRPC.
     pub grpc_port: Option<u16>,
     /// Largest body of a request, in bytes.
     pub body_bytes_max: usize,
-    /// Connections that may be open; further ones wait.
+    /// Limit of open connections; further connections wait.
     pub connections_max: usize,
-    /// The indexer behind it.
+    /// Configuration of the indexer.
     pub indexer: IndexerOptions,
-    /// How engines that connect to the service are taken in; none does not wait for any.
+    /// Registration of engines that connect to the service; none binds no socket for them.
     pub pods: Option<PodOptions>,
-    /// Ranks to listen to from the start; readiness waits for them.
+    /// Ranks that are registered at the start; readiness waits for them.
     pub registrations: Vec<Registration>,
-    /// Other indexers of the fleet, to be asked in this order.
+    /// Peers to recover from, in this order.
     pub peers: Vec<PeerUrl>,
-    /// How long a peer may take.
+    /// Deadlines of requests to peers.
     pub peer_deadlines: PeerDeadlines,
-    /// How often it is compared with its peers, if it is.
+    /// Interval of comparisons with peers; none disables them.
     pub peer_check_interval: Option<Duration>,
-    /// A dump to start from when no peer can help.
+    /// Dump to load if no peer can be recovered from.
     pub load: Option<PathBuf>,
-    /// How engines are found that register nowhere.
+    /// Discovery sources.
     pub discovery: DiscoveryOptions,
 }
 
@@ -76,42 +76,42 @@ impl Default for ServerOptions {
     }
 }
 
-/// A server cannot be started.
+/// Failure to start a server.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address is taken or not one of this machine.
+    /// The address is in use, or does not belong to this machine.
     #[error("failed to listen on {host}:{port}: {source}; choose another --port, --grpc-port or --host")]
     Bind {
         /// The address.
         host: String,
         /// The port.
         port: u16,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A thread cannot be started.
-    #[error("failed to start a thread: {0}")]
+    /// The operating system refuses a thread.
+    #[error("failed to start a thread: {0}; raise the limit of threads")]
     Thread(io::Error),
-    /// Engines cannot connect.
+    /// The socket for engines that connect cannot be bound.
     #[error("{0}")]
     Listen(#[from] ListenError),
-    /// gRPC cannot be offered.
+    /// The descriptors of the gRPC services are invalid.
     #[error("failed to describe the gRPC services: {0}")]
     Grpc(tonic_reflection::server::Error),
-    /// A rank asked for at the start cannot be listened to.
+    /// A rank of [`ServerOptions::registrations`] cannot be registered.
     #[error("failed to register instance {instance}: {source}")]
     Registration {
         /// The instance.
         instance: String,
-        /// Why.
+        /// The cause.
         source: RegistrationError,
     },
 }
 
-/// How long requests may still run after a server is told to stop.
-const DRAIN: Duration = Duration::from_secs(5);
+/// Time that running requests have to finish after [`Server::stop`].
+const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Longest wait for the store to take this replica's ranks off its list.
+/// Longest wait for the shared store to remove this replica's ranks from its directory.
 const STORE_STOP_DEADLINE: Duration = Duration::from_secs(3);
 
 /// A running server.
@@ -129,11 +129,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, registers what was asked for, and serves until [`Server::stop`].
+    /// Binds the addresses, registers the configured ranks, and serves until [`Server::stop`].
     ///
     /// # Errors
     ///
-    /// When the address cannot be bound or a registration is refused.
+    /// Fails if an address cannot be bound, a thread cannot be started, or a registration is rejected.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
         let ServerOptions { host, port, body_bytes_max, connections_max, indexer, registrations, .. } = options;
         let (listener, address) = bind(&host, port).await?;
@@ -142,13 +142,13 @@ impl Server {
             Some(port) => Some(bind(&host, port).await?),
         };
         let indexer = Arc::new(Indexer::start(indexer).map_err(StartError::Thread)?);
-        let waits_for_pods = options.pods.is_some();
+        let registers_pods = options.pods.is_some();
         if let Some(pods) = options.pods {
             indexer.listen_for_pods(pods)?;
         }
         let peers = Arc::new(Peers::new(options.peers));
         let recovers = options.load.is_some() || !peers.urls().is_empty();
-        let mut asked = BTreeSet::new();
+        let mut configured = BTreeSet::new();
         for registration in registrations {
             let rank = registration.rank_id();
             let registered = match recovers {
@@ -156,18 +156,18 @@ impl Server {
                 false => indexer.register_configured(registration, Start::Immediate),
             };
             registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
-            asked.insert(rank);
+            configured.insert(rank);
         }
         let recovery = match recovers {
             false => RecoveryStatus::finished(),
             true => {
-                let (indexer, peers, held) = (Arc::clone(&indexer), Arc::clone(&peers), asked.clone());
+                let (indexer, peers, held) = (Arc::clone(&indexer), Arc::clone(&peers), configured.clone());
                 let recovery = Recovery { indexer, peers, deadlines: options.peer_deadlines, load: options.load, held };
                 recovery.start().map_err(StartError::Thread)?
             }
         };
-        let pods = waits_for_pods.then(|| {
-            // What a peer knows of a pod is of use only until the pod is followed.
+        let pods = registers_pods.then(|| {
+            // Blocks of a pod are recovered from a peer only before the pod's own stream is followed.
             let recovery = Arc::clone(&recovery);
             indexer.start_pod_registrar(move || !matches!(recovery.state(), RecoveryState::Running(_)))
         });
@@ -186,7 +186,7 @@ impl Server {
             }
         };
         let status = discovery.as_ref().map(|discovery| Arc::clone(discovery.status()));
-        let api = Api::new(Arc::clone(&indexer), body_bytes_max, asked, peers, Arc::clone(&recovery), status);
+        let api = Api::new(Arc::clone(&indexer), body_bytes_max, configured, peers, Arc::clone(&recovery), status);
         let router = http::router(api);
         let grpc = grpc.map(|(listener, address)| {
             let listener = BoundedListener::new(listener, Protocol::Grpc, connections_max, Arc::clone(&indexer));
@@ -197,63 +197,64 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = BoundedListener::new(listener, Protocol::Http, connections_max, Arc::clone(&indexer));
         let serving = tokio::spawn(serve(listener, router, async {
-            // A dropped server stops as well.
+            // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
         Ok(Self { address, indexer, recovery, check, pods, grpc, discovery, stop, serving })
     }
 
-    /// Where it listens, with its real port.
+    /// Address of HTTP, with its real port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for gRPC, with its real port, if it does.
+    /// Address of gRPC, with its real port, if gRPC is enabled.
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref().map(|(address, _)| *address)
     }
 
-    /// The indexer behind it.
+    /// The indexer.
     #[must_use]
     pub fn indexer(&self) -> &Arc<Indexer> {
         &self.indexer
     }
 
-    /// Waits until the server has learned what there was to learn from peers, or from a dump.
+    /// Waits until recovery from peers or a dump has finished.
     ///
     /// # Errors
     ///
-    /// When the dump that it should start from cannot be used: it has started from nothing.
+    /// Fails if the configured dump cannot be used. The index then starts empty.
     pub async fn recovered(&self) -> Result<(), RecoveryError> {
         self.recovery.end().await
     }
 
-    /// Takes no more requests, lets running ones finish for a few seconds, applies what engines
-    /// have sent, and closes every socket. Ends within a deadline: threads that do not are abandoned and logged.
+    /// Stops the server: accepts no more requests, drains running ones, applies received messages and closes every socket.
+    /// Returns within a deadline; threads that have not ended by then are abandoned and logged.
     pub async fn stop(self) {
         drop((self.check, self.pods, self.discovery));
-        // The task that serves may have ended by itself.
+        // The serving task may have ended already.
         let _ = self.stop.send(());
-        let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN)));
+        let grpc = self.grpc.map(|(_, grpc)| tokio::spawn(grpc.stop(DRAIN_DEADLINE)));
         let mut serving = self.serving;
-        if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
-            warn!("requests were still running after {DRAIN:?}: they are cut off");
+        if tokio::time::timeout(DRAIN_DEADLINE, &mut serving).await.is_err() {
+            warn!(deadline = ?DRAIN_DEADLINE, "failed to drain HTTP requests: deadline exceeded; closing their connections");
             serving.abort();
         }
         if let Some(stopped) = grpc {
-            // It ends by itself within the time that it was given.
+            // The task ends within its own deadline.
             let _ = stopped.await;
         }
         let indexer = self.indexer;
         if tokio::time::timeout(STORE_STOP_DEADLINE, indexer.stop_shared_store()).await.is_err() {
             warn!(
-                "failed to hand this replica's ranks over in the store within {STORE_STOP_DEADLINE:?}: others learn later"
+                deadline = ?STORE_STOP_DEADLINE,
+                "failed to remove this replica's ranks from the shared store: deadline exceeded; they expire by themselves"
             );
         }
         if tokio::task::spawn_blocking(move || indexer.stop()).await.is_err() {
-            warn!("stopping the index threads failed");
+            warn!("failed to stop the index threads: the stop panicked");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What a dump says of contents that a rank's stream remembers: its engine offloads, and may name blocks again
-//! without saying what they contain, also after it has dropped them.
+//! Decoder state of a rank in a dump: the local hashes of recent blocks.
 //!
-//! Of blocks that the rank holds it is marked that they are remembered. The others are told in events of their own,
-//! which store nothing for whoever does not know them.
+//! An engine that offloads may name a block again by its sequence hash alone, also after it has dropped the block. The
+//! decoder therefore retains local hashes of recent blocks. A dump marks held blocks whose hashes are retained. Retained
+//! hashes of blocks that are not held have events of their own, which store nothing for readers that do not know them.
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{Block, BlockEvent, HeldBlock, PerTier, SequenceHash, Tier, stored_events};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
 
-/// An [`Age`] in a dump.
+/// [`Age`] in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AgeRecord {
@@ -37,8 +37,12 @@ impl From<AgeRecord> for Age {
     }
 }
 
-/// Contents of blocks of which each follows the one before it.
-pub fn remembered(mut parent: Option<SequenceHash>, blocks: &[Block], age: Age) -> impl Iterator<Item = RecentBlock> {
+/// Decoder state of a chain of blocks: each block is the parent of the next.
+pub fn recent_blocks(
+    mut parent: Option<SequenceHash>,
+    blocks: &[Block],
+    age: Age,
+) -> impl Iterator<Item = RecentBlock> {
     blocks.iter().map(move |&Block { sequence, local }| RecentBlock {
         sequence,
         parent: parent.replace(sequence),
@@ -47,7 +51,7 @@ pub fn remembered(mut parent: Option<SequenceHash>, blocks: &[Block], age: Age) 
     })
 }
 
-/// Counts all contents that are remembered of a rank.
+/// Counts and digests the decoder state of a rank.
 pub(super) fn tally(contents: &[RecentBlock]) -> Tally {
     let mut tally = Tally::default();
     for &RecentBlock { sequence, parent, local, age } in contents {
@@ -56,7 +60,7 @@ pub(super) fn tally(contents: &[RecentBlock]) -> Tally {
     tally
 }
 
-/// Contents that are still to be written.
+/// Decoder state that is not written yet.
 pub(super) struct Unwritten(KeyedMap<SequenceHash, RecentBlock>);
 
 impl Unwritten {
@@ -64,7 +68,7 @@ impl Unwritten {
         Self(contents.into_iter().flatten().map(|content| (content.sequence, *content)).collect())
     }
 
-    /// How a block that is written is to be marked: once, if just this is remembered of it.
+    /// Mark of a block that is being written: its age, once, if the decoder state has it with this parent and local hash.
     pub(super) fn mark(&mut self, parent: Option<SequenceHash>, block: &Block) -> Option<Age> {
         let content = self.0.get(&block.sequence)?;
         let age = (content.parent == parent && content.local == block.local).then_some(content.age)?;
@@ -72,8 +76,8 @@ impl Unwritten {
         Some(age)
     }
 
-    /// What is left, as stores of blocks that follow each other.
-    pub(super) fn gone(self) -> impl Iterator<Item = (Age, BlockEvent)> {
+    /// The rest, as stores of chains of blocks that the rank does not hold.
+    pub(super) fn not_held(self) -> impl Iterator<Item = (Age, BlockEvent)> {
         let mut copies = PerTier::default();
         copies[Tier::Device] = 1;
         [Age::Old, Age::Young].into_iter().flat_map(move |age| {

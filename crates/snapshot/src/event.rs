@@ -1,4 +1,4 @@
-//! One event of a dump, as other indexers call it a router event.
+//! JSON of one event of a dump, which other indexers call a router event.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,7 @@ use super::groups::ReachRecord;
 use flash_indexer_types::hashes::{AnyHash, HashForm, ShownHash};
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// An event that is written.
+/// Event as it is written.
 #[derive(Serialize)]
 pub(super) struct RouterEvent<'a> {
     pub(super) worker_id: &'a InstanceId,
@@ -25,7 +25,7 @@ pub(super) struct RouterEvent<'a> {
     pub(super) model: Option<ModelFields<'a>>,
 }
 
-/// The model that a line belongs to, for readers that look at one line at a time.
+/// Model of a line, for readers that process single lines.
 #[derive(Serialize)]
 pub(super) struct ModelFields<'a> {
     model_name: &'a str,
@@ -51,7 +51,7 @@ pub(super) struct Data<'a> {
     pub(super) stored: Stored<'a>,
 }
 
-/// Blocks of which each follows the one before it, and that are alike in everything else.
+/// Chain of blocks with equal annotations: each block is the parent of the next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) parent: Option<SequenceHash>,
@@ -59,12 +59,12 @@ pub(super) struct Run<'a> {
     pub(super) mark: BlockAnnotations,
 }
 
-/// What is said of blocks besides what and where they are.
+/// Annotations of blocks in a dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BlockAnnotations {
-    /// The salt that they inherit.
+    /// Salt that the blocks inherit.
     pub(super) salt: Option<Salt>,
-    /// How long their content is remembered, if it is.
+    /// Age of the blocks in the decoder state, if they are in it.
     pub(super) remembered: Option<Age>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct BlockAnnotations {
 pub(super) struct Stored<'a> {
     #[serde(flatten)]
     run: ShownRun<'a>,
-    /// Positions follow from parents.
+    /// Always null: positions follow from parents.
     start_position: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     copies: Option<u32>,
@@ -107,7 +107,7 @@ impl<'a> ShownRun<'a> {
 struct StoredInGroup<'a> {
     group: u32,
     needs: ReachRecord,
-    blocks: ShownNames<'a>,
+    blocks: ShownHashes<'a>,
 }
 
 impl<'a> Stored<'a> {
@@ -121,28 +121,28 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Nothing of the indexed group, and blocks of another one.
-    pub(super) fn in_group(group: SecondaryGroup, copies: u32, names: &'a [SequenceHash], hashes: HashForm) -> Self {
-        let blocks = ShownNames(names, hashes);
+    /// Event of a secondary cache group, without blocks of the primary group.
+    pub(super) fn in_group(group: SecondaryGroup, copies: u32, blocks: &'a [SequenceHash], hashes: HashForm) -> Self {
+        let blocks = ShownHashes(blocks, hashes);
         let group = StoredInGroup { group: group.id.0, needs: group.window.into(), blocks };
-        Self { group: Some(group), ..Self::nothing(copies, hashes) }
+        Self { group: Some(group), ..Self::empty(copies, hashes) }
     }
 
-    /// Nothing, and what is remembered of blocks that are gone.
-    pub(super) fn gone(run: Run<'a>, hashes: HashForm) -> Self {
-        Self { gone: Some(ShownRun::new(run, hashes)), ..Self::nothing(1, hashes) }
+    /// Event of recent blocks that the rank does not hold.
+    pub(super) fn not_held(run: Run<'a>, hashes: HashForm) -> Self {
+        Self { gone: Some(ShownRun::new(run, hashes)), ..Self::empty(1, hashes) }
     }
 
-    fn nothing(copies: u32, hashes: HashForm) -> Self {
+    fn empty(copies: u32, hashes: HashForm) -> Self {
         Self::new(Run { parent: None, blocks: &[], mark: BlockAnnotations::default() }, copies, hashes)
     }
 }
 
-struct ShownNames<'a>(&'a [SequenceHash], HashForm);
+struct ShownHashes<'a>(&'a [SequenceHash], HashForm);
 
-impl Serialize for ShownNames<'_> {
+impl Serialize for ShownHashes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|name| ShownHash(name.0, self.1)))
+        serializer.collect_seq(self.0.iter().map(|hash| ShownHash(hash.0, self.1)))
     }
 }
 
@@ -174,7 +174,7 @@ fn salt_digits<S: Serializer>(salt: &Option<Salt>, serializer: S) -> Result<S::O
     }
 }
 
-/// The part of an event that is read.
+/// Event as it is read; other fields are ignored.
 #[derive(Deserialize)]
 pub(super) struct ReadEvent {
     pub(super) dp_rank: Option<u32>,
@@ -213,7 +213,7 @@ pub(super) struct ReadRecent {
 pub(super) struct ReadGroup {
     pub(super) group: u32,
     pub(super) needs: ReachRecord,
-    #[serde(deserialize_with = "names")]
+    #[serde(deserialize_with = "sequence_hashes")]
     pub(super) blocks: Vec<SequenceHash>,
 }
 
@@ -229,36 +229,36 @@ fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Block>, D::E
         block_hash: AnyHash,
         tokens_hash: AnyHash,
     }
-    let what = "a list of blocks with block_hash and tokens_hash";
+    let expected = "a list of blocks with block_hash and tokens_hash";
     let block =
         |read: ReadBlock| Block { sequence: SequenceHash(read.block_hash.0), local: LocalHash(read.tokens_hash.0) };
-    deserializer.deserialize_seq(Bounded { what, take: block, read: PhantomData })
+    deserializer.deserialize_seq(LimitedList { expected, convert: block, read: PhantomData })
 }
 
-fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SequenceHash>, D::Error> {
-    let name = |hash: AnyHash| SequenceHash(hash.0);
-    deserializer.deserialize_seq(Bounded { what: "a list of block hashes", take: name, read: PhantomData })
+fn sequence_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SequenceHash>, D::Error> {
+    let convert = |hash: AnyHash| SequenceHash(hash.0);
+    deserializer.deserialize_seq(LimitedList { expected: "a list of block hashes", convert, read: PhantomData })
 }
 
-/// A list with no more entries than blocks that an event may have.
-struct Bounded<R, F> {
-    what: &'static str,
-    take: F,
+/// List with at most [`READ_EVENT_BLOCKS_MAX`] entries.
+struct LimitedList<R, F> {
+    expected: &'static str,
+    convert: F,
     read: PhantomData<R>,
 }
 
-impl<'de, R: Deserialize<'de>, T, F: Fn(R) -> T> de::Visitor<'de> for Bounded<R, F> {
+impl<'de, R: Deserialize<'de>, T, F: Fn(R) -> T> de::Visitor<'de> for LimitedList<R, F> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.what)
+        f.write_str(self.expected)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
         let mut entries = Vec::new();
         while entries.len() < READ_EVENT_BLOCKS_MAX {
             let Some(read) = list.next_element()? else { return Ok(entries) };
-            entries.push((self.take)(read));
+            entries.push((self.convert)(read));
         }
         match list.next_element::<IgnoredAny>()? {
             None => Ok(entries),
@@ -267,7 +267,7 @@ impl<'de, R: Deserialize<'de>, T, F: Fn(R) -> T> de::Visitor<'de> for Bounded<R,
     }
 }
 
-/// The memory that an event names; older indexers know device memory only and name none.
+/// Tier of an event. Older indexers know device memory only and write none.
 #[derive(Clone, Copy)]
 pub(super) struct ReadTier(pub(super) Tier);
 

@@ -1,4 +1,4 @@
-//! What a dump says of the cache groups of a rank of a hybrid model.
+//! Cache groups of a hybrid model's rank in a dump.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,75 +9,78 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
 
-/// A cache group of a rank.
+/// Cache group of a rank in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// Its number inside its engine.
+    /// Number of the group in its engine.
     pub group: u32,
-    /// What it is to an index.
+    /// Role of the group in an index.
     pub role: RoleRecord,
-    /// Its blocks, counted and digested; nothing of the indexed group, whose blocks are the rank's, and of groups
-    /// that are not kept.
+    /// Count and digest of the group's blocks. Absent for the primary group, whose blocks are the rank's, and for groups
+    /// that are not indexed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holds: Option<Tally>,
 }
 
-/// A [`GroupRole`] in a dump.
+/// [`GroupRole`] in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoleRecord {
-    /// It tells what blocks contain.
-    Indexed,
-    /// It is told by names, and limits what is usable.
-    Further(ReachRecord),
-    /// It is not understood.
-    SetAside,
+    /// Primary group: its events carry the tokens of blocks.
+    #[serde(rename = "indexed")]
+    Primary,
+    /// Secondary group: its events carry sequence hashes only, and it limits the usable prefix.
+    #[serde(rename = "further")]
+    Secondary(ReachRecord),
+    /// Group of an unsupported kind.
+    #[serde(rename = "set_aside")]
+    Unsupported,
 }
 
 impl fmt::Display for RoleRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Indexed => f.write_str("primary"),
-            Self::Further(ReachRecord::Whole) => f.write_str("secondary, needs the whole prefix"),
-            Self::Further(ReachRecord::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
-            Self::SetAside => f.write_str("not understood"),
+            Self::Primary => f.write_str("primary"),
+            Self::Secondary(ReachRecord::Whole) => f.write_str("secondary, needs the whole prefix"),
+            Self::Secondary(ReachRecord::LastBlocks(blocks)) => write!(f, "secondary, needs the last {blocks} blocks"),
+            Self::Unsupported => f.write_str("not understood"),
         }
     }
 }
 
-/// A [`AttentionWindow`] in a dump.
+/// [`AttentionWindow`] in a dump: the part of a prefix that a group needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReachRecord {
     /// The whole prefix.
     Whole,
-    /// So many blocks at its end.
+    /// This number of blocks at the end of the prefix.
     LastBlocks(u32),
 }
 
 impl GroupRecord {
-    /// The group as an index keeps it, if it does.
+    /// The secondary group to index, if it is one.
     pub fn kept(&self) -> Option<SecondaryGroup> {
         match (self.role, self.holds) {
-            (RoleRecord::Further(needs), Some(_)) => {
+            (RoleRecord::Secondary(needs), Some(_)) => {
                 Some(SecondaryGroup { id: GroupId(self.group), window: needs.into() })
             }
             _ => None,
         }
     }
 
-    /// Every group of a rank, by number: those that its stream has named, and those that the index keeps.
+    /// Every group of a rank, by number: groups that its stream has named, and groups that the index holds.
     pub fn all(named: &[KnownGroup], stores: &[GroupChange]) -> Vec<Self> {
         let mut records: BTreeMap<u32, Self> = BTreeMap::new();
         for &KnownGroup { id: GroupId(group), role } in named {
             records.insert(group, Self { group, role: role.into(), holds: None });
         }
-        for GroupChange { group: SecondaryGroup { id: GroupId(group), window: reach }, event } in stores {
-            let role = RoleRecord::Further((*reach).into());
+        for GroupChange { group: SecondaryGroup { id: GroupId(group), window }, event } in stores {
+            let role = RoleRecord::Secondary((*window).into());
             let record = records.entry(*group).or_insert(Self { group: *group, role, holds: None });
             let holds = record.holds.get_or_insert_default();
             if let GroupEvent::Stored { tier, blocks, copies } = event {
-                holds.add_names(*tier, *copies, blocks);
+                holds.add_sequence_hashes(*tier, *copies, blocks);
             }
         }
         records.into_values().collect()
@@ -87,9 +90,9 @@ impl GroupRecord {
 impl From<&GroupRecord> for KnownGroup {
     fn from(record: &GroupRecord) -> Self {
         let role = match record.role {
-            RoleRecord::Indexed => GroupRole::Primary,
-            RoleRecord::Further(needs) => GroupRole::Secondary(needs.into()),
-            RoleRecord::SetAside => GroupRole::Unsupported,
+            RoleRecord::Primary => GroupRole::Primary,
+            RoleRecord::Secondary(needs) => GroupRole::Secondary(needs.into()),
+            RoleRecord::Unsupported => GroupRole::Unsupported,
         };
         Self { id: GroupId(record.group), role }
     }
@@ -98,9 +101,9 @@ impl From<&GroupRecord> for KnownGroup {
 impl From<GroupRole> for RoleRecord {
     fn from(role: GroupRole) -> Self {
         match role {
-            GroupRole::Primary => Self::Indexed,
-            GroupRole::Secondary(reach) => Self::Further(reach.into()),
-            GroupRole::Unsupported => Self::SetAside,
+            GroupRole::Primary => Self::Primary,
+            GroupRole::Secondary(reach) => Self::Secondary(reach.into()),
+            GroupRole::Unsupported => Self::Unsupported,
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Everything that an index knows, written down: what `/dump` answers and what another index starts from.
+//! Format, reader and writer of dumps: the content of an index, as `/dump` returns it and another index loads it.
 //!
-//! Two forms carry the same. The **object** is what other indexers write and read:
+//! Two forms carry the same data. The **object** is the form that other indexers write and read:
 //!
 //! ```json
 //! {"llama:default": {"block_size": 16, "model_name": "llama", "tenant_id": "default",
@@ -10,19 +10,54 @@
 //!   "ranks": [RANK]}}
 //! ```
 //!
-//! **Lines** can be read while they come: `{"dump": {"version": 1}}`, then for each rank `{"rank": RANK}` and its
-//! events, one a line, and at last `{"end": {"ranks", "holds"}}`. A `RANK` is a [`RankRecord`].
+//! **Lines** can be processed while they arrive: `{"dump": {"version": 1}}`, then for each rank `{"rank": RANK}` and its
+//! events, one on each line, and at the end `{"end": {"ranks", "holds"}}`. A `RANK` is a [`RankRecord`].
 //!
-//! The blocks of a further cache group of a hybrid model are told by name, in an event that stores nothing for
-//! readers that know no groups: `"blocks": [], "group": {"group": 1, "needs": {"last_blocks": 8}, "blocks": [11]}`.
+//! Blocks of a secondary cache group of a hybrid model are in an event that stores nothing for readers that do not know
+//! groups: `"blocks": [], "group": {"group": 1, "needs": {"last_blocks": 8}, "blocks": [11]}`.
 //!
-//! So are contents that the stream of an engine that offloads remembers of blocks that the rank no longer holds:
-//! `"blocks": [], "gone": {"remembered": "old", "parent_hash": null, "blocks": [{"block_hash": 11, …}]}`. Of blocks
-//! that it holds, `"remembered"` stands beside them.
+//! Decoder state of blocks that the rank no longer holds is in such an event too: `"blocks": [], "gone": {"remembered":
+//! "old", "parent_hash": null, "blocks": [{"block_hash": 11, …}]}`. Held blocks carry `"remembered"` themselves.
 //!
-//! What is not part of other indexers' form, and left out where it says nothing: `copies` (of each block, where it is
-//! not one), `group`, `gone`, `remembered`, `salt` (that the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and lines
-//! that they do not know. A rank says how much it holds, so that a reader notices what is missing.
+//! These fields are extensions, and are left out if empty: `copies` (reference count of each block, if not 1), `group`,
+//! `gone`, `remembered`, `salt` (which the blocks inherit), `model_name`, `tenant_id`, `ranks`. Readers skip fields and
+//! lines that they do not know. A rank's record has the count and digest of its blocks, so that a reader detects losses.
+//!
+//! ```
+//! use flash_indexer_snapshot::{DumpEntry, DumpSink, RankName, RankRecord, Refused, read_dump};
+//!
+//! struct BlockCount(usize);
+//!
+//! impl DumpSink for BlockCount {
+//!     fn rank(&mut self, _: RankRecord) -> Result<(), Refused> {
+//!         Ok(())
+//!     }
+//!
+//!     fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+//!         self.0 += entry.block_count();
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let dump = r#"{"llama:default": {"block_size": 16, "events": [{"worker_id": 1, "event": {"data": {"stored":
+//!     {"blocks": [{"block_hash": 11, "tokens_hash": 22}]}}}}]}}"#;
+//! let mut count = BlockCount(0);
+//! let summary = read_dump(dump.as_bytes(), &mut count).expect("a complete dump");
+//! assert_eq!((count.0, summary.ranks), (1, 1));
+//! ```
+//!
+//! | file | role |
+//! |---|---|
+//! | `read.rs` | streaming reader ([`read_dump`]), its sink ([`DumpSink`]) and errors; the form of lines |
+//! | `object.rs` | streaming reader of the object |
+//! | `totals.rs` | totals of the blocks read, checked against records |
+//! | `write.rs` | streaming writer ([`DumpWriter`]) |
+//! | `event.rs` | JSON of one event |
+//! | `record.rs` | records of ranks ([`RankRecord`]), first and last line |
+//! | `groups.rs` | cache groups of hybrid models |
+//! | `contents.rs` | decoder state of ranks |
+//! | `rank_dump.rs` | state of one rank, as the index exports it ([`RankDump`]) |
+//! | `tally.rs` | count and digest of blocks ([`Tally`]) |
 
 mod contents;
 mod event;
@@ -35,23 +70,24 @@ mod tally;
 mod totals;
 mod write;
 
-pub use self::contents::remembered;
+pub use self::contents::recent_blocks;
 pub use self::groups::{GroupRecord, ReachRecord, RoleRecord};
 pub use self::rank_dump::RankDump;
 pub use self::read::{
-    DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RecentBlocks, Refused, StoredBlocks, StoredNames, read_dump,
+    DumpEntry, DumpError, DumpSink, DumpSummary, RankName, RecentBlocks, Refused, SecondaryBlocks, StoredBlocks,
+    read_dump,
 };
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
 pub use self::write::{DumpForm, DumpWriter};
 pub use flash_indexer_types::{EngineKind, Removal};
 
-/// Blocks in one event at most, so that no line is long; a longer chain is several events.
+/// Limit of blocks in a written event. A longer chain is split into several events.
 const EVENT_BLOCKS_MAX: usize = 512;
-/// Blocks that one event of somebody else's dump may have.
+/// Limit of blocks in an event that is read, also from other indexers.
 const READ_EVENT_BLOCKS_MAX: usize = 1 << 20;
-/// Bytes that one line may have.
+/// Limit of bytes in a line.
 const LINE_BYTES_MAX: usize = 64 << 20;
-/// How lines begin, by which they are told from an object.
+/// First bytes of the form of lines, which distinguish it from an object.
 const LINES_START: &[u8] = b"{\"dump\":";
 const VERSION: u32 = 1;

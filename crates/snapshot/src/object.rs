@@ -1,4 +1,4 @@
-//! DumpVisitor a dump that is one JSON object, without ever holding it.
+//! Streaming reader of a dump that is one JSON object.
 
 use std::fmt;
 use std::io::Read;
@@ -18,18 +18,18 @@ use flash_indexer_types::{InstanceId, ModelKey};
 
 /// Reads `{"model:tenant": {"block_size", "events"}, …}`.
 pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {
-    let mut reading = DumpVisitor { sink, failed: None, summary: DumpSummary::default() };
+    let mut visitor = DumpVisitor { sink, failed: None, summary: DumpSummary::default() };
     let mut deserializer = serde_json::Deserializer::from_reader(input);
-    let read = Models(&mut reading).deserialize(&mut deserializer).and_then(|()| deserializer.end());
-    match (reading.failed, read) {
+    let read = Models(&mut visitor).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+    match (visitor.failed, read) {
         (Some(error), _) => Err(error),
-        (None, Ok(())) => Ok(reading.summary),
+        (None, Ok(())) => Ok(visitor.summary),
         (None, Err(error)) => Err(match error.classify() {
             Category::Eof => DumpError::CutOff,
             Category::Io => read_error(error.into()),
             Category::Syntax | Category::Data => DumpError::Damaged {
-                place: format!("byte {} of line {}", error.column(), error.line()),
-                what: shorten(error.to_string()),
+                position: format!("byte {} of line {}", error.column(), error.line()),
+                cause: shorten(error.to_string()),
             },
         }),
     }
@@ -37,21 +37,21 @@ pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSu
 
 struct DumpVisitor<'s, S> {
     sink: &'s mut S,
-    /// Why reading stops, where it is not the form of what is read.
+    /// Error of the sink or of the totals, which stops the parser.
     failed: Option<DumpError>,
     summary: DumpSummary,
 }
 
 impl<S> DumpVisitor<'_, S> {
-    fn keep<T, E: de::Error>(&mut self, result: Result<T, impl Into<DumpError>>) -> Result<T, E> {
+    fn stop_on_error<T, E: de::Error>(&mut self, result: Result<T, impl Into<DumpError>>) -> Result<T, E> {
         result.map_err(|error| {
             self.failed = Some(error.into());
-            E::custom("not wanted")
+            E::custom("the sink rejects the dump")
         })
     }
 }
 
-/// The whole object.
+/// Seed of the whole object.
 struct Models<'r, 's, S>(&'r mut DumpVisitor<'s, S>);
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for Models<'_, '_, S> {
@@ -73,18 +73,23 @@ impl<'de, S: DumpSink> Visitor<'de> for Models<'_, '_, S> {
             let (model_name, tenant_id) = name.rsplit_once(':').unwrap_or((&name, ModelKey::DEFAULT_TENANT));
             let key = ModelKey::new(model_name, Some(tenant_id.to_owned()));
             key.check().map_err(de::Error::custom)?;
-            map.next_value_seed(ModelVisitor { reading: self.0, key, block_size: None, came: KeyedMap::default() })?;
+            map.next_value_seed(ModelVisitor {
+                reading: self.0,
+                key,
+                block_size: None,
+                received: KeyedMap::default(),
+            })?;
         }
         Ok(())
     }
 }
 
-/// One model's object.
+/// Seed of one model's object.
 struct ModelVisitor<'r, 's, S> {
     reading: &'r mut DumpVisitor<'s, S>,
     key: ModelKey,
     block_size: Option<BlockSize>,
-    came: KeyedMap<(InstanceId, u32), ReceivedTotals>,
+    received: KeyedMap<(InstanceId, u32), ReceivedTotals>,
 }
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for ModelVisitor<'_, '_, S> {
@@ -130,31 +135,31 @@ impl<'de, S: DumpSink> Visitor<'de> for ModelVisitor<'_, '_, S> {
 
 impl<S: DumpSink> ModelVisitor<'_, '_, S> {
     fn finish<E: de::Error>(mut self, records: Option<Vec<RankRecord>>) -> Result<(), E> {
-        let tells_of_ranks = records.is_some();
+        let has_records = records.is_some();
         for record in records.unwrap_or_default() {
             record.check_names().map_err(E::custom)?;
-            let came = self.came.remove(&(record.instance_id.clone(), record.dp_rank)).unwrap_or_default();
-            self.count(&came);
-            self.reading.keep(came.check(&record))?;
-            let taken = self.reading.sink.rank(record);
-            self.reading.keep(taken)?;
+            let received = self.received.remove(&(record.instance_id.clone(), record.dp_rank)).unwrap_or_default();
+            self.count(&received);
+            self.reading.stop_on_error(received.check(&record))?;
+            let accepted = self.reading.sink.rank(record);
+            self.reading.stop_on_error(accepted)?;
         }
-        if tells_of_ranks && let Some((instance, dp_rank)) = self.came.keys().next() {
+        if has_records && let Some((instance, dp_rank)) = self.received.keys().next() {
             return Err(E::custom(format!("rank {dp_rank} of instance {instance} is missing among the ranks")));
         }
-        for came in std::mem::take(&mut self.came).into_values() {
-            self.count(&came);
+        for received in std::mem::take(&mut self.received).into_values() {
+            self.count(&received);
         }
         Ok(())
     }
 
-    fn count(&mut self, came: &ReceivedTotals) {
+    fn count(&mut self, received: &ReceivedTotals) {
         self.reading.summary.ranks += 1;
-        self.reading.summary.holds += came.blocks;
+        self.reading.summary.holds += received.blocks;
     }
 }
 
-/// A model's list of events.
+/// Seed of a model's list of events.
 struct Events<'m, 'r, 's, S>(&'m mut ModelVisitor<'r, 's, S>);
 
 impl<'de, S: DumpSink> DeserializeSeed<'de> for Events<'_, '_, '_, S> {
@@ -182,12 +187,12 @@ impl<'de, S: DumpSink> Visitor<'de> for Events<'_, '_, '_, S> {
         let block_size = model.block_size.ok_or_else(|| de::Error::custom("block_size must stand before events"))?;
         while let Some(EventVisitor { worker_id, storage_tier, event }) = list.next_element()? {
             let dp_rank = event.dp_rank.unwrap_or_default();
-            let came = model.came.entry((worker_id.clone(), dp_rank)).or_default();
-            let told = came.take(storage_tier, event.data.stored);
+            let received = model.received.entry((worker_id.clone(), dp_rank)).or_default();
+            let entry = received.count(storage_tier, event.data.stored);
             let dp_rank = DpRank(dp_rank);
             let rank = RankName { key: &model.key, block_size, instance: &worker_id, dp_rank };
-            let taken = model.reading.sink.entry(rank, told);
-            model.reading.keep(taken)?;
+            let accepted = model.reading.sink.entry(rank, entry);
+            model.reading.stop_on_error(accepted)?;
         }
         Ok(())
     }

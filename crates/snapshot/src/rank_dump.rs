@@ -1,4 +1,4 @@
-//! State of one rank, as a dump carries it.
+//! State of one rank as a dump contains it.
 
 use flash_indexer_core::groups::GroupChange;
 use flash_indexer_core::hashing::Salt;
@@ -7,25 +7,24 @@ use flash_indexer_core::{BlockEvent, DpRank, SequenceHash};
 use flash_indexer_types::{InstanceId, Position};
 use flash_indexer_wire::{KnownGroup, RecentBlock};
 
-/// What one rank holds, and where its stream stood at that moment.
+/// Blocks that one rank holds, and the position of its stream at that moment.
 #[derive(Debug, Clone)]
 pub struct RankDump {
     /// The instance.
     pub instance: InstanceId,
-    /// Its rank.
+    /// The data-parallel rank.
     pub dp_rank: DpRank,
-    /// The place in the rank's stream up to which `events` tell it, no more and no less; none for a rank
-    /// that nobody listens to.
+    /// Position in the rank's stream of which `events` are the exact result; none for a rank without a listener.
     pub position: Option<Position>,
-    /// Stored events that make an empty index know the same; parents come before children.
+    /// Stored events that fill an empty index with the same blocks. Parents precede children.
     pub events: Vec<BlockEvent>,
-    /// The same for the further cache groups of a rank of a hybrid model; each has one event at least.
-    pub further: Vec<GroupChange>,
-    /// Cache groups that the rank's stream has named; none where that is not known.
+    /// The same for the secondary cache groups of a hybrid model's rank. Each group has at least one event.
+    pub secondary: Vec<GroupChange>,
+    /// Cache groups that the rank's stream has named; none if unknown.
     pub named_groups: Option<Vec<KnownGroup>>,
-    /// Blocks whose salt is inherited by those that follow them.
+    /// Salts that child blocks inherit, by the sequence hash of the parent.
     pub salts: KeyedMap<SequenceHash, Salt>,
-    /// What blocks contain that the engine may name again without it, held or not; none of an engine that has not
-    /// offloaded.
+    /// Decoder state: recent blocks, held or not, that the engine may name again by sequence hash alone. None for an engine
+    /// that does not offload.
     pub contents: Option<Vec<RecentBlock>>,
 }

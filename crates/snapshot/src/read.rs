@@ -1,4 +1,4 @@
-//! DumpVisitor a dump in any of its forms, a little at a time.
+//! Streaming reader of a dump in any of its forms.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -16,42 +16,44 @@ use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
 use flash_indexer_types::names::shorten;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// A dump cannot be used. What was told of it before need not be the whole of anything.
+/// Failure to read a dump. Entries that the sink received before are incomplete and must be discarded.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
-    /// The bytes do not come.
+    /// Reading the input failed.
     #[error("failed to read the dump: {0}")]
     Read(io::Error),
-    /// It ends too early.
-    #[error("the dump is cut off: get it again")]
+    /// The dump ends early.
+    #[error("failed to read the dump: it is cut off; get it again")]
     CutOff,
-    /// It is not what a dump is made of.
-    #[error("the dump is damaged or none at all, {place}: {what}")]
+    /// The dump has an invalid part.
+    #[error("failed to read the dump at {position}: {cause}; check that the input is a dump, or get it again")]
     Damaged {
-        /// Where.
-        place: String,
-        /// What is wrong.
-        what: String,
+        /// Position in the input.
+        position: String,
+        /// The cause.
+        cause: String,
     },
-    /// A newer program wrote it.
-    #[error("the dump has version {0}, and this program reads up to {VERSION}: use the program that wrote it")]
+    /// A newer program wrote the dump.
+    #[error(
+        "failed to read the dump: it has version {0}, and this program reads up to {VERSION}; use the program that wrote it"
+    )]
     Version(u32),
-    /// It says itself that something is missing or too much.
-    #[error("the dump is damaged: {of} should hold {told:?}, and came with {came:?}")]
+    /// The blocks of the dump differ from its own totals.
+    #[error("failed to read the dump: {of} should hold {declared:?} and holds {received:?}; get it again")]
     Incomplete {
-        /// What does not fit.
+        /// The part of the dump.
         of: String,
-        /// What the dump says of itself.
-        told: Tally,
-        /// What came.
-        came: Tally,
+        /// Total that the dump declares.
+        declared: Tally,
+        /// Total of the blocks read.
+        received: Tally,
     },
-    /// Whoever takes it does not want it.
+    /// The sink rejects the dump.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Why a sink does not take a dump.
+/// Reason for which a sink rejects a dump.
 #[derive(Debug)]
 pub struct Refused(pub String);
 
@@ -61,24 +63,24 @@ impl From<Refused> for DumpError {
     }
 }
 
-/// Who takes a dump while it is read.
+/// Receiver of a dump while it is read.
 pub trait DumpSink {
-    /// A rank is told of: before its blocks in lines, after them in an object, not at all by other indexers.
+    /// Receives a rank's record: before its blocks in the form of lines, after them in an object, never from other indexers.
     ///
     /// # Errors
     ///
-    /// Why it is not wanted.
+    /// Returns the reason if the sink rejects the dump.
     fn rank(&mut self, record: RankRecord) -> Result<(), Refused>;
 
-    /// Something that a rank holds; in the indexed cache group parents come before children.
+    /// Receives blocks of a rank. In the primary cache group, parents precede children.
     ///
     /// # Errors
     ///
-    /// Why it is not wanted.
-    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused>;
+    /// Returns the reason if the sink rejects the dump.
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused>;
 }
 
-/// Whose blocks are told of.
+/// Rank of an entry.
 #[derive(Debug, Clone, Copy)]
 pub struct RankName<'a> {
     /// Model and tenant.
@@ -87,67 +89,67 @@ pub struct RankName<'a> {
     pub block_size: BlockSize,
     /// The instance.
     pub instance: &'a InstanceId,
-    /// Its rank.
+    /// The data-parallel rank.
     pub dp_rank: DpRank,
 }
 
-/// What one event says.
+/// Content of one event of a dump.
 #[derive(Debug)]
 pub enum DumpEntry {
-    /// Of the indexed cache group, the only one of most models.
+    /// Blocks of the primary cache group, the only one of most models.
     Blocks(StoredBlocks),
-    /// Of another one.
-    Names(StoredNames),
-    /// Of blocks that the rank no longer holds.
-    Gone(RecentBlocks),
+    /// Blocks of a secondary cache group.
+    Secondary(SecondaryBlocks),
+    /// Recent blocks that the rank no longer holds, for the decoder state.
+    Recent(RecentBlocks),
 }
 
 impl DumpEntry {
-    /// How many blocks it is about.
+    /// Number of blocks in the entry.
     #[must_use]
     pub fn block_count(&self) -> usize {
         match self {
             Self::Blocks(stored) => stored.blocks.len(),
-            Self::Names(stored) => stored.names.len(),
-            Self::Gone(gone) => gone.blocks.len(),
+            Self::Secondary(stored) => stored.hashes.len(),
+            Self::Recent(recent) => recent.blocks.len(),
         }
     }
 }
 
-/// Blocks that a rank holds in a further cache group, in any order.
+/// Blocks that a rank holds in a secondary cache group, in any order.
 #[derive(Debug)]
-pub struct StoredNames {
+pub struct SecondaryBlocks {
     /// The group.
     pub group: SecondaryGroup,
-    /// Where the copies lie.
+    /// Tier of the copies.
     pub tier: Tier,
-    /// Copies of each.
+    /// Reference count of each block.
     pub copies: u32,
     /// The blocks.
-    pub names: Vec<SequenceHash>,
+    pub hashes: Vec<SequenceHash>,
 }
 
-impl From<StoredNames> for GroupChange {
-    fn from(stored: StoredNames) -> Self {
-        let StoredNames { group, tier, copies, names } = stored;
-        Self { group, event: GroupEvent::Stored { tier, blocks: names, copies } }
+impl From<SecondaryBlocks> for GroupChange {
+    fn from(stored: SecondaryBlocks) -> Self {
+        let SecondaryBlocks { group, tier, copies, hashes } = stored;
+        Self { group, event: GroupEvent::Stored { tier, blocks: hashes, copies } }
     }
 }
 
-/// Blocks that a rank holds, each following the one before it.
+/// Chain of blocks that a rank holds: each block is the parent of the next.
 #[derive(Debug)]
 pub struct StoredBlocks {
-    /// Where the copies lie.
+    /// Tier of the copies.
     pub tier: Tier,
-    /// The block before the first one; none where a sequence starts.
+    /// Parent of the first block; none at the start of a sequence.
     pub parent: Option<SequenceHash>,
-    /// Copies of each.
+    /// Reference count of each block.
     pub copies: u32,
     /// The blocks.
     pub blocks: Vec<Block>,
-    /// The salt that they inherit.
+    /// Salt that the blocks inherit.
     pub salt: Option<Salt>,
-    /// How long their content is remembered, if it is.
+    /// Age of the blocks in the decoder state, if they are in it.
     pub remembered: Option<Age>,
 }
 
@@ -158,35 +160,34 @@ impl From<StoredBlocks> for BlockEvent {
     }
 }
 
-/// Blocks that a rank's engine may name again without saying what they contain, each following the one before it. The
-/// rank does not hold them.
+/// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash alone.
 #[derive(Debug)]
 pub struct RecentBlocks {
-    /// The block before the first one; none where a sequence starts.
+    /// Parent of the first block; none at the start of a sequence.
     pub parent: Option<SequenceHash>,
     /// The blocks.
     pub blocks: Vec<Block>,
-    /// The salt that they inherit.
+    /// Salt that the blocks inherit.
     pub salt: Option<Salt>,
-    /// How long their content is remembered.
+    /// Age of the blocks in the decoder state.
     pub age: Age,
 }
 
-/// What a whole dump had.
+/// Totals of a complete dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DumpSummary {
-    /// Ranks that were told of or hold something.
+    /// Ranks with a record or a block.
     pub ranks: u64,
     /// All blocks.
     pub holds: Tally,
 }
 
-/// Reads a dump, compressed with zstd or not, and gives it to `sink` piece by piece: memory is bounded by the
-/// longest event. Nothing that the sink got counts before this returns without an error.
+/// Reads a dump, compressed with zstd or not, and passes it to `sink` entry by entry. Memory is bounded by the longest
+/// event. The entries are valid only if this returns without an error.
 ///
 /// # Errors
 ///
-/// When the dump is not whole, is damaged, or is not wanted.
+/// Fails if the dump is incomplete or damaged, or if the sink rejects it.
 pub fn read_dump(input: impl Read, sink: &mut impl DumpSink) -> Result<DumpSummary, DumpError> {
     let (start, input) = peek(input)?;
     if !start.starts_with(&ZSTD_MAGIC) {
@@ -199,7 +200,7 @@ pub fn read_dump(input: impl Read, sink: &mut impl DumpSink) -> Result<DumpSumma
 
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
-/// The first bytes, which tell the form, and the whole input.
+/// Returns the first bytes, which identify the form, and the whole input.
 fn peek<R: Read>(mut input: R) -> Result<(Vec<u8>, impl Read), DumpError> {
     let mut start = Vec::with_capacity(LINES_START.len());
     input.by_ref().take(LINES_START.len() as u64).read_to_end(&mut start).map_err(read_error)?;
@@ -216,7 +217,7 @@ fn read_plain(start: &[u8], input: impl Read, sink: &mut impl DumpSink) -> Resul
 
 const READ_BYTES: usize = 256 << 10;
 
-/// A stream that ends in the middle of a compressed frame or of an HTTP body was cut off.
+/// Maps a read error. A stream that ends in the middle of a compressed frame or of an HTTP body was cut off.
 pub(super) fn read_error(error: io::Error) -> DumpError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => DumpError::CutOff,
@@ -224,7 +225,7 @@ pub(super) fn read_error(error: io::Error) -> DumpError {
     }
 }
 
-/// Any line: exactly one kind of it, or one that only later programs know.
+/// Line of any kind. A line of an unknown kind has none of these fields.
 #[derive(Deserialize)]
 struct Line {
     dump: Option<Start>,
@@ -246,7 +247,7 @@ struct Current {
     record: RankRecord,
     key: ModelKey,
     block_size: BlockSize,
-    came: ReceivedTotals,
+    received: ReceivedTotals,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -264,7 +265,8 @@ impl<R: BufRead> Lines<R> {
                 let block_size = BlockSize::new(record.block_size);
                 let block_size = block_size.ok_or_else(|| self.damaged("a block size of 0".to_owned()))?;
                 sink.rank(record.clone())?;
-                self.current = Some(Current { key: record.key(), record, block_size, came: ReceivedTotals::default() });
+                self.current =
+                    Some(Current { key: record.key(), record, block_size, received: ReceivedTotals::default() });
             } else if let Some(event) = line.event {
                 self.event(line.worker_id, line.storage_tier, event, sink)?;
             } else if let Some(end) = line.end {
@@ -275,7 +277,7 @@ impl<R: BufRead> Lines<R> {
         Err(DumpError::CutOff)
     }
 
-    /// The next line without its end; none at the end of the input.
+    /// Reads the next line. Returns false at the end of the input.
     fn next_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool, DumpError> {
         bytes.clear();
         self.number += 1;
@@ -303,7 +305,7 @@ impl<R: BufRead> Lines<R> {
             instance.as_ref() == Some(&current.record.instance_id) && current.record.dp_rank == dp_rank
         };
         let Some(current) = self.current.as_mut().filter(fits) else {
-            return Err(self.damaged("an event of a rank that was not told of just before".to_owned()));
+            return Err(self.damaged("an event of a rank other than that of the record before it".to_owned()));
         };
         let rank = RankName {
             key: &current.key,
@@ -311,36 +313,36 @@ impl<R: BufRead> Lines<R> {
             instance: &current.record.instance_id,
             dp_rank: DpRank(dp_rank),
         };
-        let told = current.came.take(tier, event.data.stored);
-        Ok(sink.entry(rank, told)?)
+        let entry = current.received.count(tier, event.data.stored);
+        Ok(sink.entry(rank, entry)?)
     }
 
     fn end_rank(&mut self) -> Result<(), DumpError> {
-        let Some(Current { record, came, .. }) = self.current.take() else { return Ok(()) };
+        let Some(Current { record, received, .. }) = self.current.take() else { return Ok(()) };
         self.summary.ranks += 1;
-        self.summary.holds += came.blocks;
-        came.check(&record)
+        self.summary.holds += received.blocks;
+        received.check(&record)
     }
 
     fn end(mut self, end: &End, bytes: &mut Vec<u8>) -> Result<DumpSummary, DumpError> {
         if end.ranks != self.summary.ranks {
-            let what = format!("it should have {} ranks and has {}", end.ranks, self.summary.ranks);
-            return Err(self.damaged(what));
+            let cause = format!("the dump should have {} ranks and has {}", end.ranks, self.summary.ranks);
+            return Err(self.damaged(cause));
         }
         if end.holds != self.summary.holds {
             return Err(DumpError::Incomplete {
-                of: "the whole".to_owned(),
-                told: end.holds,
-                came: self.summary.holds,
+                of: "the whole dump".to_owned(),
+                declared: end.holds,
+                received: self.summary.holds,
             });
         }
         match self.next_line(bytes)? {
             false => Ok(self.summary),
-            true => Err(self.damaged("it goes on after its end".to_owned())),
+            true => Err(self.damaged("data follows its end".to_owned())),
         }
     }
 
-    fn damaged(&self, what: String) -> DumpError {
-        DumpError::Damaged { place: format!("line {}", self.number), what: shorten(what) }
+    fn damaged(&self, cause: String) -> DumpError {
+        DumpError::Damaged { position: format!("line {}", self.number), cause: shorten(cause) }
     }
 }

@@ -1,4 +1,4 @@
-//! What a dump says of a rank besides its blocks.
+//! Records of ranks in a dump: registration, stream position and totals.
 
 use flash_indexer_core::hashing::TokenWindow;
 use flash_indexer_wire::Cursor;
@@ -11,40 +11,40 @@ use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{EngineKind, Removal};
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// A rank: whose it is, how its engine is reached, where its stream stood, and how much it holds.
+/// Record of a rank: identity, registration, stream position and totals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRecord {
     /// The model.
     pub model_name: String,
-    /// Whose it is.
+    /// The tenant.
     pub tenant_id: String,
     /// Tokens in a block.
     pub block_size: u32,
     /// The engine instance.
     pub instance_id: InstanceId,
-    /// Its rank.
+    /// The data-parallel rank.
     pub dp_rank: u32,
-    /// What it is registered with; nothing where only batches named it.
+    /// Registration of the rank; none for a rank that only batches named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineRecord>,
-    /// The stream that its blocks came by, at the moment of which the dump tells.
+    /// Position of the rank's stream at the moment of the dump.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamRecord>,
-    /// What its blocks' content covers, and that of other ranks of the model.
+    /// Token windows of the local hashes of the model's blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<TokenWindowRecord>,
-    /// Its blocks, counted and digested; of a hybrid model, those of the indexed cache group.
+    /// Count and digest of the rank's blocks; of a hybrid model, of the primary cache group.
     pub holds: Tally,
-    /// Its cache groups by number; nothing where the dump does not tell of groups at all.
+    /// Cache groups of the rank by number; none if the dump has no groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<GroupRecord>>,
-    /// Contents that its stream remembers because its engine offloads, counted and digested; nothing of other ranks.
+    /// Count and digest of the decoder state of an engine that offloads; none for other engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remembers: Option<Tally>,
 }
 
 impl RankRecord {
-    /// Refuses names and endpoints that are too long.
+    /// Rejects names and endpoints that are too long.
     pub(super) fn check_names(&self) -> Result<(), NameError> {
         check_names([(NameField::ModelName, Some(&self.model_name)), (NameField::TenantId, Some(&self.tenant_id))])?;
         let Some(engine) = &self.engine else { return Ok(()) };
@@ -63,48 +63,48 @@ impl RankRecord {
     }
 }
 
-/// What a rank is registered with, in the words of `POST /register`.
+/// Registration of a rank, with the fields of `POST /register`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineRecord {
-    /// Where the engine publishes.
+    /// Endpoint at which the engine publishes.
     pub endpoint: String,
-    /// Where it replays.
+    /// Endpoint at which the engine replays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay_endpoint: Option<String>,
-    /// Adapter of its blocks that name none.
+    /// Adapter of blocks whose events name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_name: Option<String>,
-    /// Its kind.
+    /// Kind of the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineKind>,
-    /// What its removals mean.
+    /// Meaning of the engine's removals.
     #[serde(default)]
     pub removal: Removal,
-    /// Whether it was registered with extra keys.
+    /// Whether the registration has extra keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extra_keys: bool,
-    /// The source of discovery that keeps it registered; nothing where that is done by hand.
+    /// Discovery source that registered the rank; none for a manual registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// Where a stream stood.
+/// Position of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamRecord {
-    /// The last message whose effect is in the dump; nothing before the first one.
+    /// Last message whose effect is in the dump; none before the first message.
     pub cursor: Option<CursorRecord>,
-    /// Lives of the engine that were seen to end.
+    /// Epoch of the engine.
     pub epoch: u64,
-    /// How far the blocks can be believed.
+    /// Trust state of the rank.
     pub trust: Trust,
 }
 
-/// A [`Cursor`] in a dump.
+/// [`Cursor`] in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CursorRecord {
-    /// The message's number.
+    /// Sequence number of the message.
     pub sequence: u64,
-    /// Digest of its payload, in hexadecimal digits.
+    /// Digest of the message's payload, in hexadecimal digits.
     #[serde(with = "hex")]
     pub payload_digest: u64,
 }
@@ -121,13 +121,13 @@ impl From<CursorRecord> for Cursor {
     }
 }
 
-/// Which tokens a block's hash covers.
+/// Tokens that a local hash covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenWindowRecord {
-    /// Its own.
+    /// The tokens of the block.
     Block,
-    /// Its own and the one that follows.
+    /// The tokens of the block and the next token.
     BlockAndNext,
 }
 
@@ -149,13 +149,13 @@ impl From<TokenWindowRecord> for TokenWindow {
     }
 }
 
-/// The first line of a dump in lines.
+/// First line of a dump in the form of lines.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Start {
     pub(super) version: u32,
 }
 
-/// Its last line.
+/// Last line of a dump in the form of lines.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) ranks: u64,

@@ -1,4 +1,4 @@
-//! How much a rank holds, so that two accounts of it can be compared.
+//! Count and digest of blocks, by which two sets of blocks are compared.
 
 use std::ops::AddAssign;
 
@@ -7,22 +7,22 @@ use flash_indexer_wire::Age;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Blocks of a rank, counted and digested.
+/// Count and digest of a set of blocks.
 ///
-/// The digest is a sum over blocks: neither their order nor how they are spread over events is part of it.
+/// The digest is a sum over blocks, so it depends neither on their order nor on their division into events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Blocks, once for each tier that they lie in.
+    /// Blocks, counted once for each tier.
     pub blocks: u64,
-    /// Sum of XXH3-64 of each block's tier, copies, parent, name and content, or, in a further cache group, of
-    /// its tier, copies and name, or, of a content that is remembered, of its age, parent, name and content; in
-    /// hexadecimal digits.
+    /// Sum of XXH3-64 over blocks, in hexadecimal digits. The input is the tier, reference count, parent, sequence hash and
+    /// local hash of a block; in a secondary cache group the tier, reference count and sequence hash; in decoder state the
+    /// age, parent, sequence hash and local hash.
     #[serde(with = "hex")]
     pub digest: u64,
 }
 
 impl Tally {
-    /// Counts blocks of which each follows the one before it. Cost: a hash of 29 bytes for each.
+    /// Adds a chain of blocks. Cost: a hash of 29 bytes for each block.
     pub fn add(&mut self, tier: Tier, copies: u32, parent: Option<SequenceHash>, blocks: &[Block]) {
         let mut parent = parent;
         for block in blocks {
@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// Counts contents that a stream remembers, of blocks of which each follows the one before it.
+    /// Adds a chain of blocks of decoder state.
     pub fn add_contents(&mut self, age: Age, parent: Option<SequenceHash>, blocks: &[Block]) {
         let age = match age {
             Age::Young => 0,
@@ -41,11 +41,11 @@ impl Tally {
         self.add(Tier::Device, age, parent, blocks);
     }
 
-    /// Counts blocks of a further cache group, which are told by name alone.
-    pub fn add_names(&mut self, tier: Tier, copies: u32, names: &[SequenceHash]) {
-        for name in names {
+    /// Adds blocks of a secondary cache group.
+    pub fn add_sequence_hashes(&mut self, tier: Tier, copies: u32, hashes: &[SequenceHash]) {
+        for &hash in hashes {
             self.blocks += 1;
-            self.digest = self.digest.wrapping_add(name_digest(tier, copies, *name));
+            self.digest = self.digest.wrapping_add(sequence_hash_digest(tier, copies, hash));
         }
     }
 }
@@ -57,10 +57,10 @@ impl AddAssign for Tally {
     }
 }
 
-/// What one block adds to a rank's digest.
+/// Digest of one block.
 pub(super) fn block_digest(tier: Tier, copies: u32, parent: Option<SequenceHash>, block: &Block) -> u64 {
     let mut bytes = [0; 29];
-    // A block without a parent is not one whose parent is called zero.
+    // The top bit distinguishes a block without a parent from one whose parent's hash is zero.
     bytes[0] = tier as u8 | u8::from(parent.is_some()) << 7;
     bytes[1..5].copy_from_slice(&copies.to_le_bytes());
     bytes[5..13].copy_from_slice(&parent.map_or(0, |parent| parent.0).to_le_bytes());
@@ -69,16 +69,16 @@ pub(super) fn block_digest(tier: Tier, copies: u32, parent: Option<SequenceHash>
     xxh3_64(&bytes)
 }
 
-/// What one block of a further cache group adds to the group's digest.
-fn name_digest(tier: Tier, copies: u32, name: SequenceHash) -> u64 {
+/// Digest of one block of a secondary cache group.
+fn sequence_hash_digest(tier: Tier, copies: u32, hash: SequenceHash) -> u64 {
     let mut bytes = [0; 13];
     bytes[0] = tier as u8;
     bytes[1..5].copy_from_slice(&copies.to_le_bytes());
-    bytes[5..13].copy_from_slice(&name.0.to_le_bytes());
+    bytes[5..13].copy_from_slice(&hash.0.to_le_bytes());
     xxh3_64(&bytes)
 }
 
-/// Digests as 16 hexadecimal digits: not every reader of JSON has integers of 64 bits.
+/// Digests as 16 hexadecimal digits, because not every JSON reader has 64-bit integers.
 pub(super) mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

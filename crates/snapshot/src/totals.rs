@@ -1,4 +1,4 @@
-//! What has come of a rank, to be held against what its record says.
+//! Totals of the blocks read of a rank, checked against the totals in its record.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,42 @@ use flash_indexer_core::groups::{GroupId, SecondaryGroup};
 use flash_indexer_core::{SequenceHash, Tier};
 
 use super::event::{ReadGroup, ReadRecent, ReadStored, ReadTier};
-use super::read::{DumpEntry, DumpError, RecentBlocks, StoredBlocks, StoredNames};
+use super::read::{DumpEntry, DumpError, RecentBlocks, SecondaryBlocks, StoredBlocks};
 use super::record::RankRecord;
 use super::tally::Tally;
 use flash_indexer_types::hashes::AnyHash;
 
+/// Totals of the blocks read of one rank.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedTotals {
-    /// Of the indexed cache group.
+    /// Blocks of the primary cache group.
     pub(super) blocks: Tally,
-    /// Of others, by number.
+    /// Blocks of secondary cache groups, by number.
     groups: BTreeMap<u32, Tally>,
-    /// Contents that its stream remembers.
+    /// Decoder state.
     contents: Tally,
 }
 
 impl ReceivedTotals {
-    /// What an event that was read says, counted.
-    pub(super) fn take(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> DumpEntry {
+    /// Counts an event, and converts it to an entry.
+    pub(super) fn count(&mut self, tier: Option<ReadTier>, stored: ReadStored) -> DumpEntry {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
         let ReadStored { parent_hash, copies, salt, blocks, remembered, group, gone } = stored;
         let copies = copies.unwrap_or(1);
-        let name = |hash: AnyHash| SequenceHash(hash.0);
+        let sequence = |hash: AnyHash| SequenceHash(hash.0);
         match (group, gone) {
-            (Some(ReadGroup { group, needs, blocks: names }), _) => {
-                self.groups.entry(group).or_default().add_names(tier, copies, &names);
+            (Some(ReadGroup { group, needs, blocks: hashes }), _) => {
+                self.groups.entry(group).or_default().add_sequence_hashes(tier, copies, &hashes);
                 let group = SecondaryGroup { id: GroupId(group), window: needs.into() };
-                DumpEntry::Names(StoredNames { group, tier, copies, names })
+                DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes })
             }
             (None, Some(ReadRecent { remembered, parent_hash, salt, blocks })) => {
-                let (parent, age) = (parent_hash.map(name), remembered.into());
+                let (parent, age) = (parent_hash.map(sequence), remembered.into());
                 self.contents.add_contents(age, parent, &blocks);
-                DumpEntry::Gone(RecentBlocks { parent, blocks, salt, age })
+                DumpEntry::Recent(RecentBlocks { parent, blocks, salt, age })
             }
             (None, None) => {
-                let (parent, remembered) = (parent_hash.map(name), remembered.map(Into::into));
+                let (parent, remembered) = (parent_hash.map(sequence), remembered.map(Into::into));
                 self.blocks.add(tier, copies, parent, &blocks);
                 if let Some(age) = remembered {
                     self.contents.add_contents(age, parent, &blocks);
@@ -50,28 +51,30 @@ impl ReceivedTotals {
         }
     }
 
-    /// Whether a rank came as its record says.
+    /// Checks the totals against a rank's record.
     pub(super) fn check(mut self, record: &RankRecord) -> Result<(), DumpError> {
         let rank = || format!("rank {} of instance {} of {}", record.dp_rank, record.instance_id, record.key());
         if record.holds != self.blocks {
-            return Err(DumpError::Incomplete { of: rank(), told: record.holds, came: self.blocks });
+            return Err(DumpError::Incomplete { of: rank(), declared: record.holds, received: self.blocks });
         }
-        let told = record.remembers.unwrap_or_default();
-        if told != self.contents {
-            let of = format!("what is remembered of {}", rank());
-            return Err(DumpError::Incomplete { of, told, came: self.contents });
+        let declared = record.remembers.unwrap_or_default();
+        if declared != self.contents {
+            let of = format!("the remembered blocks of {}", rank());
+            return Err(DumpError::Incomplete { of, declared, received: self.contents });
         }
         let of_group = |group: u32| format!("cache group {group} of {}", rank());
         for group in record.groups.iter().flatten() {
-            let told = group.holds.unwrap_or_default();
-            let came = self.groups.remove(&group.group).unwrap_or_default();
-            if told != came {
-                return Err(DumpError::Incomplete { of: of_group(group.group), told, came });
+            let declared = group.holds.unwrap_or_default();
+            let received = self.groups.remove(&group.group).unwrap_or_default();
+            if declared != received {
+                return Err(DumpError::Incomplete { of: of_group(group.group), declared, received });
             }
         }
         match self.groups.pop_first() {
             None => Ok(()),
-            Some((group, came)) => Err(DumpError::Incomplete { of: of_group(group), told: Tally::default(), came }),
+            Some((group, received)) => {
+                Err(DumpError::Incomplete { of: of_group(group), declared: Tally::default(), received })
+            }
         }
     }
 }

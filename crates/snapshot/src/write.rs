@@ -1,4 +1,4 @@
-//! Writing a dump, rank by rank.
+//! Streaming writer of a dump, rank by rank.
 
 use std::io::{self, Write};
 
@@ -14,31 +14,31 @@ use super::{EVENT_BLOCKS_MAX, VERSION};
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::hashes::HashForm;
 
-/// How a dump is laid out.
+/// Form of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DumpForm {
     /// One JSON object.
     Object,
-    /// A JSON value a line.
+    /// One JSON value on each line.
     Lines,
 }
 
-/// Writes one dump: models in turn, and of each its ranks in turn.
+/// Writer of one dump: models in turn, and the ranks of each model in turn.
 pub struct DumpWriter<W> {
     out: W,
     form: DumpForm,
     hashes: HashForm,
     next_event_id: u64,
     end: End,
-    /// The model whose ranks are being written; an object tells of them after the events.
+    /// Model whose ranks are being written.
     model: Option<ModelKey>,
     ranks: Vec<RankRecord>,
-    /// What stands before the model's next event in an object.
+    /// Separator before the model's next event in an object.
     separator: &'static [u8],
 }
 
 impl<W: Write> DumpWriter<W> {
-    /// Begins a dump of this form, whose hashes are written in the form `hashes`. Fails when `out` does, as every method.
+    /// Begins a dump of this form, with hashes in the form `hashes`. As every method, it returns the errors of `out`.
     pub fn start(mut out: W, form: DumpForm, hashes: HashForm) -> io::Result<Self> {
         match form {
             DumpForm::Object => out.write_all(b"{")?,
@@ -52,7 +52,7 @@ impl<W: Write> DumpWriter<W> {
         Ok(Self { out, form, hashes, next_event_id: 0, end, model: None, ranks: Vec::new(), separator: b"" })
     }
 
-    /// Goes on with another model.
+    /// Begins the next model.
     pub fn model(&mut self, key: &ModelKey, block_size: u32) -> io::Result<()> {
         let is_first = self.model.is_none();
         self.end_model()?;
@@ -69,8 +69,8 @@ impl<W: Write> DumpWriter<W> {
         Ok(())
     }
 
-    /// Writes a rank of the model: the record, in which it counts blocks of the indexed group and remembered contents,
-    /// and what it holds.
+    /// Writes a rank of the model: its record, with the totals of the primary group and of the decoder state, and its
+    /// blocks.
     pub fn rank(&mut self, mut record: RankRecord, dump: &RankDump) -> io::Result<()> {
         record.holds = Tally::default();
         for event in &dump.events {
@@ -86,9 +86,9 @@ impl<W: Write> DumpWriter<W> {
             self.out.write_all(b"}\n")?;
         }
         let key = record.key();
-        for GroupChange { group, event } in &dump.further {
-            let (tier, names, copies) = stored_names(event);
-            for piece in names.chunks(EVENT_BLOCKS_MAX) {
+        for GroupChange { group, event } in &dump.secondary {
+            let (tier, hashes, copies) = stored_in_group(event);
+            for piece in hashes.chunks(EVENT_BLOCKS_MAX) {
                 self.event(&record, &key, tier, Stored::in_group(*group, copies, piece, self.hashes))?;
             }
         }
@@ -104,11 +104,11 @@ impl<W: Write> DumpWriter<W> {
                 self.event(&record, &key, tier, Stored::new(run, copies, self.hashes))?;
             }
         }
-        for (age, event) in unwritten.gone() {
+        for (age, event) in unwritten.not_held() {
             let (tier, parent, blocks, _) = stored(&event);
             for run in runs(parent, blocks, |_, block| BlockAnnotations { salt: salt_of(block), remembered: Some(age) })
             {
-                self.event(&record, &key, tier, Stored::gone(run, self.hashes))?;
+                self.event(&record, &key, tier, Stored::not_held(run, self.hashes))?;
             }
         }
         if self.form == DumpForm::Object {
@@ -146,7 +146,7 @@ impl<W: Write> DumpWriter<W> {
         Ok(())
     }
 
-    /// Ends the dump: only now is it whole.
+    /// Ends the dump. Readers reject a dump without its end.
     pub fn finish(mut self) -> io::Result<W> {
         self.end_model()?;
         match self.form {
@@ -161,7 +161,7 @@ impl<W: Write> DumpWriter<W> {
     }
 }
 
-/// Cuts blocks that follow each other wherever their marks change, and where an event would have too many.
+/// Splits a chain of blocks where annotations change, and where an event would exceed [`EVENT_BLOCKS_MAX`].
 fn runs(
     first_parent: Option<SequenceHash>,
     blocks: &[Block],
@@ -183,7 +183,7 @@ fn runs(
     runs
 }
 
-/// The parts of an event that stores blocks.
+/// Fields of a stored event.
 fn stored(event: &BlockEvent) -> (Tier, Option<SequenceHash>, &[Block], u32) {
     match event {
         BlockEvent::Stored { tier, parent, blocks, copies } => (*tier, *parent, blocks, *copies),
@@ -193,8 +193,8 @@ fn stored(event: &BlockEvent) -> (Tier, Option<SequenceHash>, &[Block], u32) {
     }
 }
 
-/// The same of an event of a further cache group.
-fn stored_names(event: &GroupEvent) -> (Tier, &[SequenceHash], u32) {
+/// Fields of a stored event of a secondary cache group.
+fn stored_in_group(event: &GroupEvent) -> (Tier, &[SequenceHash], u32) {
     match event {
         GroupEvent::Stored { tier, blocks, copies } => (*tier, blocks, *copies),
         GroupEvent::Removed { .. } => unreachable!("a dump consists of stores"),

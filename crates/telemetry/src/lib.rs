@@ -1,9 +1,19 @@
 //! Metrics of the service and supervision of its long-lived threads.
 //!
+//! ```
+//! use flash_indexer_telemetry::metrics::{Limit, MetricNames, Metrics};
+//!
+//! let metrics = Metrics::new(MetricNames::Own);
+//! metrics.limit_reached(Limit::Dumps);
+//! assert_eq!(metrics.limit_reached_count(Limit::Dumps), 1);
+//! ```
+//!
 //! | module | role |
 //! |---|---|
-//! | [`metrics`] | every counter, gauge and histogram, and their text form for Prometheus |
-//! | [`supervision`] | panics, unexpected ends and standstills of threads, and what of it fails readiness |
+//! | [`metrics`] | counters, gauges and histograms, one file for each area, and their text formats |
+//! | [`supervision`] | panics, unexpected ends and stalls of threads, and which of them fail readiness |
+//! | `thread_kind.rs` | roles of threads, as metrics and supervision label them |
 
 pub mod metrics;
 pub mod supervision;
+mod thread_kind;

@@ -1,14 +1,14 @@
-//! Causes for which a rank holds nothing any more.
+//! Causes of the loss of all blocks of a rank.
 
 use flash_indexer_wire::ClearReason;
 
-/// Why a rank's blocks were all forgotten.
+/// Cause for which the index dropped all blocks of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClearCause {
-    /// The engine dropped its cache.
+    /// The engine cleared its cache.
     Engine,
-    /// The service forgot the rank because of its stream.
+    /// The service dropped the blocks because of the rank's stream.
     Stream(ClearReason),
-    /// The service forgot the rank for another reason: it was unregistered, or its state could not be used.
+    /// The service dropped the blocks for another reason: the rank was unregistered, or its state was invalid.
     Service,
 }

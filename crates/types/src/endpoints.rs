@@ -1,24 +1,24 @@
-//! Which endpoints engines may have, and which addresses engines and peers may have.
+//! Checks of endpoints and addresses of engines and peers.
 //!
-//! Requests, discovery sources, pods and peers choose where this service connects to. An address that only this machine's
-//! network segment or its cloud's metadata service has is refused, before and after a name is resolved.
+//! Requests, discovery sources, pods and peers choose where this service connects to. Link-local addresses and addresses of
+//! a cloud's metadata service are refused, before and after a name is resolved.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address that no engine and no peer may have.
+/// Address that engines and peers must not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{address} is {kind}, which no engine or peer may have: give an address that other machines reach it by")]
+#[error("{address} is {kind}, which engines and peers must not use: give an address that other machines can reach")]
 pub struct RefusedAddress {
     address: IpAddr,
     kind: &'static str,
 }
 
-/// Where AWS offers the metadata of a machine over IPv6.
+/// IPv6 address of AWS's metadata service.
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-/// Prefix of addresses in which a translator to IPv4 embeds the address that it connects to.
+/// NAT64 prefix: the last 32 bits of such an address are the IPv4 address that is reached.
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
-/// Refuses link-local, unspecified, multicast and broadcast addresses, in any notation.
+/// Rejects link-local, unspecified, multicast and broadcast addresses, in any notation.
 pub fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
     match kind(address) {
         None => Ok(()),
@@ -49,16 +49,16 @@ fn kind(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// A host that is not dialled.
+/// Host to which the service does not connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// Its address is refused.
+    /// The address of the host is refused.
     #[error(transparent)]
     Address(#[from] RefusedAddress),
-    /// It names a cloud's metadata service.
-    #[error("the host is a cloud's metadata service, which is no engine and no peer: give the host of one")]
+    /// The host is a cloud's metadata service.
+    #[error("the host is a cloud's metadata service: give the host of an engine or a peer")]
     MetadataService,
-    /// It is neither a name nor an address.
+    /// The host is neither a name nor an address.
     #[error("{0}")]
     Malformed(&'static str),
 }
@@ -66,9 +66,10 @@ pub enum HostError {
 /// Names of the metadata services of Google Cloud and AWS.
 const METADATA_NAMES: [&str; 3] = ["metadata.google.internal", "metadata.goog", "instance-data.ec2.internal"];
 
-/// Refuses a host, as URLs and endpoints write it, that is no name and no address, and one with an address that no
-/// engine and no peer may have. An IPv4 address has one spelling: four decimal numbers. The system's resolver reads others,
-/// such as `2852039166`, `0xa9fea9fe` and `169.254.43518`, each of which stands for 169.254.169.254.
+/// Rejects a host of a URL or an endpoint that is neither a name nor an address, or whose address is refused.
+///
+/// An IPv4 address has one accepted spelling: four decimal numbers. The system resolver accepts others, such as
+/// `2852039166`, `0xa9fea9fe` and `169.254.43518`, which all mean 169.254.169.254.
 pub fn check_host(host: &str) -> Result<(), HostError> {
     let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let (address, zone) = literal.split_once('%').map_or((literal, None), |(address, zone)| (address, Some(zone)));
@@ -76,12 +77,12 @@ pub fn check_host(host: &str) -> Result<(), HostError> {
         check_address(address)?;
         return match zone {
             None => Ok(()),
-            Some(_) => {
-                Err(HostError::Malformed("the address has a zone, which is of one machine: leave out % and the zone"))
-            }
+            Some(_) => Err(HostError::Malformed(
+                "the address has a zone, which is valid on one machine only: leave out % and the zone",
+            )),
         };
     }
-    // A name with a dot at its end is not completed by the resolver.
+    // The resolver does not append a search domain to a name with a final dot.
     let name = host.strip_suffix('.').unwrap_or(host);
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
@@ -96,12 +97,14 @@ pub fn check_host(host: &str) -> Result<(), HostError> {
         if let Some(address) = numbers_address(name) {
             check_address(IpAddr::V4(address))?;
         }
-        return Err(HostError::Malformed("the host is numbers, and no IPv4 address of four decimal numbers"));
+        return Err(HostError::Malformed(
+            "the host consists of numbers, and is not an IPv4 address of four decimal numbers",
+        ));
     }
     Ok(())
 }
 
-/// Whether the system's resolver reads a label of a host as a number.
+/// Whether the system resolver parses a label of a host as a number.
 fn is_number(label: &str) -> bool {
     match hexadecimal(label) {
         Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
@@ -113,8 +116,8 @@ fn hexadecimal(label: &str) -> Option<&str> {
     label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"))
 }
 
-/// The address that one to four numbers stand for, each decimal, octal or hexadecimal: the last one fills the bytes that
-/// the others leave (`inet_aton` of POSIX).
+/// Parses an address of one to four numbers, each decimal, octal or hexadecimal, as `inet_aton` of POSIX does: the last
+/// number fills the remaining bytes.
 fn numbers_address(host: &str) -> Option<Ipv4Addr> {
     let number = |label: &str| match (hexadecimal(label), label.strip_prefix('0')) {
         (Some(digits), _) => u32::from_str_radix(digits, 16).ok(),
@@ -131,28 +134,28 @@ fn numbers_address(host: &str) -> Option<Ipv4Addr> {
     u32::try_from(high | u64::from(last)).ok().map(Ipv4Addr::from)
 }
 
-/// An endpoint that is not dialled.
+/// Endpoint to which the service does not connect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// It is no address of a supported transport.
-    #[error("bad endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or tcp://10.0.0.1:5557")]
+    /// The endpoint is not an address of a supported transport.
+    #[error("invalid endpoint {endpoint:?}: {why}; give an address such as tcp://host:5557 or tcp://10.0.0.1:5557")]
     Malformed {
         /// The endpoint.
         endpoint: String,
-        /// What is wrong with it.
+        /// The cause.
         why: &'static str,
     },
-    /// Its host is refused.
-    #[error("bad endpoint {endpoint:?}: {refused}")]
+    /// The host is refused.
+    #[error("invalid endpoint {endpoint:?}: {refused}")]
     Address {
         /// The endpoint.
         endpoint: String,
-        /// The host and why it is refused.
+        /// The cause.
         refused: HostError,
     },
-    /// It is a path of this machine, which the service was not started to allow.
+    /// The endpoint is a path of this machine, which `--allow-ipc` does not allow.
     #[error(
-        "bad endpoint {endpoint:?}: ipc:// is a path of this machine; give an address such as tcp://host:5557, name the \
+        "invalid endpoint {endpoint:?}: ipc:// is a path of this machine; give an address such as tcp://host:5557, name the \
          engine with --workers, or start the service with --allow-ipc"
     )]
     Ipc {
@@ -166,26 +169,25 @@ pub fn is_ipc(endpoint: &str) -> bool {
     endpoint.starts_with("ipc://")
 }
 
-/// Refuses an endpoint that ZeroMQ would accept without complaint and never connect, and one with an address that no
-/// engine may have.
+/// Rejects an endpoint that ZeroMQ accepts without an error and never connects, and an endpoint with a refused address.
 pub fn check_endpoint(endpoint: &str) -> Result<(), EndpointError> {
-    let bad = |why| Err(EndpointError::Malformed { endpoint: endpoint.to_owned(), why });
+    let invalid = |why| Err(EndpointError::Malformed { endpoint: endpoint.to_owned(), why });
     if let Some(path) = endpoint.strip_prefix("ipc://") {
-        return if path.is_empty() { bad("the path is empty") } else { Ok(()) };
+        return if path.is_empty() { invalid("the path is empty") } else { Ok(()) };
     }
     let Some(address) = endpoint.strip_prefix("tcp://") else {
-        return bad("it starts with neither tcp:// nor ipc://");
+        return invalid("it starts with neither tcp:// nor ipc://");
     };
-    let Some((host, port)) = address.rsplit_once(':') else { return bad("there is no port") };
+    let Some((host, port)) = address.rsplit_once(':') else { return invalid("there is no port") };
     if host.is_empty() || host.contains('*') || port.contains('*') {
-        return bad("the host or port of the engine is missing, * is only for the engine itself");
+        return invalid("the host or port is missing; * is valid only where the engine binds");
     }
     if !matches!(port.parse::<u16>(), Ok(1..)) {
-        return bad("the port is not a number from 1 to 65535");
+        return invalid("the port is not a number from 1 to 65535");
     }
     match check_host(host) {
         Ok(()) => Ok(()),
-        Err(HostError::Malformed(why)) => bad(why),
+        Err(HostError::Malformed(why)) => invalid(why),
         Err(refused) => Err(EndpointError::Address { endpoint: endpoint.to_owned(), refused }),
     }
 }
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_names_and_addresses_in_one_spelling() {
+    fn a_host_is_a_name_or_an_address_in_one_spelling() {
         for host in [
             "gpu-1",
             "gpu_1.fleet",
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_for_the_address_that_the_system_resolves() {
+    fn numeric_hosts_parse_to_the_address_that_the_system_resolves() {
         use std::net::ToSocketAddrs;
 
         for host in ["2130706433", "0x7f.1", "127.1", "0177.0.0.1", "127.0.1", "4294967295", "0"] {
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_a_host_and_a_port() {
+    fn an_endpoint_is_a_host_and_a_port() {
         for endpoint in
             ["tcp://gpu-1.fleet:5557", "tcp://gpu_1:1", "tcp://10.0.0.1:5557", "tcp://[::1]:5557", "ipc:///tmp/e"]
         {
@@ -319,7 +321,7 @@ mod tests {
             "tcp://10.0.0.1:1;169.254.169.254:80",
             "tcp://a;b:1",
             "tcp://0.0.0.0:5557",
-            "inproc://bell",
+            "inproc://waker",
             "pgm://a:1",
             "ipc://",
         ] {

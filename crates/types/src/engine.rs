@@ -1,10 +1,10 @@
-//! Words by which users say what an engine is.
+//! Kinds of engines, and the meaning of their removals, as users configure them.
 
 use flash_indexer_core::RemovedCopies;
 use flash_indexer_wire::EngineAdapter;
 use serde::{Deserialize, Serialize};
 
-/// An engine's kind.
+/// Kind of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
@@ -19,7 +19,7 @@ pub enum EngineKind {
 impl EngineKind {
     const ALL: [Self; 3] = [Self::Vllm, Self::Sglang, Self::Trtllm];
 
-    /// The name in requests and answers.
+    /// Name in requests and responses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl EngineKind {
         }
     }
 
-    /// How messages of this kind of engine are read; those of an engine of unknown kind show it themselves.
+    /// Adapter that decodes messages of this kind of engine. Without a kind, it is detected from the messages.
     pub fn adapter(kind: Option<Self>) -> EngineAdapter {
         match kind {
             None => EngineAdapter::Detect,
@@ -39,25 +39,25 @@ impl EngineKind {
         }
     }
 
-    /// The kind of this name.
+    /// Kind of this name, if there is one.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// What an engine means by removing a block.
+/// Meaning of a removal that an engine publishes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removal {
-    /// One of its copies is gone.
+    /// One copy of the block was removed.
     #[default]
     EachCopy,
-    /// The last of its copies is gone.
+    /// The last copy of the block was removed.
     LastCopy,
 }
 
 impl Removal {
-    /// The name in requests and answers.
+    /// Name in requests and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! 64-bit hashes in JSON, whose readers do not all have integers of 64 bits.
+//! 64-bit hashes in JSON, in forms that readers without 64-bit integers can parse.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use flash_indexer_core::LocalHash;
 use serde::de::{self, Deserializer, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// How 64-bit hashes are written.
+/// Form in which 64-bit hashes are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HashForm {
-    /// As a number.
+    /// A JSON number.
     #[default]
     Number,
-    /// For readers whose numbers have 53 bits.
+    /// A decimal string, for readers whose numbers have 53 bits.
     String,
 }
 
-/// A hash in the form asked for.
+/// Hash to be written in a form.
 pub struct ShownHash(pub u64, pub HashForm);
 
 impl Serialize for ShownHash {
@@ -29,7 +29,7 @@ impl Serialize for ShownHash {
     }
 }
 
-/// A 64-bit hash: an integer of either sign (the same bits), or a decimal or `0x` text.
+/// 64-bit hash read from JSON: an integer of either sign (the same bits), or a decimal or `0x` string.
 #[derive(Clone, Copy)]
 pub struct AnyHash(pub u64);
 
@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for AnyHash {
     }
 }
 
-/// Reads a list of local hashes in any of their forms.
+/// Reads a list of local hashes in any form.
 pub fn local_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LocalHash>, D::Error> {
     struct Visitor;
     impl<'de> de::Visitor<'de> for Visitor {

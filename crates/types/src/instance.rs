@@ -1,4 +1,4 @@
-//! Names that users give: of engine instances, models and tenants.
+//! Identities of engine instances, models and tenants.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::names::{NameError, NameField, check_name, check_names};
 
-/// Name of an engine instance: an unsigned integer or a text, shown as it was given.
+/// Id of an engine instance: an unsigned integer or a text, written as it was given.
 ///
 /// The number 7 and the text "7" are the same instance, because both are "7" as a key of a JSON object.
 #[derive(Debug, Clone)]
@@ -16,29 +16,29 @@ pub struct InstanceId {
     is_number: bool,
 }
 
-/// An instance id that cannot be used.
+/// Invalid instance id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceIdError {
-    /// There is nothing in it.
+    /// The id is empty.
     #[error("instance_id must not be empty: give a number or a text")]
     Empty,
-    /// It is too long, or has a control character.
+    /// The id is too long, or has a control character.
     #[error(transparent)]
     Name(#[from] NameError),
 }
 
 impl InstanceId {
-    /// An instance named by a number.
+    /// Creates an id from a number.
     #[must_use]
     pub fn number(number: u64) -> Self {
         Self { text: number.to_string(), is_number: true }
     }
 
-    /// An instance named by a text; what reads as a number is one.
+    /// Creates an id from a text. A decimal number becomes a number.
     ///
     /// # Errors
     ///
-    /// When the text is empty or too long, or has a control character.
+    /// Fails if the text is empty or too long, or has a control character.
     pub fn parse(text: &str) -> Result<Self, InstanceIdError> {
         match text.parse::<u64>() {
             Ok(number) if number.to_string() == text => Ok(Self::number(number)),
@@ -60,7 +60,7 @@ impl InstanceId {
         &self.text
     }
 
-    /// Order in which people expect ids: numbers by value, before texts.
+    /// Key of the sort order: numbers by value, before texts.
     pub fn sort_key(&self) -> (u64, &str) {
         (self.text.parse().unwrap_or(u64::MAX), &self.text)
     }
@@ -113,17 +113,17 @@ impl<'de> Deserialize<'de> for InstanceId {
     }
 }
 
-/// An instance id in a request or in the shared store. Unlike a field of type [`InstanceId`], one that cannot be used is
-/// an [`InstanceIdError`], which can be counted and answered, and no error of the parser.
+/// Unchecked instance id in a request or in the shared store. Unlike a field of type [`InstanceId`], an invalid id is not an
+/// error of the parser, but an [`InstanceIdError`], which can be counted and answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenInstanceId(InstanceId);
 
 impl GivenInstanceId {
-    /// The id.
+    /// Checks the id.
     ///
     /// # Errors
     ///
-    /// When it is empty or too long, or has a control character.
+    /// Fails if the id is empty or too long, or has a control character.
     pub fn checked(self) -> Result<InstanceId, InstanceIdError> {
         match self.0.is_number {
             true => Ok(self.0),
@@ -166,27 +166,27 @@ impl<'de> Deserialize<'de> for GivenInstanceId {
     }
 }
 
-/// What has an index of its own: a model for a tenant.
+/// Key of an index: a model of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelKey {
     /// The model.
     pub model_name: String,
-    /// Whose it is.
+    /// The tenant.
     pub tenant_id: String,
 }
 
 impl ModelKey {
-    /// Tenant of those who name none.
+    /// Tenant of requests and engines that name none.
     pub const DEFAULT_TENANT: &str = "default";
 
-    /// A model of a tenant, the default tenant if none is named.
+    /// Creates a key, with the default tenant if none is given.
     #[must_use]
     pub fn new(model_name: impl Into<String>, tenant_id: Option<String>) -> Self {
         let tenant_id = tenant_id.unwrap_or_else(|| Self::DEFAULT_TENANT.to_owned());
         Self { model_name: model_name.into(), tenant_id }
     }
 
-    /// Refuses names that are too long or have control characters.
+    /// Rejects names that are too long or have control characters.
     pub fn check(&self) -> Result<(), NameError> {
         let Self { model_name, tenant_id } = self;
         check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])

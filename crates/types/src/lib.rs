@@ -1,4 +1,11 @@
-//! Vocabulary that the crates of the service share: identities, trust, positions in event streams, names and addresses.
+//! Types that the crates of the service share: identities, trust states, stream positions, checks of names and addresses.
+//!
+//! ```
+//! use flash_indexer_types::{InstanceId, ModelKey};
+//!
+//! assert_eq!(ModelKey::new("llama", None).to_string(), "llama:default");
+//! assert_eq!(InstanceId::parse("7"), Ok(InstanceId::number(7)));
+//! ```
 //!
 //! | file | role |
 //! |---|---|
@@ -7,11 +14,11 @@
 //! | `registration`, `owner` | registrations of ranks ([`Registration`]) and their owners ([`Owner`]) |
 //! | `trust` | trust states ([`Trust`]) |
 //! | `position` | position in the event stream of a rank ([`Position`]) |
-//! | `doubt` | losses in the event stream of a rank ([`Doubt`]) |
-//! | `clear_cause` | causes for which a rank holds nothing any more ([`ClearCause`]) |
-//! | `engine` | kinds of engines and how they count copies |
+//! | `doubt` | gaps in the event stream of a rank ([`Doubt`]) |
+//! | `clear_cause` | causes of the loss of all blocks of a rank ([`ClearCause`]) |
+//! | `engine` | kinds of engines, and the meaning of their removals |
 //! | [`names`] | limits of names that clients, engines and peers choose |
-//! | [`endpoints`] | endpoints and addresses that may be dialled |
+//! | [`endpoints`] | checks of endpoints and addresses to which the service connects |
 //! | [`hashes`] | 64-bit hashes in JSON |
 //! | `hash_key` | random key of the process's hash tables |
 //! | [`logs`] | log events with the fields of a rank |

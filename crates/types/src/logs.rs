@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Logs an event of a rank: level, [`RankId`](crate::RankId), further fields and the message.
+/// Logs an event of a rank: level, [`RankId`](crate::RankId), other fields and the message.
 #[macro_export]
 macro_rules! log_rank {
     ($level:ident, $rank:expr, $($rest:tt)+) => {{
@@ -17,11 +17,11 @@ macro_rules! log_rank {
     }};
 }
 
-/// An event that has not repeated for so long counts from one again.
+/// Time without an event after which the count starts again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Limits how often a repeating event is logged: the first time, the second, the fourth, the eighth and so on, until it
-/// has not happened for [`QUIET`].
+/// Rate limit of a repeating log event: occurrences 1, 2, 4, 8 and so on are logged. The count starts again after
+/// [`QUIET`] without an occurrence.
 #[derive(Debug, Default)]
 pub struct Repeats {
     times: u64,
@@ -29,7 +29,7 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Counts one more event. How many there were since the last quiet time, if this one is to be logged.
+    /// Counts an occurrence. Returns the count if this occurrence is to be logged.
     pub fn count(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET) {
             self.times = 0;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_repeats_quickly_is_logged_less_and_less_often_until_it_is_quiet() {
+    fn a_repeating_event_is_logged_at_powers_of_two_until_it_is_quiet() {
         let (mut repeats, start) = (Repeats::default(), Instant::now());
         let logged: Vec<u64> =
             (0..1_000).filter_map(|at| repeats.count(start + Duration::from_millis(100 * at))).collect();

@@ -1,6 +1,6 @@
-//! Bounds of the texts that clients, peers, discovery sources and engines choose, and short forms of them.
+//! Limits of texts that clients, peers, discovery sources and engines choose, and shortening of such texts in messages.
 //!
-//! Every door checks here: HTTP, gRPC, dumps, peers, discovery sources, pods, the shared store and the command line.
+//! Every input is checked here: HTTP, gRPC, dumps, peers, discovery sources, pods, the shared store and the command line.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub const SALT_BYTES_MAX: usize = 4_096;
 /// Longest error or log field that repeats a client's text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 1_024;
 
-/// A text that a client chooses, by the name of its field.
+/// Field of a text that a client chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is the field of its name")]
 pub enum NameField {
@@ -53,7 +53,7 @@ impl NameField {
     }
 }
 
-/// A text is longer than its field allows, or has a control character. The text itself is not repeated.
+/// Text that is longer than its field allows, or has a control character. The error does not repeat the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{} {flaw}", .field.as_str())]
 pub struct NameError {
@@ -69,33 +69,33 @@ enum Flaw {
     ControlCharacter { character: char, at: usize },
 }
 
-/// Refuses a text that is longer than its field allows, and a name with a control character, which would break lines of
-/// logs. A salt is hashed and may have any characters.
+/// Rejects a text that is longer than its field allows, and a name with a control character, which would break log lines.
+/// A salt is hashed and may contain any character.
 ///
 /// # Errors
 ///
-/// When it is too long, or has a control character.
+/// Fails if the text is too long, or has a control character.
 pub fn check_name(field: NameField, text: &str) -> Result<(), NameError> {
-    let bad = |flaw| Err(NameError { field, flaw });
+    let invalid = |flaw| Err(NameError { field, flaw });
     if text.len() > field.bytes_max() {
-        return bad(Flaw::TooLong { len: text.len(), max: field.bytes_max() });
+        return invalid(Flaw::TooLong { len: text.len(), max: field.bytes_max() });
     }
     match text.char_indices().find(|(_, character)| character.is_control()) {
-        Some((at, character)) if field != NameField::CacheSalt => bad(Flaw::ControlCharacter { character, at }),
+        Some((at, character)) if field != NameField::CacheSalt => invalid(Flaw::ControlCharacter { character, at }),
         _ => Ok(()),
     }
 }
 
-/// Refuses a set of texts of which [`check_name`] refuses one; an absent one fits.
+/// Checks several texts with [`check_name`]. Absent texts are valid.
 ///
 /// # Errors
 ///
-/// Of the first one that is refused.
+/// Returns the error of the first invalid text.
 pub fn check_names<const N: usize>(texts: [(NameField, Option<&str>); N]) -> Result<(), NameError> {
     texts.into_iter().try_for_each(|(field, text)| text.map_or(Ok(()), |text| check_name(field, text)))
 }
 
-/// A text for errors and logs: of one that is longer than [`TEXT_BYTES_MAX`], the beginning and the end.
+/// Shortens a text for errors and logs: a text longer than [`TEXT_BYTES_MAX`] keeps its beginning and end.
 pub fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= TEXT_BYTES_MAX {
         return Cow::Borrowed(text);
@@ -105,7 +105,7 @@ pub fn shortened(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{head} … ({} bytes left out) … {tail}", text.len() - head.len() - tail.len()))
 }
 
-/// The same of an owned text.
+/// [`shortened`] of an owned text.
 pub fn shorten(text: String) -> String {
     match shortened(&text) {
         Cow::Borrowed(_) => text,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_keep_their_beginning_and_end() {
+    fn a_long_text_keeps_its_beginning_and_end() {
         let long = format!("begin{}end", "é".repeat(8 << 20));
         let short = shortened(&long);
         assert!(short.starts_with("begin") && short.ends_with("end") && short.len() <= TEXT_BYTES_MAX, "{short}");
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_error_names_field_bound_and_length_and_not_the_text() {
+    fn a_name_error_has_field_limit_and_length_but_not_the_text() {
         assert_eq!(check_name(NameField::ModelName, &"m".repeat(NAME_BYTES_MAX)), Ok(()));
         let error = check_name(NameField::TenantId, &"t".repeat(NAME_BYTES_MAX + 1)).expect_err("too long").to_string();
         assert_eq!(error, "tenant_id has 513 bytes; at most 512 are allowed: give a shorter one");
     }
 
     #[test]
-    fn names_have_no_control_characters_and_salts_may() {
+    fn names_reject_control_characters_and_salts_accept_them() {
         for (text, shown) in [("a\nb", "U+000A at byte 1"), ("\0", "U+0000 at byte 0"), ("é\u{85}", "U+0085 at byte 2")]
         {
             for field in [NameField::ModelName, NameField::TenantId, NameField::InstanceId, NameField::LoraName] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::Registration;
 
-/// Who registered a rank. A manual registration takes precedence over the others and is never ended by them.
+/// Owner of a registration. A manual registration takes precedence over the others, which never end it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// An operator, by a request or on the command line, of this replica or of the peer that it recovered from.
@@ -17,9 +17,9 @@ pub enum Owner {
     Pod,
 }
 
-/// Source in answers of a rank that a discovery source of a peer registered.
+/// Source, in responses, of a rank that a discovery source of a peer registered.
 const PEER: &str = "peer";
-/// Source in answers of a rank that its pod registered.
+/// Source, in responses, of a rank that its pod registered.
 const POD: &str = "pod";
 
 impl Owner {
@@ -29,7 +29,7 @@ impl Owner {
         self.source().unwrap_or("manual")
     }
 
-    /// Source of the registration, as answers name it; none of a manual one.
+    /// Source of the registration in responses; none for a manual registration.
     #[must_use]
     pub fn source(&self) -> Option<&str> {
         match self {
@@ -40,7 +40,7 @@ impl Owner {
         }
     }
 
-    /// Owner here of a rank that has this source in the replica that it is recovered from.
+    /// Owner of a rank recovered from a peer, by the source that the peer reports.
     #[must_use]
     pub fn recovered(source: Option<&str>) -> Self {
         match source {
@@ -54,7 +54,7 @@ impl Owner {
 /// A registration and its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedRank {
-    /// Who registered it.
+    /// Owner of the registration.
     pub owner: Owner,
     /// The registration.
     pub registration: Registration,

@@ -4,22 +4,22 @@ use flash_indexer_wire::Cursor;
 
 use crate::Trust;
 
-/// Position in the event stream of a rank: what an index holds of the rank is as of this position.
+/// Position in the event stream of a rank up to which an index has applied it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The last message that is in the index; none if there was none.
+    /// Last applied message; none before the first message.
     pub cursor: Option<Cursor>,
-    /// Lives of the engine that were seen, this one included; 1 for the first.
+    /// Epoch of the engine, counted from 1.
     pub epoch: u64,
-    /// How far what the index holds can be believed.
+    /// Trust state of the rank.
     pub trust: Trust,
 }
 
 impl Position {
-    /// Of a state that says neither how old it is nor how it came about.
+    /// Position of state that was imported without a stream position.
     pub const UNKNOWN: Self = Self { cursor: None, epoch: 1, trust: Trust::Degraded };
 
-    /// The same place, of a state that lacks something.
+    /// The same position with a degraded trust state.
     pub fn degraded(self) -> Self {
         Self { trust: Trust::Degraded, ..self }
     }

@@ -6,34 +6,34 @@ use flash_indexer_core::{DpRank, RemovedCopies};
 use crate::names::{NameError, NameField, check_names};
 use crate::{InstanceId, ModelKey, RankId};
 
-/// A rank of an engine that asks to be indexed.
+/// Registration of a rank: its identity, its engine's endpoints and how its messages are decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// The engine instance.
     pub instance: InstanceId,
-    /// Its rank.
+    /// The data-parallel rank.
     pub dp_rank: DpRank,
-    /// Where it publishes: `tcp://host:port` or `ipc://path`; `bound` if it connects to this service.
+    /// Endpoint at which the engine publishes: `tcp://host:port` or `ipc://path`; `bound` if it connects to this service.
     pub endpoint: String,
-    /// Where it replays missed messages.
+    /// Endpoint at which the engine replays missing messages.
     pub replay_endpoint: Option<String>,
-    /// Which index it belongs to.
+    /// Model and tenant.
     pub model: ModelKey,
-    /// Tokens in its blocks.
+    /// Block size in tokens.
     pub block_size: BlockSize,
-    /// Adapter of its blocks that name none.
+    /// Adapter of blocks whose events name none.
     pub lora_name: Option<String>,
-    /// Its kind, which says how its messages are read; none reads what fits.
+    /// Kind of the engine, which selects the decoder; without a kind, it is detected.
     pub engine: Option<&'static str>,
-    /// What its removals mean.
+    /// Meaning of the engine's removals.
     pub removed_copies: RemovedCopies,
-    /// Whether its requests carry keys beside their tokens that its events do not, as SGLang's `extra_key`: its ranks
-    /// are never exact then.
+    /// Whether requests to the engine carry keys that its events lack, such as SGLang's `extra_key`. Its ranks are then
+    /// never exact.
     pub extra_keys: bool,
 }
 
 impl Registration {
-    /// Rank 0 of an instance: without replay endpoint, adapter and kind, and each removal is of one copy.
+    /// Registration of rank 0, without replay endpoint, adapter and kind. Each removal is of one copy.
     #[must_use]
     pub fn new(instance: InstanceId, model: ModelKey, endpoint: impl Into<String>, block_size: BlockSize) -> Self {
         Self {
@@ -50,13 +50,13 @@ impl Registration {
         }
     }
 
-    /// The rank that it registers.
+    /// Identity of the registered rank.
     #[must_use]
     pub fn rank_id(&self) -> RankId {
         RankId { model: self.model.clone(), instance: self.instance.clone(), dp_rank: self.dp_rank }
     }
 
-    /// Refuses names and endpoints that are too long.
+    /// Rejects names and endpoints that are too long.
     pub fn check_names(&self) -> Result<(), NameError> {
         self.model.check()?;
         check_names([
@@ -67,20 +67,20 @@ impl Registration {
     }
 }
 
-/// What a registration did.
+/// Outcome of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registered {
-    /// The rank is listened to from now on.
+    /// The rank is newly registered.
     New,
-    /// It already was, in the same way.
+    /// The rank was registered already, with the same fields.
     Already,
 }
 
-/// What happens to a model when its last instance is unregistered.
+/// Policy for a model whose last instance is unregistered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyModelPolicy {
     /// The model is removed.
     Remove,
-    /// The model stays until the next registration for it, and is removed if that is refused.
+    /// The model stays for the next registration, and is removed if that registration is rejected.
     KeepForNext,
 }

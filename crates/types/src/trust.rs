@@ -1,23 +1,23 @@
-//! How far answers about a rank can be relied on.
+//! Trust states of ranks.
 
 use serde::{Deserialize, Serialize};
 
-/// How far the index can be relied on about a rank. What is less reliable is greater.
+/// Reliability of the index about a rank. A less reliable state is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
     /// Every change since a known empty cache was applied, and nothing is known to be missing.
     Exact,
-    /// Registered, and nothing received yet.
+    /// Registered, and no message received yet.
     Cold,
-    /// Everything up to an earlier message was applied, and the messages after it are being replayed.
+    /// All messages up to an earlier one were applied, and the messages after it are being replayed.
     Recovering,
     /// Changes were lost, or the cache was not empty when the first one was received.
     Degraded,
 }
 
 impl Trust {
-    /// The name used in answers and metrics.
+    /// Name in responses and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -6,7 +6,7 @@ use std::fmt;
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_server::{InstanceId, ModelKey};
 use flash_indexer_snapshot::{
-    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, StoredBlocks, StoredNames, Tally,
+    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Refused, SecondaryBlocks, StoredBlocks, Tally,
 };
 
 use crate::dump::Progress;
@@ -132,12 +132,12 @@ impl DumpSink for DumpContents {
                 }
             }
             // Tombstones are not held blocks.
-            DumpEntry::Gone(_) => {}
-            DumpEntry::Names(StoredNames { group, tier, copies, names }) => {
+            DumpEntry::Recent(_) => {}
+            DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: hashes: names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {
                     let mut one = Tally::default();
-                    one.add_names(tier, copies, &[sequence]);
+                    one.add_sequence_hashes(tier, copies, &[sequence]);
                     held.push((BlockKey { tier, sequence }, one.digest));
                 }
             }

@@ -14,7 +14,7 @@ use crate::bound_pods::{
 };
 use crate::listener::{Connection, Listener};
 use crate::message::Live;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceId;
 
 /// Messages and their bytes.
@@ -44,7 +44,7 @@ impl Decoders {
         let (count, bytes) = size(&messages);
         if let Some(bound) = self.reserve(queue, &pod.queued, count, bytes) {
             (0..count).for_each(|_| self.metrics.rejected(QUEUE_FULL));
-            self.metrics.bound(bound);
+            self.metrics.limit_reached(bound);
             if pod.queued.begins_dropping() {
                 let runs = pod.followers().into_iter().map(|listener| (Arc::clone(&listener), listener.dropped()));
                 let dropped = Work::PodDropped { pod: Arc::clone(pod), runs: runs.collect() };
@@ -75,7 +75,7 @@ impl Decoders {
 
     /// A message from the bound socket is nobody's.
     pub(crate) fn reject(&self, reason: &'static str) {
-        self.metrics.message();
+        self.metrics.message_received();
         self.metrics.rejected(reason);
     }
 }
@@ -86,7 +86,7 @@ impl Decoder {
         let now = Instant::now();
         let mut together: Vec<RoutedMessage> = Vec::new();
         for PodMessage { connection, frames } in messages {
-            self.metrics.message();
+            self.metrics.message_received();
             let live = match Live::of(frames) {
                 Ok(live) => live,
                 Err(error) => {
@@ -108,7 +108,7 @@ impl Decoder {
                 MessageOutcome::Dropped(reason) => self.metrics.rejected(reason),
                 MessageOutcome::NoRoom => {
                     self.metrics.rejected(QUEUE_FULL);
-                    self.metrics.bound(Bound::Arrivals);
+                    self.metrics.limit_reached(Limit::PendingRegistrations);
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Decoder {
     fn announce(&mut self, arrival: Option<PendingRegistration>) {
         let Some(arrival) = arrival else { return };
         if let Err(error) = self.arrived.try_send(arrival) {
-            self.metrics.bound(Bound::Arrivals);
+            self.metrics.limit_reached(Limit::PendingRegistrations);
             let PendingRegistration { name, dp_rank, .. } = error.into_inner();
             let why = "too many pods want to be registered at a time".to_owned();
             self.refuse(&name, dp_rank, &Refusal::Refused { reason: "too_many_arrivals", why });

@@ -22,7 +22,7 @@ use super::listener_decoder::{ListenerDecoder, READING_FAILED};
 use super::queue::Queued;
 use super::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
 use super::writer::Writers;
-use flash_indexer_telemetry::metrics::{Bound, Metrics, QueueState};
+use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch, guarded};
 
 /// Bytes of messages that may wait for one decoder, each message with [`MESSAGE_OVERHEAD_BYTES`].
@@ -222,7 +222,7 @@ impl Decoders {
         let delivery = match (reached, delivery) {
             (None, delivery) => delivery,
             (Some(bound), delivery) => {
-                self.metrics.bound(bound);
+                self.metrics.limit_reached(bound);
                 let why = "messages arrive faster than they can be applied";
                 let Delivery::Replayed { attempt, .. } = delivery else {
                     return self.drop_live(listener, messages, QUEUE_FULL, why);
@@ -247,13 +247,13 @@ impl Decoders {
     }
 
     /// Makes room in a queue for messages of one stream or pod, or says which bound leaves none.
-    fn reserve(&self, queue: &Queue, own: &Queued, messages: usize, bytes: usize) -> Option<Bound> {
+    fn reserve(&self, queue: &Queue, own: &Queued, messages: usize, bytes: usize) -> Option<Limit> {
         if !own.add(messages, bytes, QUEUED_BYTES_MAX / SHARE) {
-            return Some(Bound::PodQueue);
+            return Some(Limit::PodQueue);
         }
         if !queue.queued.add(messages, bytes, QUEUED_BYTES_MAX) {
             own.take(messages, bytes);
-            return Some(Bound::Queue);
+            return Some(Limit::Queue);
         }
         own.end_dropping();
         None
@@ -465,7 +465,7 @@ impl Decoder {
         if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut intake, &out)).is_none() {
             error!(endpoint = %listener.options.endpoint, "reading a message panicked: the listener starts anew");
             listener.await_restart(READING_FAILED);
-            self.metrics.listener_restart();
+            self.metrics.listener_restarted();
             intake = intake.after_failure(Instant::now());
         }
         self.waiting_bytes = self.waiting_bytes - bytes_before + intake.waiting_bytes();

@@ -8,7 +8,7 @@ use super::{ListenerDecoder, Message, SeenBlockSize};
 use crate::change::Change;
 use crate::listener::Listener;
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 
 /// Ranks that the batches of one listener may name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
@@ -46,7 +46,7 @@ impl ListenerDecoder {
         if !self.ranks.contains(&dp_rank) {
             if self.ranks.len() >= RANKS_PER_LISTENER_MAX {
                 let why = format!("more than {RANKS_PER_LISTENER_MAX} ranks in one stream");
-                self.metrics.bound(Bound::RanksPerListener);
+                self.metrics.limit_reached(Limit::RanksPerListener);
                 return self.reject("too_many_ranks", why);
             }
             self.ranks.insert(dp_rank);
@@ -129,7 +129,7 @@ impl ListenerDecoder {
                 self.block_size = SeenBlockSize::Other(actual);
             }
             TranslateError::AdapterName { .. } | TranslateError::AdapterNameCharacter { .. } => {
-                self.metrics.bound(Bound::Names)
+                self.metrics.limit_reached(Limit::Names)
             }
             TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
         }

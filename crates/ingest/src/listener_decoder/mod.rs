@@ -19,7 +19,7 @@ use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
 use super::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, Read, ResumePoint};
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::ClearCause;
 use flash_indexer_types::EngineKind;
 use flash_indexer_types::Position;
@@ -286,7 +286,7 @@ impl ListenerDecoder {
     pub(super) fn live(&mut self, frames: Vec<Vec<u8>>, now: Instant) {
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(frames[0] != FAULT, "a test asked for a failure");
-        self.metrics.message();
+        self.metrics.message_received();
         match Live::of(frames) {
             Ok(live) => self.take_in(live, now),
             Err(error) => {
@@ -339,7 +339,7 @@ impl ListenerDecoder {
     pub(super) fn replayed(&mut self, attempt: u32, frames: Vec<Vec<u8>>, now: Instant) {
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::Message { sequence, .. }) => {
-                self.metrics.replayed();
+                self.metrics.message_replayed();
                 self.stream.replayed(attempt, sequence, Message::of(frames), now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
@@ -451,7 +451,7 @@ impl ListenerDecoder {
                 Action::Clear(why) => {
                     log_listener!(info, self.listener, why = why.as_str(), "blocks of the stream's ranks forgotten");
                     if why == ClearReason::Restarted {
-                        self.metrics.restart();
+                        self.metrics.engine_restarted();
                         self.block_size = SeenBlockSize::Open;
                     }
                     self.changes.push(Change::ForgetCause(ClearCause::Stream(why)));
@@ -478,7 +478,7 @@ impl ListenerDecoder {
     fn note(&mut self, note: StreamEvent) {
         match note {
             StreamEvent::Gap { missed } => {
-                self.metrics.gap(missed);
+                self.metrics.gap_detected(missed);
                 self.listener.gap();
                 match self.repeated_gaps.count(Instant::now()) {
                     Some(times) => log_listener!(info, self.listener, missed, times, "gap in the stream"),
@@ -486,7 +486,7 @@ impl ListenerDecoder {
                 }
             }
             StreamEvent::Lost { messages } => {
-                self.metrics.lost(messages);
+                self.metrics.messages_lost(messages);
                 log_listener!(debug, self.listener, messages, "messages cannot be replayed");
             }
             StreamEvent::ReplayStarted { from, end } => match self.repeated_replays.count(Instant::now()) {
@@ -494,7 +494,7 @@ impl ListenerDecoder {
                 None => log_listener!(debug, self.listener, from, end, "replay started"),
             },
             StreamEvent::Replay(outcome) => {
-                self.metrics.replay(outcome);
+                self.metrics.replay_ended(outcome);
                 let seq = self.stream.position().cursor.map(|cursor| cursor.sequence);
                 let outcome = outcome.as_str();
                 match self.repeated_ends.count(Instant::now()) {
@@ -510,7 +510,7 @@ impl ListenerDecoder {
             StreamEvent::WaitingFull { dropped } => {
                 let why = format!("too many messages wait for earlier ones; {dropped} of them dropped");
                 self.reject("waiting_full", why);
-                self.metrics.bound(Bound::WaitingMessages);
+                self.metrics.limit_reached(Limit::WaitingMessages);
             }
         }
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::decoders::{Decoders, Delivery, Frames};
 use crate::listener::{Connection, Listener};
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::logs::Repeats;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
@@ -114,7 +114,7 @@ impl Subscription {
                     log_listener!(warn, self.listener, error = why.as_str(), times, "{}", error.event());
                 }
                 if let LookupError::Refused { .. } = error {
-                    self.listener.model.metrics().bound(Bound::Addresses);
+                    self.listener.model.metrics().limit_reached(Limit::Addresses);
                 }
                 return self.listener.reject(error.reason(), why);
             }
@@ -309,7 +309,7 @@ mod tests {
         // An older notation of an address, which the system resolves as any name.
         let name = HostName::of("tcp://2852039166:80").expect("a name");
         subscription.looked_up(resolver::look_up(&name));
-        assert_eq!(metrics.bound_reached(Bound::Addresses), 1);
+        assert_eq!(metrics.limit_reached_count(Limit::Addresses), 1);
         let report = listener.report(RANK);
         assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");
         let why = report.last_error.as_deref().expect("an error");

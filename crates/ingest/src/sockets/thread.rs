@@ -16,7 +16,7 @@ use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::decoders::{Decoders, Delivery, Retired};
 use crate::listener::{Connection, Listener};
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
 /// How often subscriptions that ZeroMQ has given up are looked for.
@@ -248,7 +248,7 @@ impl SocketLoop {
                     && let Some(request) = self.unlocated.remove(&id)
                 {
                     if let Err(LookupError::Refused { .. }) = addresses {
-                        request.listener.model.metrics().bound(Bound::Addresses);
+                        request.listener.model.metrics().limit_reached(Limit::Addresses);
                     }
                     let first = addresses.map(|addresses| addresses[0].clone());
                     self.ask_at(request, first.map_err(|error| error.to_string()));

@@ -118,7 +118,7 @@ impl Indexer {
                 // A reader must not take a partial dump for an exact one.
                 position: Some(if is_partial { position.degraded() } else { position }),
                 events: stored_events(held),
-                further,
+                secondary: further,
                 named_groups: decoder_state.groups,
                 salts: decoder_state.of_blocks.salts.into_iter().collect(),
                 contents: decoder_state.of_blocks.contents,
@@ -128,7 +128,7 @@ impl Indexer {
                 dp_rank,
                 position: None,
                 events: model.index().dump(rank),
-                further: model.index().secondary_stores(rank),
+                secondary: model.index().secondary_stores(rank),
                 named_groups: Some(Vec::new()),
                 salts: KeyedMap::default(),
                 contents: None,

@@ -11,7 +11,7 @@ use crate::model::{Model, ReplaceableIndex, TokenWindows};
 use crate::published_ranks::PublishedRanks;
 use flash_indexer_explain::{History, SeenVariants};
 use flash_indexer_ingest::Maintain;
-use flash_indexer_telemetry::metrics::{Bound, ModelCounts};
+use flash_indexer_telemetry::metrics::{Limit, ModelCounts};
 use flash_indexer_types::ModelKey;
 
 impl Indexer {
@@ -34,7 +34,7 @@ impl Indexer {
                 asked: block_size.tokens(),
             }),
             None if count >= self.options.models_max => {
-                self.metrics.bound(Bound::Models);
+                self.metrics.limit_reached(Limit::Models);
                 Err(RegistrationError::TooMany { what: "models", max: self.options.models_max })
             }
             None => self.new_model(key, block_size),
@@ -42,7 +42,7 @@ impl Indexer {
     }
 
     fn new_model(&self, key: &ModelKey, block_size: BlockSize) -> Result<Arc<Model>, RegistrationError> {
-        let index = self.new_index(key).inspect_err(|_| self.metrics.bound(Bound::Models))?;
+        let index = self.new_index(key).inspect_err(|_| self.metrics.limit_reached(Limit::Models))?;
         let model = Arc::new(Model {
             key: key.clone(),
             block_size,

@@ -16,7 +16,7 @@ use flash_indexer_ingest::{
     BindError, BoundOptions, Connection, Listener, ListenerOptions, PendingRegistration, Refusal,
 };
 use flash_indexer_ingest::{bound_endpoint, is_bound};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{ThreadKind, Watch};
 use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::RankId;
@@ -174,12 +174,12 @@ impl Indexer {
         };
         self.unregister_if_block_size_changed(&model, &name.instance, *dp_rank, block_size);
         if self.owners.pod_ranks() >= options.pods_max {
-            self.metrics.bound(Bound::Pods);
+            self.metrics.limit_reached(Limit::Pods);
             return reject("too_many_pods", format!("the limit of {} is reached; raise --pods-max", options.pods_max));
         }
         let models_max = options.models_max.unwrap_or(self.options.models_max.div_ceil(2));
         if known.is_none() && !self.has_room_for_pod_model(models_max) {
-            self.metrics.bound(Bound::PodModels);
+            self.metrics.limit_reached(Limit::PodModels);
             let why = format!(
                 "the limit of {models_max} models of pods is reached; list the models with --pod-models, register this one with \
                  POST /register, or raise --pod-models-max"

@@ -53,7 +53,7 @@ impl Indexer {
         let model = self.models.read().get(key).cloned();
         self.dump_instance(key, instance).filter_map(move |rank| {
             let model = model.as_ref()?;
-            let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.further));
+            let groups = rank.named_groups.as_ref().map(|named| GroupRecord::all(named, &rank.secondary));
             let of = (&rank.instance, rank.dp_rank);
             let mut record = record(model, of, rank.position, (Tally::default(), groups));
             if let Some(engine) = &mut record.engine {

@@ -13,7 +13,7 @@ use super::{Indexer, RegistrationError};
 use crate::model::Instance;
 use crate::stream_positions::StreamName;
 use flash_indexer_ingest::{ConnectError, Delivery, Listener, ListenerOptions, ListenerState, is_bound};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Position;
 use flash_indexer_types::endpoints::{EndpointError, check_endpoint, is_ipc};
@@ -80,7 +80,7 @@ impl Indexer {
         owner: Owner,
         ipc: IpcPaths,
     ) -> Result<Registered, RegistrationError> {
-        registration.check_names().inspect_err(|_| self.metrics.bound(Bound::Names))?;
+        registration.check_names().inspect_err(|_| self.metrics.limit_reached(Limit::Names))?;
         self.check_endpoints(&registration, ipc)?;
         let mut pending = PendingWork::default();
         let registered = {
@@ -111,7 +111,7 @@ impl Indexer {
                 false => Err(EndpointError::Ipc { endpoint: endpoint.clone() }),
             });
             if let Err(EndpointError::Address { .. } | EndpointError::Ipc { .. }) = &checked {
-                self.metrics.bound(Bound::Addresses);
+                self.metrics.limit_reached(Limit::Addresses);
             }
             checked?;
         }
@@ -149,7 +149,7 @@ impl Indexer {
             };
         }
         if self.listener_count() >= self.options.listeners_max {
-            self.metrics.bound(Bound::Listeners);
+            self.metrics.limit_reached(Limit::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
         // Ranks with one endpoint share its stream. Two subscriptions would count every block twice. Over the bound
@@ -196,7 +196,7 @@ impl Indexer {
                 model.instances.write().insert(instance, Instance { worker, listeners: BTreeMap::new() });
             }
             if let ConnectError::Busy = error {
-                self.metrics.bound(Bound::RegistrationWait);
+                self.metrics.limit_reached(Limit::RegistrationWait);
             }
             return Err(connect_error(&error));
         }

@@ -7,8 +7,8 @@ use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX};
 
 use crate::model::Model;
 use flash_indexer_ingest::{BlockDecoderState, DecoderState, ModelSink};
-use flash_indexer_snapshot::{DumpEntry, GroupRecord, RankRecord, StoredNames, StreamRecord, remembered};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_snapshot::{DumpEntry, GroupRecord, RankRecord, SecondaryBlocks, StreamRecord, recent_blocks};
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{Position, Trust};
 
 /// State of a restored rank besides its blocks.
@@ -33,8 +33,8 @@ impl RestoredState {
                 self.record_decoder_state(stored.salt, stored.remembered, stored.parent, &stored.blocks);
                 model.restore(rank, BlockEvent::from(stored));
             }
-            DumpEntry::Names(stored) => self.apply_group_blocks(model, rank, stored),
-            DumpEntry::Gone(gone) => self.record_decoder_state(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
+            DumpEntry::Secondary(stored) => self.apply_group_blocks(model, rank, stored),
+            DumpEntry::Recent(gone) => self.record_decoder_state(gone.salt, Some(gone.age), gone.parent, &gone.blocks),
         }
     }
 
@@ -51,16 +51,16 @@ impl RestoredState {
         if let Some(age) = age {
             let contents = contents.get_or_insert_default();
             let room = RECENT_BLOCKS_MAX.saturating_sub(contents.len());
-            contents.extend(remembered(parent, blocks, age).take(room));
+            contents.extend(recent_blocks(parent, blocks, age).take(room));
             self.rejected += blocks.len().saturating_sub(room) as u64;
         }
     }
 
     /// Applies blocks of a secondary cache group.
-    fn apply_group_blocks(&mut self, model: &Model, rank: WorkerRank, stored: StoredNames) {
+    fn apply_group_blocks(&mut self, model: &Model, rank: WorkerRank, stored: SecondaryBlocks) {
         let rejected = model.apply_group(rank, GroupChange::from(stored)).refused;
         if rejected > 0 {
-            model.metrics.bounded(Bound::CacheGroups, rejected);
+            model.metrics.limit_reached_by(Limit::CacheGroups, rejected);
             self.rejected += rejected;
         }
     }
@@ -80,7 +80,7 @@ impl RestoredState {
             self.apply_group_blocks(
                 model,
                 rank,
-                StoredNames { group, tier: Tier::Device, copies: 1, names: Vec::new() },
+                SecondaryBlocks { group, tier: Tier::Device, copies: 1, hashes: Vec::new() },
             );
         }
     }

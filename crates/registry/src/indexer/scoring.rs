@@ -9,7 +9,7 @@ use super::{Indexer, QueryError};
 use crate::predictions::Predicted;
 use crate::score::{ScoreOptions, Scores, Scoring};
 use crate::search::{Query, TokenPrompt};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{InstanceId, ModelKey};
 
 /// A prediction cannot be recorded.
@@ -95,7 +95,7 @@ impl Indexer {
             total.evicted += predicted.evicted;
         }
         self.metrics.predicted();
-        self.metrics.bounded(Bound::PredictedBlocks, total.evicted);
+        self.metrics.limit_reached_by(Limit::PredictedBlocks, total.evicted);
         Ok(total)
     }
 }

@@ -14,7 +14,7 @@ use crate::model::{Instance, Model};
 use crate::stream_positions::StreamName;
 use flash_indexer_explain::Tombstone;
 use flash_indexer_ingest::{Delivery, Listener, ModelSink};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::EmptyModelPolicy;
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::Owner;
@@ -67,7 +67,7 @@ impl Indexer {
     pub(super) fn wait(&self, pending: PendingWork) -> bool {
         let is_done = pending.wait();
         if !is_done {
-            self.metrics.bound(Bound::RegistrationWait);
+            self.metrics.limit_reached(Limit::RegistrationWait);
         }
         is_done
     }

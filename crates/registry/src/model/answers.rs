@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use flash_indexer_core::{DpRank, LocalHash, MatchScores, PerTier, RankMatch, RankSize, SharedIndex, WorkerRank};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 
 use super::Model;
 use crate::answer::{Answer, RankAnswer};
@@ -47,7 +47,7 @@ impl Model {
     fn count_uses(&self, prefix: &[LocalHash]) -> Vec<u32> {
         let Some(recent_uses) = &self.recent_uses else { return Vec::new() };
         let uses = recent_uses.count(self.id, prefix, Instant::now());
-        self.metrics.bounded(Bound::RecentUses, uses.evicted);
+        self.metrics.limit_reached_by(Limit::RecentUses, uses.evicted);
         uses.before
     }
 

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::local_ranks::scope;
 use super::{Description, RankStatus};
-use flash_indexer_telemetry::metrics::{Bound, Metrics};
+use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::Trust;
 use flash_indexer_types::names::{NameField, check_names};
 use flash_indexer_types::{InstanceId, InstanceIdError, ModelKey};
@@ -76,7 +76,7 @@ impl Fleet {
         for (_, (publisher, error)) in
             self.rejected.iter().filter(|(holder, _)| !previous.rejected.contains_key(holder))
         {
-            metrics.bound(Bound::Names);
+            metrics.limit_reached(Limit::Names);
             warn!(%publisher, %error, "rejected an entry of the shared store");
         }
     }
@@ -201,7 +201,7 @@ mod tests {
             previous = fleet;
         }
         assert_eq!(
-            metrics.bound_reached(Bound::Names),
+            metrics.limit_reached_count(Limit::Names),
             4 + 1 + 5,
             "each entry counts once, and again after it was listed again"
         );

@@ -1,4 +1,4 @@
-//! A bound on open connections, under which slow clients do not shut others out.
+//! Limit of open connections, with eviction of slow and idle ones so that they cannot exhaust it.
 
 mod open;
 
@@ -21,32 +21,32 @@ use tonic::transport::server::Connected;
 use tracing::debug;
 
 use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 
 pub(crate) use self::open::ConnectionHandle;
 use self::open::{ConnectionState, OpenConnections};
 
-/// What is spoken over a listener's connections.
+/// Protocol of a listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// HTTP, whose handlers report each request.
+    /// HTTP: handlers report the start and end of each request.
     Http,
-    /// gRPC: a connection counts as idle since its last byte.
+    /// gRPC: a connection is idle since its last byte.
     Grpc,
 }
 
-/// Accepts connections. If there are too many, one that is idle or slow is closed, and each time that happens is
-/// counted; if all are being answered, the new one waits.
+/// TCP listener with a limit of open connections. At the limit, a new connection waits until an idle or slow one is
+/// evicted, or another one ends. Each wait is counted.
 pub(crate) struct BoundedListener {
     listener: TcpListener,
     protocol: Protocol,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     open: Arc<OpenConnections>,
     indexer: Arc<Indexer>,
 }
 
-/// How often a connection that waits looks whether another one has become idle.
-const ROOM_CHECK: Duration = Duration::from_millis(50);
+/// Interval at which a waiting connection checks for one to evict.
+const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 impl BoundedListener {
     pub(crate) fn new(
@@ -55,20 +55,20 @@ impl BoundedListener {
         connections_max: usize,
         indexer: Arc<Indexer>,
     ) -> Self {
-        let room = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { listener, protocol, room, open: OpenConnections::new(connections_max), indexer }
+        let permits = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { listener, protocol, permits, open: OpenConnections::new(connections_max), indexer }
     }
 
-    /// Waits for room, and makes some.
-    async fn room(&self) -> OwnedSemaphorePermit {
-        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+    /// Waits for a permit, and evicts connections meanwhile.
+    async fn acquire(&self) -> OwnedSemaphorePermit {
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return permit;
         }
-        self.indexer.metrics().bound(Bound::Connections);
+        self.indexer.metrics().limit_reached(Limit::Connections);
         loop {
-            let closed = self.open.make_room();
-            debug!(closed, "too many connections are open");
-            let acquired = tokio::time::timeout(ROOM_CHECK, Arc::clone(&self.room).acquire_owned()).await;
+            let evicted = self.open.evict();
+            debug!(evicted, "connection limit reached");
+            let acquired = tokio::time::timeout(EVICTION_INTERVAL, Arc::clone(&self.permits).acquire_owned()).await;
             if let Ok(permit) = acquired {
                 return permit.expect("the semaphore is never closed");
             }
@@ -82,11 +82,12 @@ impl Listener for BoundedListener {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        let room = self.room().await;
-        // Answers are small and someone waits for them.
+        let permit = self.acquire().await;
+        // Responses are small and latency counts.
         let _ = stream.set_nodelay(true);
-        let place = ConnectionSlot { state: self.open.open(address.ip()), open: Arc::clone(&self.open), _room: room };
-        (Connection::new(stream, self.protocol, place), address)
+        let slot =
+            ConnectionSlot { state: self.open.open(address.ip()), open: Arc::clone(&self.open), _permit: permit };
+        (Connection::new(stream, self.protocol, slot), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -100,7 +101,7 @@ impl axum::extract::connect_info::Connected<IncomingStream<'_, BoundedListener>>
     }
 }
 
-/// A bounded listener as gRPC takes it.
+/// Accepted connections as the stream that tonic serves.
 impl Stream for Incoming {
     type Item = io::Result<Connection>;
 
@@ -109,14 +110,14 @@ impl Stream for Incoming {
     }
 }
 
-/// Connections of a listener, one after the other.
+/// Accepted connections of a listener.
 pub(crate) struct Incoming {
     accepted: mpsc::Receiver<Connection>,
     accepting: JoinHandle<()>,
 }
 
 impl Incoming {
-    /// Accepts until it is dropped.
+    /// Accepts connections until the value is dropped.
     pub(crate) fn of(mut listener: BoundedListener) -> Self {
         let (sender, accepted) = mpsc::channel(1);
         let accepting = tokio::spawn(async move { while sender.send(listener.accept().await.0).await.is_ok() {} });
@@ -136,17 +137,17 @@ impl Connected for Connection {
     fn connect_info(&self) {}
 }
 
-/// A connection on which nothing moves for so long is closed.
+/// Time without a byte in either direction after which a connection is closed.
 const IDLE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A client that takes longer to send the head of a request is cut off.
+/// Longest time for a client to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A connection's place among the open ones.
+/// Slot of an open connection; it is freed on drop.
 struct ConnectionSlot {
     state: Arc<ConnectionState>,
     open: Arc<OpenConnections>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Drop for ConnectionSlot {
@@ -155,35 +156,35 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A connection that gives its place back when it ends, and ends when nothing moves on it, when it is slow, or when
-/// another one needs its place.
+/// TCP connection that frees its slot when it ends. It is closed when it is idle too long, when a request's head is too
+/// slow, or when it is evicted.
 pub(crate) struct Connection {
     stream: TcpStream,
     protocol: Protocol,
     idle: Pin<Box<Sleep>>,
-    /// When the first byte of a request's head was read, and how many heads were read before.
+    /// Time at which the first byte of a request's head was read, and the number of heads read before.
     head_begun: Option<(Instant, u64)>,
-    place: ConnectionSlot,
+    slot: ConnectionSlot,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, protocol: Protocol, place: ConnectionSlot) -> Self {
+    fn new(stream: TcpStream, protocol: Protocol, slot: ConnectionSlot) -> Self {
         let idle = Box::pin(tokio::time::sleep(IDLE_DEADLINE));
-        Self { stream, protocol, idle, head_begun: None, place }
+        Self { stream, protocol, idle, head_begun: None, slot }
     }
 
-    /// What stands for the connection in requests.
+    /// Handle of the connection for its requests.
     pub(crate) fn handle(&self) -> ConnectionHandle {
-        ConnectionHandle(Arc::clone(&self.place.state))
+        ConnectionHandle(Arc::clone(&self.slot.state))
     }
 
-    /// Whether bytes that were read are of a request's head that takes too long.
-    fn is_head_late(&mut self) -> bool {
+    /// Whether the bytes just read belong to a request's head that exceeds its deadline.
+    fn is_head_overdue(&mut self) -> bool {
         if self.protocol == Protocol::Grpc {
-            self.place.state.moved();
+            self.slot.state.record_activity();
             return false;
         }
-        let Some(heads) = self.place.state.heads_if_between_requests() else { return false };
+        let Some(heads) = self.slot.state.heads_if_between_requests() else { return false };
         match self.head_begun {
             Some((begun, before)) if before == heads => begun.elapsed() > HEAD_DEADLINE,
             _ => {
@@ -193,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// What is written answers what was read: the next byte that is read begins a head.
+    /// Checks the deadlines after a write. Written bytes are a response, so the next byte read begins a head.
     fn watch_written<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.head_begun = None;
@@ -201,9 +202,9 @@ impl Connection {
         self.watch(written, context)
     }
 
-    /// Restarts the deadline when something has moved, and fails when it has passed.
+    /// Restarts the idle deadline after progress; fails if it has passed or the connection is evicted.
     fn watch<T>(&mut self, moved: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if self.place.state.is_evicted(context.waker()) {
+        if self.slot.state.is_evicted(context.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         if moved.is_ready() {
@@ -218,7 +219,7 @@ impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before && self.is_head_late() {
+        if buf.filled().len() > before && self.is_head_overdue() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         self.watch(read, cx)

@@ -1,4 +1,4 @@
-//! The connections that are open, and which of them make room when there are too many.
+//! Table of open connections and the choice of which to evict at the limit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A connection that has sent no whole request for so long makes room before any other.
+/// Time without a complete request after which a connection is slow, and evicted before any other.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// One in this number of all connections is the most that makes room at a time because it is slow. The search walks over
-/// all connections.
+/// At most one in this number of all connections is evicted at a time because it is slow. The search is linear in all
+/// connections, so it should free more than one.
 const SLOW_SHARE: usize = 64;
 
-/// Open connections of one listener, by number.
+/// Open connections of one listener, by number in the order of acceptance.
 #[derive(Debug)]
 pub(super) struct OpenConnections {
     started: Instant,
@@ -30,20 +30,20 @@ struct ConnectionTable {
     by_number: BTreeMap<u64, Arc<ConnectionState>>,
 }
 
-/// What is known of a connection beside its bytes.
+/// Activity of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     number: u64,
     client: IpAddr,
     listener_started: Instant,
-    /// Requests of which the head was read and that are not answered.
+    /// Requests in flight: their head was read, and their response is not finished.
     requests: AtomicUsize,
-    /// Of these, requests of which the body is being read.
+    /// Requests in flight whose body is being read.
     reading: AtomicUsize,
-    /// Requests of which the head was read, ever.
+    /// Heads of requests read since the connection was accepted.
     heads: AtomicU64,
     has_answered: AtomicBool,
-    /// When it was accepted or last answered a request, in milliseconds since the listener started.
+    /// Time of acceptance or of the last response, in milliseconds since the listener started.
     since_ms: AtomicU64,
     is_evicted: AtomicBool,
     waker: Mutex<Option<Waker>>,
@@ -78,11 +78,11 @@ impl OpenConnections {
         self.connections.lock().by_number.remove(&state.number);
     }
 
-    /// Closes connections for one that waits; how many. None where each one is being answered.
+    /// Evicts connections for a waiting one. Returns their number, 0 if a request is in flight on each connection.
     ///
-    /// Connections that have sent no whole request for a second go first, the oldest ones before the others. Without
-    /// them it is one connection of the client that has most, the one that was idle for longest.
-    pub(super) fn make_room(&self) -> usize {
+    /// Slow connections are evicted first, in the order of acceptance. If none is slow, the client with the most
+    /// connections loses the one that has been idle for longest.
+    pub(super) fn evict(&self) -> usize {
         let connections = self.connections.lock();
         let idle = || connections.by_number.values().filter(|state| state.is_idle());
         let now = elapsed_ms(self.started);
@@ -111,7 +111,7 @@ fn longest_idle<'s>(idle: impl Iterator<Item = &'s Arc<ConnectionState>>) -> Opt
     clients.into_values().max_by_key(|(count, _)| *count).map(|(_, oldest)| Arc::clone(oldest))
 }
 
-/// A client's address, or the network that one client has under IPv6.
+/// Key of a client: its IPv4 address, or the /64 network of its IPv6 address.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -131,14 +131,14 @@ impl ConnectionState {
 
     fn evict(&self) {
         self.is_evicted.store(true, Relaxed);
-        // A lock orders the flag before the next look of the connection's task, which stores its waker under it.
+        // The lock orders the flag before the task's next check, which stores its waker under the same lock.
         let waker = self.waker.lock().take();
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Whether it is to end; if not, the task is woken when it is.
+    /// Whether the connection is evicted. If not, the waker is notified when it is.
     pub(super) fn is_evicted(&self, waker: &Waker) -> bool {
         let mut stored = self.waker.lock();
         if self.is_evicted.load(Relaxed) {
@@ -151,13 +151,13 @@ impl ConnectionState {
         false
     }
 
-    /// Requests of which the head was read; none while one of them is not answered.
+    /// Number of heads read; none while a request is in flight.
     pub(super) fn heads_if_between_requests(&self) -> Option<u64> {
         (self.requests.load(Relaxed) == 0).then(|| self.heads.load(Relaxed))
     }
 
-    /// Something moved, on a connection whose requests are not seen one by one.
-    pub(super) fn moved(&self) {
+    /// Records a response, or a byte on a connection whose requests are not reported.
+    pub(super) fn record_activity(&self) {
         self.has_answered.store(true, Relaxed);
         self.since_ms.store(elapsed_ms(self.listener_started), Relaxed);
     }
@@ -168,30 +168,30 @@ impl ConnectionState {
     }
 
     fn end(&self) {
-        self.moved();
+        self.record_activity();
         self.requests.fetch_sub(1, Relaxed);
     }
 }
 
-/// The connection of a request.
+/// Handle of the connection that carries a request.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionHandle(pub(super) Arc<ConnectionState>);
 
 impl ConnectionHandle {
-    /// A request was received; it is answered when this is dropped.
+    /// Marks a request as in flight until the guard is dropped.
     pub(crate) fn request(&self) -> RequestGuard {
         self.0.begin();
         RequestGuard(Arc::clone(&self.0))
     }
 
-    /// The body of a request is being read until this is dropped.
+    /// Marks a request's body as being read until the guard is dropped.
     pub(crate) fn reading(&self) -> ReadingGuard {
         self.0.reading.fetch_add(1, Relaxed);
         ReadingGuard(Arc::clone(&self.0))
     }
 }
 
-/// A request that is being answered.
+/// Guard of a request in flight.
 #[derive(Debug)]
 pub(crate) struct RequestGuard(Arc<ConnectionState>);
 
@@ -201,7 +201,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// A body that is being read.
+/// Guard of a body that is being read.
 #[derive(Debug)]
 pub(crate) struct ReadingGuard(Arc<ConnectionState>);
 
@@ -215,7 +215,7 @@ impl Drop for ReadingGuard {
 mod tests {
     use super::*;
 
-    fn of(open: &OpenConnections, client: &str) -> Arc<ConnectionState> {
+    fn connect(open: &OpenConnections, client: &str) -> Arc<ConnectionState> {
         open.open(client.parse().expect("an address"))
     }
 
@@ -224,31 +224,31 @@ mod tests {
     }
 
     #[test]
-    fn the_client_with_most_connections_makes_room_with_its_longest_idle_one() {
+    fn the_client_with_most_connections_loses_its_longest_idle_one() {
         let open = OpenConnections::new(4);
-        let (a, b) = (of(&open, "10.0.0.1"), of(&open, "10.0.0.2"));
-        let (c, d) = (of(&open, "10.0.0.2"), of(&open, "2001:db8::1"));
+        let (a, b) = (connect(&open, "10.0.0.1"), connect(&open, "10.0.0.2"));
+        let (c, d) = (connect(&open, "10.0.0.2"), connect(&open, "2001:db8::1"));
         a.since_ms.store(0, Relaxed);
         [&a, &b, &c, &d].iter().for_each(|state| state.has_answered.store(true, Relaxed));
         b.since_ms.store(20, Relaxed);
         c.since_ms.store(10, Relaxed);
-        assert_eq!(open.make_room(), 1);
+        assert_eq!(open.evict(), 1);
         assert_eq!(evicted(&[&a, &b, &c, &d]), [false, false, true, false]);
     }
 
     #[test]
-    fn connections_that_are_being_answered_stay() {
+    fn a_connection_with_a_request_in_flight_is_not_evicted() {
         let open = OpenConnections::new(2);
-        let (answering, reading) = (of(&open, "10.0.0.1"), of(&open, "10.0.0.1"));
-        let _request = ConnectionHandle(Arc::clone(&answering)).request();
+        let (in_flight, reading) = (connect(&open, "10.0.0.1"), connect(&open, "10.0.0.1"));
+        let _request = ConnectionHandle(Arc::clone(&in_flight)).request();
         let handle = ConnectionHandle(Arc::clone(&reading));
         let request = handle.request();
         let body = handle.reading();
-        assert_eq!(open.make_room(), 1);
-        assert_eq!(evicted(&[&answering, &reading]), [false, true]);
+        assert_eq!(open.evict(), 1);
+        assert_eq!(evicted(&[&in_flight, &reading]), [false, true]);
         drop((body, request));
         open.close(&reading);
-        assert_eq!(open.make_room(), 0, "nothing can make room");
+        assert_eq!(open.evict(), 0, "no connection can be evicted");
     }
 
     #[test]

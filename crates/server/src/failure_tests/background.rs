@@ -1,4 +1,4 @@
-//! Panics of the threads and tasks that no event and no query waits for.
+//! Panics of background threads and tasks.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl Service {
         assert!(self.get("/metrics").1.contains(&format!("thread_panics_total{{thread=\"{}\"}} ", kind.as_str())));
     }
 
-    /// Waits until the service is not ready and says this.
+    /// Waits until readiness fails with a message that contains these parts.
     fn wait_unready(&self, why: &[&str]) {
         wait_for("an unready service that says why", PATIENCE, || {
             let (status, answer) = self.get("/ready");
@@ -29,7 +29,7 @@ impl Service {
         });
     }
 
-    /// Waits until the service is ready and shows panics of this kind.
+    /// Waits until the service is ready and its readiness response counts panics of this kind.
     fn wait_ready_after(&self, kind: ThreadKind) {
         wait_for("a ready service that shows the panic", PATIENCE, || {
             let (status, answer) = self.get("/ready");
@@ -48,9 +48,9 @@ fn rank(instance: u64, model: &str, publisher: &Publisher) -> Value {
 }
 
 #[test]
-fn hosts_are_looked_up_after_lookups_that_panicked() {
+fn hosts_are_resolved_after_lookups_that_panicked() {
     let service = Service::start(IndexerOptions::default());
-    // More than there are threads that look names up.
+    // More lookups than resolver threads.
     for instance in 10..16 {
         let endpoint = "tcp://resolver-fault:5557";
         let register = json!({ "instance_id": instance, "endpoint": endpoint, "model_name": "m", "block_size": 1 });
@@ -103,7 +103,7 @@ fn ranks_are_compared_and_repaired_beside_one_whose_comparison_panics() {
 }
 
 #[test]
-fn a_recovery_that_panics_goes_on_with_the_next_peer_and_follows_the_streams() {
+fn a_recovery_that_panics_continues_with_the_next_peer_and_follows_the_streams() {
     let (first, second) = (Service::start(IndexerOptions::default()), Service::start(IndexerOptions::default()));
     let (publisher, replayed) = (engine(), engine());
     for service in [&first, &second] {
@@ -121,7 +121,7 @@ fn a_recovery_that_panics_goes_on_with_the_next_peer_and_follows_the_streams() {
     service.wait_ready_after(ThreadKind::Recovery);
     assert_eq!(service.panics(ThreadKind::Recovery), 1);
     assert!(service.get("/metrics").1.contains("flash_indexer_recoveries_total{outcome=\"panicked\"} 1\n"));
-    // From the second peer, and by a replay.
+    // One rank from the second peer, the other by a replay.
     service.wait_exact(1, 0);
     service.wait_exact(2, 0);
     assert_eq!(service.score(1, &[1]), 1);
@@ -139,7 +139,7 @@ fn write(path: &Path, entries: &[Value]) {
 }
 
 #[test]
-fn a_discovery_source_that_panics_is_failing_until_it_is_looked_at_again() {
+fn a_discovery_source_that_panics_is_failing_until_it_is_polled_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("engines.json");
     std::fs::write(&path, "source-fault").expect("a file");
@@ -150,10 +150,10 @@ fn a_discovery_source_that_panics_is_failing_until_it_is_looked_at_again() {
     service.wait_ready_after(ThreadKind::Discovery);
     std::fs::write(&path, "source-fault").expect("a file");
     wait_for("a failing source", PATIENCE, || (service.source()["state"] == "failing").then_some(()));
-    assert_eq!(service.listener(1)["status"], "connected", "what it named stays");
+    assert_eq!(service.listener(1)["status"], "connected", "registrations of the source stay");
     write(&path, &[rank(1, "m", &one), rank(2, "m", &other)]);
     service.wait("the other engine", 2, |it| it["status"] == "connected");
-    wait_for("a source that is well", PATIENCE, || (service.source()["state"] == "ok").then_some(()));
+    wait_for("a source without an error", PATIENCE, || (service.source()["state"] == "ok").then_some(()));
 }
 
 #[test]
@@ -166,16 +166,16 @@ fn readiness_fails_while_registrations_cannot_follow_discovery_because_of_a_pani
     service.wait_ready();
     write(&path, &[rank(1, "m", &one), rank(2, "runner-fault", &other)]);
     service.wait_unready(&["thread discovery panicked", "a test asked for a failure"]);
-    assert_eq!(service.listener(1)["status"], "connected", "what is registered stays");
+    assert_eq!(service.listener(1)["status"], "connected", "existing registrations stay");
     write(&path, &[rank(1, "m", &one), rank(3, "m", &other)]);
     service.wait("the other engine", 3, |it| it["status"] == "connected");
     service.wait_ready_after(ThreadKind::Discovery);
 }
 
 #[test]
-fn a_name_in_dns_is_asked_for_again_after_its_task_panicked() {
+fn a_dns_name_is_queried_again_after_its_task_panicked() {
     let name = "dns-fault.example:5557".parse().expect("a name");
-    // No name server is asked: the task panics before.
+    // The task panics before it queries a name server.
     let server = Some("127.0.0.1:9".parse().expect("an address"));
     let service = discovering(DiscoverySource::Dns(DnsOptions { name, interval: PATIENCE, server }));
     wait_for("another panic", PATIENCE, || (service.panics(ThreadKind::Discovery) >= 2).then_some(()));

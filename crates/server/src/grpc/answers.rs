@@ -1,4 +1,4 @@
-//! Answers to a stream of queries.
+//! Response stream of `QueryStream`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,27 +10,27 @@ use tonic::{Response, Status, Streaming};
 use super::proto::{Error, QueryRequest, QueryResponse};
 use super::{Shared, until_true};
 
-/// Answers to a stream of requests: each is computed when the one before it was taken, so a client that does not read is
-/// not read from either.
+/// Responses to a stream of requests, in their order. A request is read only after the response before it was taken, so a
+/// client that does not read its responses is back-pressured.
 pub(super) struct Answers {
     requests: Streaming<QueryRequest>,
     shared: Shared,
-    /// An answer that waits for the store.
-    waiting: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
+    /// Response that is waiting for the shared store.
+    pending: Option<Pin<Box<dyn Future<Output = QueryResponse> + Send>>>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl Answers {
     pub(super) fn to(requests: Streaming<QueryRequest>, shared: &Shared) -> Self {
         let stopped = Box::pin(until_true(shared.stopping.clone()));
-        Self { requests, shared: shared.clone(), waiting: None, stopped, is_over: false }
+        Self { requests, shared: shared.clone(), pending: None, stopped, has_ended: false }
     }
 
-    fn poll_waiting(&mut self, context: &mut Context<'_>) -> Poll<Option<QueryResponse>> {
-        let Some(waiting) = &mut self.waiting else { return Poll::Ready(None) };
-        let answer = ready!(waiting.as_mut().poll(context));
-        self.waiting = None;
+    fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<Option<QueryResponse>> {
+        let Some(pending) = &mut self.pending else { return Poll::Ready(None) };
+        let answer = ready!(pending.as_mut().poll(context));
+        self.pending = None;
         Poll::Ready(Some(answer))
     }
 }
@@ -39,38 +39,38 @@ impl Stream for Answers {
     type Item = Result<QueryResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
+        if self.has_ended {
             return Poll::Ready(None);
         }
         if self.stopped.as_mut().poll(context).is_ready() {
-            self.is_over = true;
-            return Poll::Ready(Some(Err(Status::unavailable("the service is stopping: ask another replica"))));
+            self.has_ended = true;
+            return Poll::Ready(Some(Err(Status::unavailable("the service is stopping; ask another replica"))));
         }
-        if let Some(answer) = ready!(self.poll_waiting(context)) {
+        if let Some(answer) = ready!(self.poll_pending(context)) {
             return Poll::Ready(Some(Ok(answer)));
         }
         let request = match ready!(Pin::new(&mut self.requests).poll_next(context)) {
             Some(Ok(request)) => request,
-            over => {
-                self.is_over = true;
-                return Poll::Ready(over.map(|failed| failed.map(|_| QueryResponse::default())));
+            end => {
+                self.has_ended = true;
+                return Poll::Ready(end.map(|failed| failed.map(|_| QueryResponse::default())));
             }
         };
-        let answering = self.shared.answering("QueryStream");
+        let in_flight = self.shared.in_flight("QueryStream");
         if !self.shared.indexer.is_shared() {
-            let answer = self.shared.query_here(&request);
-            return Poll::Ready(Some(Ok(in_stream(&request, answering.with(answer)))));
+            let answer = self.shared.query_local(&request);
+            return Poll::Ready(Some(Ok(in_stream(&request, in_flight.finish(answer)))));
         }
         let shared = self.shared.clone();
-        self.waiting = Some(Box::pin(async move {
+        self.pending = Some(Box::pin(async move {
             let answer = shared.query(&request).await;
-            in_stream(&request, answering.with(answer))
+            in_stream(&request, in_flight.finish(answer))
         }));
-        self.poll_waiting(context).map(|answer| answer.map(Ok))
+        self.poll_pending(context).map(|answer| answer.map(Ok))
     }
 }
 
-/// A failure is an answer as well in a stream.
+/// Converts a failure to a response with an error, so that the stream continues.
 fn in_stream(request: &QueryRequest, answer: Result<Response<QueryResponse>, Status>) -> QueryResponse {
     answer.map(Response::into_inner).unwrap_or_else(|status| QueryResponse {
         request_id: request.request_id,

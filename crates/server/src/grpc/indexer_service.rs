@@ -1,4 +1,4 @@
-//! `indexer.v1.IndexerService`: scores of pods.
+//! `indexer.v1.IndexerService`: scores of instances.
 
 use std::num::NonZeroUsize;
 
@@ -23,8 +23,8 @@ impl IndexerService for Scores {
         &self,
         request: Request<GetPodScoresRequest>,
     ) -> Result<Response<GetPodScoresResponse>, Status> {
-        let answering = self.0.answering("GetPodScores");
-        answering.with(self.scores(request.into_inner()).await)
+        let in_flight = self.0.in_flight("GetPodScores");
+        in_flight.finish(self.scores(request.into_inner()).await)
     }
 }
 
@@ -34,7 +34,7 @@ impl Scores {
         let key = model_key(&request.model_name, &request.tenant_id)?;
         let forms = [!request.token_ids.is_empty(), !request.prompt.is_empty(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {
-            let message = "token_ids, prompt and chat_json are forms of one thing: give one of them";
+            let message = "token_ids, prompt and chat_json are alternatives: give one of them";
             return Err(Status::invalid_argument(message).into());
         }
         let tokenize = async |prompt| {

@@ -1,6 +1,13 @@
-//! gRPC beside HTTP: the same answers for clients that speak it, on a port of its own.
+//! gRPC API: the same answers as HTTP, on a port of its own.
 //!
-//! `proto/` at the root of the repository has the services.
+//! `proto/` at the root of the repository defines the services.
+//!
+//! | file | role |
+//! |---|---|
+//! | `router_service.rs` | `flash_indexer.v1.RouterService`: queries and predictions |
+//! | `answers.rs` | response stream of `QueryStream` |
+//! | `indexer_service.rs` | `indexer.v1.IndexerService`: scores of instances |
+//! | `status.rs` | mapping of errors to gRPC statuses, and metrics of requests |
 
 mod answers;
 mod indexer_service;
@@ -25,27 +32,27 @@ use crate::connections::{BoundedListener, Incoming};
 use crate::peers::RecoveryStatus;
 use flash_indexer_registry::Indexer;
 
-/// Streams, that is requests, that one connection may have open; clients wait with further ones.
+/// Limit of concurrent HTTP/2 streams, hence requests, on one connection. Clients delay further requests.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
-/// A connection that does not answer a ping that is sent when nothing moves for so long is closed.
+/// Idle time of a connection after which a ping is sent. A connection without a reply is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Messages and servers, generated from `proto/`.
+/// Messages and service traits, generated from `proto/`.
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/server/indexer.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/server/flash_indexer.v1.rs"));
 
-    /// What reflection tells.
+    /// Encoded file descriptors, served by gRPC reflection.
     pub(super) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 }
 
-/// What the services share.
+/// State that the services share.
 #[derive(Clone)]
 struct Shared {
     indexer: Arc<Indexer>,
-    /// Becomes true when the server stops: streams end then.
+    /// Becomes true when the server stops. Streams then end.
     stopping: watch::Receiver<bool>,
 }
 
@@ -57,12 +64,12 @@ pub(crate) struct GrpcServer {
 }
 
 impl GrpcServer {
-    /// Serves until it is stopped or dropped. Health is `NOT_SERVING` until recovery has finished, and while a thread stands
-    /// still or a stream starts over after a panic.
+    /// Serves until the server is stopped or dropped. Health is `NOT_SERVING` until recovery has finished, and while a
+    /// thread is stalled or a stream restarts after a panic.
     ///
     /// # Errors
     ///
-    /// When the services cannot be described.
+    /// Fails if the file descriptors are invalid.
     pub(crate) fn start(
         listener: BoundedListener,
         indexer: Arc<Indexer>,
@@ -94,31 +101,31 @@ impl GrpcServer {
             let reporting = tokio::spawn(report_health(reporter, reported, recovery, stopping.clone()));
             let stopped = until_true(stopping);
             if let Err(error) = routes.serve_with_incoming_shutdown(Incoming::of(listener), stopped).await {
-                warn!("gRPC has ended: {error}");
+                warn!(%error, "failed to serve gRPC; restart the service");
             }
             reporting.abort();
         });
         Ok(Self { stop, serving })
     }
 
-    /// Takes no more requests, and gives those that run some time to finish.
+    /// Stops the server: accepts no more requests, and waits up to `drain` for running ones.
     pub(crate) async fn stop(self, drain: Duration) {
         let Self { stop, mut serving } = self;
         stop.send_replace(true);
         if tokio::time::timeout(drain, &mut serving).await.is_err() {
-            warn!("gRPC requests were still running after {drain:?}: they are cut off");
+            warn!(deadline = ?drain, "failed to drain gRPC requests: deadline exceeded; closing their connections");
             serving.abort();
         }
     }
 }
 
-/// Waits for the server to stop; a dropped one stops as well.
+/// Waits until the flag is true. A dropped sender counts as true.
 async fn until_true(mut stopping: watch::Receiver<bool>) {
-    // An error says that the sender is gone.
+    // An error means that the sender was dropped.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// How often health is looked at.
+/// Interval at which health is updated.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
 async fn report_health(
@@ -134,7 +141,7 @@ async fn report_health(
         }
     };
     report(ServingStatus::NotServing).await;
-    // A dump that could not be read stops the program; peers that could not help do not.
+    // An unreadable dump stops the program. TranslateError peers do not.
     if recovery.end().await.is_ok() {
         let mut was_healthy = false;
         loop {

@@ -1,4 +1,4 @@
-//! `flash_indexer.v1.RouterService`: queries by tokens or hashes, one by one or in a stream.
+//! `flash_indexer.v1.RouterService`: queries by tokens or hashes, single or in a stream, and predictions.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub(super) struct Router(pub(super) Shared);
 #[tonic::async_trait]
 impl RouterService for Router {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
-        let answering = self.0.answering("Query");
-        answering.with(self.0.query(&request.into_inner()).await)
+        let in_flight = self.0.in_flight("Query");
+        in_flight.finish(self.0.query(&request.into_inner()).await)
     }
 
     type QueryStreamStream = Answers;
@@ -32,8 +32,8 @@ impl RouterService for Router {
     }
 
     async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
-        let answering = self.0.answering("Predict");
-        answering.with(self.0.predict(&request.into_inner()))
+        let in_flight = self.0.in_flight("Predict");
+        in_flight.finish(self.0.predict(&request.into_inner()))
     }
 }
 
@@ -43,8 +43,8 @@ impl Shared {
         Ok(response(self.indexer.query(&key, query, options).await?, request))
     }
 
-    /// The same of this replica's ranks alone, without waiting.
-    pub(super) fn query_here(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
+    /// Queries this replica's ranks only, without waiting for the shared store.
+    pub(super) fn query_local(&self, request: &QueryRequest) -> Result<QueryResponse, RpcError> {
         let QueryInput { key, query, options } = QueryInput::of(request)?;
         Ok(response(self.indexer.query_local(&key, query, options)?, request))
     }
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// What a request asks.
+/// Parsed query request.
 struct QueryInput<'r> {
     key: ModelKey,
     query: Query<'r>,
@@ -81,10 +81,10 @@ impl<'r> QueryInput<'r> {
         let query = if request.block_hashes.is_empty() {
             Query::Tokens(TokenPrompt { tokens: &request.token_ids, lora_name, cache_salt })
         } else if !request.token_ids.is_empty() {
-            let message = "token_ids and block_hashes are forms of one prompt: give one of them";
+            let message = "token_ids and block_hashes are alternatives: give one of them";
             return Err(Status::invalid_argument(message).into());
         } else if lora_name.is_some() || cache_salt.is_some() {
-            let message = "block_hashes have the adapter and the salt in them: leave out lora_name and cache_salt";
+            let message = "block_hashes already include the adapter and the salt: leave out lora_name and cache_salt";
             return Err(Status::invalid_argument(message).into());
         } else {
             Query::Hashes(request.block_hashes.iter().copied().map(LocalHash).collect())
@@ -114,17 +114,17 @@ fn response(answer: Answer, request: &QueryRequest) -> QueryResponse {
     }
 }
 
-/// Which index a request is about.
+/// Key of the index that a request names.
 pub(super) fn model_key(model_name: &str, tenant_id: &str) -> Result<ModelKey, RpcError> {
     if model_name.is_empty() {
         return Err(Status::invalid_argument("model_name is missing: name the model as it was registered").into());
     }
-    // Before the names are copied.
+    // Checked before the names are copied.
     check_names([(NameField::ModelName, Some(model_name)), (NameField::TenantId, Some(tenant_id))])?;
     Ok(ModelKey::new(model_name, given(tenant_id).map(str::to_owned)))
 }
 
-/// A field's text, if it has one: a text that is not there is empty.
+/// Value of a text field; none if it is empty, as an absent field is.
 pub(super) fn given(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }

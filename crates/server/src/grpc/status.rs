@@ -1,4 +1,4 @@
-//! The one place where failures become gRPC statuses.
+//! Mapping of errors to gRPC statuses, in one place, and metrics of requests.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tonic::{Code, Response, Status};
 use super::Shared;
 use flash_indexer_registry::TokenizationError;
 use flash_indexer_registry::{Indexer, PredictError, QueryError};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten};
 
-/// A failed call: the status that the client receives.
+/// Error of a call, as the status that the client receives.
 #[derive(Debug)]
 pub(super) struct RpcError(pub(super) Status);
 
@@ -81,8 +81,8 @@ impl From<TokenizationError> for RpcError {
     }
 }
 
-/// A request that is being answered. It is counted in any case: one that is dropped was given up, by its client or by its
-/// deadline.
+/// Request in flight. It is counted when it is dropped; without [`InFlightRequest::finish`], as cancelled by its client or
+/// its deadline.
 pub(super) struct InFlightRequest {
     indexer: Arc<Indexer>,
     method: &'static str,
@@ -91,18 +91,18 @@ pub(super) struct InFlightRequest {
 }
 
 impl Shared {
-    pub(super) fn answering(&self, method: &'static str) -> InFlightRequest {
+    pub(super) fn in_flight(&self, method: &'static str) -> InFlightRequest {
         InFlightRequest { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }
     }
 }
 
 impl InFlightRequest {
-    /// Hands the answer on.
-    pub(super) fn with<T>(mut self, answer: Result<T, RpcError>) -> Result<Response<T>, Status> {
+    /// Records the status of the answer, and converts it to a response.
+    pub(super) fn finish<T>(mut self, answer: Result<T, RpcError>) -> Result<Response<T>, Status> {
         let answer = answer.map_err(|RpcError(status)| status);
         self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         if answer.as_ref().is_err_and(|status| status.source().is_some_and(|source| source.is::<NameError>())) {
-            self.indexer.metrics().bound(Bound::Names);
+            self.indexer.metrics().limit_reached(Limit::Names);
         }
         answer.map(Response::new)
     }
@@ -114,7 +114,7 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// A code's name in metrics; those that nothing here answers are counted together.
+/// Label of a status code in metrics. Codes that this service never returns share a label.
 const fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",

@@ -1,4 +1,4 @@
-//! What one rank holds, as a number.
+//! `GET /digest`: digest of the blocks that a rank holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::extract::Parameters;
 use flash_indexer_ingest::ReadAt;
 use flash_indexer_snapshot::RankRecord;
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::RankId;
 use flash_indexer_types::{InstanceId, ModelKey};
 
@@ -29,7 +29,7 @@ pub(super) struct DigestParameters {
     wait_ms: u64,
 }
 
-/// Longest wait for a message, in milliseconds.
+/// Longest wait for a sequence number, in milliseconds.
 const WAIT_MS_MAX: u64 = 10_000;
 
 pub(super) async fn digest(
@@ -38,8 +38,8 @@ pub(super) async fn digest(
 ) -> Result<Json<RankRecord>, ApiError> {
     let permit = Arc::clone(&api.digests)
         .try_acquire_owned()
-        .inspect_err(|_| api.indexer.metrics().bound(Bound::Digests))
-        .map_err(|_| ApiError::unavailable("enough ranks are being digested: try again when one is done"))?;
+        .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Digests))
+        .map_err(|_| ApiError::unavailable("failed to digest a rank: too many digests are running; retry later"))?;
     let instance = InstanceId::parse(&parameters.instance_id)?;
     let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
     model.check()?;

@@ -1,4 +1,4 @@
-//! What sources of discovery tell, and what becomes of it.
+//! `GET /discovery`: state of the discovery sources and of the engines that they list.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) struct Source {
     targets: Vec<TargetStatus>,
 }
 
-/// Every source; none without discovery.
+/// Lists every discovery source.
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Json<Vec<Source>> {
     let sources = api.discovery.as_ref().map(|status| status.sources()).unwrap_or_default().into_iter();
     let shown = sources.map(|SourceStatus { name, state, answered_at, error, problems, targets }| Source {

@@ -1,4 +1,4 @@
-//! Everything that the index knows, as events that make another index know it.
+//! `GET /dump`: the index as events from which another index can be built.
 
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -27,15 +27,15 @@ use tracing::{debug, warn};
 use crate::peers::RecoveryState;
 use flash_indexer_registry::Indexer;
 use flash_indexer_snapshot::{DumpForm, DumpWriter};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::hashes::HashForm;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// Bytes gathered before they are sent.
+/// Size of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks that may wait for a slow reader.
-const CHUNKS_WAITING_MAX: usize = 4;
-/// A reader that takes no chunk for so long is given up.
+/// Chunks queued for a slow reader.
+const CHUNKS_QUEUED_MAX: usize = 4;
+/// Longest wait for a reader to take a chunk.
 const READER_DEADLINE: Duration = Duration::from_secs(30);
 const NDJSON: &str = "application/x-ndjson";
 const ZSTD: &str = "zstd";
@@ -49,42 +49,45 @@ pub(super) struct DumpParameters {
     hashes: HashForm,
 }
 
-/// Streams the dump: at no time is more than one rank of it in memory, and no lock is held while
-/// the reader is slow.
+/// Streams the dump. At most one rank is in memory at a time, and no lock is held while the reader is slow.
 pub(super) async fn dump(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
 ) -> Result<Response, ApiError> {
     if let RecoveryState::Running(_) = api.recovery.state() {
-        // Half of a fleet must not pass for the whole.
-        return Err(ApiError::unavailable("this indexer is recovering itself: ask another, or later"));
+        // A partial index must not pass for a whole one.
+        return Err(ApiError::unavailable(
+            "failed to write a dump: this indexer is recovering; ask another one, or retry later",
+        ));
     }
     let permit = Arc::clone(&api.dumps)
         .try_acquire_owned()
-        .inspect_err(|_| api.indexer.metrics().bound(Bound::Dumps))
-        .map_err(|_| ApiError::unavailable("enough dumps are running: try again when one has finished"))?;
+        .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Dumps))
+        .map_err(|_| ApiError::unavailable("failed to write a dump: too many dumps are running; retry later"))?;
     let DumpParameters { scope, instance_id, hashes } = parameters;
     let instance = instance_id.as_deref().map(InstanceId::parse).transpose()?;
     let (model_name, tenant_id) = scope.names()?;
     let models = api.indexer.matching_models(model_name.as_deref(), tenant_id.as_deref());
-    let form = if names(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
-    let compression = if names(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
-    let (chunks, received) = mpsc::channel(CHUNKS_WAITING_MAX);
+    let form = if accepts(&headers, &ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
+    let compression = if accepts(&headers, &ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
+    let (chunks, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let complete = Arc::new(AtomicBool::new(false));
-    let body = Body::from_stream(DumpBody { chunks: received, complete: Arc::clone(&complete) });
+    let body = Body::from_stream(DumpBody { chunks: receiver, complete: Arc::clone(&complete) });
     let selected = DumpSelection { indexer: Arc::clone(&api.indexer), models, instance };
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
-        let mut out = ChunkWriter { runtime, chunks, gathered: Vec::with_capacity(CHUNK_BYTES) };
-        // An error means that the reader has gone away or stands still.
-        debug!(models = selected.models.len(), "writing a dump");
+        let mut out = ChunkWriter { runtime, chunks, buffer: Vec::with_capacity(CHUNK_BYTES) };
+        // An error means that the reader closed the connection or exceeded its deadline.
+        debug!(models = selected.models.len(), "dump started");
         match write_dump(&selected, &mut out, (form, hashes, compression)) {
             Ok(()) => {
                 complete.store(true, Ordering::Release);
-                debug!(models = selected.models.len(), "wrote a dump");
+                debug!(models = selected.models.len(), "dump finished");
             }
-            Err(error) => warn!(%error, "dump cut off: its reader closed the connection or stopped reading"),
+            Err(error) => {
+                warn!(%error, "failed to write a dump: its reader closed the connection or stopped reading; read it again")
+            }
         }
         drop(permit);
     });
@@ -96,8 +99,8 @@ pub(super) async fn dump(
     Ok(response)
 }
 
-/// Whether one of a header's lists names this, and does not forbid it.
-fn names(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> bool {
+/// Whether a header lists this value with a weight above 0.
+fn accepts(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> bool {
     let lists = headers.get_all(header).iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|entry| {
         let (name, parameters) = entry.split_once(';').unwrap_or((entry, ""));
@@ -115,7 +118,7 @@ enum Compression {
 /// Level at which compressing costs about as much as writing JSON.
 const ZSTD_LEVEL: i32 = 1;
 
-/// What is to be dumped.
+/// Models and instances to be dumped.
 struct DumpSelection {
     indexer: Arc<Indexer>,
     models: Vec<(ModelKey, BlockSize)>,
@@ -147,34 +150,34 @@ fn write_models<W: Write>(selected: &DumpSelection, mut writer: DumpWriter<W>) -
     writer.finish()
 }
 
-/// Gathers bytes and hands them over in chunks; waits while the reader is behind.
+/// Writer that sends chunks to a response body. It blocks while the reader is slow.
 struct ChunkWriter {
     runtime: Handle,
     chunks: mpsc::Sender<Bytes>,
-    gathered: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.gathered.extend_from_slice(bytes);
-        if self.gathered.len() >= CHUNK_BYTES {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= CHUNK_BYTES {
             self.flush()?;
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let chunk = Bytes::from(std::mem::replace(&mut self.gathered, Vec::with_capacity(CHUNK_BYTES)));
+        let chunk = Bytes::from(std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES)));
         let sent = self.runtime.block_on(self.chunks.send_timeout(chunk, READER_DEADLINE));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// The receiving end as a stream. It fails unless the dump is complete, so that a reader cannot take
-/// a part for the whole.
+/// Response body of a dump. The stream fails if the dump is incomplete, so that a reader cannot mistake a part for the
+/// whole.
 struct DumpBody {
     chunks: mpsc::Receiver<Bytes>,
-    /// Stored before the sending end is dropped, and loaded after that is seen.
+    /// Stored (release) before the sender is dropped, and loaded (acquire) after the channel is disconnected.
     complete: Arc<AtomicBool>,
 }
 

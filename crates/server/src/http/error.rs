@@ -1,4 +1,4 @@
-//! The one place where failures become HTTP statuses.
+//! Mapping of errors to HTTP statuses, in one place.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use flash_indexer_prompt::tokenize::FailureReason;
 
 use flash_indexer_registry::TokenizationError;
 use flash_indexer_registry::{DigestError, PredictError, QueryError, RegistrationError};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::InstanceIdError;
 use flash_indexer_types::names::{NameError, shorten};
 
-/// A failed request: a status and what the client can do about it.
+/// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
-    /// When it is worth while to ask again, in seconds.
+    /// Value of `Retry-After`, in seconds.
     retry_after_s: Option<u32>,
-    /// The limit that the request exceeded, to be counted.
-    bound: Option<Bound>,
+    /// Limit that the request exceeded, counted by the middleware.
+    limit: Option<Limit>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        // A message may repeat what a client sent.
-        Self { status, message: shorten(message.into()), retry_after_s: None, bound: None }
+        // A message may repeat a client's text.
+        Self { status, message: shorten(message.into()), retry_after_s: None, limit: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -77,8 +77,8 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
-        if let Some(bound) = self.bound {
-            response.extensions_mut().insert(bound);
+        if let Some(limit) = self.limit {
+            response.extensions_mut().insert(limit);
         }
         response
     }
@@ -86,7 +86,7 @@ impl IntoResponse for ApiError {
 
 impl From<NameError> for ApiError {
     fn from(error: NameError) -> Self {
-        Self { bound: Some(Bound::Names), ..Self::bad_request(error.to_string()) }
+        Self { limit: Some(Limit::Names), ..Self::bad_request(error.to_string()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why an answer says what it says, for people.
+//! `POST /explain`: reasons for which each rank's match ends where it does.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::extract::{Body, Parameters};
 use super::fields::ModelScope;
 use super::{Api, blocking};
 use flash_indexer_registry::{ExplainQuestion, Prompt};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::GivenInstanceId;
 use flash_indexer_types::hashes::{HashForm, local_hashes};
 
@@ -46,8 +46,8 @@ pub(super) async fn explain(
     let question = request.question()?;
     let permit = Arc::clone(&api.explanations)
         .try_acquire_owned()
-        .inspect_err(|_| api.indexer.metrics().bound(Bound::Explanations))
-        .map_err(|_| ApiError::unavailable("enough explanations are being made: try again when one is done"))?;
+        .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Explanations))
+        .map_err(|_| ApiError::unavailable("failed to explain: too many explanations are running; retry later"))?;
     let indexer = Arc::clone(&api.indexer);
     let response = blocking(move || {
         let explanation = indexer.explain(&question);
@@ -91,21 +91,21 @@ mod tests {
     use flash_indexer_telemetry::metrics::TextFormat;
 
     #[tokio::test]
-    async fn explanations_beyond_the_bound_are_refused_and_counted() {
+    async fn an_explanation_beyond_the_limit_is_refused_and_counted() {
         let indexer = Arc::new(Indexer::start(IndexerOptions::default()).expect("threads"));
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
         let api = Arc::new(Api::new(Arc::clone(&indexer), 0, Default::default(), peers, recovery, None));
-        let ask = || {
+        let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
             explain(State(Arc::clone(&api)), Parameters(ExplainParameters { hashes: HashForm::Number }), Body(request))
         };
         let all = Arc::clone(&api.explanations).acquire_many_owned(EXPLANATIONS_MAX as u32).await;
-        let refused = ask().await.err().map(|error| format!("{error:?}")).expect("nobody is left to explain");
-        assert!(refused.contains("503") && refused.contains("try again"), "{refused}");
+        let refused = explain_once().await.err().map(|error| format!("{error:?}")).expect("the limit is reached");
+        assert!(refused.contains("503") && refused.contains("retry later"), "{refused}");
         let counted = indexer.metrics_text(TextFormat::Classic);
         assert!(counted.contains("flash_indexer_bounds_reached_total{bound=\"explanations\"} 1\n"), "{counted}");
         drop(all);
-        let answered = ask().await.err().map(|error| format!("{error:?}")).expect("nobody is registered");
+        let answered = explain_once().await.err().map(|error| format!("{error:?}")).expect("no engine is registered");
         assert!(answered.contains("404"), "{answered}");
     }
 }

@@ -1,4 +1,4 @@
-//! An explanation as it is answered.
+//! JSON response of `POST /explain`.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ struct ShownRank {
     ends: Vec<ShownEnd>,
 }
 
-/// An instance, or a rank of one, that is not registered.
+/// An unregistered instance, or an unregistered rank of an instance.
 #[derive(Serialize)]
 struct Absent {
     instance_id: InstanceId,
@@ -66,37 +66,37 @@ struct ShownEnd {
     facts: Facts,
 }
 
-/// What is known besides the reason.
+/// Fields of an end beside its reason.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "snake_case")]
 struct Facts {
-    /// Where the block is held, or was until it was removed.
+    /// Tier in which the block is held, or from which it was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     removed_ms_ago: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cleared_ms_ago: Option<u64>,
-    /// The last message before changes of the rank went missing.
+    /// Last sequence number before the gap in the rank's stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing_after_seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_again_from: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_elsewhere: Option<HeldElsewhere>,
-    /// The same of the rank of the fleet that holds most.
+    /// The same for the rank of the fleet with the deepest match.
     #[serde(skip_serializing_if = "Option::is_none")]
     fleet_holds_elsewhere: Option<FleetHoldsElsewhere>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    cut_off: Option<CutOff>,
+    shortfall: Option<ShownShortfall>,
 }
 
-/// What further cache groups of a hybrid model cannot use.
+/// Shortfall of the secondary cache groups of a hybrid model.
 #[derive(Serialize)]
-struct CutOff {
+struct ShownShortfall {
     /// Leading blocks that are held in the full-attention group.
     full_attention_blocks: usize,
-    /// Leading blocks of which the groups lack something.
+    /// Leading blocks that secondary groups need and do not hold completely.
     wanted_blocks: usize,
     cache_groups: Vec<ShownGroup>,
 }
@@ -135,22 +135,22 @@ struct FleetHoldsElsewhere {
 
 impl ExplainResponse {
     pub(super) fn of(question: ExplainQuestion, explanation: Explanation, hashes: HashForm) -> Self {
-        let Explanation { block_tokens, blocks, ranks, tombstones: buried, unknown, now } = explanation;
+        let Explanation { block_tokens, blocks, ranks, tombstones, unknown, now } = explanation;
         let shown = |rank| ShownRank::of(rank, u64::from(block_tokens.unwrap_or(0)), now, hashes);
-        let gone = buried.into_iter().map(|tombstone| Absent::buried(tombstone, now));
+        let unregistered = tombstones.into_iter().map(|tombstone| Absent::unregistered(tombstone, now));
         Self {
             model_name: question.key.model_name,
             tenant_id: question.key.tenant_id,
             block_size: block_tokens,
             blocks,
             ranks: ranks.into_iter().map(shown).collect(),
-            absent: gone.chain(unknown.map(Absent::unknown)).collect(),
+            absent: unregistered.chain(unknown.map(Absent::unknown)).collect(),
         }
     }
 }
 
 impl Absent {
-    fn buried(tombstone: Tombstone, now: Instant) -> Self {
+    fn unregistered(tombstone: Tombstone, now: Instant) -> Self {
         let ago = now.saturating_duration_since(tombstone.at);
         Self {
             instance_id: tombstone.instance,
@@ -162,7 +162,7 @@ impl Absent {
     }
 
     fn unknown(instance_id: InstanceId) -> Self {
-        let why = "nobody of this name is registered for the model and tenant: see GET /workers".to_owned();
+        let why = "no instance of this name is registered for the model and tenant; see GET /workers".to_owned();
         Self { instance_id, dp_rank: None, reason: "not_registered", why, unregistered_ms_ago: None }
     }
 }
@@ -206,15 +206,15 @@ impl ShownEnd {
             Loss::Cleared(clear) => cleared(clear),
             Loss::RemovedThenCleared(removed, clear) => {
                 let ((removed, facts), (_, (cleared, of_clear))) = (removal(removed), cleared(clear));
-                let why = format!("{removed}; a copy that was left then went later: {cleared}");
+                let why = format!("{removed}; a remaining copy was dropped later: {cleared}");
                 ("removed", (why, Facts { cleared_ms_ago: of_clear.cleared_ms_ago, ..facts }))
             }
             Loss::HashReused => {
-                let why = "it was held until the engine gave its sequence hash to other content";
+                let why = "it was held until the engine reused its sequence hash for other tokens";
                 ("name_reused", (why.to_owned(), Facts::default()))
             }
             Loss::NotInHistory => {
-                let why = "it was held, and how it went is no longer remembered";
+                let why = "it was held, and its removal is no longer in the history";
                 ("removed", (why.to_owned(), Facts::default()))
             }
         };
@@ -222,41 +222,45 @@ impl ShownEnd {
             Reason::WholePrompt => ("whole_prompt", ("every block is held".to_owned(), Facts::default())),
             Reason::OtherTier(tier) => {
                 let facts = Facts { tier: Some(tier.as_str()), ..Facts::default() };
-                ("other_tier", (format!("it is held in {} and no faster tier", tier.as_str()), facts))
+                ("other_tier", (format!("it is held in {} and in no faster tier", tier.as_str()), facts))
             }
-            Reason::CacheGroups(lack) => {
-                let why = shown_lack(&lack);
-                ("cache_groups", (why, Facts { cut_off: Some(CutOff::of(lack, hashes)), ..Facts::default() }))
+            Reason::CacheGroups(shortfall) => {
+                let why = shown_shortfall(&shortfall);
+                let shortfall = Some(ShownShortfall::of(shortfall, hashes));
+                ("cache_groups", (why, Facts { shortfall, ..Facts::default() }))
             }
             Reason::Gap { behind, removed } => {
-                let (how, facts) = removed.map(removal).unwrap_or_default();
-                let separator = if how.is_empty() { "" } else { "; " };
+                let (history, facts) = removed.map(removal).unwrap_or_default();
+                let separator = if history.is_empty() { "" } else { "; " };
                 let (blocks, position) = (behind.blocks, behind.position);
-                let why = format!("it is missing, and {blocks} from position {position} on are held{separator}{how}");
+                let why = format!(
+                    "it is missing, and {blocks} blocks from position {position} on are held{separator}{history}"
+                );
                 ("hole", (why, Facts { held_again_from: Some(position), ..facts }))
             }
             Reason::Lost(loss) => known(loss),
             Reason::OtherVariant => ("other_space", Default::default()),
             Reason::MemoryLimit => {
-                let why = "it may be held unknown to the index, which has no room for all that the rank holds";
-                ("no_room", (format!("{why}: raise --memory-max"), Facts::default()))
+                let why = "the index does not know whether it is held: its memory limit is reached";
+                ("no_room", (format!("{why}; raise --memory-max"), Facts::default()))
             }
-            Reason::Cold => ("cold", ("nothing was received from the engine yet".to_owned(), Facts::default())),
+            Reason::Cold => ("cold", ("no message was received from the engine yet".to_owned(), Facts::default())),
             Reason::Degraded(Some(loss)) => {
                 let (_, (why, facts)) = known(loss);
-                ("degraded", (format!("the last that is known: {why}"), facts))
+                ("degraded", (format!("last known change: {why}"), facts))
             }
             Reason::Degraded(None) if end.doubt.is_some() => ("degraded", Default::default()),
             Reason::Degraded(None) => {
-                let why = last_error.unwrap_or("changes were missed");
-                ("degraded", (format!("it may be held unknown to the index: {why}"), Facts::default()))
+                let why = last_error.unwrap_or("messages of its stream are missing");
+                ("degraded", (format!("the index does not know whether it is held: {why}"), Facts::default()))
             }
-            Reason::NeverSeen => {
-                ("never_seen", ("as far as is remembered, the engine never stored it".to_owned(), Facts::default()))
-            }
+            Reason::NeverSeen => (
+                "never_seen",
+                ("the engine never stored it, as far as the history goes back".to_owned(), Facts::default()),
+            ),
         };
-        let why = facts.doubt(end.doubt, why);
-        let why = facts.hold_elsewhere(end.other_variants, why);
+        let why = facts.add_doubt(end.doubt, why);
+        let why = facts.add_other_variants(end.other_variants, why);
         Self {
             position: end.position,
             local_hash: end.local.map(|local| ShownHash(local.0, hashes)),
@@ -269,30 +273,31 @@ impl ShownEnd {
 }
 
 impl Facts {
-    /// Adds from where on changes of the rank are missing; returns the sentence after that.
-    fn doubt(&mut self, doubt: Option<Doubt>, why: String) -> String {
+    /// Adds the gap in the rank's stream. Returns `why` with the gap before it.
+    fn add_doubt(&mut self, doubt: Option<Doubt>, why: String) -> String {
         let Some(Doubt { why: missing, after, .. }) = doubt else { return why };
         self.missing_after_seq = after;
-        let position = after.map_or_else(String::new, |after| format!(", which misses changes after message {after}"));
+        let position =
+            after.map_or_else(String::new, |after| format!(", because changes after message {after} are missing"));
         let separator = if why.is_empty() { "" } else { "; " };
-        format!("it may be held unknown to the index{position}: {missing}{separator}{why}")
+        format!("the index does not know whether it is held{position}: {missing}{separator}{why}")
     }
 
-    /// Adds where the same tokens are held under another adapter or salt; returns the sentence with that added.
-    fn hold_elsewhere(
+    /// Adds where the same tokens are held under another adapter or salt. Returns `why` followed by that.
+    fn add_other_variants(
         &mut self,
         HeldUnderOtherVariants { by_rank: own, by_fleet: fleet }: HeldUnderOtherVariants,
         why: String,
     ) -> String {
         let mut parts = vec![why];
         if let Some(own) = own {
-            parts.push(format!("{} blocks of the same tokens are held under {}", own.blocks, shown_space(&own)));
+            parts.push(format!("{} blocks of the same tokens are held under {}", own.blocks, shown_variant(&own)));
             self.held_elsewhere = Some(HeldElsewhere::of(&own));
         }
         if let Some((instance_id, DpRank(dp_rank), other)) = fleet {
-            let (blocks, space) = (other.blocks, shown_space(&other));
+            let (blocks, variant) = (other.blocks, shown_variant(&other));
             let holder = format!("instance {instance_id} rank {dp_rank}");
-            parts.push(format!("{holder} holds {blocks} blocks of the same tokens under {space}"));
+            parts.push(format!("{holder} holds {blocks} blocks of the same tokens under {variant}"));
             let held = HeldElsewhere::of(&other);
             self.fleet_holds_elsewhere = Some(FleetHoldsElsewhere { instance_id, dp_rank, held });
         }
@@ -307,58 +312,58 @@ impl HeldElsewhere {
     }
 }
 
-/// An adapter and a salt, in words.
-fn shown_space(OtherVariant { adapter_salt: space, .. }: &OtherVariant) -> String {
+/// Formats the adapter and the salt of a hash variant.
+fn shown_variant(OtherVariant { adapter_salt: space, .. }: &OtherVariant) -> String {
     let adapter = space.lora_name().map_or("no adapter".to_owned(), |name| format!("adapter {name:?}"));
     let salt = if space.salt().is_some() { "a salt that is not the prompt's" } else { "no salt" };
     format!("{adapter} and {salt}")
 }
 
-/// Why all that a rank held was forgotten, in a sentence.
+/// Formats the cause for which a rank's blocks were dropped.
 fn shown_clear(cause: ClearCause, ago: Duration) -> String {
     let ago = shown_time(ago);
     match cause {
         ClearCause::Engine => format!("the engine cleared its cache {ago} ago"),
         ClearCause::Stream(ClearReason::Restarted) => {
-            format!("it was forgotten {ago} ago, when the engine started again")
+            format!("the index dropped it {ago} ago, because the engine restarted")
         }
         ClearCause::Stream(ClearReason::EpochUnknown) => {
             format!(
-                "it was forgotten {ago} ago, when the connection was made again: the engine may have restarted meanwhile"
+                "the index dropped it {ago} ago, when the listener reconnected: the engine may have restarted meanwhile"
             )
         }
         ClearCause::Stream(ClearReason::TooMuchLost) => {
-            format!("it was forgotten {ago} ago, when too many messages of the engine were lost")
+            format!("the index dropped it {ago} ago, because too many messages of the engine were lost")
         }
         ClearCause::Service => {
-            format!("the service forgot it {ago} ago: the rank was unregistered, or its state could not be used")
+            format!("the index dropped it {ago} ago: the rank was unregistered, or its state was invalid")
         }
     }
 }
 
-impl CutOff {
-    fn of(lack: GroupShortfall, hashes: HashForm) -> Self {
+impl ShownShortfall {
+    fn of(shortfall: GroupShortfall, hashes: HashForm) -> Self {
         let missing = |MissingGroupBlock { position, local, sequence, held_in }| ShownMissing {
             position,
             local_hash: local.map(|local| ShownHash(local.0, hashes)),
             sequence_hash: sequence.map(|sequence| ShownHash(sequence.0, hashes)),
             tier: held_in.map(Tier::as_str),
         };
-        let groups = lack.groups.into_iter().map(|lacking| ShownGroup {
-            group: lacking.group.id.0,
-            needs: lacking.group.window.into(),
-            missing_blocks: lacking.missing_count,
-            missing: lacking.missing.into_iter().map(missing).collect(),
+        let groups = shortfall.groups.into_iter().map(|limiting| ShownGroup {
+            group: limiting.group.id.0,
+            needs: limiting.group.window.into(),
+            missing_blocks: limiting.missing_count,
+            missing: limiting.missing.into_iter().map(missing).collect(),
         });
-        Self { full_attention_blocks: lack.held, wanted_blocks: lack.wanted, cache_groups: groups.collect() }
+        Self { full_attention_blocks: shortfall.held, wanted_blocks: shortfall.wanted, cache_groups: groups.collect() }
     }
 }
 
-/// Positions of missing blocks that a sentence names.
+/// Positions of missing blocks that a message lists.
 const POSITIONS_SHOWN_MAX: usize = 8;
 
-/// What groups lack, in a sentence.
-fn shown_lack(lack: &GroupShortfall) -> String {
+/// Formats the missing blocks of secondary cache groups.
+fn shown_shortfall(shortfall: &GroupShortfall) -> String {
     let group = |LimitingGroup { group, missing_count, missing }: &LimitingGroup| {
         let needs = match group.window {
             AttentionWindow::Full => "all of them".to_owned(),
@@ -370,8 +375,8 @@ fn shown_lack(lack: &GroupShortfall) -> String {
         let positions = positions.collect::<Vec<_>>().join(", ");
         format!("cache group {}, which needs {needs}, lacks {missing_count}: {positions}{more}", group.id.0)
     };
-    let groups = lack.groups.iter().map(group).collect::<Vec<_>>().join("; ");
-    let GroupShortfall { held, wanted, .. } = lack;
+    let groups = shortfall.groups.iter().map(group).collect::<Vec<_>>().join("; ");
+    let GroupShortfall { held, wanted, .. } = shortfall;
     format!("full attention holds the first {held} blocks, but of the first {wanted} {groups}")
 }
 

@@ -1,4 +1,4 @@
-//! Bodies and query strings, with errors in the API's own form.
+//! Extractors of bodies and query strings, with JSON errors.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -19,15 +19,15 @@ use super::Api;
 use super::error::ApiError;
 use crate::connections::ConnectionHandle;
 
-/// Of a body that is too large, so much is read and thrown away, so that a client that sends
-/// everything before it reads an answer gets to read it.
+/// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response
+/// can then read the error.
 const DISCARDED_BYTES_MAX: usize = 256 << 20;
 const DISCARD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A client that sends more slowly than this holds a connection for nothing.
+/// Longest time for a client to send a body.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A JSON body.
+/// Extractor of a JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
@@ -38,10 +38,10 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     }
 }
 
-/// Refuses a body that a web page of another origin may have sent without the browser asking this service first.
+/// Rejects a body that a web page of another origin may have sent without a CORS preflight.
 ///
-/// A browser asks first before it sends `application/json`. The other types that are accepted are those of clients that
-/// name none, such as `curl -d`; browsers add `Origin` or `Sec-Fetch-Site` to theirs.
+/// A browser sends a preflight before `application/json`. The other accepted types are the defaults of clients such as
+/// `curl -d`; a browser adds `Origin` or `Sec-Fetch-Site` to requests with these types.
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let given = headers.get(CONTENT_TYPE).map(|given| given.to_str().unwrap_or_default());
     let essence = given.map(|given| given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
@@ -55,19 +55,19 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_accepted { Ok(()) } else { Err(ApiError::unsupported_type(given.unwrap_or("none"))) }
 }
 
-/// The connection of a request.
+/// Connection of a request; none in tests without a socket.
 pub(super) fn connection(request: &Request) -> Option<&ConnectionHandle> {
     request.extensions().get::<ConnectInfo<ConnectionHandle>>().map(|info| &info.0)
 }
 
-/// The bytes of a body.
+/// Reads the bytes of a body.
 pub(super) async fn bytes(request: Request, api: &Api) -> Result<Vec<u8>, ApiError> {
     let _reading = connection(&request).map(ConnectionHandle::reading);
     let bytes = tokio::time::timeout(READ_DEADLINE, read(request, api.body_bytes_max)).await;
     bytes.map_err(|_| ApiError::too_slow(READ_DEADLINE))?
 }
 
-/// What a JSON body says.
+/// Parses a JSON body.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| match error.classify() {
         Category::Data => ApiError::unprocessable(format!("the request does not fit: {error}")),
@@ -81,16 +81,16 @@ async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
     let headers = request.headers();
     let typed = check_content_type(headers);
     let claimed = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
-    let waits = headers.contains_key(EXPECT);
+    let expects_continue = headers.contains_key(EXPECT);
     let mut body = request.into_body().into_data_stream();
     if let Err(error) = typed {
-        if !waits {
+        if !expects_continue {
             discard(&mut body).await;
         }
         return Err(error);
     }
     if claimed > bytes_max {
-        if !waits {
+        if !expects_continue {
             discard(&mut body).await;
         }
         return Err(ApiError::too_large(claimed, bytes_max));
@@ -108,7 +108,7 @@ async fn read(request: Request, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
 }
 
 async fn discard(body: &mut BodyDataStream) {
-    let everything = async {
+    let discard_all = async {
         let mut discarded = 0;
         while let Some(Ok(chunk)) = next(body).await
             && discarded < DISCARDED_BYTES_MAX
@@ -116,15 +116,15 @@ async fn discard(body: &mut BodyDataStream) {
             discarded += chunk.len();
         }
     };
-    // Too slow or too much: the client sees a closed connection instead of the answer.
-    let _ = tokio::time::timeout(DISCARD_DEADLINE, everything).await;
+    // After the deadline or the limit, the client sees a closed connection instead of the error.
+    let _ = tokio::time::timeout(DISCARD_DEADLINE, discard_all).await;
 }
 
 async fn next(body: &mut BodyDataStream) -> Option<Result<Bytes, axum::Error>> {
     poll_fn(|context| Pin::new(&mut *body).poll_next(context)).await
 }
 
-/// Parameters of the query string.
+/// Extractor of the query string's parameters.
 pub(crate) struct Parameters<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {

@@ -1,4 +1,4 @@
-//! Fields that several requests share.
+//! Request fields that several endpoints share.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use super::error::ApiError;
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::names::{NameField, check_names, shortened};
 
-/// The fields that say which index a request is about, by all of their names.
+/// Model and tenant of a request, under all of their field names.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ModelScope {
     model_name: Option<String>,
@@ -17,7 +17,7 @@ pub(crate) struct ModelScope {
 }
 
 impl ModelScope {
-    /// Model and tenant, as far as they are named.
+    /// Model and tenant, if given.
     pub(crate) fn names(self) -> Result<(Option<String>, Option<String>), ApiError> {
         let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
         let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
@@ -25,26 +25,26 @@ impl ModelScope {
         Ok((model, tenant))
     }
 
-    /// The model, which must be named, and the tenant if it is.
+    /// The model, which is required, and the tenant, if given.
     pub(crate) fn model_and_tenant(self) -> Result<(String, Option<String>), ApiError> {
         let (model, tenant) = self.names()?;
         let model =
             model.ok_or_else(|| ApiError::unprocessable("the request does not fit: missing field `model_name`"))?;
         match model.is_empty() {
-            // A variable that was never set, most likely.
+            // Most likely an unset shell variable.
             true => Err(ApiError::unprocessable("model_name must not be empty: give the name that routers ask for")),
             false => Ok((model, tenant)),
         }
     }
 
-    /// The index of the model that must be named, of the default tenant if none is.
+    /// Key of the model's index. The model is required; the tenant defaults to `default`.
     pub(crate) fn key(self) -> Result<ModelKey, ApiError> {
         let (model, tenant) = self.model_and_tenant()?;
         Ok(ModelKey::new(model, tenant))
     }
 }
 
-/// The value of a field with several names, which must agree.
+/// Value of a field with several names. Values under different names must be equal.
 fn one_of<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Result<Option<String>, ApiError> {
     let mut given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let Some((first, value)) = given.next() else { return Ok(None) };

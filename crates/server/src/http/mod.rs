@@ -1,4 +1,16 @@
-//! The HTTP API: thin handlers over [`Indexer`].
+//! HTTP API: thin handlers over [`Indexer`].
+//!
+//! [`ROUTES`] lists every endpoint. A new endpoint is a file with a handler and a line there.
+//!
+//! | file | role |
+//! |---|---|
+//! | `digest.rs`, `discovery.rs`, `dump.rs`, `peers.rs`, `probes.rs`, `shared_ranks.rs`, `workers.rs` | handlers of the endpoints of these names |
+//! | `query.rs`, `score.rs`, `explain.rs` | handlers of queries, scores, predictions and explanations |
+//! | `explanation.rs` | JSON of an explanation |
+//! | `fields.rs` | request fields that several endpoints share |
+//! | `extract.rs` | extractors of bodies and query strings |
+//! | `prompt.rs` | fast parsing of bodies that consist mostly of tokens |
+//! | `error.rs` | mapping of errors to statuses |
 
 mod digest;
 mod discovery;
@@ -26,33 +38,31 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use tokio::sync::Semaphore;
-use tracing::error;
+use tracing::{Instrument, debug, debug_span, error, field};
 
 use self::error::ApiError;
 use crate::connections::ConnectionHandle;
-use crate::peers::{Peers, RecoveryStatus};
+use crate::peers::{DIGESTS_MAX, Peers, RecoveryStatus};
 use flash_indexer_discovery::DiscoveryStatus;
 use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::{Bound, Endpoint};
+use flash_indexer_telemetry::metrics::{Endpoint, Limit};
 use flash_indexer_types::RankId;
 
-/// Dumps that may run at the same time.
+/// Limit of concurrent dumps.
 const DUMPS_MAX: usize = 4;
-/// Explanations that may be made at the same time.
+/// Limit of concurrent explanations.
 const EXPLANATIONS_MAX: usize = 2;
-/// Digests that may be waited for at the same time, by all peers.
-pub(crate) const DIGESTS_MAX: usize = 64;
 
-/// What every handler shares.
+/// State that every handler shares.
 pub(crate) struct Api {
     pub(crate) indexer: Arc<Indexer>,
     /// Largest body of a request, in bytes.
     pub(crate) body_bytes_max: usize,
-    /// Listeners asked for at the start, which readiness waits for.
-    pub(crate) asked: BTreeSet<RankId>,
-    /// Once ready, a server stays ready: an engine that restarts later is not its fault.
+    /// Ranks registered at the start, for which readiness waits.
+    pub(crate) configured: BTreeSet<RankId>,
+    /// Whether the server has been ready. A later restart of an engine does not make it unready.
     pub(crate) was_ready: AtomicBool,
     pub(crate) started_at: Instant,
     pub(crate) dumps: Arc<Semaphore>,
@@ -60,7 +70,7 @@ pub(crate) struct Api {
     pub(crate) digests: Arc<Semaphore>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) recovery: Arc<RecoveryStatus>,
-    /// Sources of discovery, if there are any.
+    /// State of the discovery sources, if any are configured.
     pub(crate) discovery: Option<Arc<DiscoveryStatus>>,
 }
 
@@ -68,7 +78,7 @@ impl Api {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
         body_bytes_max: usize,
-        asked: BTreeSet<RankId>,
+        configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
         discovery: Option<Arc<DiscoveryStatus>>,
@@ -80,7 +90,7 @@ impl Api {
         Self {
             indexer,
             body_bytes_max,
-            asked,
+            configured,
             was_ready,
             started_at: Instant::now(),
             dumps,
@@ -93,97 +103,90 @@ impl Api {
     }
 }
 
-/// All routes. Whatever fails answers with a JSON error.
+/// Every endpoint: its path, and the methods with their handlers.
+const ROUTES: [(&str, fn() -> MethodRouter<Arc<Api>>); 19] = [
+    ("/health", || get(probes::health)),
+    ("/ready", || get(probes::ready)),
+    ("/metrics", || get(probes::metrics)),
+    ("/register", || post(workers::register)),
+    ("/unregister", || post(workers::unregister)),
+    ("/workers", || get(workers::list)),
+    ("/query", || post(query::by_tokens)),
+    ("/query_by_hash", || post(query::by_hashes)),
+    ("/score_completions", || post(score::completions)),
+    ("/score_chat_completions", || post(score::chat_completions)),
+    ("/predict", || post(score::predict)),
+    ("/explain", || post(explain::explain)),
+    ("/dump", || get(dump::dump)),
+    ("/digest", || get(digest::digest)),
+    ("/store", || get(shared_ranks::show)),
+    ("/peers", || get(peers::list)),
+    ("/discovery", || get(discovery::list)),
+    ("/register_peer", || post(peers::register)),
+    ("/deregister_peer", || post(peers::deregister)),
+];
+
+/// Path under which requests to unknown paths are counted.
+const OTHER_PATH: &str = "other";
+
+/// Router over [`ROUTES`]. Every failure is answered with a JSON error.
 pub(crate) fn router(api: Api) -> Router {
     let api = Arc::new(api);
-    Router::new()
-        .route("/health", get(probes::health))
-        .route("/ready", get(probes::ready))
-        .route("/metrics", get(probes::metrics))
-        .route("/register", post(workers::register))
-        .route("/unregister", post(workers::unregister))
-        .route("/workers", get(workers::list))
-        .route("/query", post(query::by_tokens))
-        .route("/query_by_hash", post(query::by_hashes))
-        .route("/score_completions", post(score::completions))
-        .route("/score_chat_completions", post(score::chat_completions))
-        .route("/predict", post(score::predict))
-        .route("/explain", post(explain::explain))
-        .route("/dump", get(dump::dump))
-        .route("/digest", get(digest::digest))
-        .route("/store", get(shared_ranks::show))
-        .route("/peers", get(peers::list))
-        .route("/discovery", get(discovery::list))
-        .route("/register_peer", post(peers::register))
-        .route("/deregister_peer", post(peers::deregister))
+    ROUTES
+        .iter()
+        .fold(Router::new(), |router, (path, handlers)| router.route(path, handlers()))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(&api), count_request))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), observe_request))
         .with_state(api)
 }
 
 async fn unknown_path(request: Request) -> ApiError {
-    ApiError::not_found(format!("there is nothing at {}: see docs/http-api.md for what there is", request.uri().path()))
+    ApiError::not_found(format!("unknown path {}; see docs/http-api.md for the endpoints", request.uri().path()))
 }
 
 async fn wrong_method(request: Request) -> ApiError {
     let (path, method) = (request.uri().path(), request.method());
-    ApiError::wrong_method(format!("{path} does not take {method}: the Allow header says what it takes"))
+    ApiError::wrong_method(format!(
+        "{path} does not support {method}; see the Allow header for the methods that it supports"
+    ))
 }
 
-/// Paths that are counted by name; anything else is counted together.
-const COUNTED: [&str; 19] = [
-    "/health",
-    "/ready",
-    "/metrics",
-    "/register",
-    "/unregister",
-    "/workers",
-    "/query",
-    "/query_by_hash",
-    "/score_completions",
-    "/score_chat_completions",
-    "/predict",
-    "/explain",
-    "/dump",
-    "/digest",
-    "/store",
-    "/peers",
-    "/discovery",
-    "/register_peer",
-    "/deregister_peer",
-];
-
-async fn count_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+/// Middleware that counts each request and gives it a span with `method`, `path` and, at the end, `status`.
+async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
-    let _request = extract::connection(&request).map(ConnectionHandle::request);
+    let _in_flight = extract::connection(&request).map(ConnectionHandle::request);
     let path = request.extensions().get::<MatchedPath>().map_or(request.uri().path(), MatchedPath::as_str);
     let endpoint = Endpoint {
-        path: COUNTED.into_iter().find(|counted| *counted == path).unwrap_or("other"),
+        path: ROUTES.iter().find(|(known, _)| *known == path).map_or(OTHER_PATH, |(known, _)| known),
         method: match *request.method() {
             Method::GET => "GET",
             Method::POST => "POST",
             _ => "other",
         },
     };
-    let response = next.run(request).await;
+    let span = debug_span!("request", method = endpoint.method, path = endpoint.path, status = field::Empty);
+    let response = next.run(request).instrument(span.clone()).await;
+    let status = response.status();
+    span.record("status", status.as_u16());
+    debug!(parent: &span, "request finished");
     let metrics = api.indexer.metrics();
-    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        metrics.bound(Bound::BodyBytes);
+    if status == StatusCode::PAYLOAD_TOO_LARGE {
+        metrics.limit_reached(Limit::BodyBytes);
     }
-    if let Some(&bound) = response.extensions().get::<Bound>() {
-        metrics.bound(bound);
+    if let Some(&limit) = response.extensions().get::<Limit>() {
+        metrics.limit_reached(limit);
     }
-    metrics.answered(endpoint, response.status().as_u16(), start.elapsed());
+    metrics.request_answered(endpoint, status.as_u16(), start.elapsed());
     response
 }
 
-/// Runs what waits for other threads where it holds nobody up.
+/// Runs work that blocks on other threads outside the threads that serve requests.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work).await.map_err(|failed| match failed.is_panic() {
         true => {
-            error!(%failed, "request panicked; this is a fault of the program");
-            ApiError::unavailable("the request panicked, a fault of this program: report it with the log")
+            error!(%failed, "request panicked; report this bug with the log");
+            ApiError::unavailable("the request panicked; report this bug with the log")
         }
         false => ApiError::unavailable("the service is stopping"),
     })

@@ -1,4 +1,4 @@
-//! Peers, which the next recovery asks.
+//! `/peers`, `/register_peer` and `/deregister_peer`: the peers of this replica.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::Body;
 use crate::peers::{Added, PEERS_MAX, PeerUrl};
-use flash_indexer_telemetry::metrics::Bound;
+use flash_indexer_telemetry::metrics::Limit;
 
 #[derive(Deserialize)]
 #[serde(expecting = "a JSON object")]
@@ -34,8 +34,9 @@ pub(super) async fn register(
         Added::New => StatusCode::CREATED,
         Added::Already => StatusCode::OK,
         Added::TooMany => {
-            api.indexer.metrics().bound(Bound::Peers);
-            let error = format!("at most {PEERS_MAX} peers can be registered: deregister some");
+            api.indexer.metrics().limit_reached(Limit::Peers);
+            let error =
+                format!("failed to register a peer: at most {PEERS_MAX} peers are allowed; deregister one first");
             return Err(ApiError::unavailable(error));
         }
     };
@@ -49,7 +50,9 @@ pub(super) async fn deregister(
     let url = request.url()?;
     match api.peers.remove(&url) {
         true => Ok(Json(json!({ "status": "ok" }))),
-        false => Err(ApiError::not_found(format!("{url} is no peer: see GET /peers"))),
+        false => {
+            Err(ApiError::not_found(format!("failed to deregister peer {url}: it is not registered; see GET /peers")))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether the service lives, is ready, and how it status.
+//! Liveness, readiness and metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,32 +23,32 @@ pub(super) async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Ready once what peers know is taken over, every listener asked for at the start has been connected at the
-/// same time, and sources of discovery have told which engines there are. Panics since the start are in every answer.
+/// `GET /ready`: ready once recovery has finished, every configured listener has been connected at the same time, and
+/// every discovery source has listed its engines. The response includes panics since the start.
 pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
     let panics = api.indexer.metrics().panics();
-    if let Some(missing) = missing(&api) {
+    if let Some(reason) = unready_reason(&api) {
         let counts = panics.iter().map(|(kind, count)| format!("; {kind} has panicked {count} times since the start"));
-        return Err(ApiError::unavailable(missing + &counts.collect::<String>()));
+        return Err(ApiError::unavailable(reason + &counts.collect::<String>()));
     }
     let mut ready = json!({ "status": "ready" });
     if !panics.is_empty() {
         ready["panics"] = json!(panics);
     }
-    // Answers without the shared index are right, and know less.
+    // Without the shared store, answers cover only this replica's ranks, and are correct for these.
     if let Some(report) = api.indexer.store_report() {
         ready["store"] = json!(shared_ranks::status(&report));
     }
     Ok(Json(ready))
 }
 
-/// What the service still waits for, or what keeps it from its work.
-fn missing(api: &Api) -> Option<String> {
+/// Reason for which the service is not ready, if there is one.
+fn unready_reason(api: &Api) -> Option<String> {
     if !api.was_ready.load(Ordering::Relaxed) {
         if let RecoveryState::Running(step) = api.recovery.state() {
             return Some(format!("recovering from peers: {step}"));
         }
-        let missing = api.indexer.unconnected(&api.asked);
+        let missing = api.indexer.unconnected(&api.configured);
         if !missing.is_empty() {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Some(format!("not connected yet: {}", missing.join(", ")));
@@ -66,18 +66,18 @@ fn missing(api: &Api) -> Option<String> {
     (!problems.is_empty()).then(|| problems.join("; "))
 }
 
-/// How long readiness waits for the engines' histories. Ranks that are not done then stay `recovering`.
-const CATCH_UP_PATIENCE: Duration = Duration::from_secs(120);
-/// Ranks that are named where many catch up.
+/// Time after the start for which readiness waits for replays. Ranks that are not done by then stay `recovering`.
+const CATCH_UP_DEADLINE: Duration = Duration::from_secs(120);
+/// Ranks that a readiness message lists.
 const NAMED_MAX: usize = 8;
 
-/// Which ranks that the service started with still apply what their engines published before.
+/// Ranks known at the start whose replay is still being applied, as a message.
 fn catching_up(api: &Api) -> Option<String> {
-    if api.started_at.elapsed() >= CATCH_UP_PATIENCE {
+    if api.started_at.elapsed() >= CATCH_UP_DEADLINE {
         return None;
     }
     let found = api.discovery.as_ref().map(|discovery| discovery.first_ranks()).unwrap_or_default();
-    let ranks = api.asked.iter().cloned().chain(found).collect();
+    let ranks = api.configured.iter().cloned().chain(found).collect();
     let behind = api.indexer.catching_up(&ranks);
     let shown = behind.iter().take(NAMED_MAX).map(|(rank, replay)| match replay {
         Some(progress) => format!("{rank}: {progress}"),
@@ -91,12 +91,12 @@ fn catching_up(api: &Api) -> Option<String> {
     }
 }
 
-/// In the classic text format, or in OpenMetrics' for whoever accepts it.
+/// `GET /metrics`: in OpenMetrics for clients that accept it, else in the classic text format.
 pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<impl IntoResponse, ApiError> {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     let format = TextFormat::accepted_by(&accept.collect::<Vec<_>>().join(","));
     let indexer = Arc::clone(&api.indexer);
-    // An index may wait for its writer before it tells its size.
+    // An index may wait for its writer before it reports its size.
     let text = blocking(move || indexer.metrics_text(format)).await?;
     Ok(([(CONTENT_TYPE, format.content_type())], text))
 }

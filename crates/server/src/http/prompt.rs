@@ -1,7 +1,7 @@
-//! Bodies that are nearly nothing but a list of tokens.
+//! Fast parsing of bodies that consist mostly of a list of tokens.
 //!
-//! A general JSON parser looks at such a list digit by digit, which costs more than the whole rest of an
-//! answer. Here the list is cut out, eight digits at a time, and the parser reads what is left.
+//! A general JSON parser reads such a list digit by digit, which costs more than the rest of a query. This module cuts the
+//! list out, reads it eight bytes at a time, and leaves the rest of the body to the parser.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::Api;
 use super::error::ApiError;
 use super::extract::{self, parse};
 
-/// A body with a prompt under `token_ids`.
+/// Fields of a body with a prompt under `token_ids`.
 pub(super) trait PromptBodyFields: DeserializeOwned {
-    /// The prompt.
+    /// The token list.
     fn token_ids(&mut self) -> &mut Vec<u32>;
 }
 
-/// A JSON body with a prompt.
+/// Extractor of a JSON body with a prompt.
 pub(super) struct PromptBody<T>(pub(super) T);
 
 impl<T: PromptBodyFields> FromRequest<Arc<Api>> for PromptBody<T> {
@@ -29,7 +29,7 @@ impl<T: PromptBodyFields> FromRequest<Arc<Api>> for PromptBody<T> {
     }
 }
 
-/// What the parser would make of the body. Whatever is unusual it reads itself, so that every error is its own.
+/// Parses a body. The result equals the general parser's: any unusual body is left to it, so every error is its own.
 pub(super) fn read<T: PromptBodyFields>(body: &[u8]) -> Result<T, ApiError> {
     let Some(cut) = BodyWithoutTokens::of(body) else { return parse(body) };
     match serde_json::from_slice::<T>(&cut.rest) {
@@ -43,7 +43,7 @@ pub(super) fn read<T: PromptBodyFields>(body: &[u8]) -> Result<T, ApiError> {
 
 const KEY: &[u8] = b"\"token_ids\"";
 
-/// A body whose list of tokens was taken out.
+/// Body and the list of tokens that was cut out of it.
 #[derive(Debug, PartialEq)]
 struct BodyWithoutTokens {
     tokens: Vec<u32>,
@@ -52,9 +52,9 @@ struct BodyWithoutTokens {
 }
 
 impl BodyWithoutTokens {
-    /// None where the list is not plainly the only one of its name: the key stands in the body once, is not part of
-    /// a text with escapes, and a list of nothing but tokens follows. If it is not a key of the outermost object, the
-    /// rest has no such key.
+    /// Cuts the list out. Returns none unless the key occurs in the body exactly once, outside of a string with escapes,
+    /// and a list of nothing but tokens follows. If the key belongs to a nested object, the parser rejects the rest for the
+    /// missing field, and the body is parsed again as a whole.
     fn of(body: &[u8]) -> Option<Self> {
         let key = find_key(body)?;
         let mut list = List { bytes: body, at: key + KEY.len() };
@@ -74,7 +74,7 @@ fn find_key(body: &[u8]) -> Option<usize> {
     body.windows(KEY.len()).position(|window| window == KEY)
 }
 
-/// A place in a list of tokens.
+/// Cursor in a list of tokens.
 struct List<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -92,9 +92,9 @@ impl List<'_> {
         (*self.bytes.get(self.at)? == wanted).then(|| self.at += 1)
     }
 
-    /// The tokens up to the end of the list, and passes over that.
+    /// Reads the tokens and the end of the list.
     fn tokens(&mut self) -> Option<Vec<u32>> {
-        // A token and its comma are two bytes at least, and mostly six.
+        // A token and its comma have at least two bytes, and typically six.
         let mut tokens = Vec::with_capacity((self.bytes.len() - self.at) / 6);
         if self.expect(b']').is_some() {
             return Some(tokens);
@@ -113,7 +113,7 @@ impl List<'_> {
         }
     }
 
-    /// A number without sign, fraction, exponent or leading zeros.
+    /// Reads a number without sign, fraction, exponent or leading zeros.
     fn token(&mut self) -> Option<u32> {
         let rest = &self.bytes[self.at..];
         let (token, digits) = match rest.first_chunk().and_then(up_to_seven_digits) {
@@ -128,18 +128,18 @@ impl List<'_> {
     }
 }
 
-/// A number that ends within eight bytes, and how many digits it has. All bytes are looked at together: the
-/// lengths of tokens are hard to predict.
+/// A number that ends within eight bytes, and its count of digits. All bytes are processed at once without a branch on
+/// the length, because lengths of tokens are hard to predict.
 fn up_to_seven_digits(bytes: &[u8; 8]) -> Option<(u32, usize)> {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let digits = u64::from_le_bytes(*bytes) ^ (EACH * u64::from(b'0'));
-    // The top bit of a byte that is no digit; behind the first such byte a carry may tell otherwise.
+    // Sets the top bit of each byte that is no digit. A carry may falsify bytes after the first such byte.
     let others = (digits.wrapping_add(EACH * (0x7f - 9)) | digits) & (EACH * 0x80);
     let count = others.trailing_zeros() / 8;
     if !(1..=7).contains(&count) {
         return None;
     }
-    // With zeros in front, in the order of their weights: pairs, then pairs of pairs, then all.
+    // Shifts in leading zeros, then combines digits to pairs, pairs to fours, and fours to the number.
     let digits = digits << (64 - 8 * count);
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_body_is_read_as_the_parser_reads_it(
+        fn every_body_is_parsed_as_the_general_parser_parses_it(
             members in prop::collection::vec(member(), 0..4),
             end in prop_oneof![9 => Just("}"), 1 => Just(""), 1 => Just("} x")],
         ) {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_bodies_are_cut() {
+    fn the_token_list_of_a_usual_body_is_cut_out() {
         let cut = BodyWithoutTokens::of(br#"{"name": "n", "token_ids": [1, 23,4294967295 ,128000], "top_k": 1}"#);
         let rest = br#"{"name": "n", "token_ids": [], "top_k": 1}"#.to_vec();
         assert_eq!(cut, Some(BodyWithoutTokens { tokens: vec![1, 23, u32::MAX, 128_000], rest }));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_every_length_are_read() {
+    fn tokens_of_every_length_are_parsed() {
         for token in (0..7).flat_map(|power| [10_u32.pow(power) - 1, 10_u32.pow(power), 1_234_567 / 10_u32.pow(power)])
         {
             let mut bytes = *b",,,,,,,,";

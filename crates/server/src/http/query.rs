@@ -1,4 +1,4 @@
-//! Questions: which instances hold the longest prefix, and how deep.
+//! `POST /query` and `/query_by_hash`: prefix length that each rank holds of a prompt.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -44,8 +44,8 @@ pub(super) async fn by_tokens(
     let key = query.scope.key()?;
     let options = QueryOptions { top_k: query.top_k, min_score: query.min_score };
     let (lora_name, cache_salt) = (query.lora_name.as_deref(), query.cache_salt.as_deref());
-    let asked = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
-    let answer = api.indexer.query(&key, asked, options).await?;
+    let prompt = Query::Tokens(TokenPrompt { tokens: &query.token_ids, lora_name, cache_salt });
+    let answer = api.indexer.query(&key, prompt, options).await?;
     Ok(Json(QueryResponse::of(&answer)))
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn by_hashes(
 
 type ByRank<T> = BTreeMap<u32, T>;
 
-/// An answer by instance and then by rank; scores in tokens.
+/// Response of a query, by instance and then by rank. Scores are in tokens.
 #[derive(Serialize, Default)]
 pub(super) struct QueryResponse {
     scores: BTreeMap<String, ByRank<u64>>,

@@ -1,4 +1,4 @@
-//! Scores: what each pod's cache is worth to a prompt, and where routers say that they sent it.
+//! `/score_completions`, `/score_chat_completions` and `/predict`: scores of instances, and predictions from routers.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,22 +25,22 @@ use flash_indexer_registry::{PodFilter, PodScore, ScoreOptions};
 use flash_indexer_types::Trust;
 use flash_indexer_types::{GivenInstanceId, ModelKey};
 
-/// A prompt in any form.
+/// Prompt of a request: tokens, a text or a chat.
 #[derive(Deserialize)]
 struct PromptFields {
     token_ids: Option<Vec<u32>>,
     prompt: Option<PromptField>,
-    /// Only whether there are any: a chat is read from the whole body.
+    /// Presence only: a chat is parsed from the whole body.
     messages: Option<IgnoredAny>,
     #[serde(flatten)]
     scope: ModelScope,
     lora_name: Option<String>,
     cache_salt: Option<String>,
-    /// Only so many tokens of the end; none or less means all.
+    /// Number of tokens to keep at the end; none, 0 or less keeps all.
     truncate_prompt_tokens: Option<i64>,
 }
 
-/// A prompt as OpenAI's clients send it: a text, or tokens.
+/// OpenAI's `prompt` field: a text, or tokens.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "prompt must be a text or a list of token ids")]
 enum PromptField {
@@ -80,15 +80,15 @@ impl PromptBodyFields for PredictBody {
     }
 }
 
-/// A prompt that has become tokens, and whose it is.
-pub(crate) struct Tokens {
+/// Tokenized prompt with its model, tenant, adapter and salt.
+struct TokenizedPrompt {
     key: ModelKey,
     tokens: Vec<u32>,
     lora_name: Option<String>,
     cache_salt: Option<String>,
 }
 
-impl Tokens {
+impl TokenizedPrompt {
     fn as_prompt(&self) -> TokenPrompt<'_> {
         let (lora_name, cache_salt) = (self.lora_name.as_deref(), self.cache_salt.as_deref());
         TokenPrompt { tokens: &self.tokens, lora_name, cache_salt }
@@ -96,14 +96,12 @@ impl Tokens {
 }
 
 impl PromptFields {
-    /// The tokens, of a chat if that is what is wanted; `body` is where these fields are from.
-    async fn tokens(self, api: &Api, body: &[u8]) -> Result<Tokens, ApiError> {
+    /// Tokenizes the prompt. `body` is the body of these fields; a chat is parsed from it.
+    async fn tokenize(self, api: &Api, body: &[u8]) -> Result<TokenizedPrompt, ApiError> {
         let key = self.scope.key()?;
         let prompts = [self.token_ids.is_some(), self.prompt.is_some(), self.messages.is_some()];
         if prompts.iter().filter(|given| **given).count() > 1 {
-            return Err(ApiError::bad_request(
-                "token_ids, prompt and messages are forms of one thing: give one of them",
-            ));
+            return Err(ApiError::bad_request("token_ids, prompt and messages are alternatives: give one of them"));
         }
         let keep_last =
             self.truncate_prompt_tokens.and_then(|kept| usize::try_from(kept).ok()).filter(|&kept| kept > 0);
@@ -118,38 +116,38 @@ impl PromptFields {
             (None, Some(PromptField::Text(text))) => tokenize(Prompt::Text(text)).await?,
             (None, None) => tokenize(Prompt::Chat(Box::new(parse::<ChatRequest>(body)?))).await?,
         };
-        Ok(Tokens { key, tokens, lora_name: self.lora_name, cache_salt: self.cache_salt })
+        Ok(TokenizedPrompt { key, tokens, lora_name: self.lora_name, cache_salt: self.cache_salt })
     }
 }
 
 pub(super) async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
     let body = extract::bytes(request, &api).await?;
-    let asked: ScoreBody = prompt::read(&body)?;
-    if asked.prompt.token_ids.is_none() && asked.prompt.prompt.is_none() {
+    let request: ScoreBody = prompt::read(&body)?;
+    if request.prompt.token_ids.is_none() && request.prompt.prompt.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `prompt`, or `token_ids`"));
     }
-    score(&api, asked, &body).await
+    score(&api, request, &body).await
 }
 
 pub(super) async fn chat_completions(State(api): State<Arc<Api>>, request: Request) -> Result<ScoreResponse, ApiError> {
     let body = extract::bytes(request, &api).await?;
-    let asked: ScoreBody = parse(&body)?;
-    if asked.prompt.messages.is_none() {
+    let request: ScoreBody = parse(&body)?;
+    if request.prompt.messages.is_none() {
         return Err(ApiError::unprocessable("the request does not fit: missing field `messages`"));
     }
-    score(&api, asked, &body).await
+    score(&api, request, &body).await
 }
 
-async fn score(api: &Api, asked: ScoreBody, body: &[u8]) -> Result<ScoreResponse, ApiError> {
-    let pods = asked.pods.unwrap_or_default().into_iter().map(GivenInstanceId::checked);
+async fn score(api: &Api, request: ScoreBody, body: &[u8]) -> Result<ScoreResponse, ApiError> {
+    let pods = request.pods.unwrap_or_default().into_iter().map(GivenInstanceId::checked);
     let pods = pods.collect::<Result<Vec<_>, _>>()?;
     let pods = PodFilter::of(pods.iter().map(|pod| pod.as_key().to_owned()));
-    let options = ScoreOptions { pods, top_k: asked.top_k };
-    let tokens = asked.prompt.tokens(api, body).await?;
-    let scores = api.indexer.score(&tokens.key, tokens.as_prompt(), &options).await?;
+    let options = ScoreOptions { pods, top_k: request.top_k };
+    let prompt = request.prompt.tokenize(api, body).await?;
+    let scores = api.indexer.score(&prompt.key, prompt.as_prompt(), &options).await?;
     let store = scores.store.as_str();
     let pods = scores.pods.into_iter();
-    let body = match asked.detail {
+    let body = match request.detail {
         Some(true) => PodScores::Detailed {
             pods: pods.map(|pod| (pod.pod.as_key().to_owned(), PodDetail::of(&pod))).collect(),
             store,
@@ -159,7 +157,7 @@ async fn score(api: &Api, asked: ScoreBody, body: &[u8]) -> Result<ScoreResponse
     Ok(ScoreResponse { body, store })
 }
 
-/// Scores, and what the shared index had to say beside them: the names in a plain answer are the pods' alone.
+/// Scores and the state of the shared store. The state is also a header, because all names of a plain body are instances.
 pub(super) struct ScoreResponse {
     body: PodScores,
     store: Option<&'static str>,
@@ -177,7 +175,7 @@ impl IntoResponse for ScoreResponse {
     }
 }
 
-/// Scores by pod.
+/// Scores by instance.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum PodScores {
@@ -208,14 +206,14 @@ impl PodDetail {
 
 pub(super) async fn predict(State(api): State<Arc<Api>>, request: Request) -> Result<Json<Value>, ApiError> {
     let body = extract::bytes(request, &api).await?;
-    let asked: PredictBody = prompt::read(&body)?;
-    let fields = &asked.prompt;
+    let request: PredictBody = prompt::read(&body)?;
+    let fields = &request.prompt;
     if fields.token_ids.is_none() && fields.prompt.is_none() && fields.messages.is_none() {
         let missing = "the request does not fit: missing field `token_ids`, `prompt` or `messages`";
         return Err(ApiError::unprocessable(missing));
     }
-    let (pod, ttl) = (asked.pod.checked()?, asked.ttl_ms.map(Duration::from_millis));
-    let tokens = asked.prompt.tokens(&api, &body).await?;
-    let predicted = api.indexer.predict(&tokens.key, tokens.as_prompt(), &pod, ttl)?;
+    let (pod, ttl) = (request.pod.checked()?, request.ttl_ms.map(Duration::from_millis));
+    let prompt = request.prompt.tokenize(&api, &body).await?;
+    let predicted = api.indexer.predict(&prompt.key, prompt.as_prompt(), &pod, ttl)?;
     Ok(Json(json!({ "status": "ok", "blocks": predicted.blocks })))
 }

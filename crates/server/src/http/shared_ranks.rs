@@ -1,4 +1,4 @@
-//! The index that is shared with other replicas.
+//! `GET /store`: the index shared with other replicas through the store.
 
 use std::sync::Arc;
 
@@ -36,14 +36,16 @@ struct SharedRankState {
     publisher: String,
 }
 
-/// What the store is called in answers.
+/// State of the shared store as responses name it.
 pub(super) fn status(report: &StoreReport) -> &'static str {
     if report.is_connected { "ok" } else { "unavailable" }
 }
 
 pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>, ApiError> {
     let (Some(report), Some(fleet)) = (api.indexer.store_report(), api.indexer.fleet()) else {
-        return Err(ApiError::not_found("no index is shared: start the service with --redis to share one"));
+        return Err(ApiError::not_found(
+            "no shared store is configured; start the service with --redis to share the index",
+        ));
     };
     let mut ranks = Vec::new();
     for (key, model) in fleet.models() {

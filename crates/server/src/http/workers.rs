@@ -1,4 +1,4 @@
-//! Registering engines and looking at them.
+//! `/register`, `/unregister` and `/workers`: registered engines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,11 +87,13 @@ pub(super) async fn unregister(
     })
     .await?;
     if unregistered.ranks == 0 {
-        return Err(ApiError::not_found(format!("{shown} is not registered so: see GET /workers")));
+        return Err(ApiError::not_found(format!(
+            "failed to unregister {shown}: it is not registered with these fields; see GET /workers"
+        )));
     }
     match unregistered.is_forgotten {
         true => Ok(Json(json!({ "status": "ok" }))),
-        // It is in no answer any more.
+        // No query finds its blocks any more; a writer still removes them.
         false => Ok(Json(json!({ "status": "ok", "forgetting": true }))),
     }
 }
@@ -116,7 +118,7 @@ pub(super) async fn list(
     let workers = reports.into_iter().map(|report| {
         let states = || report.listeners.values().map(|listener| listener.status);
         let unconnected = states().find(|&status| status != Connection::Connected);
-        // What is known from a dump alone is not listened to.
+        // An instance that is known only from a dump has no listener.
         let status = unconnected.or_else(|| states().next()).unwrap_or(Connection::Disconnected);
         Worker {
             instance_id: report.instance,

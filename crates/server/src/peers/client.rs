@@ -1,4 +1,4 @@
-//! Asking another indexer.
+//! Client of another indexer's HTTP API.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -21,16 +21,16 @@ use flash_indexer_types::RankId;
 use flash_indexer_types::Trust;
 use flash_indexer_types::names::{shorten, shortened};
 
-/// How long a peer may take.
+/// Deadlines of a request to a peer.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerDeadlines {
-    /// To take a connection.
+    /// Longest time to connect.
     pub connect: Duration,
-    /// To begin its answer.
+    /// Longest time to the first byte of the response.
     pub first_byte: Duration,
-    /// To go on with it.
+    /// Longest pause between reads of the response.
     pub stall: Duration,
-    /// To end it.
+    /// Longest time of the whole request.
     pub whole: Duration,
 }
 
@@ -45,30 +45,31 @@ impl Default for PeerDeadlines {
     }
 }
 
-/// A peer cannot help.
+/// Failure of a request to a peer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
-    /// It does not answer, or stops answering.
-    #[error("no answer from {url}: {source}")]
+    /// The connection failed or a deadline passed.
+    #[error("failed to reach peer {url}: {source}")]
     Unreachable { url: PeerUrl, source: Box<ureq::Error> },
-    /// It answers that it cannot.
+    /// The peer redirects the request.
     #[error(
-        "{url} answered {status}, a redirect to {to}, and redirects of peers are not followed: register the peer by the URL where it answers itself"
+        "failed to query peer {url}: it answered {status}, a redirect to {to}, and redirects of peers are not followed; register the peer by its own URL"
     )]
     Redirected { url: PeerUrl, status: u16, to: String },
-    #[error("{url} answered {status}: {message}")]
+    /// The peer answers with an error.
+    #[error("failed to query peer {url}: it answered {status}: {message}")]
     Refused { url: PeerUrl, status: u16, message: String },
-    /// Its answer cannot be read.
-    #[error("{url} does not answer as an indexer does: {what}")]
-    Strange { url: PeerUrl, what: String },
+    /// The response is not an indexer's.
+    #[error("failed to read the response of peer {url}: {cause}; check that the URL is an indexer's")]
+    Protocol { url: PeerUrl, cause: String },
 }
 
-/// Bytes of an answer that is not streamed.
+/// Limit of a response that is not streamed, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of an error's text.
+/// Limit of an error's text, in bytes.
 const ERROR_BYTES_MAX: u64 = 4 << 10;
 
-/// A client for all peers. It blocks.
+/// Blocking client for all peers.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerClient {
     agent: Agent,
@@ -78,7 +79,7 @@ impl PeerClient {
     pub(crate) fn new(deadlines: &PeerDeadlines) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // A peer chooses neither where its requests go nor what this service fetches.
+            // A redirect would let a peer choose what this service requests.
             .max_redirects(0)
             .timeout_connect(Some(deadlines.connect))
             .timeout_recv_response(Some(deadlines.first_byte))
@@ -88,12 +89,12 @@ impl PeerClient {
         Self { agent: Agent::with_parts(config, DefaultConnector::default(), PeerResolver::default()) }
     }
 
-    /// Engines that the peer listens to.
+    /// Fetches the instances that the peer listens to.
     pub(crate) fn workers(&self, url: &PeerUrl) -> Result<Vec<PeerWorker>, PeerError> {
         self.json(url, self.agent.get(format!("{url}/workers")))
     }
 
-    /// The peer's dump as it comes, of one instance or of everything.
+    /// Streams the peer's dump, of one instance or of all.
     pub(crate) fn dump(&self, url: &PeerUrl, only: Option<&Selection<'_>>) -> Result<impl Read + use<>, PeerError> {
         let mut request = self.agent.get(format!("{url}/dump"));
         if let Some(Selection { model_name, tenant_id, instance }) = only {
@@ -105,7 +106,7 @@ impl PeerClient {
         Ok(response.into_body().into_with_config().limit(u64::MAX).reader())
     }
 
-    /// What a rank of the peer's holds after this message, which is waited for.
+    /// Fetches the digest of a rank after the message `at`, for which the peer waits up to `wait`.
     pub(crate) fn digest(
         &self,
         url: &PeerUrl,
@@ -125,7 +126,7 @@ impl PeerClient {
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let body = body.map_err(|source| PeerError::Unreachable { url: url.clone(), source: Box::new(source) })?;
         serde_json::from_slice(&body)
-            .map_err(|error| PeerError::Strange { url: url.clone(), what: shorten(error.to_string()) })
+            .map_err(|error| PeerError::Protocol { url: url.clone(), cause: shorten(error.to_string()) })
     }
 
     fn call(&self, url: &PeerUrl, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, PeerError> {
@@ -137,7 +138,7 @@ impl PeerClient {
         }
         if status.is_redirection() {
             let to = response.headers().get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
-            let to = to.map_or_else(|| "no place".to_owned(), |to| format!("{:?}", shortened(&to)));
+            let to = to.map_or_else(|| "no location".to_owned(), |to| format!("{:?}", shortened(&to)));
             return Err(PeerError::Redirected { url: url.clone(), status: status.as_u16(), to });
         }
         let text = response.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
@@ -148,14 +149,14 @@ impl PeerClient {
     }
 }
 
-/// One instance of a peer's.
+/// Instance whose dump is requested.
 pub(crate) struct Selection<'a> {
     pub(crate) model_name: &'a str,
     pub(crate) tenant_id: &'a str,
     pub(crate) instance: &'a InstanceId,
 }
 
-/// An entry of a peer's `/workers`. The first fields are what every indexer has.
+/// Entry of a peer's `/workers`. Indexers of other projects return only the fields before `listeners`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PeerWorker {
     pub(crate) instance_id: InstanceId,
@@ -167,12 +168,12 @@ pub(crate) struct PeerWorker {
     pub(crate) listeners: BTreeMap<u32, PeerListener>,
 }
 
-/// What a peer says of a listener.
+/// Listener of a peer.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PeerListener {
     pub(crate) last_seq: Option<u64>,
     pub(crate) trust: Option<Trust>,
-    /// Whether the peer has forgotten some of what the rank holds, for lack of memory.
+    /// Whether the peer evicted blocks of the rank because of its memory limit.
     #[serde(default)]
     pub(crate) partial: bool,
     pub(crate) replay_endpoint: Option<String>,
@@ -182,6 +183,6 @@ pub(crate) struct PeerListener {
     pub(crate) removal: Removal,
     #[serde(default)]
     pub(crate) extra_keys: bool,
-    /// The source of discovery that keeps it registered there.
+    /// Discovery source that registered the rank at the peer.
     pub(crate) source: Option<String>,
 }

@@ -1,7 +1,18 @@
-//! Other indexers of the same fleet.
+//! Other indexers of the same fleet: recovery from them, and comparison with them.
+//!
+//! | file | role |
+//! |---|---|
+//! | `check.rs` | compares ranks with the same ranks of peers, and repairs differences |
+//! | `comparison.rs` | positions, candidates and outcomes of comparisons |
+//! | `client.rs` | requests to a peer |
+//! | `recovery.rs` | starts from a peer's dump, or from a dump file |
+//! | `resolver.rs` | resolves names of peers |
+//! | `status.rs` | progress of recovery |
+//! | `url.rs` | URL of a peer |
 
 mod check;
 mod client;
+mod comparison;
 mod recovery;
 mod resolver;
 mod status;
@@ -16,16 +27,18 @@ pub use self::status::RecoveryError;
 pub(crate) use self::status::{RecoveryState, RecoveryStatus};
 pub use self::url::{PeerUrl, PeerUrlError};
 
-/// Peers that may be known at a time.
+/// Limit of concurrent digests, requested by all peers together.
+pub(crate) const DIGESTS_MAX: usize = 64;
+/// Limit of registered peers.
 pub(crate) const PEERS_MAX: usize = 64;
 
-/// The peers that are known, in the order in which they are asked.
+/// Registered peers, in the order in which recovery tries them.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     urls: Mutex<Vec<PeerUrl>>,
 }
 
-/// What adding a peer did.
+/// Outcome of [`Peers::add`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Added {
     New,
@@ -50,7 +63,7 @@ impl Peers {
         Added::New
     }
 
-    /// Whether it was known.
+    /// Removes a peer. Returns whether it was registered.
     pub(crate) fn remove(&self, url: &PeerUrl) -> bool {
         let mut urls = self.urls.lock();
         let known = urls.len();

@@ -1,4 +1,4 @@
-//! Starting from what somebody else knows.
+//! Recovery of a starting server from a peer's dump, or from a dump file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,37 +27,39 @@ use flash_indexer_types::{Owner, Registered, Registration};
 
 const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
-/// What a server starts from, when it is not from nothing.
+/// Recovery of a starting server.
 pub(crate) struct Recovery {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) deadlines: PeerDeadlines,
-    /// A dump, for when no peer can help.
+    /// Dump file to load if no peer can be used.
     pub(crate) load: Option<PathBuf>,
-    /// Ranks whose streams are held until this is over.
+    /// Ranks whose streams are held until recovery ends.
     pub(crate) held: BTreeSet<RankId>,
 }
 
-/// One source cannot help.
+/// Failure to recover from one peer or dump file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SourceError {
     #[error("{0}")]
     Peer(#[from] PeerError),
-    #[error("failed to open {path}: {source}")]
+    #[error("failed to open {path}: {source}; check --load")]
     Open { path: String, source: io::Error },
-    #[error("{source_name}: {source}")]
+    #[error("failed to restore the dump of {source_name}: {source}")]
     Dump { source_name: String, source: DumpError },
-    #[error("failed to take over what it holds: a panic, which is a fault of this program; start without this source")]
+    #[error(
+        "failed to restore the dump: the recovery thread panicked; start without this source, and report this bug with the log"
+    )]
     Panicked,
 }
 
 impl SourceError {
-    /// A short name for counting.
+    /// Label in metrics and logs.
     const fn reason(&self) -> &'static str {
         match self {
             Self::Peer(PeerError::Unreachable { .. }) => "unreachable",
             Self::Peer(PeerError::Refused { .. } | PeerError::Redirected { .. }) => "refused",
-            Self::Peer(PeerError::Strange { .. }) => "strange",
+            Self::Peer(PeerError::Protocol { .. }) => "strange",
             Self::Open { .. } | Self::Dump { .. } => "broken_dump",
             Self::Panicked => "panicked",
         }
@@ -65,12 +67,12 @@ impl SourceError {
 }
 
 impl Recovery {
-    /// Asks the peers in turn, takes over what the first one knows, and lets the streams go on from there; in a
-    /// thread of its own, which ends when the indexer stops and a deadline has passed.
+    /// Starts recovery on a thread of its own: restores the first usable peer's dump, and releases the streams from its
+    /// positions. The thread ends at a deadline after the indexer stops.
     ///
     /// # Errors
     ///
-    /// When there is no thread.
+    /// Returns the error of the operating system if the thread cannot be started.
     pub(crate) fn start(self) -> io::Result<Arc<RecoveryStatus>> {
         let (status, reporter) = RecoveryStatus::running();
         let supervisor = Arc::clone(self.indexer.supervisor());
@@ -80,69 +82,72 @@ impl Recovery {
 
     fn run(mut self, watch: &Watch, reporter: &Reporter) {
         let client = PeerClient::new(&self.deadlines);
-        let restored = self.ask_all(watch, &client, reporter);
+        let restored = self.recover(watch, &client, reporter);
         let failed = restored.as_ref().err().map(ToString::to_string);
         let restored = restored.unwrap_or_default();
         self.release(watch, restored);
         match failed {
-            None => reporter.say(RecoveryState::Finished),
+            None => reporter.set(RecoveryState::Finished),
             Some(error) => {
-                error!(error = error.as_str(), "failed to load a dump");
-                reporter.say(RecoveryState::Failed(error));
+                error!(error = error.as_str(), "failed to load the dump");
+                reporter.set(RecoveryState::Failed(error));
             }
         }
     }
 
-    /// What the first source that can help says of streams; of nothing if none can.
-    fn ask_all(
+    /// Restores the dump of the first usable source. Returns the restored ranks, none if no source is usable.
+    fn recover(
         &mut self,
         watch: &Watch,
         client: &PeerClient,
         reporter: &Reporter,
     ) -> Result<BTreeMap<RankId, RestoredRank>, SourceError> {
         for url in self.peers.urls() {
-            reporter.say(RecoveryState::Running(format!("asking {url} what it knows")));
-            info!(peer = url.as_str(), "recovering from a peer");
+            reporter.set(RecoveryState::Running(format!("reading the dump of peer {url}")));
+            info!(peer = url.as_str(), "recovery from a peer started");
             let started = Instant::now();
-            // What was restored before a panic is taken out again on the way.
-            match watch.guarded(|| self.ask_peer(client, &url)).unwrap_or(Err(SourceError::Panicked)) {
+            // A panic rolls back the ranks restored before it.
+            match watch.guarded(|| self.recover_from(client, &url)).unwrap_or(Err(SourceError::Panicked)) {
                 Ok((restored, summary)) => {
-                    self.indexer.metrics().recovery("complete");
+                    self.indexer.metrics().recovery_ended("complete");
                     let (ranks, blocks) = (summary.ranks, summary.holds.blocks);
                     let elapsed_ms = started.elapsed().as_millis() as u64;
-                    info!(peer = url.as_str(), ranks, blocks, elapsed_ms, "recovered from a peer");
+                    info!(peer = url.as_str(), ranks, blocks, elapsed_ms, "recovery from a peer finished");
                     return Ok(restored);
                 }
                 Err(error) => {
-                    self.indexer.metrics().recovery(error.reason());
-                    warn!(peer = url.as_str(), reason = error.reason(), %error, "failed to recover from a peer; asking the next one");
+                    self.indexer.metrics().recovery_ended(error.reason());
+                    warn!(peer = url.as_str(), reason = error.reason(), %error, "failed to recover from a peer; trying the next one");
                 }
             }
         }
         let Some(path) = self.load.clone() else {
             if !self.peers.urls().is_empty() {
-                warn!(peers = self.peers.urls().len(), "no peer could help; starting from the streams of the engines");
+                warn!(
+                    peers = self.peers.urls().len(),
+                    "failed to recover from every peer; starting from the engines' streams"
+                );
             }
             return Ok(BTreeMap::new());
         };
         let source_name = path.display().to_string();
-        reporter.say(RecoveryState::Running(format!("reading {source_name}")));
-        info!(path = source_name.as_str(), "loading a dump");
+        reporter.set(RecoveryState::Running(format!("reading {source_name}")));
+        info!(path = source_name.as_str(), "load of a dump started");
         let started = Instant::now();
         let file = File::open(&path).map_err(|source| SourceError::Open { path: source_name.clone(), source })?;
         let restored = watch.guarded(|| self.restore(&source_name, file)).unwrap_or(Err(SourceError::Panicked));
         let (restored, summary) = restored?;
         let (ranks, blocks, elapsed_ms) = (summary.ranks, summary.holds.blocks, started.elapsed().as_millis() as u64);
-        info!(path = source_name.as_str(), ranks, blocks, elapsed_ms, "loaded a dump");
+        info!(path = source_name.as_str(), ranks, blocks, elapsed_ms, "load of a dump finished");
         Ok(restored)
     }
 
-    fn ask_peer(
+    fn recover_from(
         &mut self,
         client: &PeerClient,
         url: &PeerUrl,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
-        // Whatever the dump does not have, its streams must: so they are listened to first.
+        // Listeners connect before the dump is read, so that every later change arrives in a stream.
         for worker in client.workers(url)? {
             for (registration, owner) in registrations(&worker) {
                 self.hold(registration, owner);
@@ -153,20 +158,20 @@ impl Recovery {
         self.restore(url.as_str(), dump)
     }
 
-    /// Takes a dump over: all of it or nothing.
+    /// Restores a dump, all of it or nothing.
     fn restore(
         &mut self,
         source_name: &str,
         dump: impl Read,
     ) -> Result<(BTreeMap<RankId, RestoredRank>, DumpSummary), SourceError> {
         let restore = Restore::new(Arc::clone(&self.indexer), self.held.clone());
-        let mut taking = DumpLoader { recovery: self, restore };
-        let read = read_dump(dump, &mut taking);
+        let mut loader = DumpLoader { recovery: self, restore };
+        let read = read_dump(dump, &mut loader);
         let summary = read.map_err(|source| SourceError::Dump { source_name: source_name.to_owned(), source })?;
-        Ok((taking.restore.commit(), summary))
+        Ok((loader.restore.commit(), summary))
     }
 
-    /// Listens to a rank without applying anything yet; none if it is listened to already, or cannot be.
+    /// Registers a rank and holds its stream. Returns none if the rank is registered already, or is rejected.
     fn hold(&mut self, registration: Registration, owner: Owner) -> Option<RankId> {
         let rank = registration.rank_id();
         match self.indexer.register_from_peer(registration, owner) {
@@ -176,7 +181,7 @@ impl Recovery {
             }
             Ok(Registered::New | Registered::Already) => None,
             Err(error) => {
-                log_rank!(warn, rank, %error, "failed to listen to a rank of the recovery's source");
+                log_rank!(warn, rank, %error, "failed to register a rank of the recovery source");
                 None
             }
         }
@@ -188,15 +193,15 @@ impl Recovery {
                 debug,
                 rank,
                 is_restored = restored.contains_key(rank),
-                "following the rank's stream after recovery"
+                "releasing the rank's stream after recovery"
             );
-            let taken = restored.remove(rank);
-            // One that panics leaves the others theirs.
-            watch.guarded(|| self.indexer.release_restored(rank, taken));
+            let position = restored.remove(rank);
+            // A panic at one rank does not affect the others.
+            watch.guarded(|| self.indexer.release_restored(rank, position));
         }
     }
 
-    /// Waits, as long as a connection may take, for the streams that wait.
+    /// Waits up to the connect deadline until the listeners of held streams are connected.
     fn wait_for_connections(&self) {
         let deadline = Instant::now() + self.deadlines.connect;
         while !self.indexer.unconnected(&self.held).is_empty() && Instant::now() < deadline {
@@ -205,7 +210,7 @@ impl Recovery {
     }
 }
 
-/// Takes a dump, and listens to the engines that it names.
+/// Sink of a dump that also registers the ranks in it.
 struct DumpLoader<'r> {
     recovery: &'r mut Recovery,
     restore: Restore,
@@ -216,7 +221,7 @@ impl DumpSink for DumpLoader<'_> {
         if self.recovery.indexer.is_stopping() {
             return Err(Refused("the service is stopping".to_owned()));
         }
-        // No dump is known to make the thread fail, so a name does.
+        // Fault injection by model name.
         #[cfg(test)]
         assert!(record.model_name != "recovery-fault", "a test asked for a failure");
         if let Some((registration, owner)) = registration(&record)
@@ -227,12 +232,12 @@ impl DumpSink for DumpLoader<'_> {
         self.restore.rank(record)
     }
 
-    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        self.restore.entry(rank, told)
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        self.restore.entry(rank, entry)
     }
 }
 
-/// What a dump's rank is registered with, if it is.
+/// Registration of a dump's rank, if it has one.
 fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
     let engine = record.engine.as_ref()?;
     let registration = Registration {
@@ -250,8 +255,8 @@ fn registration(record: &RankRecord) -> Option<(Registration, Owner)> {
     Some((registration, Owner::recovered(engine.source.as_deref())))
 }
 
-/// What a peer's instance is registered with. Other indexers do not say enough of theirs: those are known from the
-/// command line, or are known by their blocks alone.
+/// Registrations of a peer's instance. Indexers of other projects return no listeners, so their engines are registered by
+/// this replica's own configuration, or not at all.
 fn registrations(worker: &PeerWorker) -> Vec<(Registration, Owner)> {
     let (Some(model), Some(block_size)) = (&worker.model_name, worker.block_size.and_then(BlockSize::new)) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Names of peers to addresses.
+//! Resolution of peers' host names.
 
 use ureq::Error;
 use ureq::config::Config;
@@ -8,7 +8,7 @@ use ureq::unversioned::transport::NextTimeout;
 
 use flash_indexer_types::endpoints::check_address;
 
-/// The system's resolver, without addresses that no peer may have.
+/// System resolver that rejects addresses that peers must not use.
 #[derive(Debug, Default)]
 pub(super) struct PeerResolver {
     system: DefaultResolver,
@@ -39,10 +39,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_of_a_refused_address_is_refused_when_it_is_resolved() {
-        // An older notation of an address, which the system resolves as any name.
+    fn a_name_that_resolves_to_a_refused_address_is_refused() {
+        // A numeric notation of an address, which the system resolver accepts as a name.
         let agent = Agent::with_parts(Config::default(), DefaultConnector::default(), PeerResolver::default());
-        let error = agent.get("http://2852039166:80").call().expect_err("it is not dialled").to_string();
+        let error = agent.get("http://2852039166:80").call().expect_err("the address is refused").to_string();
         assert!(error.contains("169.254.169.254 is a link-local address"), "{error}");
     }
 }

@@ -1,46 +1,46 @@
-//! How far a server's start has come.
+//! Progress of recovery.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A server's start.
+/// State of recovery.
 #[derive(Debug, Clone)]
 pub(crate) enum RecoveryState {
-    /// It still learns what there is; how far it is.
+    /// Recovery is running; the current step.
     Running(String),
-    /// It knows what it can.
+    /// Recovery has finished, with or without a usable peer.
     Finished,
-    /// It was told to start from a dump that cannot be used.
+    /// The configured dump cannot be used; the cause.
     Failed(String),
 }
 
-/// The dump that a server was told to start from cannot be used.
+/// Failure to load the configured dump.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("failed to load a dump: {0}")]
+#[error("failed to load the dump: {0}")]
 pub struct RecoveryError(String);
 
-/// Whoever asks how far it is.
+/// Read side of the recovery state.
 #[derive(Debug)]
 pub(crate) struct RecoveryStatus(watch::Receiver<RecoveryState>);
 
-/// Whoever knows.
+/// Write side of the recovery state, owned by the recovery thread.
 pub(super) struct Reporter(watch::Sender<RecoveryState>);
 
 impl Reporter {
-    pub(super) fn say(&self, state: RecoveryState) {
+    pub(super) fn set(&self, state: RecoveryState) {
         self.0.send_replace(state);
     }
 }
 
 impl RecoveryStatus {
-    /// There is nothing to learn.
+    /// Status of a server without anything to recover from.
     pub(crate) fn finished() -> Arc<Self> {
         Arc::new(Self(watch::channel(RecoveryState::Finished).1))
     }
 
     pub(super) fn running() -> (Arc<Self>, Reporter) {
-        let (sender, receiver) = watch::channel(RecoveryState::Running("about to ask peers".to_owned()));
+        let (sender, receiver) = watch::channel(RecoveryState::Running("starting".to_owned()));
         (Arc::new(Self(receiver)), Reporter(sender))
     }
 
@@ -48,13 +48,13 @@ impl RecoveryStatus {
         self.0.borrow().clone()
     }
 
-    /// Waits for the end of it.
+    /// Waits until recovery has ended.
     pub(crate) async fn end(&self) -> Result<(), RecoveryError> {
         let mut states = self.0.clone();
         let end = states.wait_for(|state| !matches!(state, RecoveryState::Running(_))).await;
         match end.as_deref() {
             Ok(RecoveryState::Failed(why)) => Err(RecoveryError(why.clone())),
-            Err(_) => Err(RecoveryError("the thread that recovers has ended early".to_owned())),
+            Err(_) => Err(RecoveryError("the recovery thread ended early; report this bug with the log".to_owned())),
             Ok(_) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Where another indexer answers.
+//! Base URL of another indexer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,12 +14,12 @@ use flash_indexer_types::names::ENDPOINT_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerUrl(String);
 
-/// A text is not the URL of an indexer.
+/// Text that is not the URL of an indexer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("bad peer URL {url:?}: {why}; give one such as http://replica-b:8090")]
+#[error("invalid peer URL {url:?}: {cause}; expected one such as http://replica-b:8090")]
 pub struct PeerUrlError {
     url: String,
-    why: Cow<'static, str>,
+    cause: Cow<'static, str>,
 }
 
 impl PeerUrl {
@@ -35,41 +35,41 @@ impl FromStr for PeerUrl {
 
     fn from_str(text: &str) -> Result<Self, PeerUrlError> {
         let url = text.trim().trim_end_matches('/');
-        let refuse = |why| Err(PeerUrlError { url: url.chars().take(128).collect(), why });
-        let bad = |why| refuse(Cow::Borrowed(why));
+        let refuse = |cause| Err(PeerUrlError { url: url.chars().take(128).collect(), cause });
+        let invalid = |cause| refuse(Cow::Borrowed(cause));
         if url.len() > ENDPOINT_BYTES_MAX {
-            return bad("it is too long");
+            return invalid("it is too long");
         }
-        let Ok(uri) = url.parse::<Uri>() else { return bad("it is none") };
+        let Ok(uri) = url.parse::<Uri>() else { return invalid("it cannot be parsed") };
         match uri.scheme_str() {
             Some("http") => {}
-            Some("https") => return bad("https is not spoken between indexers"),
-            _ => return bad("it does not start with http://"),
+            Some("https") => return invalid("https is not supported between indexers"),
+            _ => return invalid("it does not start with http://"),
         }
-        let Some(authority) = uri.authority() else { return bad("there is no host") };
+        let Some(authority) = uri.authority() else { return invalid("there is no host") };
         if authority.host().is_empty() {
-            return bad("there is no host");
+            return invalid("there is no host");
         }
         match check_host(authority.host()) {
             Ok(()) => {}
-            Err(HostError::Malformed(why)) => return bad(why),
+            Err(HostError::Malformed(cause)) => return invalid(cause),
             Err(refused) => return refuse(Cow::Owned(refused.to_string())),
         }
         if authority.port_u16() == Some(0) {
-            return bad("the port is 0");
+            return invalid("the port is 0");
         }
         if authority.as_str().contains('@') {
-            return bad("it has a user");
+            return invalid("it has a user");
         }
         if authority
             .as_str()
             .rsplit_once(':')
             .is_some_and(|(_, port)| !port.ends_with(']') && port.parse::<u16>().is_err())
         {
-            return bad("the port is not a number from 0 to 65535");
+            return invalid("the port is not a number from 0 to 65535");
         }
         if uri.query().is_some() || url.contains('#') {
-            return bad("it has a query");
+            return invalid("it has a query");
         }
         Ok(Self(url.to_owned()))
     }

@@ -125,7 +125,7 @@ fn engines_of_a_file_are_listened_to_and_leave_after_the_grace() {
     file.name([(1, &first), (2, &second)]);
     until("both engines", || instances(&service) == ["1", "2", "3"]);
     for (publisher, blocks) in [(&first, vec![1, 2]), (&second, vec![1])] {
-        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
         say(publisher, 0, &[stored(None, &blocks)]);
     }
     until("what they hold", || {
@@ -133,7 +133,7 @@ fn engines_of_a_file_are_listened_to_and_leave_after_the_grace() {
     });
     let listener = service.listener(&json!(1), 0);
     assert_eq!(listener["source"], json!(format!("file:{}", file.path().display())));
-    assert_eq!(service.listener(&json!(3), 0).get("source"), None, "nobody discovered it");
+    assert_eq!(service.listener(&json!(3), 0).get("source"), None, "no discovery source registered it");
 
     file.name([(1, &first)]);
     until("the departure", || instances(&service) == ["1", "3"]);
@@ -148,11 +148,11 @@ fn an_engine_at_a_new_address_begins_anew_at_once() {
     let file = EngineFile::holding("[]");
     file.name([(1, &old)]);
     let service = Service::start_with(options(file.sources(), FOR_EVER));
-    assert!(old.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    assert!(old.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     say(&old, 0, &[stored(None, &[1, 2])]);
     until("what it holds", || service.score(&tokens(&[1, 2]), "1", 0) == 8);
     file.name([(1, &new)]);
-    assert!(new.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    assert!(new.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     say(&new, 0, &[stored(None, &[1])]);
     until("what it holds now", || service.score(&tokens(&[1, 2]), "1", 0) == 4);
     assert_eq!(endpoints(&service), [("1".to_owned(), new.endpoint().to_owned())]);
@@ -171,7 +171,7 @@ fn an_engine_that_moves_leaves_no_moment_in_which_its_model_is_unknown() {
     std::thread::scope(|scope| {
         let router = scope.spawn(|| {
             while !has_moved.load(Ordering::Relaxed) {
-                assert!(ask().is_ok(), "nobody knows the model");
+                assert!(ask().is_ok(), "the model is unknown");
             }
         });
         for to in engines.iter().cycle().skip(1).take(3) {
@@ -183,7 +183,7 @@ fn an_engine_that_moves_leaves_no_moment_in_which_its_model_is_unknown() {
     });
     file.write("[]");
     service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" }));
-    until("that nobody knows the model", || ask().is_err());
+    until("that the model is unknown", || ask().is_err());
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn ranks_that_only_a_stream_names_leave_with_it() {
     let file = EngineFile::holding("[]");
     file.name([(1, &engine)]);
     let service = Service::start_with(options(file.sources(), Duration::ZERO));
-    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     engine.publish(0, &encode_batch(1.0, &[stored(None, &[1])], Some(DpRank(3)), Encoding::Map)).expect("published");
     until("the rank", || service.listener(&json!(1), 3) != Value::Null);
     file.write("[]");
@@ -388,13 +388,13 @@ fn each_address_of_a_name_is_an_engine() {
     let server = FakeDns::start(Says::v4(&[2, 3]));
     let service = Service::start_with(options(dns(&server, &format!("engines.test.:{port}")), Duration::ZERO));
     for engine in &engines {
-        assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     }
     assert_eq!(instances(&service), ["127.0.0.2", "127.0.0.3"]);
     say(&engines[1], 0, &[stored(None, &[1, 2])]);
     until("what it holds", || service.score(&tokens(&[1, 2]), "127.0.0.3", 0) == 8);
 
-    // A name server that fails takes nobody away.
+    // A failing name server unregisters no engine.
     server.say(Says::fails_with(ResponseCode::ServFail));
     until("the failure", || source(&service)["state"] == "failing");
     until_looked_again(&service, "failed");

@@ -24,9 +24,9 @@ impl DumpSink for Taken {
         Ok(())
     }
 
-    fn entry(&mut self, rank: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        let DumpEntry::Blocks(StoredBlocks { tier, blocks, copies, .. }) = told else {
-            panic!("no hybrid model: {told:?}")
+    fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        let DumpEntry::Blocks(StoredBlocks { tier, blocks, copies, .. }) = entry else {
+            panic!("unexpected entry of a hybrid model: {entry:?}")
         };
         let name = (rank.key.to_string(), rank.instance.to_string(), rank.dp_rank.0, tier);
         let (blocks_taken, copies_taken) = self.blocks.entry(name).or_default();
@@ -93,7 +93,7 @@ fn every_form_says_the_same() {
     assert_eq!(json!(engine)["engine"], json!("vllm"));
     assert_eq!(engine.lora_name.as_deref(), Some("a"));
     assert_eq!(json!(record("pod:b"))["engine"]["removal"], json!("last_copy"));
-    assert_eq!((record("3").holds.blocks, record("3").dp_rank), (0, 1), "a rank without blocks is told of");
+    assert_eq!((record("3").holds.blocks, record("3").dp_rank), (0, 1), "a rank without blocks has a record");
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn damage_is_noticed() {
         (lines.replacen("\"version\":1", "\"version\":99", 1), "version 99"),
         (lines.replacen("\"copies\":2", "\"copies\":3", 1), "should hold"),
         (lines.replacen("\"tokens_hash\":", "\"tokens_hash\":1", 1), ""),
-        (lines.replacen("\"worker_id\":1,", "\"worker_id\":2,", 1), "not told of"),
+        (lines.replacen("\"worker_id\":1,", "\"worker_id\":2,", 1), "other than that of the record"),
         (lines.replacen("\"storage_tier\":\"device\"", "\"storage_tier\":\"attic\"", 1), "attic"),
-        (format!("{lines}{}\n", all[1]), "goes on"),
-        ("[]".to_owned(), "damaged"),
+        (format!("{lines}{}\n", all[1]), "data follows"),
+        ("[]".to_owned(), "check that the input is a dump"),
         (String::new(), "cut off"),
     ];
     for (dump, part) in cases {

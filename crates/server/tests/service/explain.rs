@@ -108,7 +108,7 @@ fn a_cache_that_was_cleared_and_an_engine_that_started_again() {
     engine.say(&service, 0, &[stored(None, &[1])]);
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
-    assert!(why(&answer).contains("started again"), "{answer}");
+    assert!(why(&answer).contains("the engine restarted"), "{answer}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_rank_that_lost_too_many_messages_was_not_started_again() {
     let answer = explain(&service, &[1, 2], &json!({}));
     assert_eq!(ends(&answer), json!([[1, "cleared", 2]]));
     let why = answer["ranks"][0]["ends"][0]["why"].as_str().expect("a reason");
-    assert!(why.contains("messages of the engine were lost") && !why.contains("started again"), "{why}");
+    assert!(why.contains("messages of the engine were lost") && !why.contains("the engine restarted"), "{why}");
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
     assert_eq!(ends(&answer), json!([[2, "degraded", 3]]), "3 may have been stored again: {answer}");
     assert_eq!(end(&answer)["missing_after_seq"], json!(1), "{answer}");
     assert!(end(&answer)["removed_ms_ago"].is_u64(), "{answer}");
-    let told = why(&answer);
+    let text = why(&answer);
     for part in ["after message 1", "3 messages were lost before number 5", "removed from device"] {
-        assert!(told.contains(part), "no {part:?}: {told}");
+        assert!(text.contains(part), "no {part:?}: {text}");
     }
     let answer = explain(&service, &[1, 2, 3, 4], &json!({}));
     assert_eq!((ends(&answer), &end(&answer)["missing_after_seq"]), (json!([[2, "hole", 3]]), &json!(1)), "{answer}");
@@ -171,8 +171,8 @@ fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
     let answer = explain(&service, &[1], &json!({}));
     assert_eq!(ends(&answer), json!([[0, "degraded", 1]]), "{answer}");
     assert!(end(&answer)["cleared_ms_ago"].is_u64(), "{answer}");
-    let told = why(&answer);
-    assert!(told.contains("1 message was published before") && told.contains("started again"), "{told}");
+    let text = why(&answer);
+    assert!(text.contains("1 messages were published before") && text.contains("the engine restarted"), "{text}");
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn instances_that_are_not_registered_are_named() {
     assert_eq!((&absent["instance_id"], &absent["dp_rank"]), (&json!("pod"), &json!(2)));
     assert_eq!(absent["reason"], json!("unregistered"));
     assert!(absent["unregistered_ms_ago"].is_u64(), "{answer}");
-    let answer = explain(&service, &[1], &json!({ "instance_id": "nobody" }));
+    let answer = explain(&service, &[1], &json!({ "instance_id": "unknown" }));
     assert_eq!((&answer["ranks"], &answer["absent"][0]["reason"]), (&json!([]), &json!("not_registered")));
 
     // The model goes with its last instance, and the explanation stays.

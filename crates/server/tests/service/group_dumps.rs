@@ -111,14 +111,14 @@ fn a_hybrid_engine_is_taken_over_from_a_file_in_either_form() {
     }
 }
 
-/// The dump as it is told by somebody who knows no groups, which so many events are about.
+/// The dump as a writer without groups writes it, and the number of events about groups that are left out.
 fn dump_without_groups(service: &Service, group_events: usize) -> FakeDump {
     let mut dump = service.get("/dump").1;
     let model = &mut dump["m:default"];
     let events = model["events"].as_array_mut().expect("events");
-    let told = events.len();
+    let all = events.len();
     events.retain(|event| event["event"]["data"]["stored"]["blocks"] != json!([]));
-    assert_eq!(events.len(), told - group_events, "names are in events that store nothing: {events:?}");
+    assert_eq!(events.len(), all - group_events, "names are in events that store nothing: {events:?}");
     for rank in model["ranks"].as_array_mut().expect("ranks") {
         assert!(rank.as_object_mut().expect("a rank").remove("groups").is_some());
     }
@@ -178,7 +178,7 @@ fn what_one_replica_has_missed_of_a_hybrid_engine_it_takes_from_another() {
         depths[0] / u64::from(BLOCK_TOKENS)
     };
     assert_eq!((depth(&SIX), depth(&[1, 2, 3])), (5, 0), "the window counts");
-    // Removals name a group by its number, which was told before.
+    // Removals name a group by the number of an earlier event.
     engine.say_to_both((&whole, &late), 2, &[removed_from(WINDOW, &[5])]);
     assert_eq!(depth(&SIX), 4);
     engine.say_to_both((&whole, &late), 3, &[in_window(&[5, 6]), removed_from(FULL, &[6])]);

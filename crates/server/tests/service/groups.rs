@@ -119,8 +119,8 @@ fn an_engine_that_tells_no_content_is_not_believed() {
 fn nothing_of_a_group_outlives_its_rank() {
     let service = Service::start();
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
-    let keeper = Engine::registered(&service, json!(2), 0, &json!({}));
-    keeper.say(&service, 0, &[]);
+    let other = Engine::registered(&service, json!(2), 0, &json!({}));
+    other.say(&service, 0, &[]);
     let both = [in_group(WINDOW, &[2, 3]), full(None, &[1, 2, 3])];
     engine.say(&service, 0, &both);
     engine.say(&service, 1, &[EngineEvent::Cleared]);

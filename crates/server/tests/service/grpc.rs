@@ -82,7 +82,7 @@ fn pods_are_scored_as_over_http() {
     let predicted = service.block_on(router.predict(predict.clone())).expect("it is recorded");
     assert_eq!(predicted.into_inner().blocks, 4);
     assert_eq!(scores(request.clone()).expect("scores"), [pod("2", 4.0), pod("pod-a", 3.0)]);
-    let unknown = service.block_on(router.predict(PredictRequest { pod: "nobody".to_owned(), ..predict }));
+    let unknown = service.block_on(router.predict(PredictRequest { pod: "unknown".to_owned(), ..predict }));
     assert_eq!(unknown.expect_err("there is no such pod").code(), Code::NotFound);
 
     let mut code = |request: GetPodScoresRequest| scores(request).expect_err("it cannot be answered").code();
@@ -146,7 +146,7 @@ fn a_stream_answers_each_request_and_ends_with_the_service() {
     let (sender, requests) = mpsc::channel(8);
     let mut stream = service.block_on(answers(RouterServiceClient::new(channel), requests));
     service.block_on(async {
-        for (request_id, model_name) in [(1, "m"), (2, "nobody"), (3, "m")] {
+        for (request_id, model_name) in [(1, "m"), (2, "unknown"), (3, "m")] {
             let model_name = model_name.to_owned();
             sender.send(QueryRequest { request_id, model_name, ..query(&[1, 2, 3]) }).await.expect("it is taken");
         }

@@ -55,7 +55,7 @@ fn ready_pods_are_listened_to_and_leave_when_they_are_not() {
     }
     let service = service(&cluster);
     until("those that are ready", || instances(&service) == ["vllm-0", "vllm-2", "vllm-3", "vllm-4"]);
-    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+    assert!(engine.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     engine.publish(0, &encode_batch(1.0, &[stored(None, &[1, 2])], None, Encoding::Map)).expect("published");
     until("what it holds", || service.score(&tokens(&[1, 2]), "vllm-0", 0) == 8);
 
@@ -67,7 +67,7 @@ fn ready_pods_are_listened_to_and_leave_when_they_are_not() {
     cluster.set("vllm-4", "127.0.0.9", "True", &json!({}));
     until("another address", || service.listener(&json!("vllm-4"), 0)["endpoint"] == "tcp://127.0.0.9:5557");
     assert_eq!(service.score(&tokens(&[1, 2]), "vllm-0", 0), 8);
-    assert_eq!(cluster.lists(), 1, "all of it was told by one watch");
+    assert_eq!(cluster.lists(), 1, "one watch delivered every change");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn annotations_say_what_an_engine_is() {
     assert_eq!([&rank["engine"], &rank["removal"], &rank["lora_name"]], ["sglang", "last_copy", "l"]);
     assert_eq!(service.listener(&json!("six"), 0)["endpoint"], "tcp://[fd00::7]:5557");
 
-    // What is wrong is told, and what was right before stands.
+    // The error is reported, and earlier registrations stay.
     cluster.set("pod", "10.0.0.9", "True", &json!({ "port": "http" }));
     cluster.set("bad", "10.0.0.8", "True", &json!({ "engine": "other" }));
     until("both problems", || source(&service)["problems"].as_array().is_some_and(|problems| problems.len() == 2));
@@ -123,7 +123,7 @@ fn a_watch_that_breaks_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_a_cluster_has_forgotten_is_listed_anew() {
+fn a_watch_older_than_the_clusters_history_is_replaced_by_a_list() {
     let cluster = FakeCluster::start();
     cluster.set("a", "10.0.0.1", "True", &json!({}));
     cluster.set("b", "10.0.0.2", "True", &json!({}));

@@ -91,7 +91,7 @@ fn a_recovery_is_logged_with_its_peer_and_its_figures() {
     let _second = Service::from_peer(&url);
     let events = logged("peer", url.trim_end_matches('/'));
     let messages: Vec<_> = events.iter().map(LogEvent::message).collect();
-    assert_eq!(messages, ["recovering from a peer", "recovered from a peer"], "{events:?}");
+    assert_eq!(messages, ["recovery from a peer started", "recovery from a peer finished"], "{events:?}");
     let figures = &events[1].fields;
     assert_eq!((figures["ranks"].as_str(), figures["blocks"].as_str()), ("1", "2"), "{figures:?}");
 }

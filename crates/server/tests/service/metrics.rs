@@ -82,7 +82,7 @@ fn everything_that_is_counted_moves_its_metric() {
     let predicted = json!({ "token_ids": tokens(&[1, 2, 3]), "model_name": "m", "pod": 2, "ttl_ms": 600_000 });
     assert_eq!(service.post("/predict", &predicted).0, 200);
     assert_eq!(service.post("/score_completions", &json!({ "token_ids": tokens(&[1, 2]), "model": "m" })).0, 200);
-    assert_eq!(service.post("/query", &json!({ "token_ids": [], "model_name": "nobody" })).0, 404);
+    assert_eq!(service.post("/query", &json!({ "token_ids": [], "model_name": "unknown" })).0, 404);
     let request = |instance: u64, model: &str| json!({ "instance_id": instance, "endpoint": "tcp://127.0.0.1:9", "model_name": model, "block_size": 4 });
     assert_eq!(service.post("/register", &request(3, "other")).0, 503);
     assert_eq!(service.post("/register", &request(3, "m")).0, 503);

@@ -259,7 +259,7 @@ impl flash_indexer_snapshot::DumpSink for Nothing {
         Ok(())
     }
 
-    fn told(
+    fn entry(
         &mut self,
         _: flash_indexer_snapshot::RankName<'_>,
         _: flash_indexer_snapshot::DumpEntry,

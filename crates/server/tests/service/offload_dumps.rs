@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const WINDOW: CacheGroup<'static> = CacheGroup { idx: Some(0), kind: Some("sliding_window"), sliding_window: Some(8) };
 const FULL: CacheGroup<'static> = CacheGroup { idx: Some(1), kind: Some("full_attention"), sliding_window: None };
 
-/// Copies in host memory that are told by name and the number of their group.
+/// Copies in host memory that events name by sequence hash and group number.
 fn offloaded<'a>(group: CacheGroup<'a>, hashes: &[u64]) -> EngineEvent<'a> {
     let group = CacheGroup { idx: group.idx, ..CacheGroup::default() };
     let tokenless = BlockStored { token_ids: TokenIds::default(), block_size: 0, ..store(None, hashes) };
@@ -149,14 +149,14 @@ impl DumpSink for Counts {
         Ok(())
     }
 
-    fn entry(&mut self, _: RankName<'_>, told: DumpEntry) -> Result<(), Refused> {
-        match told {
+    fn entry(&mut self, _: RankName<'_>, entry: DumpEntry) -> Result<(), Refused> {
+        match entry {
             DumpEntry::Blocks(stored) => {
                 self.held += stored.blocks.len();
                 self.marked += stored.blocks.len() * usize::from(stored.remembered.is_some());
             }
-            DumpEntry::Gone(gone) => self.gone += gone.blocks.len(),
-            DumpEntry::Names(_) => {}
+            DumpEntry::Recent(gone) => self.gone += gone.blocks.len(),
+            DumpEntry::Secondary(_) => {}
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ fn each_content_is_told_once_and_damage_to_it_is_noticed() {
         let mut counts = Counts::default();
         read_dump(dump.as_bytes(), &mut counts).map(|_| counts).map_err(|error| error.to_string())
     };
-    // Block 1 was told before the first offload.
+    // Block 1 was stored before the first offload.
     assert_eq!(read(&dump), Ok(Counts { held: 1 + 1_000 + 1 + 2, marked: 1_000, gone: 990 }));
     let gone = dump.lines().find(|line| line.contains("\"gone\"")).expect("what is gone").to_owned();
     let event: Value = serde_json::from_str(&gone).expect("JSON");

@@ -80,7 +80,7 @@ fn a_server_starts_from_its_peer_while_engines_publish() {
     other.say(&survivor, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2])]);
 
     let stop = AtomicBool::new(false);
-    // The engine lives on: one that is gone is nobody's to be sure of.
+    // The engine stays connected: a rank without a connection is not exact.
     let (_engine, started) = std::thread::scope(|scope| {
         let stop = &stop;
         let publishing = scope.spawn(move || {
@@ -211,7 +211,7 @@ fn a_dump_of_another_indexer_is_taken_over_and_not_believed() {
     }
     let answer = service.query(&json!({ "model_name": "m", "token_ids": tokens(&[1]) }));
     for instance in ["1", "77"] {
-        assert_eq!(answer["instances"][instance]["trust"], json!("degraded"), "nobody says how old it is: {answer}");
+        assert_eq!(answer["instances"][instance]["trust"], json!("degraded"), "no stream position is known: {answer}");
     }
     assert_eq!(service.get("/workers").1[1]["status"], json!("disconnected"));
     // They can be registered, and unregistered, like any other.
@@ -341,7 +341,7 @@ fn a_dispute_is_settled_by_the_engine_or_left_open() {
             "model_name": "m", "block_size": BLOCK_TOKENS,
         });
         assert_eq!(service.post("/register", &register).0, 201);
-        assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
         engine.say(&service, 0, &[stored(None, &[1, 2, 3])]);
         assert_eq!(service.listener(&json!(1), 0)["trust"], json!("exact"));
         let (status, mut digest) = service.get("/digest?model_name=m&instance_id=1&at_sequence=0");

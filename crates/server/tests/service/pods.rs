@@ -56,7 +56,7 @@ impl Pod {
     }
 
     fn wait_for_service(&self) {
-        assert!(self.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        assert!(self.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     }
 
     fn publish(&self, sequence: u64, events: &[EngineEvent<'_>]) {
@@ -396,7 +396,7 @@ fn pods_may_come_back_with_blocks_of_another_size() {
     first.publish(0, &[large_block()]);
     wait_for("a refusal", PATIENCE, || (rejected(&service, "block_size_mismatch") >= 1.0).then_some(()));
     let second = second.restarted(&service);
-    // The model is made anew with the last pod, and the first one is looked at again when it says something.
+    // The last pod creates the model again, and the first pod is considered again with its next message.
     let sequence = std::cell::Cell::new(1);
     second.publish(0, &[large_block()]);
     wait_for("both pods", PATIENCE, || {
@@ -460,7 +460,7 @@ fn what_was_missed_of_a_pod_is_taken_from_another_replica() {
         assert_eq!(service.score(&tokens(&[1, 2, 3, 4, 5]), "a", 0), 16);
         assert_eq!(service.score(&tokens(&[1, 2, 3, 4, 6]), "a", 0), 20);
     }
-    // What took the place of the listener is told of the connection's end, and can be unregistered.
+    // The replacement of the listener observes the end of the connection, and can be unregistered.
     let copy = copy.restarted(&late);
     copy.say(&late, 0, &[stored(None, &[7])]);
     assert_eq!(late.score(&tokens(&[7]), "a", 0), 4);

@@ -96,7 +96,7 @@ impl<'a> Played<'a> {
     }
 
     /// Plays everything. A request is scored before what it changed is published. What cannot be known is left out: the
-    /// cache beside other requests, and after a reset, of which an engine tells with its next step only.
+    /// cache beside other requests, and after a reset, which an engine publishes only with its next step.
     fn play(&mut self) -> Checked {
         let mut checked = Checked::default();
         let mut own_messages: Vec<&RecordedMessage> = Vec::new();

@@ -39,7 +39,7 @@ impl Engine {
         self.wait(service, "the loss of the connection", |listener| listener["status"] != json!("connected"));
         self.publisher = Publisher::bind(options).expect("the ports are free again");
         buffer(&self.publisher);
-        assert!(self.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody came back");
+        assert!(self.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "the listener does not reconnect");
     }
 
     fn wait_for(&self, service: &Service, last_seq: u64, trust: &str) -> Value {
@@ -196,7 +196,7 @@ fn a_new_life_is_not_taken_for_the_old_one_and_is_built_up_again() {
         engine.publisher.publish(sequence, &chain(1.0, sequence)).expect("published");
     }
     engine.wait_for(&service, 2, "exact");
-    // The new life has come further than the old one, while nobody listened.
+    // The new epoch is at a later sequence number than the old one, and no listener was connected.
     let said = |sequence: u64| batch(2.0, &[stored(None, &[sequence + 10])]);
     engine.replaced(&service, |publisher| (0..5).for_each(|sequence| publisher.keep(sequence, &said(sequence))));
     engine.wait_for(&service, 4, "exact");

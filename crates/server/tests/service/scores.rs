@@ -206,7 +206,7 @@ fn chats_are_rendered_and_tokenized_as_the_model_does() {
     assert!(status == 400 && error["error"].as_str().expect("a text").contains("no such role"), "{status} {error}");
     let (status, error) = ask(json!({ "messages": "hello" }));
     assert_eq!(status, 422, "{error}");
-    let (status, answer) = ask(json!({ "model": "nobody" }));
+    let (status, answer) = ask(json!({ "model": "unknown" }));
     assert_eq!(status, 404, "{answer}");
 }
 

@@ -25,7 +25,7 @@ fn each_replica_answers_for_the_engines_of_all() {
     let two = Engine::registered(&b, json!(2), 1, &json!({}));
     one.say(&a, 0, &[stored(None, &[1, 2, 3])]);
     two.say(&b, 0, &[stored(None, &[1, 2])]);
-    // A third one listens to nobody.
+    // A third replica has no listener.
     let c = replica(&node);
     let scores = json!({ "one": { "0": 12 }, "2": { "1": 8 } });
     let answers = [&a, &b, &c].map(|service| wait_for_scores(service, &[1, 2, 3, 4], &scores, "ok"));
@@ -55,7 +55,7 @@ fn each_replica_answers_for_the_engines_of_all() {
     drop(b);
     wait_for_scores(&c, &[1, 2, 3], &json!({ "one": { "0": 8 } }), "ok");
     assert_eq!(a.post("/unregister", &json!({ "instance_id": "one", "model_name": "m" })).0, 200);
-    wait_for("nobody has the model", PATIENCE, || (c.post("/query", &query(&[1])).0 == 404).then_some(()));
+    wait_for("the model is unregistered", PATIENCE, || (c.post("/query", &query(&[1])).0 == 404).then_some(()));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn without_its_store_a_replica_answers_what_it_knows_and_says_so() {
         (a.get("/ready") == (200, json!({ "status": "ready", "store": "unavailable" }))).then_some(())
     });
     assert_eq!(a.metrics().value("flash_indexer_store_connected", &[]), 0.0);
-    // What happens meanwhile is told when it is back.
+    // Changes made during the outage are published after it.
     two.say(&b, 1, &[stored(Some(2), &[3])]);
     node.restart();
     wait_for_scores(&a, &[1, 2, 3], &json!({ "one": { "0": 12 }, "two": { "0": 12 } }), "ok");

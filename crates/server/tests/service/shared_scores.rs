@@ -178,11 +178,15 @@ fn a_pod_that_only_another_replica_listens_to_can_be_predicted() {
     };
     scores(&a, 1.0, 1, 0);
     let predict = |pod: &str, ttl_ms: u64| body(&prompt, json!({ "pod": pod, "ttl_ms": ttl_ms }));
-    let told = a.service.post("/predict", &predict("pod", 600_000));
-    assert_eq!(told, (200, json!({ "status": "ok", "blocks": 3 })));
+    let response = a.service.post("/predict", &predict("pod", 600_000));
+    assert_eq!(response, (200, json!({ "status": "ok", "blocks": 3 })));
     scores(&a, 3.0, 1, 2);
-    assert_eq!(b.detailed(&prompt)["pods"]["pod"]["predicted_blocks"], 0, "predictions live where they were told");
-    assert_eq!(a.service.post("/predict", &predict("nobody", 1)).0, 404);
+    assert_eq!(
+        b.detailed(&prompt)["pods"]["pod"]["predicted_blocks"],
+        0,
+        "predictions count only at the replica that received them"
+    );
+    assert_eq!(a.service.post("/predict", &predict("unknown", 1)).0, 404);
 
     engine.say(&b.service, 1, &[stored(Some(1), &[2, 3])]);
     scores(&a, 3.0, 3, 0);
@@ -197,10 +201,10 @@ fn a_pod_that_only_another_replica_listens_to_can_be_predicted() {
         ..PredictRequest::default()
     };
     let mut router = RouterServiceClient::new(a.channel.clone());
-    let told = a.service.block_on(router.predict(request.clone())).expect("it is recorded");
-    assert_eq!(told.into_inner().blocks, 3);
+    let predicted = a.service.block_on(router.predict(request.clone())).expect("it is recorded");
+    assert_eq!(predicted.into_inner().blocks, 3);
     scores(&a, 3.0, 2, 1);
-    let unknown = a.service.block_on(router.predict(PredictRequest { pod: "nobody".to_owned(), ..request }));
+    let unknown = a.service.block_on(router.predict(PredictRequest { pod: "unknown".to_owned(), ..request }));
     assert_eq!(unknown.expect_err("there is no such pod").code(), Code::NotFound);
 }
 

@@ -80,7 +80,7 @@ fn an_answer_tells_how_often_its_blocks_were_reached_lately() {
     assert_eq!(frequencies(&[1, 2, 9], "m"), json!([0, 0]), "a query does not count itself");
     assert_eq!(frequencies(&[1, 3], "m"), json!([1, 0]));
     assert_eq!(frequencies(&[1, 2], "m"), json!([2, 1]));
-    assert_eq!(frequencies(&[2], "m"), json!([]), "nobody holds it there");
+    assert_eq!(frequencies(&[2], "m"), json!([]), "no rank of that model holds it");
     assert_eq!(frequencies(&[1], "other"), json!([0]), "models count apart");
 }
 
@@ -92,7 +92,11 @@ fn copies_are_counted_and_offloaded_blocks_stay_within_reach() {
     assert_eq!(service.score(&tokens(&[1, 2]), "1", 0), 8, "one of two copies is left");
     let last_copy = Engine::registered(&service, json!(2), 0, &json!({ "removal": "last_copy" }));
     last_copy.say(&service, 0, &[stored(None, &[1, 2]), stored(Some(1), &[2]), removed(&[2])]);
-    assert_eq!(service.score(&tokens(&[1, 2]), "2", 0), 4, "an engine that tells only of the last copy");
+    assert_eq!(
+        service.score(&tokens(&[1, 2]), "2", 0),
+        4,
+        "an engine that publishes only the removal of the last copy"
+    );
     let to_host = BlockStored { token_ids: TokenIds::default(), medium: Some("CPU"), ..store(None, &[2]) };
     engine.say(&service, 1, &[EngineEvent::Stored(to_host), removed(&[2])]);
     let answer = service.query(&json!({ "token_ids": tokens(&[1, 2]), "model_name": "m" }));
@@ -326,11 +330,11 @@ fn an_engine_that_comes_back_is_listened_to_again_and_starts_from_nothing() {
     let elsewhere = Publisher::bind(PublisherOptions::on_loopback()).expect("free ports");
     drop(std::mem::replace(&mut engine.publisher, elsewhere));
     engine.wait(&service, "the loss of the connection", |listener| listener["status"] == json!("disconnected"));
-    assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12, "nobody has said that the blocks are gone");
+    assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 12, "no event removed the blocks");
 
     let options = PublisherOptions { endpoint, ..PublisherOptions::on_loopback() };
     engine.publisher = Publisher::bind(options).expect("the port is free again");
-    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody came back");
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "the listener does not reconnect");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     engine.say(&service, 0, &[stored(None, &[1])]);
     assert_eq!(service.score(&tokens(&[1, 2, 3]), "1", 0), 4);
@@ -344,7 +348,7 @@ fn an_engine_that_comes_back_is_listened_to_again_and_starts_from_nothing() {
     ));
     engine.wait(&service, "the loss of the connection", |listener| listener["status"] == json!("disconnected"));
     engine.publisher = Publisher::bind(PublisherOptions { endpoint, ..PublisherOptions::on_loopback() }).expect("free");
-    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody came back");
+    assert!(engine.publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "the listener does not reconnect");
     engine.say(&service, 1, &[stored(None, &[5])]);
     assert_eq!(service.listener(&json!(1), 0)["trust"], json!("degraded"));
 }
@@ -355,7 +359,7 @@ fn a_message_that_is_too_large_is_named_and_the_stream_goes_on() {
     let engine = Engine::registered(&service, json!(1), 0, &json!({}));
     engine.say(&service, 0, &[stored(None, &[1])]);
     engine.publisher.publish(1, &vec![0; 17 << 20]).expect("published");
-    // What the break means is told on another way than the break, and can come later.
+    // The disconnection and its effect are reported on different paths, and the effect can arrive later.
     engine.wait(&service, "a new connection", |listener| {
         let is_connected =
             listener["rejected"]["connection_given_up"] == json!(1) && listener["status"] == json!("connected");

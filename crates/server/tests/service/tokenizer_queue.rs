@@ -1,4 +1,4 @@
-//! Prompts that wait for a tokenizer: the queue is bounded, and nobody waits in it for those who have gone.
+//! Prompts that wait for a tokenizer: the queue has a limit, and prompts of disconnected clients leave it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -132,7 +132,7 @@ fn a_deadline_that_cannot_be_met_is_kept_and_leaves_no_work_behind() {
             // On a busy processor a request may be late before the service has received it: then comes another.
             let mut hurried = Request::new(request());
             hurried.set_timeout(Duration::from_millis(300));
-            let late = service.block_on(client.get_pod_scores(hurried)).expect_err("nobody tokenizes");
+            let late = service.block_on(client.get_pod_scores(hurried)).expect_err("no tokenizer thread is free");
             assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late}");
             given_up().then_some(())
         });

@@ -105,7 +105,7 @@ fn a_body_of_a_hundred_megabytes_is_refused_and_the_connection_goes_on() {
     write!(stream, "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
     assert!(read_until(&mut stream, "{\"status\":\"ok\"}").starts_with("HTTP/1.1 200 "));
 
-    // A client that asks first is told before it sends anything.
+    // A client that sends `Expect` receives the error before it sends the body.
     let mut asking = TcpStream::connect(url.trim_start_matches("http://")).expect("a connection");
     asking.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let head = "POST /query HTTP/1.1\r\nhost: x\r\ncontent-length: 104857600\r\nexpect: 100-continue\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Sources of discovery, and what became of the engines that they name.
+//! Counters of discovery sources and of the registrations that discovery makes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::{Metrics, registered};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LookupLabels {
+struct PollLabels {
     source: String,
     outcome: &'static str,
 }
@@ -36,7 +36,7 @@ struct Change {
 
 #[derive(Debug)]
 pub(super) struct DiscoveryMetrics {
-    looks: Family<LookupLabels, Counter>,
+    polls: Family<PollLabels, Counter>,
     targets: Family<Targets, Gauge>,
     changes: Family<Change, Counter>,
     last_success: Family<Source, Gauge<f64, AtomicU64>>,
@@ -44,38 +44,38 @@ pub(super) struct DiscoveryMetrics {
 
 impl DiscoveryMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Reports of sources of discovery, by whether they could tell what they name";
-        let looks = registered(registry, "discovery_looks", help, Family::default());
-        let help = "Ranks that a source names, by what becomes of them";
+        let help = "Polls of a discovery source, by source and outcome: ok or failed";
+        let polls = registered(registry, "discovery_looks", help, Family::default());
+        let help = "Ranks listed by a discovery source, by source and registration state";
         let targets = registered(registry, "discovery_targets", help, Family::default());
-        let help = "Registrations that discovery has made, ended, or could not make";
+        let help = "Registration changes made by discovery: registered, unregistered or refused";
         let changes = registered(registry, "discovery_changes", help, Family::default());
         let last_success: Family<Source, Gauge<f64, AtomicU64>> = Family::default();
-        let help = "When a source last told what it names, in Unix time";
+        let help = "Unix time of the last successful poll of a discovery source";
         registry.register_with_unit("discovery_last_success_timestamp", help, Unit::Seconds, last_success.clone());
-        Self { looks, targets, changes, last_success }
+        Self { polls, targets, changes, last_success }
     }
 }
 
 impl Metrics {
-    /// A source has told what it names, or could not.
-    pub fn discovery_look(&self, source: &str, outcome: &'static str) {
-        self.discovery.looks.get_or_create(&LookupLabels { source: source.to_owned(), outcome }).inc();
+    /// Counts a poll of a discovery source, by outcome.
+    pub fn discovery_polled(&self, source: &str, outcome: &'static str) {
+        self.discovery.polls.get_or_create(&PollLabels { source: source.to_owned(), outcome }).inc();
     }
 
-    /// A source has told what it names, at this time.
-    pub fn discovery_answered(&self, source: &str, at: SystemTime) {
+    /// Records the time of a source's last successful poll.
+    pub fn discovery_succeeded(&self, source: &str, at: SystemTime) {
         let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let gauge = self.discovery.last_success.get_or_create(&Source { source: source.to_owned() });
         gauge.set(since_1970.as_secs_f64());
     }
 
-    /// Discovery has changed what is registered, or could not.
+    /// Counts a registration that discovery made, removed, or failed to make.
     pub fn discovery_change(&self, change: &'static str) {
         self.discovery.changes.get_or_create(&Change { change }).inc();
     }
 
-    /// What has become of the ranks that a source names.
+    /// Sets how many of a source's ranks are in each registration state.
     pub fn discovery_targets(&self, source: &str, counts: &BTreeMap<&'static str, usize>) {
         for (&state, &count) in counts {
             let gauge = self.discovery.targets.get_or_create(&Targets { source: source.to_owned(), state });

@@ -1,13 +1,13 @@
-//! The two text formats that Prometheus reads.
+//! The two text formats that Prometheus scrapes.
 
 use std::collections::HashSet;
 
-/// How the metrics are written.
+/// Text format of a metrics response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextFormat {
-    /// Prometheus' own text format, which everything reads.
+    /// Prometheus' own text format, which every scraper reads.
     Classic,
-    /// OpenMetrics 1.0, for whoever asks for it.
+    /// OpenMetrics 1.0, for clients that accept it.
     OpenMetrics,
 }
 
@@ -25,7 +25,7 @@ impl TextFormat {
         }
     }
 
-    /// The whole text in this format, from metrics in OpenMetrics' without its end.
+    /// Converts encoded OpenMetrics, without the `# EOF` line, to this format.
     pub(super) fn finish(self, mut metrics: String) -> String {
         match self {
             Self::Classic => classic(&metrics),
@@ -37,7 +37,7 @@ impl TextFormat {
     }
 }
 
-/// The classic format calls a counter or info by the name of its samples, has no units and no infos.
+/// Converts OpenMetrics to the classic format, which names counters and infos by their samples and has neither units nor infos.
 fn classic(metrics: &str) -> String {
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let mut counters = HashSet::new();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_is_for_those_who_ask_for_it() {
+    fn openmetrics_is_sent_only_to_clients_that_accept_it() {
         assert_eq!(TextFormat::accepted_by(""), TextFormat::Classic);
         assert_eq!(TextFormat::accepted_by("text/plain;version=0.0.4, */*"), TextFormat::Classic);
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";

@@ -1,4 +1,4 @@
-//! A histogram that many threads add to without a lock.
+//! A histogram that threads update without a lock.
 
 use std::fmt;
 use std::iter::once;
@@ -9,31 +9,31 @@ use std::sync::atomic::Ordering::Relaxed;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Counts by value. Adding is two atomic operations; readers may see an observation's bucket before
-/// its sum.
+/// Observation counts by value. An observation costs two atomic operations. A reader may see an observation's bucket
+/// before its sum.
 #[derive(Debug, Clone)]
-pub(crate) struct Histogram(Arc<Observed>);
+pub(crate) struct Histogram(Arc<Buckets>);
 
 #[derive(Debug)]
-struct Observed {
-    /// Largest value of each bucket, ascending; one more bucket takes the rest.
+struct Buckets {
+    /// Upper bound of each bucket, ascending; one more bucket has no upper bound.
     bounds: &'static [f64],
     counts: Box<[AtomicU64]>,
-    /// Bits of an `f64`.
+    /// Sum of all observations, as the bits of an `f64`.
     sum: AtomicU64,
 }
 
 impl Histogram {
     pub(crate) fn new(bounds: &'static [f64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(Observed { bounds, counts, sum: AtomicU64::new(0f64.to_bits()) }))
+        Self(Arc::new(Buckets { bounds, counts, sum: AtomicU64::new(0f64.to_bits()) }))
     }
 
     pub(crate) fn observe(&self, value: f64) {
         let bucket = self.0.bounds.partition_point(|&bound| bound < value);
         self.0.counts[bucket].fetch_add(1, Relaxed);
         let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
-        // It always gives something to store.
+        // The closure never returns `None`, so the update cannot fail.
         let _ = self.0.sum.fetch_update(Relaxed, Relaxed, add);
     }
 }

@@ -1,4 +1,4 @@
-//! What engines send, and what becomes of it.
+//! Counters of the messages, events and blocks that engines publish.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::histogram::Histogram;
 use super::{Metrics, registered, resolved};
 
-/// From one machine's loopback to an engine that was paused, in seconds.
+/// Buckets of event lag, in seconds: from loopback latency to an engine that was paused.
 const LAGS: [f64; 16] =
     [0.5e-3, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0];
 
@@ -52,7 +52,7 @@ const fn results(applied: &Applied) -> [u64; RESULTS.len()] {
     [stored, duplicate, waiting, moved, refused, removed, unknown]
 }
 
-/// Why a message or event cannot be used, or is dropped.
+/// Reasons for which a message or event is rejected or dropped.
 const REASONS: [&str; 35] = [
     "bad_frames",
     "malformed_batch",
@@ -114,43 +114,43 @@ pub(super) struct IngestMetrics {
 impl IngestMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let events = registered(registry, "events", "Events applied, by kind", Family::default());
-        let help = "Blocks in applied events, by what became of them; some of the stored are also waiting or moved";
+        let help = "Blocks in applied events, by result; a stored block may also count as waiting or moved";
         let blocks = registered(registry, "blocks", help, Family::default());
-        let help = "Attempts to get missed messages from engines, by how they ended";
+        let help = "Replay requests to engines, by outcome";
         let replays: Family<Outcome, Counter> = registered(registry, "replays", help, Family::default());
-        // Shown from the start, so that the first one is seen as a rise.
+        // Exported at zero, so that the first increment is visible as a rise.
         for outcome in REPLAY_OUTCOMES {
             drop(replays.get_or_create(&Outcome { outcome: outcome.as_str() }));
         }
-        let help = "Messages and events that could not be decoded or used, or were dropped, by reason";
+        let help = "Messages and events that were rejected or dropped, by reason";
         let rejected: Family<Reason, Counter> = registered(registry, "rejected", help, Family::default());
         for reason in REASONS {
             drop(rejected.get_or_create(&Reason { reason }));
         }
         let lag = Histogram::new(&LAGS);
-        let help = "From an engine's time stamp on a batch until queries see the batch";
+        let help = "Time from an engine's time stamp on a batch until the batch is visible to queries";
         registry.register_with_unit("event_lag", help, Unit::Seconds, lag.clone());
         let clock_lead = Gauge::default();
-        let help = "The most that an engine's clock was ahead of this machine's when a batch had been applied";
+        let help = "Largest lead of an engine's clock over this machine's clock, measured when a batch is applied";
         registry.register_with_unit("engine_clock_lead", help, Unit::Seconds, clock_lead.clone());
         let mut counter = |name, help| registered(registry, name, help, Counter::default());
         Self {
             messages: counter("messages", "Messages received from engines"),
-            missed_messages: counter("missed_messages", "Messages that engines published and that did not arrive"),
-            gaps: counter("gaps", "Times that messages were missed"),
-            restarts: counter("engine_restarts", "Engines that started again"),
-            replayed_messages: counter("replayed_messages", "Messages that engines sent again"),
-            lost_messages: counter("lost_messages", "Missed messages that could not be had any more"),
-            listener_restarts: counter("listener_restarts", "Listeners that failed and started anew"),
-            pods_registered: counter("pods_registered", "Ranks of pods that were registered because they connected"),
-            pods_left: counter("pods_left", "Ranks of such pods that were taken out because they were gone"),
+            missed_messages: counter("missed_messages", "Published messages that were missing in a stream"),
+            gaps: counter("gaps", "Gaps in engine streams"),
+            restarts: counter("engine_restarts", "Engine restarts detected in their streams"),
+            replayed_messages: counter("replayed_messages", "Missing messages received by replay"),
+            lost_messages: counter("lost_messages", "Missing messages that no replay returned"),
+            listener_restarts: counter("listener_restarts", "Listeners restarted after a failure"),
+            pods_registered: counter("pods_registered", "Ranks registered because their engine connected"),
+            pods_left: counter("pods_left", "Self-registered ranks removed after their engine disconnected"),
             replays,
             events: resolved(&events, KINDS, |kind| Kind { kind }),
             blocks: resolved(&blocks, RESULTS, |result| BlockResult { result }),
             lag,
             batches_from_the_future: counter(
                 "batches_from_the_future",
-                "Batches with a later time stamp than the moment when they were applied",
+                "Batches whose time stamp was later than the time at which they were applied",
             ),
             clock_lead,
             rejected,
@@ -160,53 +160,53 @@ impl IngestMetrics {
 
 impl Metrics {
     /// Counts a message that was received.
-    pub fn message(&self) {
+    pub fn message_received(&self) {
         self.ingest.messages.inc();
     }
 
-    /// So many messages of an engine did not arrive before one that did.
-    pub fn gap(&self, missed: u64) {
+    /// Counts a gap of `missed` messages in an engine's stream.
+    pub fn gap_detected(&self, missed: u64) {
         self.ingest.gaps.inc();
         self.ingest.missed_messages.inc_by(missed);
     }
 
-    /// An engine sent a missed message again.
-    pub fn replayed(&self) {
+    /// Counts a missing message that an engine replayed.
+    pub fn message_replayed(&self) {
         self.ingest.replayed_messages.inc();
     }
 
-    /// So many missed messages cannot be had any more.
-    pub fn lost(&self, messages: u64) {
+    /// Counts missing messages that no replay can return any more.
+    pub fn messages_lost(&self, messages: u64) {
         self.ingest.lost_messages.inc_by(messages);
     }
 
-    /// A listener failed and started anew.
-    pub fn listener_restart(&self) {
+    /// Counts a listener that restarted after a failure.
+    pub fn listener_restarted(&self) {
         self.ingest.listener_restarts.inc();
     }
 
-    /// A pod's rank was registered because it connected.
+    /// Counts a rank that was registered because its engine connected.
     pub fn pod_registered(&self) {
         self.ingest.pods_registered.inc();
     }
 
-    /// Such a rank was taken out because it was gone.
+    /// Counts a self-registered rank that was removed after its engine disconnected.
     pub fn pod_left(&self) {
         self.ingest.pods_left.inc();
     }
 
     /// Counts a restart of an engine.
-    pub fn restart(&self) {
+    pub fn engine_restarted(&self) {
         self.ingest.restarts.inc();
     }
 
     /// Counts a replay that ended.
-    pub fn replay(&self, outcome: ReplayOutcome) {
+    pub fn replay_ended(&self, outcome: ReplayOutcome) {
         self.ingest.replays.get_or_create(&Outcome { outcome: outcome.as_str() }).inc();
     }
 
-    /// Counts an event and what the index made of it.
-    pub fn applied(&self, event: &RankEvent, applied: &Applied) {
+    /// Counts an applied event and the result of each of its blocks.
+    pub fn event_applied(&self, event: &RankEvent, applied: &Applied) {
         let kind = match event {
             RankEvent::Indexed(BlockEvent::Stored { .. }) => 0,
             RankEvent::Indexed(BlockEvent::Copied { .. }) => 1,
@@ -225,15 +225,15 @@ impl Metrics {
         }
     }
 
-    /// A message or event could not be used.
+    /// Counts a rejected message or event.
     pub fn rejected(&self, reason: &'static str) {
-        debug_assert!(REASONS.contains(&reason), "{reason} is not shown from the start");
+        debug_assert!(REASONS.contains(&reason), "add {reason} to REASONS, so that it is exported at zero");
         self.ingest.rejected.get_or_create(&Reason { reason }).inc();
     }
 
-    /// A batch can be seen by queries at `now`. `stamped` is the engine's time in seconds since the
-    /// Unix epoch; what is no time is left out.
-    pub fn lag(&self, stamped: f64, now: SystemTime) {
+    /// Records the lag of a batch that became visible to queries at `now`. `stamped` is the engine's time in seconds since
+    /// the Unix epoch; an invalid time is not recorded.
+    pub fn observe_lag(&self, stamped: f64, now: SystemTime) {
         let Ok(now) = now.duration_since(SystemTime::UNIX_EPOCH).as_ref().map(Duration::as_secs_f64) else { return };
         if !stamped.is_finite() || stamped <= 0.0 {
             return;
@@ -241,7 +241,7 @@ impl Metrics {
         let lag = now - stamped;
         if lag < 0.0 {
             self.ingest.batches_from_the_future.inc();
-            // Bits of positive numbers are ordered as the numbers are.
+            // Positive floats and their bits have the same order.
             self.ingest.clock_lead.inner().fetch_max((-lag).to_bits(), Relaxed);
         }
         self.ingest.lag.observe(lag.max(0.0));

@@ -1,74 +1,77 @@
-//! Bounds that were reached.
+//! Limits that were reached.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use std::fmt;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
 use super::{Metrics, registered, resolved};
 
-/// Something that is bounded.
+/// Limit of a queue, a table or a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
-    /// Messages or bytes that wait to be decoded.
+pub enum Limit {
+    /// Messages or bytes in a decoder's queue.
     Queue,
-    /// Messages or bytes of one pod that wait to be decoded.
+    /// Messages or bytes of one self-registered engine in a decoder's queue.
     PodQueue,
-    /// Pods that wait to be registered, and their messages.
-    Arrivals,
-    /// Pods that have registered themselves.
+    /// Pending registrations, and the messages that they keep.
+    PendingRegistrations,
+    /// Ranks registered because their engine connected.
     Pods,
-    /// Models that pods have added by registering themselves.
+    /// Models added by engines that connected.
     PodModels,
-    /// Changes that wait for a writer.
+    /// Batches in a writer's queue.
     WriterQueue,
-    /// Live messages that wait for earlier ones.
+    /// Live messages kept back until a gap before them is repaired.
     WaitingMessages,
-    /// Ranks named in one stream.
+    /// Ranks in one stream.
     RanksPerListener,
-    /// Blocks of a rank that wait for a parent.
+    /// Blocks of a rank whose parent has not been stored yet.
     WaitingBlocks,
-    /// Names of one prefix in one rank.
+    /// Sequence hashes of one prefix in one rank.
     Twins,
     /// Cache groups of a rank, and blocks in one.
     CacheGroups,
     /// Open HTTP connections.
     Connections,
-    /// A request's body.
+    /// Bytes of a request's body.
     BodyBytes,
-    /// Dumps at a time.
+    /// Concurrent dumps.
     Dumps,
-    /// Digests that are waited for at a time.
+    /// Concurrent digests.
     Digests,
-    /// Peers that are known.
+    /// Registered peers.
     Peers,
-    /// Explanations at a time.
+    /// Concurrent explanations.
     Explanations,
-    /// Pairs of model and tenant.
+    /// Model and tenant pairs.
     Models,
     /// Registered ranks.
     Listeners,
-    /// Blocks whose recent uses are counted.
+    /// Blocks with a count of recent uses.
     RecentUses,
-    /// Blocks that pods are predicted to hold.
+    /// Predicted blocks.
     PredictedBlocks,
-    /// Lookups of tiers that wait for writers, and their time.
+    /// Concurrent tier lookups on writer threads, and their time.
     TierLookups,
-    /// The wait of a registration, or its end, for threads that have a part in it.
+    /// Time that a registration or unregistration waits for other threads.
     RegistrationWait,
-    /// Ranks that a source of discovery may name.
+    /// Ranks listed by one discovery source.
     DiscoveryTargets,
-    /// Bytes of a name, an endpoint or a salt; also counts names with control characters.
+    /// Bytes of a name, an endpoint or a salt. Names with control characters also count.
     Names,
-    /// Addresses and paths that no engine or peer may have.
+    /// Addresses and paths that engines and peers must not use.
     Addresses,
 }
 
-impl Bound {
+impl Limit {
     const ALL: [Self; 26] = [
         Self::Queue,
         Self::PodQueue,
-        Self::Arrivals,
+        Self::PendingRegistrations,
         Self::Pods,
         Self::PodModels,
         Self::WriterQueue,
@@ -98,7 +101,7 @@ impl Bound {
         match self {
             Self::Queue => "queue",
             Self::PodQueue => "pod_queue",
-            Self::Arrivals => "arrivals",
+            Self::PendingRegistrations => "arrivals",
             Self::Pods => "pods",
             Self::PodModels => "pod_models",
             Self::WriterQueue => "writer_queue",
@@ -128,37 +131,90 @@ impl Bound {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LimitLabel {
+    limit: &'static str,
+}
+
+/// Label of the deprecated metric name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BoundLabel {
     bound: &'static str,
 }
 
 #[derive(Debug)]
 pub(super) struct LimitMetrics {
-    reached: [Counter; Bound::ALL.len()],
+    reached: [Counter; Limit::ALL.len()],
 }
 
 impl LimitMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Times that a bound was reached, by bound";
-        let family = registered(registry, "bounds_reached", help, Family::<LimitLabel, Counter>::default());
-        Self { reached: resolved(&family, Bound::ALL, |bound| LimitLabel { bound: bound.as_str() }) }
+        let help = "Times that a limit was reached, by limit";
+        let family = registered(registry, "limit_reached", help, Family::<LimitLabel, Counter>::default());
+        let reached = resolved(&family, Limit::ALL, |limit| LimitLabel { limit: limit.as_str() });
+        registry.register("bounds_reached", "Alias of limit_reached until 1.0", BoundsReached(reached.clone()));
+        Self { reached }
+    }
+}
+
+/// The counters of `limit_reached` under the old metric name `bounds_reached` and the old label `bound`.
+#[derive(Debug)]
+struct BoundsReached([Counter; Limit::ALL.len()]);
+
+impl EncodeMetric for BoundsReached {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (limit, counter) in Limit::ALL.into_iter().zip(&self.0) {
+            counter.encode(encoder.encode_family(&BoundLabel { bound: limit.as_str() })?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Counter::<u64>::TYPE
     }
 }
 
 impl Metrics {
-    /// A bound was reached: something was refused, dropped or made to wait.
-    pub fn bound(&self, bound: Bound) {
-        self.bounded(bound, 1);
+    /// Counts one item that was refused, dropped or delayed because of a limit.
+    pub fn limit_reached(&self, limit: Limit) {
+        self.limit_reached_by(limit, 1);
     }
 
-    /// How often a bound was reached.
-    /// Value of the counter, for tests.
+    /// Counts several items that were refused, dropped or delayed because of a limit.
+    pub fn limit_reached_by(&self, limit: Limit, items: u64) {
+        self.limits.reached[limit as usize].inc_by(items);
+    }
+
+    /// Value of a limit's counter.
     #[must_use]
-    pub fn bound_reached(&self, bound: Bound) -> u64 {
-        self.bounds.reached[bound as usize].get()
+    pub fn limit_reached_count(&self, limit: Limit) -> u64 {
+        self.limits.reached[limit as usize].get()
     }
+}
 
-    /// A bound was reached for so many things.
-    pub fn bounded(&self, bound: Bound, times: u64) {
-        self.bounds.reached[bound as usize].inc_by(times);
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode_registry;
+
+    use super::*;
+    use crate::metrics::MetricNames;
+
+    #[test]
+    fn the_old_metric_name_is_an_alias_of_the_new_one() {
+        let metrics = Metrics::new(MetricNames::Own);
+        metrics.limit_reached(Limit::Dumps);
+        metrics.limit_reached_by(Limit::Dumps, 2);
+        let mut text = String::new();
+        encode_registry(&mut text, &metrics.registry).expect("writing to a String cannot fail");
+        for line in [
+            "# TYPE flash_indexer_limit_reached counter",
+            "flash_indexer_limit_reached_total{limit=\"dumps\"} 3",
+            "flash_indexer_limit_reached_total{limit=\"peers\"} 0",
+            "# HELP flash_indexer_bounds_reached Alias of limit_reached until 1.0.",
+            "# TYPE flash_indexer_bounds_reached counter",
+            "flash_indexer_bounds_reached_total{bound=\"dumps\"} 3",
+            "flash_indexer_bounds_reached_total{bound=\"peers\"} 0",
+        ] {
+            assert!(text.lines().any(|given| given == line), "{line} is missing: {text}");
+        }
+        assert_eq!(text.matches("flash_indexer_bounds_reached_total{").count(), Limit::ALL.len());
     }
 }

@@ -1,8 +1,22 @@
-//! What the service counts, as text that Prometheus reads.
+//! Metrics of the service in the text formats of Prometheus.
 //!
-//! Counters live where things happen, one file for each area; what is a state rather than a count is
-//! looked at when somebody asks ([`State`]). What happens for each event or message is counted with
-//! handles that are resolved once, without a lock.
+//! Counters and histograms are updated where an event happens. Gauges are computed when metrics are scraped, from a
+//! [`State`]. Counters on the path of an event or message are resolved once and updated without a lock.
+//!
+//! | file | role |
+//! |---|---|
+//! | `discovery.rs` | discovery sources and the registrations that discovery makes |
+//! | `format.rs` | the classic and the OpenMetrics text format |
+//! | `histogram.rs` | a histogram without locks |
+//! | `ingest.rs` | messages, gaps, replays, events, blocks, rejections |
+//! | `limits.rs` | limits that were reached |
+//! | `peers.rs` | recovery from peers and comparison with peers |
+//! | `process.rs` | the process as the operating system reports it |
+//! | `requests.rs`, `rpc.rs` | HTTP and gRPC requests |
+//! | `scores.rs` | scores and predictions |
+//! | `state.rs` | gauges, by model and for the whole service |
+//! | `threads.rs` | panics and index replacements |
+//! | `tokenization.rs` | tokenization of prompts |
 
 mod discovery;
 mod format;
@@ -26,7 +40,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 pub use self::format::TextFormat;
-pub use self::limits::Bound;
+pub use self::limits::Limit;
 pub use self::requests::Endpoint;
 pub use self::state::{Families, ListenerState, ModelCounts, ModelState, QueueState, State, StateSection};
 pub use self::tokenization::TokenizedPrompt;
@@ -43,14 +57,14 @@ use self::threads::ThreadMetrics;
 use self::tokenization::TokenizationMetrics;
 
 const PREFIX: &str = "flash_indexer";
-/// Prefix of the names by which an earlier indexer's dashboards know the same figures.
+/// Prefix of the metric names that dashboards of Dynamo's indexer use.
 const COMPAT_PREFIX: &str = "dynamo_kvindexer";
 
-/// Everything that the service counts.
+/// All counters and histograms of one service.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Some of it again, by the names of [`COMPAT_PREFIX`].
+    /// A subset of the metrics under [`COMPAT_PREFIX`].
     compat: Option<Registry>,
     process: Process,
     requests: RequestMetrics,
@@ -60,16 +74,16 @@ pub struct Metrics {
     tokenization: TokenizationMetrics,
     rpc: RpcMetrics,
     discovery: DiscoveryMetrics,
-    bounds: LimitMetrics,
+    limits: LimitMetrics,
     threads: ThreadMetrics,
 }
 
-/// Which names the metrics have.
+/// Metric names that a service exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricNames {
     /// `flash_indexer_…`
     Own,
-    /// Those, and some again as `dynamo_kvindexer_…`.
+    /// `flash_indexer_…`, and a subset also as `dynamo_kvindexer_…`.
     OwnAndCompat,
 }
 
@@ -79,11 +93,11 @@ struct Build {
 }
 
 impl Metrics {
-    /// Metrics under these names, all zero.
+    /// Creates metrics under these names, all zero.
     pub fn new(names: MetricNames) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let mut compat = (names == MetricNames::OwnAndCompat).then(|| Registry::with_prefix(COMPAT_PREFIX));
-        registry.register("build", "The program", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
+        registry.register("build", "Version of the service", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
         let requests = RequestMetrics::register(&mut registry, compat.as_mut());
         let ingest = IngestMetrics::register(&mut registry);
         let peers = PeerMetrics::register(&mut registry);
@@ -91,7 +105,7 @@ impl Metrics {
         let tokenization = TokenizationMetrics::register(&mut registry);
         let rpc = RpcMetrics::register(&mut registry);
         let discovery = DiscoveryMetrics::register(&mut registry);
-        let bounds = LimitMetrics::register(&mut registry);
+        let limits = LimitMetrics::register(&mut registry);
         let threads = ThreadMetrics::register(&mut registry);
         Self {
             registry,
@@ -104,23 +118,24 @@ impl Metrics {
             tokenization,
             rpc,
             discovery,
-            bounds,
+            limits,
             threads,
         }
     }
 
-    /// The text of all metrics. Linear in the number of models.
+    /// Encodes all metrics and `state` as text. Linear in the number of models.
     pub fn encode(&self, state: State, format: TextFormat) -> String {
         let mut text = String::new();
-        let now = self.at_this_moment(state);
+        let gauges = self.gauges(state);
         let registries = [Some(&self.registry), self.compat.as_ref()].into_iter().flatten();
-        for registry in registries.chain(&now) {
+        for registry in registries.chain(&gauges) {
             encode_registry(&mut text, registry).expect("writing to a String cannot fail");
         }
         format.finish(text)
     }
 
-    fn at_this_moment(&self, state: State) -> Vec<Registry> {
+    /// Registries of the values that are computed for each scrape.
+    fn gauges(&self, state: State) -> Vec<Registry> {
         let (models, workers) = (state.models.len(), state.instances());
         let mut own = Registry::with_prefix(PREFIX);
         own.register_collector(Box::new(state));
@@ -130,7 +145,7 @@ impl Metrics {
         if self.compat.is_some() {
             let mut compat = Registry::with_prefix(COMPAT_PREFIX);
             for (name, help, value) in
-                [("models", "Pairs of model and tenant", models), ("workers", "Registered instances", workers)]
+                [("models", "Model and tenant pairs", models), ("workers", "Registered instances", workers)]
             {
                 let gauge: Gauge = Gauge::default();
                 gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
@@ -142,7 +157,7 @@ impl Metrics {
     }
 }
 
-/// Registers a metric and hands it out.
+/// Registers a metric and returns a handle to it.
 fn registered<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
 where
     M: prometheus_client::registry::Metric + Clone,
@@ -151,8 +166,8 @@ where
     metric
 }
 
-/// One handle for each of a fixed set of labels: no lookup and no lock where it is counted, and every
-/// series is there from the start.
+/// Resolves one handle for each of a fixed set of labels: counting needs no lookup and no lock, and every series is
+/// exported from the start.
 fn resolved<L, M, T: Copy, const N: usize>(family: &Family<L, M>, all: [T; N], label: impl Fn(T) -> L) -> [M; N]
 where
     L: Clone + std::hash::Hash + Eq,

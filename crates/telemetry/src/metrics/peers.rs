@@ -1,4 +1,4 @@
-//! Other servers of the same fleet: starting from them, and comparing with them.
+//! Counters of recovery from peers and of comparison with peers.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -28,17 +28,17 @@ impl PeerMetrics {
         let mut family = |name, help, outcomes: &[&'static str]| {
             let family: Family<Outcome, Counter> = registered(registry, name, help, Family::default());
             for &outcome in outcomes {
-                // Shown from the start, so that the first one is seen as a rise.
+                // Exported at zero, so that the first increment is visible as a rise.
                 drop(family.get_or_create(&Outcome { outcome }));
             }
             family
         };
         Self {
-            recoveries: family("recoveries", "Attempts to start from a peer, by what became of them", &RECOVERIES),
-            checks: family("peer_checks", "Ranks compared with a peer's, by what came out", &CHECKS),
+            recoveries: family("recoveries", "Attempts to recover from a peer, by outcome", &RECOVERIES),
+            checks: family("peer_checks", "Comparisons of a rank with the same rank of a peer, by outcome", &CHECKS),
             repairs: family(
                 "peer_repairs",
-                "Ranks taken over anew from a peer or the engine, by what became of it",
+                "Instances rebuilt from a peer's dump or the engine's replay, by outcome",
                 &REPAIRS,
             ),
         }
@@ -46,17 +46,17 @@ impl PeerMetrics {
 }
 
 impl Metrics {
-    /// An attempt to start from a peer has ended.
-    pub fn recovery(&self, outcome: &'static str) {
+    /// Counts an attempt to recover from a peer.
+    pub fn recovery_ended(&self, outcome: &'static str) {
         self.peers.recoveries.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// A rank was compared with a peer's.
+    /// Counts a comparison of a rank with the same rank of a peer.
     pub fn peer_check(&self, outcome: &'static str) {
         self.peers.checks.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// A rank was taken over anew, or could not be.
+    /// Counts a rebuild of an instance.
     pub fn peer_repair(&self, outcome: &'static str) {
         self.peers.repairs.get_or_create(&Outcome { outcome }).inc();
     }

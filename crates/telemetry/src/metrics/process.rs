@@ -1,4 +1,4 @@
-//! What the operating system says of this process, by the names that Prometheus' own clients use.
+//! Process metrics, under the names of Prometheus' own client libraries.
 
 use std::fmt;
 use std::fs;
@@ -10,10 +10,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-/// Ticks a second in `/proc/self/stat`: fixed by Linux for everybody who reads it.
+/// Clock ticks per second in `/proc/self/stat`; Linux fixes this value for user space.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Figures that cannot be had, as on other systems than Linux, are left out.
+/// Process metrics; a metric that the operating system does not provide is left out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Process {
     started: SystemTime,
@@ -31,22 +31,22 @@ impl Collector for Process {
             metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
         };
         let started = self.started.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0.0, Duration::as_secs_f64);
-        let help = "Start of the service since the Unix epoch";
+        let help = "Start time of the process since the Unix epoch";
         add("process_start_time", help, Some(Unit::Seconds), &ConstGauge::new(started))?;
         if let Some(seconds) = cpu_seconds() {
-            add("process_cpu", "Processor time used", Some(Unit::Seconds), &ConstCounter::new(seconds))?;
+            add("process_cpu", "CPU time used", Some(Unit::Seconds), &ConstCounter::new(seconds))?;
         }
         if let Some(bytes) = resident_bytes() {
-            add("process_resident_memory", "Memory in use", Some(Unit::Bytes), &ConstGauge::new(bytes))?;
+            add("process_resident_memory", "Resident memory", Some(Unit::Bytes), &ConstGauge::new(bytes))?;
         }
         if let Some(threads) = status("Threads:") {
             add("process_threads", "Threads", None, &ConstGauge::new(threads))?;
         }
         if let Ok(files) = fs::read_dir("/proc/self/fd") {
-            add("process_open_fds", "Open files", None, &ConstGauge::new(files.count()))?;
+            add("process_open_fds", "Open file descriptors", None, &ConstGauge::new(files.count()))?;
         }
         if let Some(files) = open_files_max() {
-            add("process_max_fds", "Files that may be open", None, &ConstGauge::new(files))?;
+            add("process_max_fds", "Limit of open file descriptors", None, &ConstGauge::new(files))?;
         }
         Ok(())
     }
@@ -54,7 +54,7 @@ impl Collector for Process {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The program's name may contain anything, and ends with the last parenthesis.
+    // The program's name may contain any character, and ends with the last parenthesis.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11).map(|ticks| ticks.parse::<f64>().ok());
     Some((times.next()?? + times.next()??) / TICKS_PER_SECOND)
@@ -64,7 +64,7 @@ fn resident_bytes() -> Option<u64> {
     status("VmRSS:").map(|kibibytes| kibibytes << 10)
 }
 
-/// The number in one line of `/proc/self/status`.
+/// The number in the line of `/proc/self/status` that starts with `name`.
 fn status(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;

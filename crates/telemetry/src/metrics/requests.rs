@@ -1,4 +1,4 @@
-//! HTTP requests.
+//! Counters and latencies of HTTP requests.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use prometheus_client::registry::{Registry, Unit};
 use super::histogram::Histogram;
 use super::{Metrics, registered};
 
-/// From a query of a small index on one machine to a dump's first byte, in seconds.
+/// Buckets of request latency, in seconds: from a query of a small index to the first byte of a dump.
 pub(super) const DURATIONS: [f64; 17] = [
     50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// What a request was for, in names of which there are few.
+/// Endpoint of a request, with labels of low cardinality.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoint {
     /// The path of a route.
@@ -36,7 +36,7 @@ struct PathAndMethod {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AnsweredLabels {
+struct ResponseLabels {
     endpoint: &'static str,
     method: &'static str,
     status: u16,
@@ -51,9 +51,9 @@ struct FailedLabels {
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     durations: Family<Path, Histogram, fn() -> Histogram>,
-    requests: Family<AnsweredLabels, Counter>,
+    requests: Family<ResponseLabels, Counter>,
     errors: Family<FailedLabels, Counter>,
-    /// `requests` as an earlier indexer labelled them.
+    /// `requests` with the labels of the compatible indexer.
     requests_by_method: Option<Family<PathAndMethod, Counter>>,
 }
 
@@ -63,26 +63,26 @@ impl RequestMetrics {
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
         let errors = Family::<FailedLabels, Counter>::default();
         let register_both = |registry: &mut Registry| {
-            let help = "From a request's head to the head of its answer";
+            let help = "Time from an HTTP request's head to the head of its response";
             registry.register_with_unit("request_duration", help, Unit::Seconds, durations.clone());
-            registry.register("errors", "HTTP requests answered with an error", errors.clone());
+            registry.register("errors", "HTTP responses with a 4xx or 5xx status", errors.clone());
         };
         register_both(registry);
-        let requests = registered(registry, "requests", "HTTP requests answered", Family::default());
+        let requests = registered(registry, "requests", "HTTP responses", Family::default());
         let requests_by_method = compat.map(|compat| {
             register_both(compat);
-            registered(compat, "requests", "HTTP requests answered", Family::default())
+            registered(compat, "requests", "HTTP responses", Family::default())
         });
         Self { durations, requests, errors, requests_by_method }
     }
 }
 
 impl Metrics {
-    /// A request was answered.
-    pub fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
+    /// Counts a response and records its latency.
+    pub fn request_answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
         let Endpoint { path, method } = endpoint;
         self.requests.durations.get_or_create(&Path { endpoint: path }).observe(took.as_secs_f64());
-        self.requests.requests.get_or_create(&AnsweredLabels { endpoint: path, method, status }).inc();
+        self.requests.requests.get_or_create(&ResponseLabels { endpoint: path, method, status }).inc();
         if let Some(requests) = &self.requests.requests_by_method {
             requests.get_or_create(&PathAndMethod { endpoint: path, method }).inc();
         }

@@ -1,4 +1,4 @@
-//! gRPC calls.
+//! Counters and latencies of gRPC calls.
 
 use std::time::Duration;
 
@@ -30,18 +30,18 @@ pub(super) struct RpcMetrics {
 
 impl RpcMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "gRPC requests answered, by method and status code; of a stream, each of its requests";
+        let help = "gRPC responses by method and status code; each request of a stream counts";
         let calls = registered(registry, "grpc_requests", help, Family::default());
         let durations: Family<Method, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
-        let help = "From a gRPC request to its answer";
+        let help = "Time from a gRPC request to its response";
         registry.register_with_unit("grpc_request_duration", help, Unit::Seconds, durations.clone());
         Self { calls, durations }
     }
 }
 
 impl Metrics {
-    /// A gRPC request was answered.
+    /// Counts a gRPC response and records its latency.
     pub fn rpc_answered(&self, method: &'static str, code: &'static str, took: Duration) {
         self.rpc.calls.get_or_create(&MethodAndCode { method, code }).inc();
         self.rpc.durations.get_or_create(&Method { method }).observe(took.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Scores and predictions.
+//! Counters of scores and predictions.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
@@ -17,29 +17,26 @@ impl ScoreMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let mut counter = |name: &str, help: &str| registered(registry, name, help, Counter::default());
         Self {
-            scores: counter("scores", "Prompts that pods were scored for"),
-            scored_pods: counter(
-                "scored_pods",
-                "Pods that held or were predicted to hold something of a scored prompt",
-            ),
+            scores: counter("scores", "Prompts scored"),
+            scored_pods: counter("scored_pods", "Instances with a score above zero, summed over scored prompts"),
             scored_predicted_blocks: counter(
                 "scored_predicted_blocks",
-                "Blocks that counted in scores because a router had said where it sent them, summed over pods",
+                "Predicted blocks counted in scores, summed over instances",
             ),
-            predictions: counter("predictions", "Prompts that routers said they sent to a pod"),
+            predictions: counter("predictions", "Predictions recorded from routers"),
         }
     }
 }
 
 impl Metrics {
-    /// So many pods had a score, with so many predicted blocks in them.
+    /// Counts a scored prompt, the instances with a score, and the predicted blocks in their scores.
     pub fn scored(&self, pods: usize, predicted_blocks: u64) {
         self.scores.scores.inc();
         self.scores.scored_pods.inc_by(pods as u64);
         self.scores.scored_predicted_blocks.inc_by(predicted_blocks);
     }
 
-    /// A prediction was recorded.
+    /// Counts a prediction that a router made.
     pub fn predicted(&self) {
         self.scores.predictions.inc();
     }

@@ -1,4 +1,4 @@
-//! Panics of the service's threads.
+//! Counters of thread panics and index replacements.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::{Metrics, registered, resolved};
-use crate::supervision::ThreadKind;
+use crate::thread_kind::ThreadKind;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ThreadLabel {
@@ -23,38 +23,38 @@ pub(super) struct ThreadMetrics {
 
 impl ThreadMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Panics of threads, by what the thread is for";
+        let help = "Panics of threads, by thread kind";
         let family = registered(registry, "thread_panics", help, Family::<ThreadLabel, Counter>::default());
         let panics = resolved(&family, ThreadKind::ALL, |kind| ThreadLabel { thread: kind.as_str() });
-        let help = "Indexes that were replaced by empty ones because a change panicked";
+        let help = "Indexes replaced by an empty index after a change panicked";
         Self { panics, index_replacements: registered(registry, "index_replacements", help, Counter::default()) }
     }
 }
 
 impl Metrics {
-    /// A thread of this kind panicked.
+    /// Counts a panic of a thread of this kind.
     pub fn thread_panicked(&self, kind: ThreadKind) {
         self.threads.panics[kind as usize].inc();
     }
 
-    /// An index was replaced by an empty one.
+    /// Counts an index that was replaced by an empty one.
     pub fn index_replaced(&self) {
         self.threads.index_replacements.inc();
     }
 
-    /// Panics so far, by what the threads are for; of those kinds alone that have had one.
+    /// Panics since the start by thread kind. Kinds without a panic are left out.
     pub fn panics(&self) -> BTreeMap<&'static str, u64> {
         let counts = ThreadKind::ALL.map(|kind| (kind.as_str(), self.threads.panics[kind as usize].get()));
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Value of the counter, for tests.
+    /// Panics of threads of this kind since the start.
     #[must_use]
     pub fn thread_panics(&self, kind: ThreadKind) -> u64 {
         self.threads.panics[kind as usize].get()
     }
 
-    /// Value of the counter, for tests.
+    /// Index replacements since the start.
     #[must_use]
     pub fn index_replacements(&self) -> u64 {
         self.threads.index_replacements.get()

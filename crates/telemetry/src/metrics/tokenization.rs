@@ -1,4 +1,4 @@
-//! Prompts that become tokens.
+//! Counters and latencies of tokenization.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::histogram::Histogram;
 use super::{Metrics, registered};
 
-/// From a short text to a long chat whose tokenizer is loaded first, in seconds.
+/// Buckets of tokenization time, in seconds: from a short text to a long chat whose tokenizer is loaded first.
 const DURATIONS: [f64; 14] =
     [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1.0, 5.0];
 
@@ -30,22 +30,22 @@ pub(super) struct TokenizationMetrics {
 
 impl TokenizationMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Texts and chats to be tokenized, by kind and by what became of them; chats are rendered first";
+        let help = "Prompts submitted for tokenization, by kind (text or chat) and outcome";
         let prompts = registered(registry, "tokenizations", help, Family::default());
-        let tokens = registered(registry, "tokenized_tokens", "Tokens that texts and chats became", Counter::default());
+        let tokens = registered(registry, "tokenized_tokens", "Tokens of tokenized prompts", Counter::default());
         let mut duration = |name: &str, help: &str| {
             let histogram = Histogram::new(&DURATIONS);
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
             histogram
         };
-        let waited = duration("tokenization_wait", "Time of a prompt in the tokenization queue");
-        let help = "Time of rendering and tokenizing a prompt, and of loading its tokenizer if it was not loaded";
+        let waited = duration("tokenization_wait", "Time that a prompt spends in the tokenization queue");
+        let help = "Time to render and tokenize a prompt, including loading its tokenizer";
         let worked = duration("tokenization_work", help);
         Self { prompts, tokens, waited, worked }
     }
 }
 
-/// Figures of a prompt that was tokenized.
+/// Measurements of one tokenized prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenizedPrompt {
     /// Tokens of the prompt.
@@ -57,7 +57,7 @@ pub struct TokenizedPrompt {
 }
 
 impl Metrics {
-    /// Counts a prompt of this kind that was tokenized, or the reason for which it was not.
+    /// Counts a prompt of this kind, with its measurements or the reason of its failure.
     pub fn tokenized(&self, kind: &'static str, result: Result<TokenizedPrompt, &'static str>) {
         let metrics = &self.tokenization;
         let outcome = match result {

@@ -1,8 +1,13 @@
-//! Supervision of the service's long-lived threads: panics, unexpected ends and standstills.
+//! Supervision of the service's long-lived threads: panics, unexpected ends and stalls.
 //!
-//! Every thread is started by [`Supervisor::spawn`], which counts and logs a panic that ends the thread. A loop that can go
-//! on after a panic runs each of its steps in [`Watch::guarded`] and rebuilds what the step may have broken. A sampling
-//! thread looks at the progress of all threads; [`Supervisor::problems`] says what fails readiness.
+//! Every thread is started by [`Supervisor::spawn`], which counts and logs a panic that ends the thread. A loop that survives
+//! panics runs each step in [`Watch::guarded`] and rebuilds the state that the step may have broken. A sampling thread
+//! measures the progress of all threads. [`Supervisor::problems`] lists what fails readiness.
+//!
+//! | file | role |
+//! |---|---|
+//! | `liveness.rs` | detects a thread without progress |
+//! | `watch.rs` | progress, panics and current entry of one thread |
 
 mod liveness;
 mod watch;
@@ -16,37 +21,36 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
-pub use self::watch::{ThreadKind, Watch, guarded, note_panic};
+pub use self::watch::{Watch, guarded, note_panic};
 use crate::metrics::Metrics;
+pub use crate::thread_kind::ThreadKind;
 
-/// A thread that has not moved for so long while work is queued fails readiness.
-pub const STANDSTILL_MAX: Duration = Duration::from_secs(5);
-/// How often the progress of threads is sampled.
+/// Interval at which the progress of threads is sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The long-lived threads of one service.
+/// Supervisor of the long-lived threads of one service.
 pub struct Supervisor {
     metrics: Arc<Metrics>,
     threads: Mutex<Vec<Arc<Watch>>>,
-    /// Ends the sampling thread when it is dropped.
+    /// Stops the sampling thread when it is dropped.
     _sampling: Sender<()>,
 }
 
-/// A thread that was started by a [`Supervisor`].
+/// Handle of a thread that a [`Supervisor`] started.
 #[derive(Debug)]
 pub struct SupervisedThread {
     name: String,
     thread: JoinHandle<()>,
-    /// Disconnected when the thread's work is done.
+    /// Disconnected when the thread ends.
     ended: Receiver<()>,
 }
 
 impl Supervisor {
-    /// Supervises from now on, with a thread that ends with the supervisor.
+    /// Starts a supervisor and its sampling thread, which ends when the supervisor is dropped.
     ///
     /// # Errors
     ///
-    /// When the sampling thread cannot be started.
+    /// Returns the error of the operating system if the sampling thread cannot be started.
     pub fn start(metrics: &Arc<Metrics>) -> std::io::Result<Arc<Self>> {
         let (sampling, stopped) = bounded(0);
         let supervisor =
@@ -54,18 +58,18 @@ impl Supervisor {
         let weak = Arc::downgrade(&supervisor);
         supervisor.spawn(ThreadKind::Supervisor, None, move |watch| {
             while stopped.recv_timeout(SAMPLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                // A panic in here must not end the sampling.
+                // A panic must not end the sampling.
                 watch.guarded(|| weak.upgrade().map(|supervisor| supervisor.sample(Instant::now())));
             }
         })?;
         Ok(supervisor)
     }
 
-    /// Starts a thread that takes its work from no queue.
+    /// Starts a thread without a queue.
     ///
     /// # Errors
     ///
-    /// When there is no thread.
+    /// Returns the error of the operating system if the thread cannot be started.
     pub fn spawn(
         &self,
         kind: ThreadKind,
@@ -75,11 +79,11 @@ impl Supervisor {
         self.spawn_with_queue(kind, number, || 0, work)
     }
 
-    /// Starts a thread; `queued` says how many entries wait for it.
+    /// Starts a thread with a queue. `queued` returns the number of its entries.
     ///
     /// # Errors
     ///
-    /// When there is no thread.
+    /// Returns the error of the operating system if the thread cannot be started.
     pub fn spawn_with_queue(
         &self,
         kind: ThreadKind,
@@ -91,7 +95,7 @@ impl Supervisor {
         let (running, ended) = bounded(0);
         let (name, watched) = (watch.name().to_owned(), Arc::clone(&watch));
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
-            // Dropped last, also by a panic.
+            // Dropped when the thread ends, also by a panic.
             let _running: Sender<()> = running;
             match catch_unwind(AssertUnwindSafe(|| work(&watched))) {
                 Ok(()) => watched.finish(),
@@ -104,7 +108,7 @@ impl Supervisor {
         Ok(SupervisedThread { name, thread, ended })
     }
 
-    /// Notes how far every thread has come.
+    /// Samples the progress of every thread, and logs new stalls.
     fn sample(&self, now: Instant) {
         let threads = self.threads.lock().clone();
         for watch in threads.iter().filter(|watch| watch.sample(now)) {
@@ -114,12 +118,12 @@ impl Supervisor {
         }
     }
 
-    /// What keeps threads from their work: those that panicked for good, and those that stand still.
+    /// Describes threads that ended by a panic, repeat a panicking step, or are stalled.
     pub fn problems(&self, now: Instant) -> Vec<String> {
         self.threads.lock().iter().filter_map(|watch| watch.problem(now)).collect()
     }
 
-    /// The metrics in which panics are counted.
+    /// Metrics in which panics are counted.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
@@ -127,14 +131,14 @@ impl Supervisor {
 }
 
 impl SupervisedThread {
-    /// Waits for the thread to end; one that does not by `deadline` is abandoned and logged. Whether it has ended.
+    /// Waits for the thread to end. Returns false if it has not ended by `deadline`; the thread is then abandoned and logged.
     pub fn join_by(self, deadline: Instant) -> bool {
-        // The thread sends nothing: the end is a disconnection.
+        // The channel carries no message: its disconnection signals the end.
         if self.ended.recv_deadline(deadline) == Err(RecvTimeoutError::Timeout) {
-            warn!(thread = self.name, "failed to end a thread within its deadline; it is abandoned");
+            warn!(thread = self.name, "failed to join a thread: deadline exceeded; abandoning it");
             return false;
         }
-        // A panic was counted and logged by the thread itself.
+        // The thread has counted and logged its own panic.
         let _ = self.thread.join();
         true
     }
@@ -156,19 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_is_counted_and_stays_a_problem() {
+    fn a_panic_that_ends_a_thread_is_counted_and_stays_a_problem() {
         let supervisor = supervisor();
-        let thread =
-            supervisor.spawn(ThreadKind::PeerCheck, None, |_| panic!("a test asked for it")).expect("a thread");
+        let thread = supervisor.spawn(ThreadKind::PeerCheck, None, |_| panic!("injected by a test")).expect("a thread");
         assert!(thread.join_by(Instant::now() + PATIENCE));
         let problems = supervisor.problems(Instant::now());
         assert!(problems.len() == 1 && problems[0].contains("peer-check"), "{problems:?}");
-        assert!(problems[0].contains("a test asked for it") && problems[0].contains("restart"), "{problems:?}");
+        assert!(problems[0].contains("injected by a test") && problems[0].contains("restart"), "{problems:?}");
         assert_eq!(supervisor.metrics.thread_panics(ThreadKind::PeerCheck), 1);
     }
 
     #[test]
-    fn a_loop_goes_on_after_a_step_that_panics() {
+    fn a_loop_continues_after_a_step_panics() {
         let supervisor = supervisor();
         let steps = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&steps);
@@ -176,7 +179,7 @@ mod tests {
             for step in 0..3 {
                 watch.guarded(|| {
                     counted.fetch_add(1, Ordering::Relaxed);
-                    assert!(step != 1, "a test asked for it");
+                    assert!(step != 1, "injected by a test");
                 });
             }
         });
@@ -187,18 +190,18 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_end_is_abandoned() {
+    fn a_thread_that_does_not_end_by_its_deadline_is_abandoned() {
         let supervisor = supervisor();
         let (release, blocked) = bounded::<()>(0);
         let (done, finished) = bounded(1);
         let thread = supervisor.spawn(ThreadKind::Writer, Some(0), move |_| {
-            // Ends when the test lets it.
+            // Ends when the test drops `release`.
             let _ = blocked.recv();
             let _ = done.send(());
         });
         assert!(!thread.expect("a thread").join_by(Instant::now()));
         drop(release);
-        finished.recv_timeout(PATIENCE).expect("the thread goes on by itself");
+        finished.recv_timeout(PATIENCE).expect("an abandoned thread still finishes");
         wait_for("the end of the thread", PATIENCE, || {
             supervisor.threads.lock().iter().any(|watch| watch.is_finished()).then_some(())
         });

@@ -1,4 +1,4 @@
-//! One supervised thread, as the thread itself and readiness see it.
+//! Progress and panics of one supervised thread.
 
 use std::any::Any;
 use std::fmt;
@@ -13,84 +13,9 @@ use tracing::error;
 
 use super::liveness::Liveness;
 use crate::metrics::Metrics;
+use crate::thread_kind::ThreadKind;
 
-/// What a supervised thread is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThreadKind {
-    /// Applies changes to indexes.
-    Writer,
-    /// Decodes messages.
-    Decoder,
-    /// Owns the sockets to dialled engines.
-    EngineSockets,
-    /// Owns the socket that engines connect to.
-    BoundSocket,
-    /// Looks host names up.
-    Resolver,
-    /// Registers pods.
-    Pods,
-    /// Compares this replica with its peers.
-    PeerCheck,
-    /// Takes over what a peer or a dump holds.
-    Recovery,
-    /// Follows a discovery source, or the changes that all of them ask for.
-    Discovery,
-    /// Changes indexes behind a change of the registrations.
-    Cleanup,
-    /// Runs requests that wait for other threads.
-    Request,
-    /// Samples the progress of the others.
-    Supervisor,
-}
-
-impl ThreadKind {
-    /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
-        Self::Writer,
-        Self::Decoder,
-        Self::EngineSockets,
-        Self::BoundSocket,
-        Self::Resolver,
-        Self::Pods,
-        Self::PeerCheck,
-        Self::Recovery,
-        Self::Discovery,
-        Self::Cleanup,
-        Self::Request,
-        Self::Supervisor,
-    ];
-
-    /// The name used in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Writer => "writer",
-            Self::Decoder => "decoder",
-            Self::EngineSockets => "engine_sockets",
-            Self::BoundSocket => "bound_socket",
-            Self::Resolver => "resolver",
-            Self::Pods => "pods",
-            Self::PeerCheck => "peer_check",
-            Self::Recovery => "recovery",
-            Self::Discovery => "discovery",
-            Self::Cleanup => "cleanup",
-            Self::Request => "request",
-            Self::Supervisor => "supervisor",
-        }
-    }
-
-    /// The name of the operating system's thread.
-    const fn thread_name(self) -> &'static str {
-        match self {
-            Self::Writer => "index-writer",
-            Self::EngineSockets => "engine-sockets",
-            Self::BoundSocket => "bound-socket",
-            Self::PeerCheck => "peer-check",
-            _ => self.as_str(),
-        }
-    }
-}
-
-/// What a thread is at work on, for those who ask why it stands still.
+/// Description of the entry that a thread is processing, shown when the thread is stalled.
 type Task = Arc<dyn fmt::Display + Send + Sync>;
 
 /// One supervised thread.
@@ -99,22 +24,22 @@ pub struct Watch {
     name: String,
     queued: Box<dyn Fn() -> usize + Send + Sync>,
     metrics: Arc<Metrics>,
-    /// Steps of the thread so far. Relaxed, as the flags: nothing is read through them.
-    moves: AtomicU64,
+    /// Steps of the thread since its start. Relaxed, as the flags are: no other memory is published through them.
+    steps: AtomicU64,
     is_busy: AtomicBool,
     is_finished: AtomicBool,
     task: Mutex<Option<Task>>,
     liveness: Mutex<Liveness>,
-    /// The panic that keeps the thread from its work, if one does.
+    /// Panic that fails readiness, if there is one.
     failure: Mutex<Option<Failure>>,
 }
 
-/// A panic after which the work of a thread is not done.
+/// Panic after which a thread's work is not done, with its message.
 enum Failure {
-    /// It has ended the thread.
+    /// The panic ended the thread.
     Ended(String),
-    /// The step is repeated.
-    Repeats(String),
+    /// The thread repeats the step that panicked.
+    Retrying(String),
 }
 
 impl Watch {
@@ -130,7 +55,7 @@ impl Watch {
             name: number.map_or_else(|| name.to_owned(), |number| format!("{name}-{number}")),
             queued,
             metrics: Arc::clone(metrics),
-            moves: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
             is_busy: AtomicBool::new(false),
             is_finished: AtomicBool::new(false),
             task: Mutex::default(),
@@ -144,40 +69,40 @@ impl Watch {
         &self.name
     }
 
-    /// The thread begins with an entry of its queue.
+    /// Marks the start of an entry of the thread's queue.
     pub fn begin(&self, task: Option<Task>) {
         *self.task.lock() = task;
         self.is_busy.store(true, Relaxed);
         self.step();
     }
 
-    /// The thread has come a step further with the entry.
+    /// Counts a step within the entry.
     pub fn step(&self) {
-        // Only the thread itself counts.
-        self.moves.store(self.moves.load(Relaxed).wrapping_add(1), Relaxed);
+        // Only the thread itself writes this counter.
+        self.steps.store(self.steps.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// The thread is done with the entry.
+    /// Marks the end of the entry.
     pub fn end(&self) {
         self.step();
         self.is_busy.store(false, Relaxed);
     }
 
-    /// Runs one step of the thread's loop; none if the step panicked, which is counted and logged. What the step may have
-    /// left broken is for the caller to rebuild.
+    /// Runs one step of the thread's loop. Returns none if the step panicked; the panic is counted and logged. The caller
+    /// rebuilds any state that the step may have left broken.
     pub fn guarded<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
         guarded(&self.metrics, self.kind, &self.name, step)
     }
 
-    /// The same for a step that the loop repeats: a panic fails readiness until the step succeeds.
+    /// Runs a step that the loop repeats. Returns none if it panicked; readiness then fails until the step succeeds.
     pub fn attempt<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
         let attempted = catch_unwind(AssertUnwindSafe(step));
-        let failed = attempted.as_ref().err().map(|panic| Failure::Repeats(message(&**panic).to_owned()));
+        let failed = attempted.as_ref().err().map(|panic| Failure::Retrying(message(&**panic).to_owned()));
         *self.failure.lock() = failed;
         attempted.map_err(|panic| note_panic(&self.metrics, self.kind, &self.name, &*panic)).ok()
     }
 
-    /// The thread has ended as it should.
+    /// Marks the regular end of the thread.
     pub(super) fn finish(&self) {
         self.is_finished.store(true, Relaxed);
     }
@@ -186,36 +111,36 @@ impl Watch {
         self.is_finished.load(Relaxed)
     }
 
-    /// A panic has ended the thread.
+    /// Records the panic that ended the thread.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
         note_panic(&self.metrics, self.kind, &self.name, panic);
         *self.failure.lock() = Some(Failure::Ended(message(panic).to_owned()));
     }
 
-    /// Notes how far the thread has come; true once for each standstill that becomes too long.
+    /// Samples the thread's progress. Returns true once for each stall.
     pub(super) fn sample(&self, now: Instant) -> bool {
-        self.liveness.lock().sample(self.moves.load(Relaxed), self.has_work(), now)
+        self.liveness.lock().sample(self.steps.load(Relaxed), self.has_work(), now)
     }
 
-    /// What keeps the thread from its work, if anything does.
+    /// Describes the failure or stall of the thread, if there is one.
     pub(super) fn problem(&self, now: Instant) -> Option<String> {
         let name = &self.name;
         match &*self.failure.lock() {
             Some(Failure::Ended(panic)) => {
-                return Some(format!("thread {name} has ended by a panic ({panic}): restart the service"));
+                return Some(format!("thread {name} ended by a panic: {panic}; restart the service"));
             }
-            Some(Failure::Repeats(panic)) => {
-                return Some(format!("thread {name} panicked ({panic}) and repeats what it did"));
+            Some(Failure::Retrying(panic)) => {
+                return Some(format!("thread {name} panicked: {panic}; it retries the step"));
             }
             None => {}
         }
         if self.is_finished() {
             return None;
         }
-        let stood = self.liveness.lock().standstill(self.moves.load(Relaxed), self.has_work(), now)?;
-        let task = self.task.lock().as_ref().map_or_else(String::new, |task| format!(", at work on {task}"));
-        let (seconds, queued) = (stood.as_secs(), (self.queued)());
-        Some(format!("thread {name} has not moved for {seconds} s with {queued} entries queued{task}"))
+        let stalled = self.liveness.lock().stall(self.steps.load(Relaxed), self.has_work(), now)?;
+        let task = self.task.lock().as_ref().map_or_else(String::new, |task| format!(", processing {task}"));
+        let (seconds, queued) = (stalled.as_secs(), (self.queued)());
+        Some(format!("thread {name} made no progress for {seconds} s with {queued} entries queued{task}"))
     }
 
     fn has_work(&self) -> bool {
@@ -223,7 +148,7 @@ impl Watch {
     }
 }
 
-/// Runs something of a thread of this kind; none if it panicked, which is counted and logged.
+/// Runs a step on a thread of this kind. Returns none if it panicked; the panic is counted and logged.
 pub fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(done) => Some(done),
@@ -234,10 +159,10 @@ pub fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step: impl 
     }
 }
 
-/// Counts and logs a panic of a thread, or task, of this kind.
+/// Counts and logs a panic of a thread or task of this kind.
 pub fn note_panic(metrics: &Metrics, kind: ThreadKind, thread: &str, panic: &(dyn Any + Send)) {
     metrics.thread_panicked(kind);
-    error!(thread, kind = kind.as_str(), panic = message(panic), "thread panicked; this is a fault of the program");
+    error!(thread, kind = kind.as_str(), panic = message(panic), "thread panicked; report this bug with the log");
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

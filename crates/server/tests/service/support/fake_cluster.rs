@@ -1,4 +1,4 @@
-//! An API server on loopback that knows pods: lists them page by page, and tells what happens to them.
+//! A Kubernetes API server on loopback with pods: paginated lists, and watches of their changes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ struct State {
     version: u64,
     /// What happened, by version.
     events: Vec<(u64, Value)>,
-    /// Events up to this version are forgotten.
+    /// Events up to this version are no longer available.
     forgotten: u64,
     /// Answered to everything, if it is.
     refuses_with: Option<u16>,
@@ -46,7 +46,7 @@ impl FakeCluster {
         let serving = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                if serving.state.lock().expect("nobody panics").is_over {
+                if serving.state.lock().expect("no thread panics").is_over {
                     return;
                 }
                 let shared = Arc::clone(&serving);
@@ -62,7 +62,7 @@ impl FakeCluster {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.shared.state.lock().expect("nobody panics"));
+        let result = change(&mut self.shared.state.lock().expect("no thread panics"));
         self.shared.changed.notify_all();
         result
     }
@@ -95,7 +95,7 @@ impl FakeCluster {
         });
     }
 
-    /// Something that is not about pods moves the version, and watchers are told.
+    /// Advances the version without a change of pods, and sends a bookmark to watchers.
     pub(crate) fn bookmark(&self) {
         self.change(|state| {
             state.version += 10;
@@ -109,7 +109,7 @@ impl FakeCluster {
         self.change(|state| state.cuts += 1);
     }
 
-    /// Forgets what has happened, so that nobody can go on from before now.
+    /// Drops the history of events, so that no watch can resume from an earlier version.
     pub(crate) fn forget(&self) {
         self.change(|state| {
             state.version += 1;
@@ -152,7 +152,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let target = first.split(' ').nth(1).unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let parameters: BTreeMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
-    let refused = shared.state.lock().expect("nobody panics").refuses_with;
+    let refused = shared.state.lock().expect("no thread panics").refuses_with;
     let is_right = path == "/api/v1/namespaces/prod/pods" && parameters.get("labelSelector") == Some(&"app%3Dvllm");
     match refused.or_else(|| (!is_right).then_some(404)) {
         Some(status) => answer(
@@ -178,7 +178,7 @@ fn answer(stream: &mut TcpStream, status: u16, body: &Value) -> std::io::Result<
 }
 
 fn list(shared: &Shared, after: Option<&str>) -> Value {
-    let mut state = shared.state.lock().expect("nobody panics");
+    let mut state = shared.state.lock().expect("no thread panics");
     if after.is_none() {
         state.lists += 1;
     }
@@ -191,31 +191,33 @@ fn list(shared: &Shared, after: Option<&str>) -> Value {
 }
 
 fn watch(stream: &mut TcpStream, shared: &Shared, parameters: &BTreeMap<&str, &str>) -> std::io::Result<()> {
-    let mut told: u64 = parameters["resourceVersion"].parse().expect("a version");
+    let mut sent: u64 = parameters["resourceVersion"].parse().expect("a version");
     let cuts = {
-        let mut state = shared.state.lock().expect("nobody panics");
-        state.watched_from.push(told);
+        let mut state = shared.state.lock().expect("no thread panics");
+        state.watched_from.push(sent);
         state.cuts
     };
     write!(stream, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n")?;
     loop {
         let lines: Vec<String> = {
-            let state = shared.state.lock().expect("nobody panics");
+            let state = shared.state.lock().expect("no thread panics");
             let nothing_new =
-                |state: &mut State| state.cuts == cuts && state.version <= told && state.forgotten <= told;
-            let (state, _) =
-                shared.changed.wait_timeout_while(state, Duration::from_secs(60), nothing_new).expect("nobody panics");
+                |state: &mut State| state.cuts == cuts && state.version <= sent && state.forgotten <= sent;
+            let (state, _) = shared
+                .changed
+                .wait_timeout_while(state, Duration::from_secs(60), nothing_new)
+                .expect("no thread panics");
             if state.cuts != cuts {
                 return Ok(());
             }
-            if told < state.forgotten {
+            if sent < state.forgotten {
                 let status =
                     json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "message": "too old" } });
                 return writeln!(stream, "{status}");
             }
             let news: Vec<String> =
-                state.events.iter().filter(|(at, _)| *at > told).map(|(_, event)| event.to_string()).collect();
-            told = state.version;
+                state.events.iter().filter(|(at, _)| *at > sent).map(|(_, event)| event.to_string()).collect();
+            sent = state.version;
             news
         };
         for line in lines {

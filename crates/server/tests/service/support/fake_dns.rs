@@ -65,7 +65,7 @@ impl FakeDns {
                 while !stop.load(Ordering::Relaxed) {
                     let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
                     let question = Message::from_vec(&bytes[..len]).expect("a question");
-                    let says = says.lock().expect("nobody panics").clone();
+                    let says = says.lock().expect("no thread panics").clone();
                     let answer = answer(&question, &says);
                     socket.send_to(&answer.to_vec().expect("a message"), from).expect("loopback takes it");
                     asked.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl FakeDns {
     }
 
     pub(crate) fn say(&self, says: Says) {
-        *self.says.lock().expect("nobody panics") = says;
+        *self.says.lock().expect("no thread panics") = says;
     }
 
     /// Questions answered so far.

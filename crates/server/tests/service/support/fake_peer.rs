@@ -97,7 +97,7 @@ fn answer_dump(mut stream: TcpStream, dump: &FakeDump, stalled: &Mutex<Vec<TcpSt
         FakeDump::Dies(bytes) => drop(stream.write_all(&part(bytes))),
         FakeDump::Stalls(bytes) => {
             let _ = stream.write_all(&part(bytes));
-            stalled.lock().expect("nobody panics").push(stream);
+            stalled.lock().expect("no thread panics").push(stream);
         }
         FakeDump::Refuses => answer(&mut stream, "503 Service Unavailable", b"{\"error\":\"not now\"}"),
     }
@@ -105,7 +105,7 @@ fn answer_dump(mut stream: TcpStream, dump: &FakeDump, stalled: &Mutex<Vec<TcpSt
 
 impl Drop for FakePeer {
     fn drop(&mut self) {
-        self.stalled.lock().expect("nobody panics").clear();
+        self.stalled.lock().expect("no thread panics").clear();
         // An empty request ends it.
         drop(TcpStream::connect(self.address));
         if let Some(serving) = self.serving.take() {

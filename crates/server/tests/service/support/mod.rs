@@ -220,7 +220,7 @@ impl Engine {
         }
         let (status, answer) = service.post("/register", &request);
         assert_eq!(status, 201, "{answer}");
-        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "nobody listens");
+        assert!(publisher.wait_for_subscriber(PATIENCE).expect("a socket"), "no listener subscribes");
     }
 
     /// Publishes events under this number and waits until the service has taken them in.
