@@ -162,12 +162,12 @@ impl DiscoveryStatus {
     }
 
     /// The ranks that the first reports of all sources named.
-    pub fn first_ranks(&self) -> Vec<RankId> {
+    pub fn initial_ranks(&self) -> Vec<RankId> {
         self.0.lock().first.as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
     }
 
     /// Why the service is not ready yet, if that is so; `unconnected` picks those ranks that are not connected.
-    pub fn missing(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
+    pub fn not_ready_reason(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
         let inner = self.0.lock();
         let Some((since, ranks)) = &inner.first else {
             let silent = inner.sources.iter().filter(|source| source.answered_at.is_none());

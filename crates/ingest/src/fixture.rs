@@ -67,7 +67,7 @@ impl ModelSink for TestModel {
         0
     }
 
-    fn give_up(&self, _failed: &Arc<GroupedIndex>, _culprit: Option<u64>) {
+    fn replace_failed_index(&self, _failed: &Arc<GroupedIndex>, _culprit: Option<u64>) {
         panic!("no change of these tests panics");
     }
 
@@ -150,7 +150,7 @@ impl Fixture {
             options,
             start: Start::AtOnce,
             decoder: self.decoders.assign(),
-            remembered: None,
+            resume_from: None,
             state,
         });
         self.model.listeners.lock().push(Arc::clone(&listener));
@@ -209,7 +209,7 @@ pub(crate) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listene
         options: listener.options.clone(),
         start: listener.start,
         decoder: 0,
-        remembered: None,
+        resume_from: None,
         state: ListenerState::new(&listener.options),
     })
 }

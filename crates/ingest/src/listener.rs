@@ -66,7 +66,7 @@ pub struct ListenerOptions {
 }
 
 /// A subscription: shared by the threads that own its sockets, that decode it and that write what it
-/// tells, and whoever asks.
+/// tells, and whoever requests.
 pub struct Listener {
     /// Unique in the process.
     pub id: u64,
@@ -85,7 +85,7 @@ pub struct Listener {
     /// Which decoder follows its stream.
     pub decoder: usize,
     /// Where an earlier listener of this stream had stopped.
-    pub remembered: Option<StreamPosition>,
+    pub resume_from: Option<StreamPosition>,
     /// What becomes of it.
     pub state: ListenerState,
 }
@@ -97,7 +97,7 @@ pub struct ListenerState {
     /// The thread that owns its sockets.
     pub(super) mailbox: OnceLock<Mailbox>,
     /// Whether its state is lost, and the stream has not started over yet.
-    pub(super) awaits_restart: AtomicBool,
+    pub(super) needs_restart: AtomicBool,
     /// Whether blocks of some rank wait for a parent. Written by its writer alone.
     has_waiting: AtomicBool,
     status: Mutex<Status>,
@@ -112,7 +112,7 @@ impl ListenerState {
         Self {
             hold: Mutex::default(),
             mailbox: OnceLock::new(),
-            awaits_restart: AtomicBool::new(false),
+            needs_restart: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             status: Mutex::new(Status::new(ceiling)),
             queued: Queued::default(),
@@ -154,7 +154,7 @@ impl Status {
 
     /// What is missing of a rank; of one that is not trusted for another reason, the last thing that went wrong.
     fn last_error(&self, dp_rank: DpRank) -> Option<String> {
-        match self.trust.of(dp_rank) {
+        match self.trust.rank_trust(dp_rank) {
             (Trust::Exact, _) => None,
             (_, Some(missing)) => Some(missing.to_string()),
             (_, None) => self.last_error.clone(),
@@ -213,7 +213,7 @@ pub struct ListenerReport {
     pub source: Option<String>,
     /// Where it listens.
     pub endpoint: String,
-    /// Where missed messages could be asked for.
+    /// Where missed messages could be is_requested for.
     pub replay_endpoint: Option<String>,
     /// The engine's kind, if it was registered.
     pub engine: Option<&'static str>,
@@ -279,8 +279,8 @@ impl Listener {
 
     /// Trust in a rank of the stream.
     pub fn trust(&self, dp_rank: DpRank) -> Trust {
-        match self.state.status.lock().trust.of(dp_rank).0 {
-            Trust::Exact if self.awaits_restart() => Trust::Degraded,
+        match self.state.status.lock().trust.rank_trust(dp_rank).0 {
+            Trust::Exact if self.needs_restart() => Trust::Degraded,
             trust => trust,
         }
     }
@@ -340,7 +340,7 @@ impl Listener {
     }
 
     /// Takes in what the stream says of all its ranks.
-    pub(super) fn trust_all(&self, trust: StreamTrust) {
+    pub(super) fn set_stream_trust(&self, trust: StreamTrust) {
         let last_event = self.model.last_event();
         let mut status = self.state.status.lock();
         let position = status.position(last_event);
@@ -356,7 +356,7 @@ impl Listener {
         self.state.status.lock().trust.cleared(dp_rank);
     }
 
-    /// Blocks of a rank that wait for a parent that was never stored, as of the last event applied. Only its writer asks.
+    /// Blocks of a rank that wait for a parent that was never stored, as of the last event applied. Only its writer requests.
     pub(super) fn waiting(&self, dp_rank: DpRank) -> usize {
         match self.state.has_waiting.load(Relaxed) {
             true => self.state.status.lock().trust.waiting(dp_rank),
@@ -382,31 +382,31 @@ impl Listener {
     }
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
-    pub fn raise(&self, dp_rank: Option<DpRank>, why: String) {
+    pub fn record_loss(&self, dp_rank: Option<DpRank>, why: String) {
         let last_event = self.model.last_event();
         let mut status = self.state.status.lock();
         let position = status.position(last_event);
-        status.trust.raise(dp_rank, shorten(why), position);
+        status.trust.record_loss(dp_rank, shorten(why), position);
     }
 
     /// Messages are dropped before the decoder receives them: no rank of the stream is exact from here on, until the
     /// decoder notes this run of drops.
-    pub(super) fn dropped(&self) -> u64 {
-        self.state.status.lock().trust.dropped()
+    pub(super) fn begin_drop_run(&self) -> u64 {
+        self.state.status.lock().trust.begin_drop_run()
     }
 
     /// Runs of dropped messages so far.
-    pub(super) fn drops(&self) -> u64 {
-        self.state.status.lock().trust.drops()
+    pub(super) fn drop_runs(&self) -> u64 {
+        self.state.status.lock().trust.drop_runs()
     }
 
     /// The decoder knows of all drops up to this run.
-    pub(super) fn drops_noted(&self, run: u64) {
-        self.state.status.lock().trust.drops_noted(run);
+    pub(super) fn acknowledge_drops(&self, run: u64) {
+        self.state.status.lock().trust.acknowledge_drops(run);
     }
 
     /// Messages did not follow each other.
-    pub(super) fn gap(&self) {
+    pub(super) fn count_gap(&self) {
         self.state.status.lock().gaps += 1;
     }
 
@@ -423,12 +423,12 @@ impl Listener {
     }
 
     /// Everything up to a message is known, though it did not come this way.
-    pub(super) fn taken_over(&self, sequence: u64) {
+    pub(super) fn import_position(&self, sequence: u64) {
         self.state.status.lock().last_sequence = Some(sequence);
     }
 
     /// A message was taken in completely; queries see it.
-    pub(super) fn taken_in(&self, sequence: u64, at: Instant) {
+    pub(super) fn message_applied(&self, sequence: u64, at: Instant) {
         let mut status = self.state.status.lock();
         status.last_sequence = Some(sequence);
         status.last_message = Some(at);

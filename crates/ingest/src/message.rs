@@ -14,7 +14,7 @@ pub(super) struct Message {
 
 impl Message {
     /// The message whose last frame is its payload.
-    pub(super) fn of(mut frames: Frames) -> Self {
+    pub(super) fn from_frames(mut frames: Frames) -> Self {
         let payload = frames.pop().unwrap_or_default();
         Self { outline: BatchOutline::of(&payload), payload }
     }
@@ -36,14 +36,14 @@ pub(super) struct Live {
 /// Frames that are no live message. Their number is not believed: if it was the engine's, the next one shows
 /// a gap.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoMessage {
+pub(super) enum LiveMessageError {
     #[error("{0}")]
     Frames(#[from] FrameError),
     #[error("{0}")]
     Batch(#[from] BatchError),
 }
 
-impl NoMessage {
+impl LiveMessageError {
     /// A short name for counting.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
@@ -54,9 +54,9 @@ impl NoMessage {
 }
 
 impl Live {
-    pub(super) fn of(frames: Frames) -> Result<Self, NoMessage> {
+    pub(super) fn from_frames(frames: Frames) -> Result<Self, LiveMessageError> {
         let sequence = LiveMessage::from_frames(&frames)?.sequence;
-        let message = Message::of(frames);
+        let message = Message::from_frames(frames);
         match &message.outline {
             Ok(_) => Ok(Self { sequence, message }),
             Err(error) => Err(error.clone().into()),

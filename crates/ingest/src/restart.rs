@@ -7,20 +7,20 @@ use super::listener::Listener;
 impl Listener {
     /// What is known of the stream is lost. Until its decoder has it start over, no rank of it is exact and its queued
     /// changes are discarded. False if that was so already.
-    pub fn await_restart(&self, why: &str) -> bool {
-        let is_new = !self.state.awaits_restart.swap(true, Release);
-        self.raise(None, why.to_owned());
+    pub fn require_restart(&self, why: &str) -> bool {
+        let is_new = !self.state.needs_restart.swap(true, Release);
+        self.record_loss(None, why.to_owned());
         is_new
     }
 
     /// Changes from now on are those of a stream that has started over.
-    pub(super) fn restarted(&self) {
-        self.state.awaits_restart.store(false, Release);
+    pub(super) fn finish_restart(&self) {
+        self.state.needs_restart.store(false, Release);
     }
 
     /// Whether it still has to start over.
-    pub fn awaits_restart(&self) -> bool {
-        self.state.awaits_restart.load(Acquire)
+    pub fn needs_restart(&self) -> bool {
+        self.state.needs_restart.load(Acquire)
     }
 }
 

@@ -21,7 +21,7 @@ pub struct DecoderState {
     /// Cache groups that were named; none where it is not known whether there are any.
     pub groups: Option<Vec<KnownGroup>>,
     /// Of single blocks.
-    pub of_blocks: BlockDecoderState,
+    pub block_state: BlockDecoderState,
 }
 
 /// The part of it that grows with what the rank holds.

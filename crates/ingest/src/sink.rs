@@ -36,8 +36,8 @@ pub trait ModelSink: Maintain {
     fn index(&self) -> Arc<GroupedIndex>;
 
     /// Applies one event to `index`, which [`ModelSink::index`] returned, and records it for explanations at the time
-    /// `happened`. After a panic the caller calls [`ModelSink::give_up`].
-    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, happened: Instant) -> Applied;
+    /// `event_time`. After a panic the caller calls [`ModelSink::replace_failed_index`].
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, event_time: Instant) -> Applied;
 
     /// Removes everything that a rank holds from `index`, as [`ModelSink::write`].
     fn forget(&self, index: &GroupedIndex, rank: WorkerRank, cause: ClearCause, now: Instant);
@@ -47,7 +47,7 @@ pub trait ModelSink: Maintain {
 
     /// Replaces an index in which a change panicked by an empty one, and has every stream of the model start over: that
     /// of the listener `culprit` without a replay, which would bring the same event again.
-    fn give_up(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>);
+    fn replace_failed_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>);
 
     /// Notes that an engine hashes blocks with this window, adapter and salt.
     fn note_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt);

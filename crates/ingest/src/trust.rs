@@ -51,9 +51,9 @@ impl LastTrust {
 /// What is missing of a rank that is not exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing<'a> {
-    /// It will not arrive any more.
+    /// It will not admit any more.
     Lost(&'a str),
-    /// It may still arrive.
+    /// It may still admit.
     Pending(Pending),
     /// What so many blocks follow, which may still be stored.
     Parents(usize),
@@ -82,7 +82,7 @@ const DROPPED: &str = "messages of the engine were dropped because its decoder w
 #[derive(Debug)]
 pub(super) struct TrustLedger {
     /// Of ranks without an entry of their own.
-    others: LastTrust,
+    stream: LastTrust,
     /// Ranks that were cleared, or lost changes, since the last statement about the whole stream.
     ranks: BTreeMap<DpRank, LastTrust>,
     pending: Option<Pending>,
@@ -90,7 +90,7 @@ pub(super) struct TrustLedger {
     waiting: BTreeMap<DpRank, Waiting>,
     /// Runs of dropped messages, and how many of them the decoder has taken note of.
     drops: u64,
-    drops_noted: u64,
+    drops_acknowledged: u64,
     /// Why no rank of the stream can ever be exact, whatever arrives.
     ceiling: Option<&'static str>,
 }
@@ -99,23 +99,23 @@ impl TrustLedger {
     /// Of a stream of which nothing was received. `ceiling` says why its ranks can never be exact, if they cannot.
     pub(super) fn new(ceiling: Option<&'static str>) -> Self {
         Self {
-            others: LastTrust::Cold,
+            stream: LastTrust::Cold,
             ranks: BTreeMap::new(),
             pending: Some(Pending::FirstContact),
             waiting: BTreeMap::new(),
             drops: 0,
-            drops_noted: 0,
+            drops_acknowledged: 0,
             ceiling,
         }
     }
 
     /// Trust in a rank, and what is missing where it is not exact. Cost: one look-up.
-    pub(super) fn of(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
-        let settled = self.ranks.get(&dp_rank).unwrap_or(&self.others);
+    pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
+        let settled = self.ranks.get(&dp_rank).unwrap_or(&self.stream);
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match (settled, self.pending) {
             (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
-            _ if self.drops > self.drops_noted => degraded(Missing::Lost(DROPPED)),
+            _ if self.drops > self.drops_acknowledged => degraded(Missing::Lost(DROPPED)),
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
             (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
             (LastTrust::Cold, _) => (Trust::Cold, None),
@@ -130,7 +130,7 @@ impl TrustLedger {
 
     /// Trust in a rank as of the last applied message: what is missing behind that does not count.
     pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
-        match self.ranks.get(&dp_rank).unwrap_or(&self.others) {
+        match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
             LastTrust::Cold => Trust::Cold,
             LastTrust::Exact if self.ceiling.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
             LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
@@ -140,18 +140,18 @@ impl TrustLedger {
     /// What is missing of a rank that is not exact, and from where on: the latest loss. `last` is the last applied
     /// message. None where events lack something without any loss.
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
-        let (Trust::Recovering | Trust::Degraded, _) = self.of(dp_rank) else { return None };
-        if self.drops > self.drops_noted {
+        let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
+        if self.drops > self.drops_acknowledged {
             return Some(Doubt::behind(DROPPED.to_owned(), last));
         }
-        match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.others)) {
+        match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (Some(pending), _) if pending != Pending::FirstContact => Some(Doubt::behind(pending.to_string(), last)),
             (_, LastTrust::Lost(doubt)) => Some(doubt.clone()),
             (_, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
         }
     }
 
-    /// What is missing behind the last applied message, and may still arrive.
+    /// What is missing behind the last applied message, and may still admit.
     pub(super) fn pending(&self) -> Option<Pending> {
         self.pending
     }
@@ -163,7 +163,7 @@ impl TrustLedger {
     /// Takes in what the stream says of all its ranks.
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
-        self.others = match trust {
+        self.stream = match trust {
             StreamTrust::Cold => LastTrust::Cold,
             StreamTrust::Exact => LastTrust::Exact,
             StreamTrust::Degraded(why) => LastTrust::lost(why.to_string(), position),
@@ -171,12 +171,12 @@ impl TrustLedger {
     }
 
     /// Records a change that was lost for good: of one rank, or of any rank of the stream.
-    pub(super) fn raise(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
+    pub(super) fn record_loss(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
         match dp_rank {
             Some(dp_rank) => drop(self.ranks.insert(dp_rank, LastTrust::lost(why, position))),
             None => {
                 self.ranks.clear();
-                self.others = LastTrust::lost(why, position);
+                self.stream = LastTrust::lost(why, position);
             }
         }
     }
@@ -202,19 +202,19 @@ impl TrustLedger {
     }
 
     /// Messages were dropped before the decoder received them. Returns the number of this run of drops.
-    pub(super) fn dropped(&mut self) -> u64 {
+    pub(super) fn begin_drop_run(&mut self) -> u64 {
         self.drops += 1;
         self.drops
     }
 
     /// Runs of dropped messages so far.
-    pub(super) fn drops(&self) -> u64 {
+    pub(super) fn drop_runs(&self) -> u64 {
         self.drops
     }
 
     /// The decoder knows of all drops up to this run: what they leave missing is pending or lost from here on.
-    pub(super) fn drops_noted(&mut self, run: u64) {
-        self.drops_noted = self.drops_noted.max(run);
+    pub(super) fn acknowledge_drops(&mut self, run: u64) {
+        self.drops_acknowledged = self.drops_acknowledged.max(run);
     }
 }
 
@@ -230,29 +230,29 @@ mod tests {
     #[test]
     fn a_rank_is_exact_only_while_nothing_is_missing() {
         let mut ledger = TrustLedger::new(None);
-        let trust = |ledger: &TrustLedger| ledger.of(RANK).0;
+        let trust = |ledger: &TrustLedger| ledger.rank_trust(RANK).0;
         assert_eq!(trust(&ledger), Trust::Cold);
         ledger.set_pending(Some(Pending::Recovering { end: None }));
         ledger.set_all(StreamTrust::Exact, AT_START);
         assert_eq!((trust(&ledger), ledger.settled(RANK)), (Trust::Recovering, Trust::Exact));
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Exact);
-        let run = ledger.dropped();
+        let run = ledger.begin_drop_run();
         assert_eq!(trust(&ledger), Trust::Degraded, "at once");
-        let later = ledger.dropped();
+        let later = ledger.begin_drop_run();
         ledger.set_pending(Some(Pending::TailLost));
-        ledger.drops_noted(run);
+        ledger.acknowledge_drops(run);
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not noted yet");
-        ledger.drops_noted(later);
+        ledger.acknowledge_drops(later);
         assert_eq!(trust(&ledger), Trust::Exact);
-        ledger.raise(Some(RANK), "an event could not be read".to_owned(), AT_START);
-        assert_eq!((trust(&ledger), ledger.of(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
+        ledger.record_loss(Some(RANK), "an event could not be read".to_owned(), AT_START);
+        assert_eq!((trust(&ledger), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
         ledger.set_pending(Some(Pending::Recovering { end: Some(9) }));
         ledger.cleared(RANK);
         assert_eq!(trust(&ledger), Trust::Recovering, "a clear does not show what comes after it");
         ledger.set_pending(None);
-        assert_eq!(ledger.of(RANK), (Trust::Exact, None));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);
     }
@@ -260,11 +260,11 @@ mod tests {
     #[test]
     fn a_stream_whose_events_lack_something_is_never_exact() {
         let mut ledger = TrustLedger::new(Some("extra keys"));
-        assert_eq!(ledger.of(RANK).0, Trust::Cold);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Cold);
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
-        assert_eq!(ledger.of(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
         ledger.cleared(RANK);
-        assert_eq!(ledger.of(RANK).0, Trust::Degraded);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded);
     }
 }

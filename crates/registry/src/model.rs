@@ -147,8 +147,8 @@ impl ModelSink for Model {
         self.history.last()
     }
 
-    fn give_up(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
-        Self::give_up(self, failed, culprit);
+    fn replace_failed_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
+        Self::replace_failed_index(self, failed, culprit);
     }
 
     fn note_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt) {
@@ -190,7 +190,7 @@ impl Model {
     }
 
     /// Applies one event of a rank to `index`, which is the one of the model, and says what it changed. A panic is for the
-    /// caller to catch, and to be followed by [`Model::give_up`].
+    /// caller to catch, and to be followed by [`Model::replace_failed_index`].
     pub(crate) fn apply_to(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent) -> Applied {
         #[cfg(any(test, feature = "fault-injection"))]
         crate::faults::apply(event);
@@ -219,7 +219,7 @@ impl Model {
     pub(crate) fn change<T: Default>(&self, change: impl FnOnce(&GroupedIndex) -> T) -> T {
         let index = self.index();
         guarded(&self.metrics, ThreadKind::Request, "request", || change(&index)).unwrap_or_else(|| {
-            self.give_up(&index, None);
+            self.replace_failed_index(&index, None);
             T::default()
         })
     }
@@ -227,12 +227,12 @@ impl Model {
     /// Replaces an index in which a change panicked by an empty one, and has all streams of the model start over: no rank is
     /// exact from now on until its stream has shown again what the rank holds. The stream of the listener `culprit`, whose
     /// event it was, does so without a replay, which would bring the event again.
-    pub(crate) fn give_up(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
+    pub(crate) fn replace_failed_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
         let why = "a change of the index panicked, a fault of the program: the index starts over";
         let await_restarts = || {
             let mut listeners: BTreeMap<u64, Arc<Listener>> = BTreeMap::new();
             for listener in self.instances.read().values().flat_map(|instance| instance.listeners.values()) {
-                if listener.await_restart(why) {
+                if listener.require_restart(why) {
                     listeners.insert(listener.id, Arc::clone(listener));
                 }
             }
@@ -257,7 +257,7 @@ impl Model {
     /// Streams that still have to start over.
     pub(crate) fn awaited_restarts(&self) -> usize {
         let instances = self.instances.read();
-        instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.awaits_restart()).count()
+        instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.needs_restart()).count()
     }
 
     /// Applies one event of a rank's further groups.

@@ -11,8 +11,8 @@ use flash_indexer_test_support::wait_for;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
-use flash_indexer_registry::faults;
 use crate::{IndexerOptions, PodOptions, Server, ServerOptions};
+use flash_indexer_registry::faults;
 use flash_indexer_telemetry::supervision::ThreadKind;
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 //! message's topic says whose it is.
 //!
 //! ```text
-//!  engines ──▶ bound socket ──by pod──▶ decoders ──a pod that nobody knows──▶ arrivals ──▶ registration
+//!  engines ──▶ bound socket ──by pod──▶ decoders ──a pod that nobody knows──▶ pending_registrations ──▶ registration
 //!              (topics: whose)          (streams: which listener)                              │
 //!                                             ▲────────────── its listener, or why not ────────┘
 //! ```
@@ -15,7 +15,7 @@ mod pending_registration;
 mod streams;
 mod topics;
 
-pub(super) use self::name::queue_of;
+pub(super) use self::name::queue_for;
 pub use self::name::{PodName, bound_endpoint, is_bound};
 pub use self::pending_registration::{PendingRegistration, Refusal};
 pub(super) use self::streams::{MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};

@@ -45,7 +45,7 @@ impl PodName {
     /// # Errors
     ///
     /// When it names none, or too long ones.
-    pub fn of_topic(topic: &[u8]) -> Result<Self, TopicError> {
+    pub fn from_topic(topic: &[u8]) -> Result<Self, TopicError> {
         let no_name = || TopicError::NoName { bytes: topic.len() };
         if is_too_long(topic) {
             return Err(no_name());
@@ -60,7 +60,7 @@ impl PodName {
     }
 }
 
-/// Whether a topic is too long to be remembered.
+/// Whether a topic is too long to be resume_from.
 pub(crate) const fn is_too_long(topic: &[u8]) -> bool {
     topic.len() > TOPIC_BYTES_MAX
 }
@@ -107,7 +107,7 @@ impl fmt::Display for PodName {
 }
 
 /// Which of so many queues a pod's messages go to: FNV-1a of its name.
-pub(crate) fn queue_of(instance: &InstanceId, queues: usize) -> usize {
+pub(crate) fn queue_for(instance: &InstanceId, queues: usize) -> usize {
     let hash = fnv_1a(instance.as_key().as_bytes());
     (hash % queues.max(1) as u64) as usize
 }
@@ -132,14 +132,14 @@ mod tests {
         }
         let pods = (0..1_000).map(|number| InstanceId::parse(&format!("vllm-{number}")).expect("a name"));
         let mut counts = [0; 8];
-        pods.for_each(|pod| counts[queue_of(&pod, 8)] += 1);
+        pods.for_each(|pod| counts[queue_for(&pod, 8)] += 1);
         assert!(counts.iter().all(|&count| count > 80), "{counts:?}");
     }
 
     #[test]
     fn topics_that_name_nobody_are_told_apart() {
         let reason =
-            |topic: &[u8]| PodName::of_topic(topic).map(|name| name.to_string()).map_err(|error| error.reason());
+            |topic: &[u8]| PodName::from_topic(topic).map(|name| name.to_string()).map_err(|error| error.reason());
         assert_eq!(reason(b"kv@7@org/m"), Ok("pod 7 of model \"org/m\"".to_owned()));
         assert_eq!(reason(b"kv-events"), Err("topic_without_model"));
         assert_eq!(reason(b"kv@pod@org/m@rev"), Err("topic_without_model"));

@@ -4,7 +4,7 @@ use flash_indexer_core::DpRank;
 
 use super::PodName;
 
-/// A rank of a pod asks to be followed, or to be followed otherwise.
+/// A rank of a pod requests to be followed, or to be followed otherwise.
 #[derive(Debug, Clone)]
 pub struct PendingRegistration {
     /// The pod and its model.

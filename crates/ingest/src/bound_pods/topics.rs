@@ -6,12 +6,12 @@ use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
 
 use super::PodName;
-use super::name::{TopicError, is_too_long, queue_of};
+use super::name::{TopicError, is_too_long, queue_for};
 use crate::decoders::Frames;
 use crate::listener::Listener;
 use crate::queue::Queued;
 
-/// Topics that are remembered. When there are more all are forgotten, and found again as messages come.
+/// Topics that are resume_from. When there are more all are forgotten, and found again as messages come.
 const TOPICS_MAX: usize = 1 << 15;
 
 /// A connection that an engine has made, numbered in the order in which they were made.
@@ -59,7 +59,7 @@ pub(crate) struct PodMessage {
 /// What one topic stands for, and its messages that were not handed on yet.
 struct Topic {
     pod: Result<Arc<Pod>, TopicError>,
-    lot: Vec<PodMessage>,
+    messages: Vec<PodMessage>,
 }
 
 /// Sorts messages by pod.
@@ -84,43 +84,43 @@ impl Topics {
     pub(crate) fn sort(&mut self, message: PodMessage) -> Result<(), TopicError> {
         let topic: &[u8] = message.frames.first().map_or(&[], Vec::as_slice);
         if is_too_long(topic) {
-            return PodName::of_topic(topic).map(drop);
+            return PodName::from_topic(topic).map(drop);
         }
         let at = match self.known.get(topic) {
             Some(&at) => at,
-            None => self.learn(topic.to_vec()),
+            None => self.add_topic(topic.to_vec()),
         };
         let topic = &mut self.topics[at];
-        if let Err(nameless) = &topic.pod {
-            return Err(nameless.clone());
+        if let Err(error) = &topic.pod {
+            return Err(error.clone());
         }
-        if topic.lot.is_empty() {
+        if topic.messages.is_empty() {
             self.waiting.push(at);
         }
-        topic.lot.push(message);
+        topic.messages.push(message);
         Ok(())
     }
 
-    fn learn(&mut self, topic: Vec<u8>) -> usize {
+    fn add_topic(&mut self, topic: Vec<u8>) -> usize {
         if self.topics.len() >= TOPICS_MAX && self.waiting.is_empty() {
             self.known.clear();
             self.topics.clear();
         }
-        let pod = PodName::of_topic(&topic).map(|name| {
-            let decoder = queue_of(&name.instance, self.decoders);
+        let pod = PodName::from_topic(&topic).map(|name| {
+            let decoder = queue_for(&name.instance, self.decoders);
             Arc::new(Pod::new(name, decoder))
         });
-        self.topics.push(Topic { pod, lot: Vec::new() });
+        self.topics.push(Topic { pod, messages: Vec::new() });
         self.known.insert(topic, self.topics.len() - 1);
         self.topics.len() - 1
     }
 
-    /// Hands on what was sorted, a lot for each pod.
-    pub(crate) fn hand_on(&mut self, mut hand_on: impl FnMut(&Arc<Pod>, Vec<PodMessage>)) {
+    /// Hands on what was sorted, a messages for each pod.
+    pub(crate) fn drain(&mut self, mut drain: impl FnMut(&Arc<Pod>, Vec<PodMessage>)) {
         for at in self.waiting.drain(..) {
             let topic = &mut self.topics[at];
             if let Ok(pod) = &topic.pod {
-                hand_on(pod, std::mem::take(&mut topic.lot));
+                drain(pod, std::mem::take(&mut topic.messages));
             }
         }
     }

@@ -10,7 +10,7 @@ use flash_indexer_wire::Start;
 use super::{Decoder, Decoders, QUEUE_FULL, Work, queued_bytes};
 use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
-    queue_of,
+    queue_for,
 };
 use crate::listener::{Connection, Listener};
 use crate::message::Live;
@@ -18,14 +18,14 @@ use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::InstanceId;
 
 /// Messages and their bytes.
-pub(super) fn size(messages: &[PodMessage]) -> (usize, usize) {
+pub(super) fn queued_size(messages: &[PodMessage]) -> (usize, usize) {
     (messages.len(), messages.iter().map(|message| queued_bytes(&message.frames)).sum())
 }
 
 impl Decoders {
     /// The decoder of a pod: every service with as many decoders chooses the same.
-    pub fn of_pod(&self, instance: &InstanceId) -> usize {
-        queue_of(instance, self.queues.len())
+    pub fn for_pod(&self, instance: &InstanceId) -> usize {
+        queue_for(instance, self.queues.len())
     }
 
     /// How many there are.
@@ -34,19 +34,20 @@ impl Decoders {
     }
 
     /// Pods that want to be registered.
-    pub fn arrivals(&self) -> Receiver<PendingRegistration> {
-        self.arrivals.clone()
+    pub fn pending_registrations(&self) -> Receiver<PendingRegistration> {
+        self.pending_registrations.clone()
     }
 
     /// Hands messages of a pod to its decoder.
     pub(crate) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
         let queue = &self.queues[pod.decoder];
-        let (count, bytes) = size(&messages);
+        let (count, bytes) = queued_size(&messages);
         if let Some(bound) = self.reserve(queue, &pod.queued, count, bytes) {
             (0..count).for_each(|_| self.metrics.rejected(QUEUE_FULL));
             self.metrics.bound(bound);
             if pod.queued.begins_dropping() {
-                let runs = pod.followers().into_iter().map(|listener| (Arc::clone(&listener), listener.dropped()));
+                let runs =
+                    pod.followers().into_iter().map(|listener| (Arc::clone(&listener), listener.begin_drop_run()));
                 let dropped = Work::PodDropped { pod: Arc::clone(pod), runs: runs.collect() };
                 // It fails only when the decoder has ended, and with it everything.
                 let _ = queue.sender.send(dropped);
@@ -57,20 +58,20 @@ impl Decoders {
         let _ = queue.sender.send(Work::Pod { pod: Arc::clone(pod), messages, at: Instant::now() });
     }
 
-    /// A connection to the bound socket is lost: whoever was heard over it need not be the same when it is heard
+    /// A connection to the bound socket is lost: whoever was seen over it need not be the same when it is seen
     /// again.
-    pub(crate) fn lose(&self, connection: ConnectionId) {
+    pub(crate) fn connection_lost(&self, connection: ConnectionId) {
         for queue in &self.queues {
             // It fails only when the decoder has ended, and with it everything.
-            let _ = queue.sender.send(Work::Lost(connection));
+            let _ = queue.sender.send(Work::ConnectionLost(connection));
         }
     }
 
     /// A pod's rank is not followed.
-    pub fn refuse(&self, arrival: PendingRegistration, refusal: Refusal) {
-        let queue = &self.queues[self.of_pod(&arrival.name.instance)];
+    pub fn refuse(&self, pending: PendingRegistration, refusal: Refusal) {
+        let queue = &self.queues[self.for_pod(&pending.name.instance)];
         // It fails only when the decoder has ended, and with it everything.
-        let _ = queue.sender.send(Work::Refused(arrival.name, arrival.dp_rank, refusal));
+        let _ = queue.sender.send(Work::Refused(pending.name, pending.dp_rank, refusal));
     }
 
     /// A message from the bound socket is nobody's.
@@ -81,76 +82,77 @@ impl Decoders {
 }
 
 impl Decoder {
-    /// Takes messages of a pod in. Those of one rank that follow each other are taken in together.
-    pub(super) fn take_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
+    /// Takes messages of a pod in. Those of one rank that follow each other are taken in group.
+    pub(super) fn route_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
         let now = Instant::now();
-        let mut together: Vec<RoutedMessage> = Vec::new();
+        let mut group: Vec<RoutedMessage> = Vec::new();
         for PodMessage { connection, frames } in messages {
             self.metrics.message();
-            let live = match Live::of(frames) {
+            let live = match Live::from_frames(frames) {
                 Ok(live) => live,
                 Err(error) => {
                     self.metrics.rejected(error.reason());
                     // It may have been the next message of any rank of the pod.
-                    self.take_together(std::mem::take(&mut together), pod, now);
-                    self.lose_tail(&pod.name, now);
+                    self.apply_routed(std::mem::take(&mut group), pod, now);
+                    self.mark_tail_lost(&pod.name, now);
                     continue;
                 }
             };
             match self.pods.take(&pod.name, live.dp_rank(), connection, live, now) {
-                MessageOutcome::RoutedMessage(message) => {
-                    if together.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
-                        self.take_together(std::mem::take(&mut together), pod, now);
+                MessageOutcome::Routed(message) => {
+                    if group.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
+                        self.apply_routed(std::mem::take(&mut group), pod, now);
                     }
-                    together.push(message);
+                    group.push(message);
                 }
-                MessageOutcome::Waits(arrival) => self.announce(arrival),
+                MessageOutcome::Pending(pending) => self.request_registration(pending),
                 MessageOutcome::Dropped(reason) => self.metrics.rejected(reason),
-                MessageOutcome::NoRoom => {
+                MessageOutcome::LimitReached => {
                     self.metrics.rejected(QUEUE_FULL);
                     self.metrics.bound(Bound::Arrivals);
                 }
             }
         }
-        self.take_together(together, pod, now);
+        self.apply_routed(group, pod, now);
     }
 
     /// The decoder takes note of messages of a pod that were dropped before they reached it.
     pub(super) fn note_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
         let now = Instant::now();
-        self.lose_tail(name, now);
+        self.mark_tail_lost(name, now);
         for (listener, run) in runs {
-            self.with_intake(listener, |intake, _| intake.dropped(*run, now));
+            self.with_decoder(listener, |decoder, _| decoder.dropped(*run, now));
         }
     }
 
     /// Messages of some rank of a pod were lost after the last ones.
-    fn lose_tail(&mut self, name: &PodName, now: Instant) {
-        for listener in self.pods.lose_tail(name) {
-            self.with_intake(&listener, |intake, _| intake.tail_lost(now));
+    fn mark_tail_lost(&mut self, name: &PodName, now: Instant) {
+        for listener in self.pods.mark_tail_lost(name) {
+            self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));
         }
     }
 
     /// Takes messages of one listener in.
-    fn take_together(&mut self, messages: Vec<RoutedMessage>, pod: &Pod, now: Instant) {
+    fn apply_routed(&mut self, messages: Vec<RoutedMessage>, pod: &Pod, now: Instant) {
         let Some(first) = messages.first() else { return };
         let (listener, shadow) = (Arc::clone(&first.listener), first.shadow.clone());
         pod.note_follower(&listener);
         if let Some(shadow) = shadow {
             pod.note_follower(&shadow);
-            let copies = messages.iter().map(|message| (message.heard, message.live.clone())).collect();
-            self.each(&shadow, copies, |intake, (heard, live)| intake.hear(heard, live, now));
+            let copies = messages.iter().map(|message| (message.seen, message.live.clone())).collect();
+            self.each(&shadow, copies, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         }
-        self.each(&listener, messages, |intake, message| intake.hear(message.heard, message.live, now));
-        self.look_at_block_size(&listener);
+        self.each(&listener, messages, |decoder, message| decoder.receive_routed(message.seen, message.live, now));
+        self.report_changed_block_size(&listener);
     }
 
     /// A pod that came by itself, and comes back with blocks of another size, is registered anew.
-    fn look_at_block_size(&mut self, listener: &Arc<Listener>) {
-        let outgrown = self.intakes.get_mut(&listener.id).and_then(super::ListenerDecoder::take_outgrown);
-        if let Some(block_size) = outgrown {
+    fn report_changed_block_size(&mut self, listener: &Arc<Listener>) {
+        let changed =
+            self.listener_decoders.get_mut(&listener.id).and_then(super::ListenerDecoder::take_changed_block_size);
+        if let Some(block_size) = changed {
             let (name, dp_rank) = (listener.pod_name(), listener.dp_rank);
-            self.announce(Some(PendingRegistration {
+            self.request_registration(Some(PendingRegistration {
                 name,
                 dp_rank,
                 block_size: Some(block_size),
@@ -160,9 +162,9 @@ impl Decoder {
     }
 
     /// Has a pod registered.
-    fn announce(&mut self, arrival: Option<PendingRegistration>) {
-        let Some(arrival) = arrival else { return };
-        if let Err(error) = self.arrived.try_send(arrival) {
+    fn request_registration(&mut self, pending: Option<PendingRegistration>) {
+        let Some(pending) = pending else { return };
+        if let Err(error) = self.registration_sender.try_send(pending) {
             self.metrics.bound(Bound::Arrivals);
             let PendingRegistration { name, dp_rank, .. } = error.into_inner();
             let why = "too many pods want to be registered at a time".to_owned();
@@ -171,30 +173,30 @@ impl Decoder {
     }
 
     /// The messages of a listener's pod are its own from now on.
-    pub(super) fn follow(&mut self, listener: &Arc<Listener>, now: Instant) {
-        let (waiting, is_tail_lost) = self.pods.follow(listener);
+    pub(super) fn attach(&mut self, listener: &Arc<Listener>, now: Instant) {
+        let (waiting, is_tail_lost) = self.pods.attach(listener);
         if waiting.is_empty() && listener.start == Start::AtOnce && listener.options.replay_endpoint.is_some() {
             // What it has published until now need not wait for its next message.
-            self.with_intake(listener, |intake, _| intake.connected(now));
+            self.with_decoder(listener, |decoder, _| decoder.connected(now));
         }
-        self.each(listener, waiting, |intake, (heard, live)| intake.hear(heard, live, now));
+        self.each(listener, waiting, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         if is_tail_lost {
-            self.with_intake(listener, |intake, _| intake.tail_lost(now));
+            self.with_decoder(listener, |decoder, _| decoder.tail_lost(now));
         }
     }
 
     /// The messages of a pod are this listener's as well from now on.
-    pub(super) fn follow_beside(&mut self, shadow: &Arc<Listener>, now: Instant) {
-        let Some(connection) = self.pods.follow_beside(shadow) else { return };
+    pub(super) fn attach_shadow(&mut self, shadow: &Arc<Listener>, now: Instant) {
+        let Some(connection) = self.pods.attach_shadow(shadow) else { return };
         shadow.set_connection(connection);
         if connection == Connection::Connected || shadow.options.replay_endpoint.is_some() {
-            self.with_intake(shadow, |intake, _| intake.connected(now));
+            self.with_decoder(shadow, |decoder, _| decoder.connected(now));
         }
     }
 
     pub(super) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal) {
         match self.pods.refuse(name, dp_rank, refusal, Instant::now()) {
-            Refused::Asks(arrival) => self.announce(Some(arrival)),
+            Refused::Retry(pending) => self.request_registration(Some(pending)),
             Refused::Dropped(messages) => {
                 if let Refusal::Refused { reason, .. } = refusal {
                     (0..messages).for_each(|_| self.metrics.rejected(reason));
@@ -203,10 +205,10 @@ impl Decoder {
         }
     }
 
-    pub(super) fn lose(&mut self, connection: ConnectionId) {
-        for listener in self.pods.lost(connection) {
+    pub(super) fn disconnect_pods(&mut self, connection: ConnectionId) {
+        for listener in self.pods.listeners_on(connection) {
             listener.set_connection(Connection::Disconnected);
-            self.with_intake(&listener, |intake, _| intake.disconnected());
+            self.with_decoder(&listener, |decoder, _| decoder.disconnected());
         }
     }
 }
@@ -231,7 +233,7 @@ mod tests {
         Arc::new(Pod::new(name, 0))
     }
 
-    fn lot(messages: usize) -> Vec<PodMessage> {
+    fn messages_of_size(messages: usize) -> Vec<PodMessage> {
         let message = || PodMessage { connection: ConnectionId(1), frames: vec![vec![0; 100]] };
         std::iter::repeat_with(message).take(messages).collect()
     }
@@ -247,7 +249,7 @@ mod tests {
         let decoders = Decoders {
             queues: vec![Queue { sender, queued: Arc::clone(&queued) }],
             assigned: AtomicUsize::new(0),
-            arrivals: bounded(1).1,
+            pending_registrations: bounded(1).1,
             threads: Mutex::default(),
             writers,
             metrics,
@@ -255,10 +257,10 @@ mod tests {
         let (flood, others) = (pod("flood"), ["a", "b", "c"].map(pod));
         let message_bytes = queued_bytes(&vec![vec![0; 100]]);
         for _ in 0..QUEUED_BYTES_MAX / message_bytes / 100 {
-            decoders.deliver_to_pod(&flood, lot(100));
+            decoders.deliver_to_pod(&flood, messages_of_size(100));
         }
         for _ in 0..100 {
-            others.iter().for_each(|other| decoders.deliver_to_pod(other, lot(100)));
+            others.iter().for_each(|other| decoders.deliver_to_pod(other, messages_of_size(100)));
         }
         let mut waiting = [0, 0];
         for work in work.try_iter() {

@@ -18,7 +18,7 @@ use tracing::error;
 
 use super::bound_pods::{ConnectionId, PendingRegistration, Pod, PodMessage, PodName, PodStreams, Refusal};
 use super::listener::Listener;
-use super::listener_decoder::{ListenerDecoder, READING_FAILED};
+use super::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
 use super::queue::Queued;
 use super::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
 use super::writer::Writers;
@@ -34,7 +34,7 @@ const MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// Bytes of messages that one decoder's streams may keep while they wait for earlier ones.
 const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Changes are handed to the writer when they come of so many bytes, or when there is nothing more at hand.
-const LOT_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 1 << 20;
 /// Decoders that are started where nobody says how many.
 const THREADS_BY_DEFAULT_MAX: usize = 8;
 /// Pods that may wait to be registered.
@@ -67,11 +67,11 @@ pub enum Delivery {
         why: String,
     },
     /// The messages of its pod, which come over the bound socket, are its own from now on.
-    Follow,
+    AttachToPod,
     /// They are its own as well as another listener's, whose place it is to take.
-    FollowBeside,
+    AttachShadow,
     /// It has taken that place.
-    TakePlace,
+    PromoteShadow,
     /// The connection stands.
     Connected,
     /// The connection was lost: what comes next need not follow what came last.
@@ -79,9 +79,9 @@ pub enum Delivery {
     /// What is held is applied from now on.
     Release(Sender<()>),
     /// A rank is ignored from now on, and forgotten.
-    Mute(DpRank, Sender<()>),
+    IgnoreRank(DpRank, Sender<()>),
     /// A rank is ignored no more.
-    Unmute(DpRank),
+    ResumeRank(DpRank),
     /// Reads what the index holds of a rank at a known place of the stream.
     Read {
         /// The rank.
@@ -94,7 +94,7 @@ pub enum Delivery {
         read: Read,
     },
     /// What the stream has said of a rank before it is gone on with.
-    Learn(DpRank, DecoderState),
+    RestoreDecoderState(DpRank, DecoderState),
     /// What is known of the stream is lost: it starts over, with or without asking the engine for what it has published.
     Restart(Replay),
     /// The listener's sockets are closed: forget all that it told.
@@ -139,7 +139,7 @@ enum Work {
         runs: Vec<(Arc<Listener>, u64)>,
     },
     /// A connection to the bound socket is lost.
-    Lost(ConnectionId),
+    ConnectionLost(ConnectionId),
     /// A pod's rank is not followed.
     Refused(PodName, DpRank, Refusal),
     Stop,
@@ -154,7 +154,7 @@ enum Work {
 pub struct Decoders {
     queues: Vec<Queue>,
     assigned: AtomicUsize,
-    arrivals: Receiver<PendingRegistration>,
+    pending_registrations: Receiver<PendingRegistration>,
     threads: Mutex<Vec<SupervisedThread>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -171,7 +171,7 @@ impl Decoders {
         let metrics = supervisor.metrics();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
-        let (arrived, arrivals) = bounded(PENDING_REGISTRATIONS_MAX);
+        let (registration_sender, pending_registrations) = bounded(PENDING_REGISTRATIONS_MAX);
         let mut queues = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
@@ -180,12 +180,12 @@ impl Decoders {
             let decoder = Decoder {
                 work,
                 queued: Arc::clone(&queued),
-                intakes: FxHashMap::default(),
+                listener_decoders: FxHashMap::default(),
                 pods: PodStreams::default(),
-                arrived: arrived.clone(),
-                wakes: BTreeSet::new(),
+                registration_sender: registration_sender.clone(),
+                timers: BTreeSet::new(),
                 waiting_bytes: 0,
-                at_work: None,
+                current: None,
                 writers: Arc::clone(writers),
                 metrics: Arc::clone(metrics),
             };
@@ -196,7 +196,7 @@ impl Decoders {
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
         let (assigned, threads) = (AtomicUsize::new(0), Mutex::new(threads));
-        Ok(Self { queues, assigned, arrivals, threads, writers, metrics })
+        Ok(Self { queues, assigned, pending_registrations, threads, writers, metrics })
     }
 
     /// The decoder of the next listener: each in turn.
@@ -242,7 +242,7 @@ impl Decoders {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
         if listener.state.queued.begins_dropping() {
-            self.deliver(listener, Delivery::Dropped(listener.dropped()));
+            self.deliver(listener, Delivery::Dropped(listener.begin_drop_run()));
         }
     }
 
@@ -259,7 +259,7 @@ impl Decoders {
         None
     }
 
-    /// Has streams start over whose state is lost. With `without_replay`, the stream of that listener asks its engine for
+    /// Has streams start over whose state is lost. With `without_replay`, the stream of that listener requests its engine for
     /// nothing: a replay would bring the message again that the failure came from. Never waits.
     pub fn restart_streams(&self, listeners: impl IntoIterator<Item = Arc<Listener>>, without_replay: Option<u64>) {
         for listener in listeners {
@@ -286,16 +286,16 @@ const QUEUE_FULL: &str = "queue_full";
 struct Decoder {
     work: Receiver<Work>,
     queued: Arc<Queued>,
-    intakes: FxHashMap<u64, ListenerDecoder>,
+    listener_decoders: FxHashMap<u64, ListenerDecoder>,
     pods: PodStreams,
     /// Where pods go that want to be registered.
-    arrived: Sender<PendingRegistration>,
+    registration_sender: Sender<PendingRegistration>,
     /// When which listener's stream wants to know the time.
-    wakes: BTreeSet<(Instant, u64)>,
+    timers: BTreeSet<(Instant, u64)>,
     /// Bytes that wait in all streams.
     waiting_bytes: usize,
-    /// The listener whose intake is taken out of `intakes` at the moment.
-    at_work: Option<Arc<Listener>>,
+    /// The listener whose decoder is taken out of `listener_decoders` at the moment.
+    current: Option<Arc<Listener>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
 }
@@ -303,8 +303,8 @@ struct Decoder {
 impl Decoder {
     fn run(mut self, watch: &Watch) {
         loop {
-            let work = match self.wakes.first() {
-                Some(&(wake, _)) => self.work.recv_deadline(wake),
+            let work = match self.timers.first() {
+                Some(&(due, _)) => self.work.recv_deadline(due),
                 None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             watch.begin(None);
@@ -317,7 +317,7 @@ impl Decoder {
         }
     }
 
-    /// Does what one entry of the queue asks for, or what it is time for.
+    /// Does what one entry of the queue requests for, or what it is time for.
     fn step(&mut self, work: Result<Work, RecvTimeoutError>) -> ControlFlow<()> {
         // What was delivered before a deadline counts, however long it waited here.
         let time = match work {
@@ -326,16 +326,16 @@ impl Decoder {
                 self.queued.take(messages, bytes);
                 listener.state.queued.take(messages, bytes);
                 if !self.writers.are_stopping() {
-                    self.take(&listener, delivery);
+                    self.handle(&listener, delivery);
                 }
                 at
             }
             Ok(Work::Pod { pod, messages, at }) => {
-                let (messages_count, bytes) = bound_pods::size(&messages);
+                let (messages_count, bytes) = bound_pods::queued_size(&messages);
                 self.queued.take(messages_count, bytes);
                 pod.queued.take(messages_count, bytes);
                 if !self.writers.are_stopping() {
-                    self.take_messages(&pod, messages);
+                    self.route_messages(&pod, messages);
                 }
                 at
             }
@@ -344,8 +344,8 @@ impl Decoder {
                 self.note_dropped(&pod.name, &runs);
                 Instant::now()
             }
-            Ok(Work::Lost(connection)) => {
-                self.lose(connection);
+            Ok(Work::ConnectionLost(connection)) => {
+                self.disconnect_pods(connection);
                 Instant::now()
             }
             Ok(Work::Refused(name, dp_rank, refusal)) => {
@@ -355,72 +355,76 @@ impl Decoder {
             Err(RecvTimeoutError::Timeout) => Instant::now(),
             Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
         };
-        self.wake(time);
+        self.run_timers(time);
         ControlFlow::Continue(())
     }
 
     /// Lets every stream know the time that wants to by `time`.
-    fn wake(&mut self, time: Instant) {
-        while let Some(&(wake, id)) = self.wakes.first()
-            && wake <= time
+    fn run_timers(&mut self, time: Instant) {
+        while let Some(&(due, id)) = self.timers.first()
+            && due <= time
         {
-            self.wakes.pop_first();
-            if let Some(listener) = self.intakes.get(&id).map(|intake| Arc::clone(intake.listener())) {
-                self.with_intake(&listener, |intake, _| intake.tick(Instant::now()));
+            self.timers.pop_first();
+            if let Some(listener) = self.listener_decoders.get(&id).map(|decoder| Arc::clone(decoder.listener())) {
+                self.with_decoder(&listener, |decoder, _| decoder.tick(Instant::now()));
             }
         }
     }
 
-    fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
+    fn handle(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
         let now = Instant::now();
         #[cfg(any(test, feature = "fault-injection"))]
-        restarts::fail_on_purpose(&delivery);
+        restarts::inject_fault(&delivery);
         match delivery {
             Delivery::Restart(replay) => self.restart(listener, replay, now),
-            Delivery::Live(messages) => self.each(listener, messages, |intake, frames| intake.live(frames, now)),
+            Delivery::Live(messages) => self.each(listener, messages, |decoder, frames| decoder.live(frames, now)),
             Delivery::Dropped(run) => {
                 listener.state.queued.end_dropping();
-                self.with_intake(listener, |intake, _| intake.dropped(run, now));
+                self.with_decoder(listener, |decoder, _| decoder.dropped(run, now));
             }
             Delivery::Replayed { attempt, messages } => {
-                self.each(listener, messages, |intake, frames| intake.replayed(attempt, frames, now));
+                self.each(listener, messages, |decoder, frames| decoder.replayed(attempt, frames, now));
             }
             Delivery::ReplayFailed { attempt, why } => {
-                self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
+                self.with_decoder(listener, |decoder, _| decoder.replay_failed(attempt, why, now));
             }
-            Delivery::Follow => self.follow(listener, now),
-            Delivery::FollowBeside => self.follow_beside(listener, now),
-            Delivery::TakePlace => self.pods.take_place(listener),
-            Delivery::Connected => self.with_intake(listener, |intake, _| intake.connected(now)),
-            Delivery::Disconnected => self.with_intake(listener, |intake, _| intake.disconnected()),
+            Delivery::AttachToPod => self.attach(listener, now),
+            Delivery::AttachShadow => self.attach_shadow(listener, now),
+            Delivery::PromoteShadow => self.pods.promote_shadow(listener),
+            Delivery::Connected => self.with_decoder(listener, |decoder, _| decoder.connected(now)),
+            Delivery::Disconnected => self.with_decoder(listener, |decoder, _| decoder.disconnected()),
             Delivery::Release(done) => {
-                self.with_intake(listener, |intake, _| intake.release(now));
+                self.with_decoder(listener, |decoder, _| decoder.release(now));
                 self.when_written(listener, move || done.send(()));
             }
-            Delivery::Mute(dp_rank, done) => {
-                self.with_intake(listener, |intake, _| intake.mute(dp_rank));
+            Delivery::IgnoreRank(dp_rank, done) => {
+                self.with_decoder(listener, |decoder, _| decoder.ignore_rank(dp_rank));
                 self.when_written(listener, move || done.send(()));
             }
-            Delivery::Unmute(dp_rank) => self.with_intake(listener, |intake, _| intake.unmute(dp_rank)),
+            Delivery::ResumeRank(dp_rank) => self.with_decoder(listener, |decoder, _| decoder.resume_rank(dp_rank)),
             Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
-                let fresh =
-                    || ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank, detail);
-                let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank, detail));
-                self.when_written(listener, move || read(place()));
+                let fresh = || {
+                    ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).resume_point(dp_rank, detail)
+                };
+                let resume_point = self
+                    .listener_decoders
+                    .get(&listener.id)
+                    .map_or_else(fresh, |decoder| decoder.resume_point(dp_rank, detail));
+                self.when_written(listener, move || read(resume_point()));
             }
             Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, read } => {
-                if self.intakes.contains_key(&listener.id) {
-                    self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, detail, read));
+                if self.listener_decoders.contains_key(&listener.id) {
+                    self.with_decoder(listener, |decoder, _| decoder.read_at(sequence, dp_rank, detail, read));
                 }
             }
-            Delivery::Learn(dp_rank, decoder_state) => {
-                self.with_intake(listener, |intake, _| intake.learn(dp_rank, decoder_state));
+            Delivery::RestoreDecoderState(dp_rank, decoder_state) => {
+                self.with_decoder(listener, |decoder, _| decoder.restore_decoder_state(dp_rank, decoder_state));
             }
             Delivery::Retire(done) => {
                 let mut position = None;
-                self.with_intake(listener, |intake, _| position = Some(intake.retire()));
-                self.drop_intake(listener.id);
-                self.pods.dismiss(listener);
+                self.with_decoder(listener, |decoder, _| position = Some(decoder.retire()));
+                self.remove_decoder(listener.id);
+                self.pods.detach(listener);
                 let position = position.unwrap_or(START);
                 self.when_written(listener, move || done(position));
             }
@@ -431,10 +435,10 @@ impl Decoder {
     fn each<M>(&mut self, listener: &Arc<Listener>, messages: Vec<M>, take: impl Fn(&mut ListenerDecoder, M)) {
         let mut messages = messages.into_iter();
         while messages.len() > 0 {
-            self.with_intake(listener, |intake, out| {
+            self.with_decoder(listener, |decoder, out| {
                 for message in messages.by_ref() {
-                    take(intake, message);
-                    out.write_lot(intake);
+                    take(decoder, message);
+                    out.write_full_batch(decoder);
                 }
             });
         }
@@ -445,53 +449,53 @@ impl Decoder {
         self.writers.run(
             listener,
             Box::new(move || {
-                // Whoever asked may have stopped waiting.
+                // Whoever is_requested may have stopped waiting.
                 let _ = job();
             }),
         );
     }
 
-    /// Does something with a listener's intake, hands on the changes, and keeps the books. A listener that
+    /// Does something with a listener's decoder, hands on the changes, and keeps the books. A listener that
     /// fails is restarted by itself.
-    fn with_intake(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut ListenerDecoder, &WriterSender<'_>)) {
+    fn with_decoder(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut ListenerDecoder, &WriterSender<'_>)) {
         let out = WriterSender { writers: &self.writers, listener };
-        self.at_work = Some(Arc::clone(listener));
-        let kept = self.intakes.remove(&listener.id);
-        let (bytes_before, wake_before) =
+        self.current = Some(Arc::clone(listener));
+        let kept = self.listener_decoders.remove(&listener.id);
+        let (bytes_before, due_before) =
             kept.as_ref().map_or((0, None), |kept| (kept.waiting_bytes(), kept.wakes_at()));
-        let mut intake = kept.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
+        let mut decoder = kept.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
         let name = std::thread::current();
         let name = name.name().unwrap_or_default();
-        if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut intake, &out)).is_none() {
+        if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut decoder, &out)).is_none() {
             error!(endpoint = %listener.options.endpoint, "reading a message panicked: the listener starts anew");
-            listener.await_restart(READING_FAILED);
+            listener.require_restart(DECODER_PANICKED);
             self.metrics.listener_restart();
-            intake = intake.after_failure(Instant::now());
+            decoder = decoder.after_panic(Instant::now());
         }
-        self.waiting_bytes = self.waiting_bytes - bytes_before + intake.waiting_bytes();
-        if self.waiting_bytes > WAITING_BYTES_MAX && intake.waiting_bytes() > 0 {
-            let bytes = intake.waiting_bytes();
-            intake.shed(Instant::now());
-            self.waiting_bytes = self.waiting_bytes - bytes + intake.waiting_bytes();
+        self.waiting_bytes = self.waiting_bytes - bytes_before + decoder.waiting_bytes();
+        if self.waiting_bytes > WAITING_BYTES_MAX && decoder.waiting_bytes() > 0 {
+            let bytes = decoder.waiting_bytes();
+            decoder.shed(Instant::now());
+            self.waiting_bytes = self.waiting_bytes - bytes + decoder.waiting_bytes();
         }
-        out.write(&mut intake);
-        if let Some(wake) = wake_before {
-            self.wakes.remove(&(wake, listener.id));
+        out.write(&mut decoder);
+        if let Some(due) = due_before {
+            self.timers.remove(&(due, listener.id));
         }
-        self.wakes.extend(intake.wakes_at().map(|wake| (wake, listener.id)));
-        self.intakes.insert(listener.id, intake);
-        self.at_work = None;
+        self.timers.extend(decoder.wakes_at().map(|due| (due, listener.id)));
+        self.listener_decoders.insert(listener.id, decoder);
+        self.current = None;
     }
 
-    fn drop_intake(&mut self, id: u64) {
-        if let Some(intake) = self.intakes.remove(&id) {
-            self.waiting_bytes -= intake.waiting_bytes();
-            self.wakes.retain(|&(_, other)| other != id);
+    fn remove_decoder(&mut self, id: u64) {
+        if let Some(decoder) = self.listener_decoders.remove(&id) {
+            self.waiting_bytes -= decoder.waiting_bytes();
+            self.timers.retain(|&(_, other)| other != id);
         }
     }
 }
 
-/// Where a stream stands that was never heard.
+/// Where a stream stands that was never seen.
 const START: StreamPosition = StreamPosition { cursor: None, epoch: 1, trust: StreamTrust::Cold };
 
 /// The way to a listener's writer.
@@ -502,14 +506,14 @@ struct WriterSender<'a> {
 
 impl WriterSender<'_> {
     /// Hands changes on once there is a lot of them.
-    fn write_lot(&self, intake: &mut ListenerDecoder) {
-        if intake.changed_bytes() >= LOT_BYTES {
-            self.write(intake);
+    fn write_full_batch(&self, decoder: &mut ListenerDecoder) {
+        if decoder.changed_bytes() >= BATCH_BYTES {
+            self.write(decoder);
         }
     }
 
-    fn write(&self, intake: &mut ListenerDecoder) {
-        let changes = intake.changes();
+    fn write(&self, decoder: &mut ListenerDecoder) {
+        let changes = decoder.changes();
         if !changes.is_empty() {
             self.writers.write(self.listener, changes);
         }
@@ -526,7 +530,7 @@ impl Decoders {
         let decoders = Self {
             queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
             assigned: AtomicUsize::new(0),
-            arrivals: bounded(1).1,
+            pending_registrations: bounded(1).1,
             threads: Mutex::default(),
             writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
             metrics,
@@ -579,7 +583,7 @@ mod tests {
         let decoders = Decoders {
             queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
             assigned: AtomicUsize::new(0),
-            arrivals: bounded(1).1,
+            pending_registrations: bounded(1).1,
             threads: Mutex::default(),
             writers: Arc::new(Writers::start(1, &Supervisor::start(&metrics).expect("a thread")).expect("a thread")),
             metrics,

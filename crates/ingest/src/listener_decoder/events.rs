@@ -18,29 +18,29 @@ impl ListenerDecoder {
     pub(super) fn apply_message(&mut self, sequence: u64, message: &Message) {
         if sequence == 0 {
             // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
-            self.changes.extend(std::mem::take(&mut self.unplaced).into_iter().map(Change::Forget));
+            self.changes.extend(std::mem::take(&mut self.without_position).into_iter().map(Change::Forget));
         }
-        let mut stamped = None;
+        let mut timestamp = None;
         match &message.outline {
             Ok(outline) => {
                 let batch = outline.batch(&message.payload, self.adapter);
-                stamped = Some(batch.timestamp);
-                self.changes.push(Change::Stamped(batch.timestamp));
+                timestamp = Some(batch.timestamp);
+                self.changes.push(Change::EventTime(batch.timestamp));
                 self.apply(sequence, batch);
             }
             Err(error) => {
                 // It came by a replay, so it is the engine's.
                 self.reject(error.reason(), error.to_string());
-                self.changes.push(Change::Raise(None, error.to_string()));
+                self.changes.push(Change::RecordLoss(None, error.to_string()));
             }
         }
-        self.changes.push(Change::TakenIn { sequence, stamped });
+        self.changes.push(Change::MessageApplied { sequence, timestamp });
         self.changed_bytes += message.payload.len();
     }
 
     fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
         let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
-        if self.muted.contains(&dp_rank) || self.taken_over.get(&dp_rank).is_some_and(|&last| sequence <= last) {
+        if self.ignored_ranks.contains(&dp_rank) || self.imported.get(&dp_rank).is_some_and(|&last| sequence <= last) {
             return;
         }
         if !self.ranks.contains(&dp_rank) {
@@ -60,10 +60,10 @@ impl ListenerDecoder {
         }
         // Within a batch the other groups may come first.
         if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
-            self.contentless.remove(&dp_rank);
-        } else if self.contentless.insert(dp_rank) {
+            self.without_content.remove(&dp_rank);
+        } else if self.without_content.insert(dp_rank) {
             let why = "no cache group with full attention has told what blocks contain: nothing can be found";
-            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
     }
 
@@ -83,15 +83,15 @@ impl ListenerDecoder {
 
     fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
         let is_clear = *event == EngineEvent::Cleared;
-        let Self { listener, translators, groups_untold, .. } = self;
+        let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
         let changes = translator.translate(event);
         if is_clear {
-            groups_untold.remove(&dp_rank);
+            groups_unknown.remove(&dp_rank);
         }
-        if translator.is_hybrid() && groups_untold.remove(&dp_rank) {
+        if translator.is_hybrid() && groups_unknown.remove(&dp_rank) {
             let why = "its state was taken over from somebody who does not tell what a hybrid model's other cache groups hold";
-            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
         let changes = match changes {
             Ok(changes) => changes,
@@ -112,13 +112,13 @@ impl ListenerDecoder {
     fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
         self.reject(error.reason(), error.to_string());
         // Also an event of an unknown kind may have been a change of the cache.
-        self.changes.push(Change::Raise(Some(dp_rank), error.to_string()));
+        self.changes.push(Change::RecordLoss(Some(dp_rank), error.to_string()));
     }
 
     fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable) {
         self.reject(unusable.reason(), unusable.to_string());
         match unusable {
-            // Other memory than the tiers that are asked for: the tiers stay exact.
+            // Other memory than the tiers that are is_requested for: the tiers stay exact.
             Unusable::UnknownMedium { .. } => return,
             Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
@@ -131,6 +131,6 @@ impl ListenerDecoder {
             Unusable::AdapterName { .. } | Unusable::AdapterNameCharacter { .. } => self.metrics.bound(Bound::Names),
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}
         }
-        self.changes.push(Change::Raise(Some(dp_rank), unusable.to_string()));
+        self.changes.push(Change::RecordLoss(Some(dp_rank), unusable.to_string()));
     }
 }

@@ -27,7 +27,7 @@ use flash_indexer_types::Trust;
 use flash_indexer_types::logs::Repeats;
 
 /// Why a stream starts over on which its decoder panicked.
-pub(super) const READING_FAILED: &str =
+pub(super) const DECODER_PANICKED: &str =
     "reading a message failed by a fault of this program: what was known is forgotten";
 
 /// A reading that waits for its message. One at a time: a later one takes its place.
@@ -39,7 +39,7 @@ struct PendingRead {
 }
 
 /// Whether a state is known, and not which messages are in it.
-fn is_unplaced(position: Position) -> bool {
+fn lacks_position(position: Position) -> bool {
     position.cursor.is_none() && position.trust == Trust::Degraded
 }
 
@@ -64,19 +64,19 @@ pub(super) struct ListenerDecoder {
     /// Every rank that the index may hold something of through this stream.
     ranks: BTreeSet<DpRank>,
     /// Ranks that were unregistered while others of the stream were not.
-    muted: BTreeSet<DpRank>,
+    ignored_ranks: BTreeSet<DpRank>,
     /// Of ranks whose state was taken over: the last message that is in it.
-    taken_over: FxHashMap<DpRank, u64>,
+    imported: FxHashMap<DpRank, u64>,
     /// Ranks whose state was taken over, nobody knows from which place of the stream.
-    unplaced: BTreeSet<DpRank>,
+    without_position: BTreeSet<DpRank>,
     /// Ranks whose state was taken over from somebody who does not tell cache groups.
-    groups_untold: BTreeSet<DpRank>,
+    groups_unknown: BTreeSet<DpRank>,
     /// Ranks that are known to be degraded because none of their cache groups tells what blocks contain.
-    contentless: BTreeSet<DpRank>,
+    without_content: BTreeSet<DpRank>,
     /// Who wants to read a rank at a message that has not come yet.
-    awaited: Option<PendingRead>,
+    pending_read: Option<PendingRead>,
     /// What is to follow the next statement about the whole stream.
-    after_trust: Vec<Change>,
+    changes_after_trust: Vec<Change>,
     hybrid_reported: bool,
     repeated_gaps: Repeats,
     repeated_rejections: Repeats,
@@ -84,7 +84,7 @@ pub(super) struct ListenerDecoder {
     repeated_ends: Repeats,
     block_size: SeenBlockSize,
     /// Whether it takes the place of one whose state was lost.
-    has_started_over: bool,
+    has_restarted: bool,
     changes: Vec<Change>,
     /// Bytes of the messages that `changes` came of.
     changed_bytes: usize,
@@ -96,11 +96,11 @@ impl ListenerDecoder {
             Some(_) => Replay::Available,
             None => Replay::Unavailable,
         };
-        let mut intake = Self::with_replay(listener, metrics, replay);
-        if let Some(position) = intake.listener.remembered {
-            intake.stream.remember(position);
+        let mut decoder = Self::with_replay(listener, metrics, replay);
+        if let Some(position) = decoder.listener.resume_from {
+            decoder.stream.remember(position);
         }
-        intake
+        decoder
     }
 
     fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
@@ -112,63 +112,63 @@ impl ListenerDecoder {
             stream: Stream::new(options),
             translators: FxHashMap::default(),
             ranks: BTreeSet::new(),
-            muted: BTreeSet::new(),
-            taken_over: FxHashMap::default(),
-            unplaced: BTreeSet::new(),
-            groups_untold: BTreeSet::new(),
-            contentless: BTreeSet::new(),
-            awaited: None,
-            after_trust: Vec::new(),
+            ignored_ranks: BTreeSet::new(),
+            imported: FxHashMap::default(),
+            without_position: BTreeSet::new(),
+            groups_unknown: BTreeSet::new(),
+            without_content: BTreeSet::new(),
+            pending_read: None,
+            changes_after_trust: Vec::new(),
             hybrid_reported: false,
             repeated_gaps: Repeats::default(),
             repeated_rejections: Repeats::default(),
             repeated_replays: Repeats::default(),
             repeated_ends: Repeats::default(),
             block_size: SeenBlockSize::LastTrust,
-            has_started_over: false,
+            has_restarted: false,
             changes: Vec::new(),
             changed_bytes: 0,
         }
     }
 
-    /// What takes over from an intake that has failed: everything is forgotten. Nothing is replayed, which
+    /// What takes over from an decoder that has failed: everything is forgotten. Nothing is replayed, which
     /// would bring the message again that it failed on.
-    pub(super) fn after_failure(self, now: Instant) -> Self {
-        self.listener.reject("panicked", READING_FAILED.to_owned());
-        self.fresh(READING_FAILED, Replay::Unavailable, now)
+    pub(super) fn after_panic(self, now: Instant) -> Self {
+        self.listener.reject("panicked", DECODER_PANICKED.to_owned());
+        self.into_restarted(DECODER_PANICKED, Replay::Unavailable, now)
     }
 
     /// Has the stream start over because what is known of it is lost. `ranks` are those that are listed for it.
-    pub(super) fn start_over(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
+    pub(super) fn restart(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
         let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
         lost.ranks.extend(ranks);
-        *self = lost.fresh("a thread of the service panicked: what was known is forgotten", replay, now);
+        *self = lost.into_restarted("a thread of the service panicked: what was known is forgotten", replay, now);
     }
 
-    /// What takes over from an intake whose state is lost.
-    fn fresh(self, why: &str, replay: Replay, now: Instant) -> Self {
+    /// What takes over from an decoder whose state is lost.
+    fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
         let replay = match self.listener.options.replay_endpoint {
             Some(_) => replay,
             None => Replay::Unavailable,
         };
-        let mut fresh = Self::with_replay(self.listener, self.metrics, replay);
-        fresh.listener.hang_up();
-        fresh.has_started_over = true;
-        fresh.changes.push(Change::Restarted);
-        // Notes of earlier drops were discarded with the other changes; the stream asks for everything from here on.
-        fresh.changes.push(Change::DropsNoted(fresh.listener.drops()));
-        fresh.ranks = self.ranks;
-        fresh.muted = self.muted;
-        fresh.forget_ranks();
-        fresh.changes.push(Change::Raise(None, why.to_owned()));
-        fresh.stream.release(None, now);
-        if fresh.listener.connection() == Connection::Connected {
-            fresh.stream.connected(now);
+        let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
+        restarted.listener.cancel_replay();
+        restarted.has_restarted = true;
+        restarted.changes.push(Change::Restarted);
+        // Notes of earlier drops were discarded with the other changes; the stream requests for everything from here on.
+        restarted.changes.push(Change::DropsAcknowledged(restarted.listener.drop_runs()));
+        restarted.ranks = self.ranks;
+        restarted.ignored_ranks = self.ignored_ranks;
+        restarted.forget_ranks();
+        restarted.changes.push(Change::RecordLoss(None, why.to_owned()));
+        restarted.stream.release(None, now);
+        if restarted.listener.connection() == Connection::Connected {
+            restarted.stream.connected(now);
         }
-        fresh.execute();
-        fresh.changes.push(Change::Pending(fresh.stream.pending()));
-        fresh
+        restarted.execute();
+        restarted.changes.push(Change::Pending(restarted.stream.pending()));
+        restarted
     }
 
     pub(super) fn listener(&self) -> &Arc<Listener> {
@@ -192,7 +192,7 @@ impl ListenerDecoder {
     }
 
     /// The size of the engine's blocks, once, if it came back with another one.
-    pub(super) fn take_outgrown(&mut self) -> Option<u32> {
+    pub(super) fn take_changed_block_size(&mut self) -> Option<u32> {
         let SeenBlockSize::Other(tokens) = self.block_size else { return None };
         self.block_size = SeenBlockSize::LastTrust;
         Some(tokens)
@@ -202,8 +202,8 @@ impl ListenerDecoder {
         self.changed_bytes
     }
 
-    /// A function that says where a rank stands, to be asked after the changes are made.
-    pub(super) fn place(
+    /// A function that says where a rank stands, to be is_requested after the changes are made.
+    pub(super) fn resume_point(
         &self,
         dp_rank: DpRank,
         detail: DecoderStateDetail,
@@ -211,15 +211,16 @@ impl ListenerDecoder {
         let (listener, is_doubtful) = (Arc::clone(&self.listener), self.stream.is_doubtful());
         let StreamPosition { cursor, epoch, .. } = self.stream.position();
         let translator = self.translators.get(&dp_rank);
-        let groups = match self.groups_untold.contains(&dp_rank) {
+        let groups = match self.groups_unknown.contains(&dp_rank) {
             true => None,
             false => Some(translator.map(|translator| translator.groups().collect()).unwrap_or_default()),
         };
-        let of_blocks = translator.filter(|_| detail == DecoderStateDetail::Full).map(|translator| BlockDecoderState {
-            salts: translator.salts().collect(),
-            contents: translator.contents().map(Iterator::collect),
-        });
-        let decoder_state = DecoderState { groups, of_blocks: of_blocks.unwrap_or_default() };
+        let block_state =
+            translator.filter(|_| detail == DecoderStateDetail::Full).map(|translator| BlockDecoderState {
+                salts: translator.salts().collect(),
+                contents: translator.contents().map(Iterator::collect),
+            });
+        let decoder_state = DecoderState { groups, block_state: block_state.unwrap_or_default() };
         move || {
             // What is missing behind the position is not its concern.
             let trust = match listener.settled_trust(dp_rank) {
@@ -233,32 +234,37 @@ impl ListenerDecoder {
     /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
     /// that is over, or if the stream gets there by a leap.
     pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: DecoderStateDetail, read: Read) {
-        self.awaited = Some(PendingRead { sequence, dp_rank, detail, read });
+        self.pending_read = Some(PendingRead { sequence, dp_rank, detail, read });
         if let Some(cursor) = self.stream.position().cursor {
-            self.read_awaited(cursor.sequence);
+            self.run_pending_read(cursor.sequence);
         }
     }
 
     /// The message of this number is the last one that was applied.
-    fn read_awaited(&mut self, sequence: u64) {
-        let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
-        if let Some(PendingRead { dp_rank, detail, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence)
+    fn run_pending_read(&mut self, sequence: u64) {
+        let pending_read = self.pending_read.take_if(|pending_read| pending_read.sequence <= sequence);
+        if let Some(PendingRead { dp_rank, detail, read, .. }) =
+            pending_read.filter(|pending_read| pending_read.sequence == sequence)
         {
-            let place = self.place(dp_rank, detail);
-            self.changes.push(Change::Do(Box::new(move || read(place()))));
+            let resume_point = self.resume_point(dp_rank, detail);
+            self.changes.push(Change::Run(Box::new(move || read(resume_point()))));
         }
     }
 
     /// What the stream has said of a rank is known from elsewhere.
-    pub(super) fn learn(&mut self, dp_rank: DpRank, DecoderState { groups, of_blocks }: DecoderState) {
+    pub(super) fn restore_decoder_state(
+        &mut self,
+        dp_rank: DpRank,
+        DecoderState { groups, block_state }: DecoderState,
+    ) {
         let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
-        translator.learn_salts(of_blocks.salts);
-        if let Some(contents) = of_blocks.contents {
+        translator.learn_salts(block_state.salts);
+        if let Some(contents) = block_state.contents {
             translator.learn_contents(contents);
         }
         match groups {
             Some(groups) => translator.learn_groups(groups),
-            None => drop(self.groups_untold.insert(dp_rank)),
+            None => drop(self.groups_unknown.insert(dp_rank)),
         }
     }
 
@@ -287,8 +293,8 @@ impl ListenerDecoder {
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(frames[0] != FAULT, "a test asked for a failure");
         self.metrics.message();
-        match Live::of(frames) {
-            Ok(live) => self.take_in(live, now),
+        match Live::from_frames(frames) {
+            Ok(live) => self.receive_live(live, now),
             Err(error) => {
                 self.reject(error.reason(), error.to_string());
                 // It may have been the engine's next message.
@@ -306,12 +312,12 @@ impl ListenerDecoder {
     /// Messages were dropped before they reached the decoder, in this run of drops.
     pub(super) fn dropped(&mut self, run: u64, now: Instant) {
         self.tail_lost(now);
-        self.changes.push(Change::DropsNoted(run));
+        self.changes.push(Change::DropsAcknowledged(run));
     }
 
     /// Takes in a live message from the bound socket, where only messages show whether a connection stands.
-    pub(super) fn hear(&mut self, heard: Seen, live: Live, now: Instant) {
-        match heard {
+    pub(super) fn receive_routed(&mut self, seen: Seen, live: Live, now: Instant) {
+        match seen {
             Seen::Same => {}
             Seen::Reconnected => {
                 if self.listener.connection() == Connection::Connected {
@@ -323,14 +329,14 @@ impl ListenerDecoder {
             Seen::Duplicate => {
                 let why = "two engines publish under the pod's name: only the one that connected last is followed";
                 self.reject("duplicate_pod", why.to_owned());
-                return self.changes.push(Change::Raise(Some(self.listener.dp_rank), why.to_owned()));
+                return self.changes.push(Change::RecordLoss(Some(self.listener.dp_rank), why.to_owned()));
             }
         }
-        self.take_in(live, now);
+        self.receive_live(live, now);
     }
 
     /// Takes in a live message that was looked over already.
-    fn take_in(&mut self, live: Live, now: Instant) {
+    fn receive_live(&mut self, live: Live, now: Instant) {
         self.stream.live(live.sequence, live.message, now);
         self.execute();
     }
@@ -340,7 +346,7 @@ impl ListenerDecoder {
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::Message { sequence, .. }) => {
                 self.metrics.replayed();
-                self.stream.replayed(attempt, sequence, Message::of(frames), now);
+                self.stream.replayed(attempt, sequence, Message::from_frames(frames), now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
             Err(error) => {
@@ -361,7 +367,7 @@ impl ListenerDecoder {
     /// Goes on from what was taken over, or from nothing. A stream that has started over goes on already, and what was
     /// taken over is lost.
     pub(super) fn release(&mut self, now: Instant) {
-        if self.has_started_over {
+        if self.has_restarted {
             return;
         }
         let released = self.listener.hold().released();
@@ -376,52 +382,52 @@ impl ListenerDecoder {
         for (dp_rank, position) in released {
             match current.iter().find(|(rank, ..)| *rank == dp_rank) {
                 Some((_, position, cursor)) => {
-                    self.taken_over.insert(dp_rank, cursor.sequence);
+                    self.imported.insert(dp_rank, cursor.sequence);
                     if position.trust == Trust::Degraded {
                         let why = "its state was taken over from a peer that was not sure of it";
-                        self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
+                        self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
                     }
                 }
-                None if position.is_some_and(is_unplaced) => {
-                    self.unplaced.insert(dp_rank);
+                None if position.is_some_and(lacks_position) => {
+                    self.without_position.insert(dp_rank);
                     let why = "its state was taken over from somebody who does not say how old it is";
-                    self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
-                    self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
+                    self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
+                    self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
                 }
                 None if from.is_some() => {
                     self.changes.push(Change::Forget(dp_rank));
                     let why = "no state of the rank could be taken over";
-                    self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
+                    self.changes_after_trust.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
                 }
                 None => self.changes.push(Change::Forget(dp_rank)),
             }
         }
-        self.changes.extend(from.map(|cursor| Change::TakenOver(cursor.sequence)));
+        self.changes.extend(from.map(|cursor| Change::PositionImported(cursor.sequence)));
         let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
         self.stream.release(position, now);
         self.execute();
     }
 
     /// Ignores a rank from now on, and forgets it.
-    pub(super) fn mute(&mut self, dp_rank: DpRank) {
-        self.muted.insert(dp_rank);
+    pub(super) fn ignore_rank(&mut self, dp_rank: DpRank) {
+        self.ignored_ranks.insert(dp_rank);
         self.translators.remove(&dp_rank);
-        self.groups_untold.remove(&dp_rank);
-        self.contentless.remove(&dp_rank);
+        self.groups_unknown.remove(&dp_rank);
+        self.without_content.remove(&dp_rank);
         self.changes.push(Change::Forget(dp_rank));
     }
 
     /// Listens to a rank again that was ignored.
-    pub(super) fn unmute(&mut self, dp_rank: DpRank) {
-        if self.muted.remove(&dp_rank) {
+    pub(super) fn resume_rank(&mut self, dp_rank: DpRank) {
+        if self.ignored_ranks.remove(&dp_rank) {
             let why = "it was unregistered for a while, and its stream went on";
-            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
     }
 
     /// Forgets everything; says where the stream stood.
     pub(super) fn retire(&mut self) -> StreamPosition {
-        self.listener.hang_up();
+        self.listener.cancel_replay();
         self.ranks.extend(self.listener.hold().ranks());
         self.ranks.insert(self.listener.dp_rank);
         self.forget_ranks();
@@ -430,11 +436,11 @@ impl ListenerDecoder {
 
     fn forget_ranks(&mut self) {
         self.translators.clear();
-        self.taken_over.clear();
-        self.unplaced.clear();
-        self.groups_untold.clear();
-        self.contentless.clear();
-        self.awaited = None;
+        self.imported.clear();
+        self.without_position.clear();
+        self.groups_unknown.clear();
+        self.without_content.clear();
+        self.pending_read = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
 
@@ -444,10 +450,10 @@ impl ListenerDecoder {
             match action {
                 Action::Apply { sequence, payload } => {
                     self.apply_message(sequence, &payload);
-                    self.read_awaited(sequence);
+                    self.run_pending_read(sequence);
                 }
-                Action::Ask { attempt, from } => self.listener.ask(attempt, from),
-                Action::HangUp => self.listener.hang_up(),
+                Action::Ask { attempt, from } => self.listener.request_replay(attempt, from),
+                Action::HangUp => self.listener.cancel_replay(),
                 Action::Forget(why) => {
                     log_listener!(info, self.listener, why = why.as_str(), "blocks of the stream's ranks forgotten");
                     if why == Forgotten::Restarted {
@@ -466,8 +472,8 @@ impl ListenerDecoder {
                     }
                     self.changes.push(Change::Trust(trust));
                     // It is said of all ranks alike, so the next batch has to say again what they lack.
-                    self.contentless.clear();
-                    self.changes.append(&mut self.after_trust);
+                    self.without_content.clear();
+                    self.changes.append(&mut self.changes_after_trust);
                 }
                 Action::Pending(pending) => self.changes.push(Change::Pending(pending)),
                 Action::Note(note) => self.note(note),
@@ -479,7 +485,7 @@ impl ListenerDecoder {
         match note {
             Note::Gap { missed } => {
                 self.metrics.gap(missed);
-                self.listener.gap();
+                self.listener.count_gap();
                 match self.repeated_gaps.count(Instant::now()) {
                     Some(times) => log_listener!(info, self.listener, missed, times, "gap in the stream"),
                     None => log_listener!(debug, self.listener, missed, "gap in the stream"),
@@ -527,7 +533,7 @@ impl ListenerDecoder {
     }
 }
 
-/// Topic of a message in whose decoding a test asks for a panic: no message is known to cause one.
+/// Topic of a message in whose decoding a test requests for a panic: no message is known to cause one.
 #[cfg(any(test, feature = "fault-injection"))]
 const FAULT: &[u8] = b"fault";
 

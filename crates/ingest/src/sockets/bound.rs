@@ -106,7 +106,7 @@ fn bind(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<String> {
 struct EngineConnection {
     id: ConnectionId,
     /// Whether the monitor has told of it; a message can be read before that.
-    is_announced: bool,
+    is_monitored: bool,
 }
 
 /// The thread's own side.
@@ -126,22 +126,22 @@ impl BoundLoop {
         while !self.decoders.are_stopping() {
             watch.begin(None);
             if watch.guarded(|| self.serve()).is_none() {
-                self.lose_all();
+                self.disconnect_all();
             }
             watch.end();
         }
     }
 
     /// Takes every connection for lost after a panic: what was received and not handed on is missing in its streams.
-    fn lose_all(&mut self) {
+    fn disconnect_all(&mut self) {
         warn!(connections = self.connections.len(), "connections of engines count as lost after a panic");
         self.topics = Topics::new(self.decoders.count());
         for (_, lost) in self.connections.drain() {
-            self.decoders.lose(lost.id);
+            self.decoders.connection_lost(lost.id);
         }
     }
 
-    /// Takes what has arrived, or waits for a while.
+    /// Takes what has registration_sender, or waits for a while.
     fn serve(&mut self) {
         let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
         if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
@@ -150,13 +150,13 @@ impl BoundLoop {
             return;
         }
         if items[1].is_readable() {
-            self.follow_connections();
+            self.read_monitor();
         }
         self.receive(MESSAGES_PER_TURN_MAX);
     }
 
     /// Takes in what the monitor says about connections.
-    fn follow_connections(&mut self) {
+    fn read_monitor(&mut self) {
         use zmq::SocketEvent as Event;
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some((event, value)) = frames.first().and_then(|frame| frame.split_first_chunk::<2>()) else {
@@ -166,17 +166,17 @@ impl BoundLoop {
             let descriptor = i32::from_ne_bytes(value);
             match Event::from_raw(u16::from_ne_bytes(*event)) {
                 Event::ACCEPTED => match self.connections.get_mut(&descriptor) {
-                    Some(standing) if !standing.is_announced => standing.is_announced = true,
+                    Some(connection) if !connection.is_monitored => connection.is_monitored = true,
                     _ => {
-                        let standing = EngineConnection { id: self.new_connection(), is_announced: true };
-                        self.connections.insert(descriptor, standing);
+                        let connection = EngineConnection { id: self.new_connection(), is_monitored: true };
+                        self.connections.insert(descriptor, connection);
                     }
                 },
                 Event::DISCONNECTED => {
                     // What came before the loss of the connection is in order.
                     self.receive(usize::MAX);
                     if let Some(lost) = self.connections.remove(&descriptor) {
-                        self.decoders.lose(lost.id);
+                        self.decoders.connection_lost(lost.id);
                     }
                 }
                 _ => {}
@@ -184,36 +184,36 @@ impl BoundLoop {
         }
     }
 
-    /// Takes at most so many messages that have arrived, and hands them on by pod.
+    /// Takes at most so many messages that have registration_sender, and hands them on by pod.
     fn receive(&mut self, messages_max: usize) {
         let (mut taken, mut bytes) = (0, 0);
         while taken < messages_max && !self.decoders.are_stopping() {
             let Ok(first) = self.socket.recv_msg(zmq::DONTWAIT) else { break };
-            let Some(message) = self.rest_of(first) else { break };
+            let Some(message) = self.read_message(first) else { break };
             // No message is known to make the thread fail, so a topic does.
             #[cfg(any(test, feature = "fault-injection"))]
             assert!(!message.frames[0].ends_with(b"@fault"), "a test asked for a failure");
             taken += 1;
             bytes += message.frames.iter().map(Vec::len).sum::<usize>();
-            if let Err(nameless) = self.topics.sort(message) {
-                debug!("{nameless}");
-                self.decoders.reject(nameless.reason());
+            if let Err(error) = self.topics.sort(message) {
+                debug!("{error}");
+                self.decoders.reject(error.reason());
             }
             if bytes >= BYTES_PER_DELIVERY || taken % MESSAGES_PER_TURN_MAX == 0 {
-                self.hand_on();
+                self.deliver_sorted();
                 bytes = 0;
             }
         }
-        self.hand_on();
+        self.deliver_sorted();
     }
 
     /// The message that begins with this frame.
-    fn rest_of(&mut self, mut first: zmq::Message) -> Option<PodMessage> {
+    fn read_message(&mut self, mut first: zmq::Message) -> Option<PodMessage> {
         let connection = self.connection_of(&mut first);
         let mut has_more = first.get_more();
         let mut frames = vec![first.to_vec()];
         while has_more {
-            // The frames of a message arrive together.
+            // The frames of a message admit group.
             let frame = self.socket.recv_msg(zmq::DONTWAIT).ok()?;
             has_more = frame.get_more();
             frames.push(frame.to_vec());
@@ -225,11 +225,11 @@ impl BoundLoop {
     fn connection_of(&mut self, first: &mut zmq::Message) -> ConnectionId {
         let descriptor = first.gets(CONNECTION_PROPERTY).and_then(|descriptor| descriptor.parse().ok());
         let Some(descriptor) = descriptor else { return ConnectionId(0) };
-        if let Some(standing) = self.connections.get(&descriptor) {
-            return standing.id;
+        if let Some(connection) = self.connections.get(&descriptor) {
+            return connection.id;
         }
         let id = self.new_connection();
-        self.connections.insert(descriptor, EngineConnection { id, is_announced: false });
+        self.connections.insert(descriptor, EngineConnection { id, is_monitored: false });
         id
     }
 
@@ -238,9 +238,9 @@ impl BoundLoop {
         ConnectionId(self.connected)
     }
 
-    fn hand_on(&mut self) {
+    fn deliver_sorted(&mut self) {
         let Self { topics, decoders, .. } = self;
-        topics.hand_on(|pod, messages| decoders.deliver_to_pod(pod, messages));
+        topics.drain(|pod, messages| decoders.deliver_to_pod(pod, messages));
     }
 }
 

@@ -25,7 +25,7 @@ use flash_indexer_telemetry::supervision::Supervisor;
 const LISTENERS_PER_THREAD_MAX: usize = 256;
 /// Messages taken from one socket before the others have their turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// Bytes of messages handed on together.
+/// Bytes of messages handed on group.
 const BYTES_PER_DELIVERY: usize = 1 << 20;
 /// Sockets are always read at once and [`Decoders`] bounds what waits. A bound here would make ZeroMQ
 /// stop reading a connection, miss its heartbeats, and abort on the reconnect that follows; and an engine
@@ -52,7 +52,9 @@ pub enum ConnectError {
         source: zmq::Error,
     },
     /// ZeroMQ has no further socket.
-    #[error("cannot listen to more engines: {0}; raise the limit of open files (ulimit -n), about 6 for each engine")]
+    #[error(
+        "cannot listen to more engines: {0}; record_loss the limit of open files (ulimit -n), about 6 for each engine"
+    )]
     Exhausted(zmq::Error),
     /// The system has no thread.
     #[error("failed to start a thread for sockets: {0}")]
@@ -91,12 +93,12 @@ impl Sockets {
     }
 
     /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever. For a pod whose messages
-    /// come over the bound socket, missed ones can be asked for from then on.
+    /// come over the bound socket, missed ones can be is_requested for from then on.
     pub fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         if listener.options.needs_no_socket() {
             return Ok(());
         }
-        let opened = self.begin_to_open(&listener)?;
+        let opened = self.send_open(&listener)?;
         let failed = match opened.recv_timeout(OPEN_WAIT) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
@@ -109,7 +111,7 @@ impl Sockets {
     }
 
     /// Has the thread of a listener subscribe. The lock is not held while it does.
-    fn begin_to_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
+    fn send_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
         let mut threads = self.threads.lock();
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
@@ -121,7 +123,7 @@ impl Sockets {
         // A listener is opened once.
         let _ = listener.state.mailbox.set(thread.mailbox.clone());
         let (reply, opened) = bounded(1);
-        thread.mailbox.tell(Command::Open(Arc::clone(listener), reply))?;
+        thread.mailbox.send(Command::Open(Arc::clone(listener), reply))?;
         thread.listeners.push(id);
         Ok(opened)
     }
@@ -137,7 +139,7 @@ impl Sockets {
         let thread = threads.iter_mut().find(|thread| thread.listeners.contains(&listener.id));
         thread.is_some_and(|thread| {
             thread.listeners.retain(|&id| id != listener.id);
-            thread.mailbox.tell(Command::Close(Arc::clone(listener), retired)).is_ok()
+            thread.mailbox.send(Command::Close(Arc::clone(listener), retired)).is_ok()
         })
     }
 
@@ -149,7 +151,7 @@ impl Sockets {
         let mut threads = self.threads.lock();
         for thread in threads.iter() {
             // A thread that has ended already needs no telling.
-            let _ = thread.mailbox.tell(Command::Stop);
+            let _ = thread.mailbox.send(Command::Stop);
         }
         for mut thread in threads.drain(..) {
             if let Some(thread) = thread.thread.take() {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::subscription::{connect, take_messages};
+use super::subscription::{connect, receive_messages};
 use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::decoders::{Decoders, Delivery};
 use crate::listener::Listener;
 
-/// A socket that has asked once: a fresh one for each request, so that what comes answers it.
+/// A socket that has is_requested once: a fresh one for each request, so that what comes answers it.
 pub(super) struct ReplaySocket {
     listener: Arc<Listener>,
     attempt: u32,
@@ -16,8 +16,8 @@ pub(super) struct ReplaySocket {
 
 impl ReplaySocket {
     /// Asks the replay endpoint of a listener, given by address, for everything from a number on. Connecting
-    /// goes on in the background; whoever has asked gives up when nothing comes.
-    pub(super) fn ask(
+    /// goes on in the background; whoever has is_requested gives up when nothing comes.
+    pub(super) fn request(
         context: &zmq::Context,
         listener: Arc<Listener>,
         endpoint: &str,
@@ -46,7 +46,7 @@ impl ReplaySocket {
 
     /// Hands some of the answer to the listener's decoder.
     pub(super) fn receive(&self, decoders: &Decoders) {
-        let taken = take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
+        let taken = receive_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
             decoders.deliver(&self.listener, Delivery::Replayed { attempt: self.attempt, messages });
         });
         if let Err(error) = taken {

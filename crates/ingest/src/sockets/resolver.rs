@@ -21,7 +21,7 @@ pub(super) struct HostName {
 
 impl HostName {
     /// The name in a TCP endpoint; none in one that has an address or is of another kind.
-    pub(super) fn of(endpoint: &str) -> Option<Self> {
+    pub(super) fn from_endpoint(endpoint: &str) -> Option<Self> {
         let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
         let is_name = host.parse::<std::net::IpAddr>().is_err()
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
@@ -68,7 +68,7 @@ impl LookupError {
 
 struct Lookup {
     name: HostName,
-    then: Box<dyn FnOnce(Addresses) + Send>,
+    callback: Box<dyn FnOnce(Addresses) + Send>,
 }
 
 /// Threads that look names up. They end when the last handle is dropped.
@@ -79,15 +79,15 @@ pub(super) struct Resolver {
 
 impl Resolver {
     pub(super) fn start(supervisor: &Supervisor) -> std::io::Result<Self> {
-        let (lookups, asked) = unbounded::<Lookup>();
-        let asked: Arc<Receiver<Lookup>> = Arc::new(asked);
+        let (lookups, requests) = unbounded::<Lookup>();
+        let requests: Arc<Receiver<Lookup>> = Arc::new(requests);
         for number in 0..THREADS {
-            let asked = Arc::clone(&asked);
+            let requests = Arc::clone(&requests);
             let work = move |watch: &Arc<Watch>| {
-                for Lookup { name, then } in asked.iter() {
+                for Lookup { name, callback } in requests.iter() {
                     let panicked = || Err(LookupError::Panicked { host: name.host.clone() });
                     let addresses = watch.guarded(|| look_up(&name)).unwrap_or_else(panicked);
-                    watch.guarded(|| then(addresses));
+                    watch.guarded(|| callback(addresses));
                 }
             };
             // Not waited for at the end: it may be in the middle of a lookup.
@@ -98,9 +98,9 @@ impl Resolver {
 
     /// Looks a name up and does something with what came of it, on another thread. What waits is bounded
     /// by those who ask: each does so once at a time.
-    pub(super) fn look_up(&self, name: HostName, then: impl FnOnce(Addresses) + Send + 'static) {
+    pub(super) fn look_up(&self, name: HostName, callback: impl FnOnce(Addresses) + Send + 'static) {
         // The threads live as long as this handle.
-        let _ = self.lookups.send(Lookup { name, then: Box::new(then) });
+        let _ = self.lookups.send(Lookup { name, callback: Box::new(callback) });
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) fn look_up(name: &HostName) -> Addresses {
     let HostName { host, port } = name;
     // No name is known to make a lookup fail so, so one does.
     #[cfg(any(test, feature = "fault-injection"))]
-    assert!(host != "resolver-fault", "a test asked for a failure");
+    assert!(host != "resolver-fault", "a test requests for a failure");
     let found = (host.as_str(), *port).to_socket_addrs();
     let found = found.map_err(|error| LookupError::Unresolved { host: host.clone(), why: error.to_string() })?;
     let found: Vec<SocketAddr> = found.collect();
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn names_are_told_from_addresses() {
         let name = |host: &str, port| Some(HostName { host: host.to_owned(), port });
-        assert_eq!(HostName::of("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
+        assert_eq!(HostName::from_endpoint("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
         for other in ["tcp://10.0.0.1:5557", "tcp://[::1]:5557", "tcp://::1:5557", "ipc:///tmp/a:1", "tcp://a;b:1"] {
-            assert_eq!(HostName::of(other), None, "{other}");
+            assert_eq!(HostName::from_endpoint(other), None, "{other}");
         }
     }
 

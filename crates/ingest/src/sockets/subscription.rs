@@ -28,7 +28,7 @@ const NO_EVENTS: i32 = 0;
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 /// ZeroMQ gives a connection up for good after a message that is too large or is no message. One that
 /// has ended and shows no attempt to connect again for so long is opened anew.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+const ABANDONED_AFTER: Duration = Duration::from_secs(2);
 
 /// A subscription inside its thread.
 pub(super) struct Subscription {
@@ -38,7 +38,7 @@ pub(super) struct Subscription {
     socket: zmq::Socket,
     monitor: zmq::Socket,
     /// When the connection ended, while nothing shows that it is tried again.
-    ended_at: Option<Instant>,
+    closed_at: Option<Instant>,
     /// Attempts to connect that failed.
     failed_connects: Repeats,
     lookup: Option<Lookup>,
@@ -50,7 +50,7 @@ struct Lookup {
     /// The endpoint by address that the socket connects to.
     address: Option<String>,
     /// When it was last looked up.
-    asked_at: Option<Instant>,
+    started_at: Option<Instant>,
     /// Lookups that failed.
     failures: Repeats,
 }
@@ -76,32 +76,32 @@ impl Subscription {
         monitor.set_linger(0)?;
         monitor.connect(&address)?;
         let endpoint = &listener.options.endpoint;
-        let lookup = HostName::of(endpoint).map(|name| Lookup {
+        let lookup = HostName::from_endpoint(endpoint).map(|name| Lookup {
             name,
             address: None,
-            asked_at: None,
+            started_at: None,
             failures: Repeats::default(),
         });
         if lookup.is_none() {
             connect(&socket, endpoint)?;
         }
         let failed_connects = Repeats::default();
-        Ok(Self { listener, number, socket, monitor, ended_at: None, failed_connects, lookup })
+        Ok(Self { listener, number, socket, monitor, closed_at: None, failed_connects, lookup })
     }
 
-    /// The host name, if it is time to look it up; whoever asks does so.
+    /// The host name, if it is time to look it up; whoever requests does so.
     pub(super) fn name_to_look_up(&mut self) -> Option<HostName> {
         let is_connected = self.listener.connection() == Connection::Connected;
         let lookup = self.lookup.as_mut().filter(|_| !is_connected)?;
-        if lookup.asked_at.is_some_and(|asked| asked.elapsed() < LOOKUP_INTERVAL) {
+        if lookup.started_at.is_some_and(|is_requested| is_requested.elapsed() < LOOKUP_INTERVAL) {
             return None;
         }
-        lookup.asked_at = Some(Instant::now());
+        lookup.started_at = Some(Instant::now());
         Some(lookup.name.clone())
     }
 
     /// Connects to an address that the host has; to another one than before if that did not answer.
-    pub(super) fn looked_up(&mut self, addresses: Addresses) {
+    pub(super) fn connect_to_resolved(&mut self, addresses: Addresses) {
         let Some(lookup) = &mut self.lookup else { return };
         if self.listener.connection() == Connection::Connected {
             return;
@@ -130,7 +130,7 @@ impl Subscription {
                 log_listener!(warn, self.listener, address = address.as_str(), %error, "failed to connect to the engine's host");
                 self.listener.reject("unknown_host", format!("cannot connect to {address}: {error}"));
             }
-            self.ended_at = None;
+            self.closed_at = None;
         }
         lookup.address = Some(address);
     }
@@ -141,11 +141,11 @@ impl Subscription {
     }
 
     /// Whether ZeroMQ does not try to connect any more.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.ended_at.is_some_and(|ended| ended.elapsed() >= GIVEN_UP_AFTER)
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.closed_at.is_some_and(|ended| ended.elapsed() >= ABANDONED_AFTER)
     }
 
-    /// Hands some of the messages that have arrived, and what the monitor says of the connection, to the listener's
+    /// Hands some of the messages that have registration_sender, and what the monitor says of the connection, to the listener's
     /// decoder, in the order in which they happened.
     ///
     /// Messages are read before the monitor: those that were read before a loss of the connection shows are of that
@@ -153,25 +153,25 @@ impl Subscription {
     /// message is of cannot be known: these messages are dropped, as messages of two epochs must not be merged.
     pub(super) fn receive(&mut self, decoders: &Decoders) {
         let mut read = Vec::new();
-        let mut result = take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
-        let mut changes = self.connection_changes();
-        if changes.contains(&LinkChange::Lost) {
-            result = result.and(take_messages(&self.socket, usize::MAX, |messages| read.push(messages)));
-            changes.extend(self.connection_changes());
+        let mut result = receive_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
+        let mut events = self.read_monitor();
+        if events.contains(&ConnectionEvent::Lost) {
+            result = result.and(receive_messages(&self.socket, usize::MAX, |messages| read.push(messages)));
+            events.extend(self.read_monitor());
         }
         if let Err(error) = result {
             self.listener.reject("receive_failed", format!("failed to receive: {error}"));
         }
-        let lost = changes.iter().position(|&change| change == LinkChange::Lost).unwrap_or(changes.len());
-        let (before, after) = changes.split_at(lost);
-        before.iter().for_each(|&change| self.take_change(change, decoders));
-        let is_clear = !after.contains(&LinkChange::Connected);
+        let lost = events.iter().position(|&event| event == ConnectionEvent::Lost).unwrap_or(events.len());
+        let (before, after) = events.split_at(lost);
+        before.iter().for_each(|&event| self.apply_connection_event(event, decoders));
+        let is_clear = !after.contains(&ConnectionEvent::Connected);
         if is_clear && !decoders.are_stopping() {
             for messages in std::mem::take(&mut read) {
                 decoders.deliver(&self.listener, Delivery::Live(messages));
             }
         }
-        after.iter().for_each(|&change| self.take_change(change, decoders));
+        after.iter().for_each(|&event| self.apply_connection_event(event, decoders));
         let dropped: usize = read.iter().map(Vec::len).sum();
         if dropped > 0 {
             decoders.drop_live(
@@ -183,58 +183,58 @@ impl Subscription {
         }
     }
 
-    /// What the monitor says about the connection since it was last asked.
-    fn connection_changes(&mut self) -> Vec<LinkChange> {
+    /// What the monitor says about the connection since it was last is_requested.
+    fn read_monitor(&mut self) -> Vec<ConnectionEvent> {
         use zmq::SocketEvent as Event;
-        let mut changes = Vec::new();
+        let mut events = Vec::new();
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
-            let Some(event) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
-            match Event::from_raw(u16::from_ne_bytes(*event)) {
+            let Some(code) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
+            match Event::from_raw(u16::from_ne_bytes(*code)) {
                 Event::CONNECT_RETRIED => {
-                    self.ended_at = None;
-                    changes.push(LinkChange::Failed);
+                    self.closed_at = None;
+                    events.push(ConnectionEvent::Failed);
                 }
-                Event::CONNECT_DELAYED | Event::CONNECTED => self.ended_at = None,
+                Event::CONNECT_DELAYED | Event::CONNECTED => self.closed_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
-                    self.ended_at = None;
-                    changes.push(LinkChange::Connected);
+                    self.closed_at = None;
+                    events.push(ConnectionEvent::Connected);
                 }
                 Event::DISCONNECTED => {
-                    self.ended_at = Some(Instant::now());
-                    changes.push(LinkChange::Lost);
+                    self.closed_at = Some(Instant::now());
+                    events.push(ConnectionEvent::Lost);
                 }
                 Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
                     log_listener!(debug, self.listener, "the ZeroMQ handshake with the engine failed");
-                    self.ended_at = Some(Instant::now());
+                    self.closed_at = Some(Instant::now());
                 }
                 _ => {}
             }
         }
-        changes
+        events
     }
 
-    fn take_change(&mut self, change: LinkChange, decoders: &Decoders) {
-        match change {
-            LinkChange::Failed => match self.failed_connects.count(Instant::now()) {
+    fn apply_connection_event(&mut self, event: ConnectionEvent, decoders: &Decoders) {
+        match event {
+            ConnectionEvent::Failed => match self.failed_connects.count(Instant::now()) {
                 Some(times) => log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying"),
                 None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
             },
-            LinkChange::Connected => {
+            ConnectionEvent::Connected => {
                 self.listener.set_connection(Connection::Connected);
                 decoders.deliver(&self.listener, Delivery::Connected);
             }
-            LinkChange::Lost if self.listener.connection() == Connection::Connected => {
+            ConnectionEvent::Lost if self.listener.connection() == Connection::Connected => {
                 self.listener.set_connection(Connection::Disconnected);
                 decoders.deliver(&self.listener, Delivery::Disconnected);
             }
-            LinkChange::Lost => {}
+            ConnectionEvent::Lost => {}
         }
     }
 }
 
 /// What a monitor says about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LinkChange {
+enum ConnectionEvent {
     Connected,
     Lost,
     /// An attempt to connect failed.
@@ -259,22 +259,22 @@ pub(super) fn connect(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<()> {
     socket.connect(endpoint)
 }
 
-/// Takes at most `messages_max` messages that have arrived, and hands them on in lots.
-pub(super) fn take_messages(
+/// Takes at most `messages_max` messages that have registration_sender, and hands them on in lots.
+pub(super) fn receive_messages(
     socket: &zmq::Socket,
     messages_max: usize,
-    mut hand_on: impl FnMut(Vec<Frames>),
+    mut deliver: impl FnMut(Vec<Frames>),
 ) -> zmq::Result<()> {
-    let (mut lot, mut bytes, mut taken) = (Vec::new(), 0, 0);
+    let (mut batch, mut bytes, mut taken) = (Vec::new(), 0, 0);
     let mut result = Ok(());
     while taken < messages_max {
         match socket.recv_multipart(zmq::DONTWAIT) {
             Ok(frames) => {
                 taken += 1;
                 bytes += frames.iter().map(Vec::len).sum::<usize>();
-                lot.push(frames);
-                if bytes >= BYTES_PER_DELIVERY || lot.len() >= MESSAGES_PER_TURN_MAX {
-                    hand_on(std::mem::take(&mut lot));
+                batch.push(frames);
+                if bytes >= BYTES_PER_DELIVERY || batch.len() >= MESSAGES_PER_TURN_MAX {
+                    deliver(std::mem::take(&mut batch));
                     bytes = 0;
                 }
             }
@@ -285,8 +285,8 @@ pub(super) fn take_messages(
             }
         }
     }
-    if !lot.is_empty() {
-        hand_on(lot);
+    if !batch.is_empty() {
+        deliver(batch);
     }
     result
 }
@@ -307,8 +307,8 @@ mod tests {
         let metrics = Arc::clone(listener.model.metrics());
         let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
         // An older notation of an address, which the system resolves as any name.
-        let name = HostName::of("tcp://2852039166:80").expect("a name");
-        subscription.looked_up(resolver::look_up(&name));
+        let name = HostName::from_endpoint("tcp://2852039166:80").expect("a name");
+        subscription.connect_to_resolved(resolver::look_up(&name));
         assert_eq!(metrics.bound_reached(Bound::Addresses), 1);
         let report = listener.report(RANK);
         assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");

@@ -25,16 +25,16 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
     Close(Arc<Listener>, Retired),
-    Ask {
+    RequestReplay {
         listener: Arc<Listener>,
         attempt: u32,
         from: u64,
     },
-    HangUp(u64),
+    CancelReplay(u64),
     /// The host of a listener's endpoint was looked up.
-    Located(u64, Addresses),
+    HostResolved(u64, Addresses),
     /// The host of a listener's replay endpoint was looked up, for this request.
-    ReplayLocated {
+    ReplayHostResolved {
         id: u64,
         attempt: u32,
         addresses: Addresses,
@@ -51,30 +51,30 @@ pub(super) struct SocketThread {
     pub(super) thread: Option<SupervisedThread>,
 }
 
-/// The way to a thread that owns sockets. What is sent is bounded by what is asked for: a stream asks
+/// The way to a thread that owns sockets. What is sent is bounded by what is is_requested for: a stream requests
 /// once at a time.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     commands: Sender<Command>,
     /// Wakes the thread from its wait for messages.
-    bell: Arc<Mutex<zmq::Socket>>,
+    waker: Arc<Mutex<zmq::Socket>>,
 }
 
 impl Mailbox {
-    pub(super) fn tell(&self, command: Command) -> Result<(), ConnectError> {
+    pub(super) fn send(&self, command: Command) -> Result<(), ConnectError> {
         self.commands.send(command).map_err(|_| ConnectError::Stopping)?;
-        // A bell that already rings need not be rung again.
-        let _ = self.bell.lock().send(&b""[..], zmq::DONTWAIT);
+        // A waker that already rings need not be rung again.
+        let _ = self.waker.lock().send(&b""[..], zmq::DONTWAIT);
         Ok(())
     }
 }
 
 impl Listener {
     /// Asks for missed messages, on a fresh socket.
-    pub(crate) fn ask(self: &Arc<Self>, attempt: u32, from: u64) {
+    pub(crate) fn request_replay(self: &Arc<Self>, attempt: u32, from: u64) {
         if let Some(mailbox) = self.state.mailbox.get() {
             // It fails only when the service stops.
-            let _ = mailbox.tell(Command::Ask { listener: Arc::clone(self), attempt, from });
+            let _ = mailbox.send(Command::RequestReplay { listener: Arc::clone(self), attempt, from });
         }
     }
 
@@ -82,14 +82,14 @@ impl Listener {
     #[cfg(any(test, feature = "fault-injection"))]
     pub fn fail_sockets(&self) {
         let mailbox = self.state.mailbox.get().expect("it was opened");
-        mailbox.tell(Command::Fail).expect("the thread runs");
+        mailbox.send(Command::Fail).expect("the thread runs");
     }
 
     /// No answer is wanted any more.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn cancel_replay(&self) {
         if let Some(mailbox) = self.state.mailbox.get() {
             // It fails only when the service stops.
-            let _ = mailbox.tell(Command::HangUp(self.id));
+            let _ = mailbox.send(Command::CancelReplay(self.id));
         }
     }
 }
@@ -104,29 +104,29 @@ impl SocketThread {
         let failed = |error: String| ConnectError::Thread(error);
         let context = zmq::Context::new();
         let pair = || -> zmq::Result<(zmq::Socket, zmq::Socket)> {
-            let (heard, bell) = (context.socket(zmq::PAIR)?, context.socket(zmq::PAIR)?);
-            heard.bind("inproc://bell")?;
-            bell.connect("inproc://bell")?;
-            bell.set_linger(0)?;
-            Ok((heard, bell))
+            let (wake_receiver, waker) = (context.socket(zmq::PAIR)?, context.socket(zmq::PAIR)?);
+            wake_receiver.bind("inproc://waker")?;
+            waker.connect("inproc://waker")?;
+            waker.set_linger(0)?;
+            Ok((wake_receiver, waker))
         };
-        let (heard, bell) = pair().map_err(|error| failed(error.to_string()))?;
-        let (commands, told) = unbounded();
-        let mailbox = Mailbox { commands, bell: Arc::new(Mutex::new(bell)) };
+        let (wake_receiver, waker) = pair().map_err(|error| failed(error.to_string()))?;
+        let (sender, commands) = unbounded();
+        let mailbox = Mailbox { commands: sender, waker: Arc::new(Mutex::new(waker)) };
         let sockets = SocketLoop {
             context,
             replay_context: zmq::Context::new(),
-            bell: heard,
-            told,
+            waker: wake_receiver,
+            commands,
             mailbox: mailbox.clone(),
             resolver,
             decoders,
             open: BTreeMap::new(),
             replays: BTreeMap::new(),
-            unlocated: BTreeMap::new(),
-            unopened: Vec::new(),
+            unresolved_replays: BTreeMap::new(),
+            reopen_queue: Vec::new(),
             opened: 0,
-            checked: Instant::now(),
+            last_check: Instant::now(),
         };
         let run = move |watch: &Arc<Watch>| sockets.run(watch);
         let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
@@ -140,8 +140,8 @@ struct SocketLoop {
     context: zmq::Context,
     /// Replay sockets have a context of their own: a context has a limit of sockets.
     replay_context: zmq::Context,
-    bell: zmq::Socket,
-    told: Receiver<Command>,
+    waker: zmq::Socket,
+    commands: Receiver<Command>,
     /// The way here, for those who look names up.
     mailbox: Mailbox,
     resolver: Resolver,
@@ -150,13 +150,13 @@ struct SocketLoop {
     /// The latest request of each listener that is not answered completely.
     replays: BTreeMap<u64, ReplaySocket>,
     /// Requests whose host is being looked up.
-    unlocated: BTreeMap<u64, PendingReplayRequest>,
+    unresolved_replays: BTreeMap<u64, PendingReplayRequest>,
     /// Listeners whose subscription could not be opened anew yet.
-    unopened: Vec<Arc<Listener>>,
+    reopen_queue: Vec<Arc<Listener>>,
     /// Subscriptions ever opened: names their monitors.
     opened: u64,
     /// When subscriptions that ZeroMQ has given up were last looked for.
-    checked: Instant,
+    last_check: Instant,
 }
 
 impl SocketLoop {
@@ -175,12 +175,12 @@ impl SocketLoop {
 
     /// Does what sockets and commands ask for.
     fn serve(&mut self, ready: Ready) -> ControlFlow<()> {
-        if ready.bell {
-            while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+        if ready.waker {
+            while self.waker.recv_bytes(zmq::DONTWAIT).is_ok() {}
         }
-        if self.checked.elapsed() >= CHECK_INTERVAL {
-            self.checked = Instant::now();
-            self.reopen_given_up();
+        if self.last_check.elapsed() >= CHECK_INTERVAL {
+            self.last_check = Instant::now();
+            self.reopen_abandoned();
             self.look_up_hosts();
         }
         for id in ready.sockets {
@@ -193,7 +193,7 @@ impl SocketLoop {
                 replay.receive(&self.decoders);
             }
         }
-        while let Ok(command) = self.told.try_recv() {
+        while let Ok(command) = self.commands.try_recv() {
             if let Command::Stop = command {
                 return ControlFlow::Break(());
             }
@@ -209,7 +209,8 @@ impl SocketLoop {
         for replay in std::mem::take(&mut self.replays).into_values() {
             replay.fail(&self.decoders, "its thread panicked");
         }
-        for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unlocated).into_values() {
+        for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unresolved_replays).into_values()
+        {
             self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why: "its thread panicked".to_owned() });
         }
         for subscription in std::mem::take(&mut self.open).into_values() {
@@ -218,7 +219,7 @@ impl SocketLoop {
                 listener.set_connection(Connection::Disconnected);
                 self.decoders.deliver(&listener, Delivery::Disconnected);
             }
-            self.unopened.push(listener);
+            self.reopen_queue.push(listener);
         }
     }
 
@@ -226,32 +227,34 @@ impl SocketLoop {
         match command {
             Command::Open(listener, reply) => {
                 let opened = self.subscribe(listener);
-                // Whoever asked waits for this, or is gone.
+                // Whoever is_requested waits for this, or is gone.
                 let _ = reply.send(opened);
                 self.look_up_hosts();
             }
             Command::Close(listener, done) => {
                 self.open.remove(&listener.id);
-                self.hang_up(listener.id);
-                self.unopened.retain(|unopened| unopened.id != listener.id);
+                self.cancel_replay(listener.id);
+                self.reopen_queue.retain(|reopen_queue| reopen_queue.id != listener.id);
                 self.decoders.deliver(&listener, Delivery::Retire(done));
             }
-            Command::Ask { listener, attempt, from } => self.ask(PendingReplayRequest { listener, attempt, from }),
-            Command::HangUp(id) => self.hang_up(id),
-            Command::Located(id, addresses) => {
+            Command::RequestReplay { listener, attempt, from } => {
+                self.start_replay(PendingReplayRequest { listener, attempt, from })
+            }
+            Command::CancelReplay(id) => self.cancel_replay(id),
+            Command::HostResolved(id, addresses) => {
                 if let Some(subscription) = self.open.get_mut(&id) {
-                    subscription.looked_up(addresses);
+                    subscription.connect_to_resolved(addresses);
                 }
             }
-            Command::ReplayLocated { id, attempt, addresses } => {
-                if self.unlocated.get(&id).is_some_and(|request| request.attempt == attempt)
-                    && let Some(request) = self.unlocated.remove(&id)
+            Command::ReplayHostResolved { id, attempt, addresses } => {
+                if self.unresolved_replays.get(&id).is_some_and(|request| request.attempt == attempt)
+                    && let Some(request) = self.unresolved_replays.remove(&id)
                 {
                     if let Err(LookupError::Refused { .. }) = addresses {
                         request.listener.model.metrics().bound(Bound::Addresses);
                     }
                     let first = addresses.map(|addresses| addresses[0].clone());
-                    self.ask_at(request, first.map_err(|error| error.to_string()));
+                    self.connect_replay(request, first.map_err(|error| error.to_string()));
                 }
             }
             #[cfg(any(test, feature = "fault-injection"))]
@@ -260,9 +263,9 @@ impl SocketLoop {
         }
     }
 
-    /// Waits until a socket can be read or the bell rings.
+    /// Waits until a socket can be read or the waker rings.
     fn wait(&self) -> Ready {
-        let mut items = vec![self.bell.as_poll_item(zmq::POLLIN)];
+        let mut items = vec![self.waker.as_poll_item(zmq::POLLIN)];
         for subscription in self.open.values() {
             items.extend(subscription.poll_items());
         }
@@ -272,7 +275,7 @@ impl SocketLoop {
             debug!("waiting for messages: {error}");
             return Ready::default();
         }
-        let mut ready = Ready { bell: items[0].is_readable(), ..Ready::default() };
+        let mut ready = Ready { waker: items[0].is_readable(), ..Ready::default() };
         let (subscriptions, replays) = items[1..].split_at(2 * self.open.len());
         for (&id, pair) in self.open.keys().zip(subscriptions.chunks_exact(2)) {
             if pair.iter().any(zmq::PollItem::is_readable) {
@@ -298,32 +301,33 @@ impl SocketLoop {
         Ok(())
     }
 
-    fn hang_up(&mut self, id: u64) {
+    fn cancel_replay(&mut self, id: u64) {
         self.replays.remove(&id);
-        self.unlocated.remove(&id);
+        self.unresolved_replays.remove(&id);
     }
 
-    fn ask(&mut self, request: PendingReplayRequest) {
+    fn start_replay(&mut self, request: PendingReplayRequest) {
         let id = request.listener.id;
         // A socket of an earlier request may still bring answers to that.
-        self.hang_up(id);
+        self.cancel_replay(id);
         let Some(endpoint) = request.listener.options.replay_endpoint.clone() else { return };
-        let Some(name) = HostName::of(&endpoint) else { return self.ask_at(request, Ok(endpoint)) };
+        let Some(name) = HostName::from_endpoint(&endpoint) else { return self.connect_replay(request, Ok(endpoint)) };
         let (mailbox, attempt) = (self.mailbox.clone(), request.attempt);
-        self.unlocated.insert(id, request);
+        self.unresolved_replays.insert(id, request);
         self.resolver.look_up(name, move |addresses| {
             // It fails only when the service stops.
-            let _ = mailbox.tell(Command::ReplayLocated { id, attempt, addresses });
+            let _ = mailbox.send(Command::ReplayHostResolved { id, attempt, addresses });
         });
     }
 
-    fn ask_at(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
+    fn connect_replay(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
         let PendingReplayRequest { listener, attempt, from } = request;
-        let asked = endpoint.and_then(|endpoint| {
-            let asked = ReplaySocket::ask(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
-            asked.map_err(|error| format!("missed messages cannot be asked for at {endpoint}: {error}"))
+        let is_requested = endpoint.and_then(|endpoint| {
+            let is_requested =
+                ReplaySocket::request(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
+            is_requested.map_err(|error| format!("missed messages cannot be is_requested for at {endpoint}: {error}"))
         });
-        match asked {
+        match is_requested {
             Ok(replay) => {
                 self.replays.insert(listener.id, replay);
             }
@@ -338,15 +342,15 @@ impl SocketLoop {
                 let mailbox = self.mailbox.clone();
                 self.resolver.look_up(name, move |addresses| {
                     // It fails only when the service stops.
-                    let _ = mailbox.tell(Command::Located(id, addresses));
+                    let _ = mailbox.send(Command::HostResolved(id, addresses));
                 });
             }
         }
     }
 
     /// Opens subscriptions anew that ZeroMQ has given up.
-    fn reopen_given_up(&mut self) {
-        let given_up = self.open.values().filter(|open| open.is_given_up());
+    fn reopen_abandoned(&mut self) {
+        let given_up = self.open.values().filter(|open| open.is_abandoned());
         let listeners: Vec<_> = given_up.map(|open| Arc::clone(&open.listener)).collect();
         for listener in listeners {
             self.open.remove(&listener.id);
@@ -360,21 +364,21 @@ impl SocketLoop {
                 log_listener!(warn, listener, times = before + 1, "{why}");
             }
             listener.reject(GIVEN_UP, why);
-            self.unopened.push(listener);
+            self.reopen_queue.push(listener);
         }
-        for _ in 0..self.unopened.len() {
+        for _ in 0..self.reopen_queue.len() {
             // Those after it are still there if it panics.
-            let listener = self.unopened.remove(0);
+            let listener = self.reopen_queue.remove(0);
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
                 log_listener!(debug, listener, %error, "failed to open the subscription; retrying");
                 listener.reject(GIVEN_UP, error.to_string());
-                self.unopened.push(listener);
+                self.reopen_queue.push(listener);
             }
         }
     }
 }
 
-/// Why nothing is heard, as listeners count it.
+/// Why nothing is wake_receiver, as listeners count it.
 const GIVEN_UP: &str = "connection_given_up";
 
 /// A request for missed messages that is not sent yet.
@@ -386,7 +390,7 @@ struct PendingReplayRequest {
 
 #[derive(Default)]
 struct Ready {
-    bell: bool,
+    waker: bool,
     /// Subscriptions with messages, or with news of their connection.
     sockets: Vec<u64>,
     replays: Vec<u64>,

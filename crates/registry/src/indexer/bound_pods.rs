@@ -150,7 +150,7 @@ impl Indexer {
     }
 
     fn admit_all(&self, watch: &Watch, may_begin: impl Fn() -> bool, dropped: &Receiver<()>) {
-        let arrivals = self.decoders.arrivals();
+        let arrivals = self.decoders.pending_registrations();
         let mut gone: BTreeMap<u64, Instant> = BTreeMap::new();
         let mut looked = Instant::now();
         while dropped.try_recv() != Err(TryRecvError::Disconnected) && !self.is_stopping() {

@@ -77,7 +77,7 @@ impl Restored {
 
     /// Takes what the stream will leave decoder_state of blocks.
     fn learn(&mut self, salt: Option<Salt>, age: Option<Age>, parent: Option<SequenceHash>, blocks: &[Block]) {
-        let BlockDecoderState { salts, contents } = &mut self.decoder_state.of_blocks;
+        let BlockDecoderState { salts, contents } = &mut self.decoder_state.block_state;
         salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
         if let Some(age) = age {
             let contents = contents.get_or_insert_default();
@@ -103,7 +103,7 @@ impl Restored {
         self.decoder_state.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
         if record.remembers.is_some() {
             // It offloads, also if there is nothing to be remembered yet.
-            self.decoder_state.of_blocks.contents.get_or_insert_default();
+            self.decoder_state.block_state.contents.get_or_insert_default();
         }
         for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
             // That it exists limits what is usable, also when it is empty.
@@ -255,7 +255,7 @@ impl Indexer {
     /// A rank need not be what the index says, for a reason that its stream does not know of.
     pub fn distrust(&self, rank: &RankId, why: String) {
         if let Some(listener) = self.listener_of(rank) {
-            listener.raise(Some(rank.dp_rank), why);
+            listener.record_loss(Some(rank.dp_rank), why);
         }
     }
 
@@ -303,7 +303,7 @@ impl Indexer {
             return;
         }
         let position = restored.position();
-        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.decoder_state));
+        self.decoders.deliver(listener, Delivery::RestoreDecoderState(dp_rank, restored.decoder_state));
         self.release_held(listener, dp_rank, Some(position), pending);
     }
 

@@ -259,7 +259,11 @@ impl flash_indexer_snapshot::DumpSink for Nothing {
         Ok(())
     }
 
-    fn told(&mut self, _: flash_indexer_snapshot::RankName<'_>, _: flash_indexer_snapshot::DumpEntry) -> Result<(), flash_indexer_snapshot::Refused> {
+    fn told(
+        &mut self,
+        _: flash_indexer_snapshot::RankName<'_>,
+        _: flash_indexer_snapshot::DumpEntry,
+    ) -> Result<(), flash_indexer_snapshot::Refused> {
         Ok(())
     }
 }
@@ -276,7 +280,9 @@ fn a_dump_with_a_long_name_is_damaged() {
         let mut changed = lines.clone();
         let rank = changed.iter_mut().find(|line| line.get("rank").is_some_and(|rank| !rank.is_null()));
         *rank.and_then(|rank| rank.pointer_mut(path)).unwrap_or_else(|| panic!("no {path}")) = json!(huge());
-        let error = flash_indexer_snapshot::read_dump(text(&changed).as_bytes(), &mut Nothing).expect_err("too long").to_string();
+        let error = flash_indexer_snapshot::read_dump(text(&changed).as_bytes(), &mut Nothing)
+            .expect_err("too long")
+            .to_string();
         let field = path.rsplit_once('/').map_or(path, |(_, field)| field);
         assert!(error.contains(field) && error.contains("at most"), "{path}: {}", &error[..error.len().min(500)]);
         assert!(error.len() < ANSWER_BYTES_MAX, "{path} is repeated");
