@@ -11,34 +11,27 @@ use flash_indexer_core::{Applied, BlockEvent, DpRank, EVENTS_AHEAD, SharedIndex,
 use parking_lot::Mutex;
 
 use super::change::Change;
-use super::listener::Listener;
+use super::listener::{Listener, Maintain};
 use flash_indexer_telemetry::metrics::{Bound, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 
-/// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
-/// message brings, or several small ones.
+/// Limit of a writer's queue, in batches of changes. Decoders block when it is full.
 const QUEUED_BATCHES_MAX: usize = 256;
 
-/// Why a store is rejected that names blocks without their tokens, none of which is known.
+/// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
-/// The largest age of a batch that its stamp is trusted for. Replays bring batches of days ago, never of months ago.
-const STAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How often an idle writer looks whether an index has something left over: others than the writer clear ranks as well.
+/// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
+const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Interval at which an idle writer runs maintenance: other threads clear ranks as well.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// A writer that is never idle does a part of what is left over after this many pieces of work.
+/// A writer that is never idle runs maintenance after this many entries of its queue.
 const WORK_BETWEEN_MAINTENANCE: usize = 64;
 
-/// An index that leaves work for later: [`SharedIndex::maintain`].
-pub trait Maintain: Send + Sync {
-    /// Does a bounded part of it, and says whether anything is left.
-    fn maintain(&self) -> bool;
-}
-
-/// The indexes that one writer indexes.
+/// Indexes of one writer.
 type MaintainedIndexes = Arc<Mutex<Vec<Weak<dyn Maintain>>>>;
 
-/// Something to be done between two changes.
+/// A function that runs on the writer thread, between two changes.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 enum Work {
@@ -47,13 +40,13 @@ enum Work {
     Stop,
 }
 
-/// How long a decoder waits at a time for a writer that is behind, before it looks whether the service stops.
+/// Interval at which a decoder that is blocked by a full queue checks whether the service stops.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 
-/// A fixed number of writers; each model belongs to one.
+/// A fixed number of writer threads. Each model is assigned to one.
 pub struct Writers {
     queues: Vec<Sender<Work>>,
-    /// By writer.
+    /// Indexes of each writer.
     indexes_by_writer: Vec<MaintainedIndexes>,
     threads: Mutex<Vec<SupervisedThread>>,
     stopping: Arc<AtomicBool>,
@@ -61,7 +54,11 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// Starts `count` writers. Fails when the system has no thread.
+    /// Starts `count` writers.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
     pub fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let metrics = supervisor.metrics();
@@ -86,30 +83,29 @@ impl Writers {
         self.queues.len()
     }
 
-    /// When it is idle, a writer does what this index has left over, until the index is gone.
+    /// Adds an index to a writer, which maintains it until it is dropped.
     pub fn add_index(&self, writer: usize, index: Weak<dyn Maintain>) {
         let mut indexes_by_writer = self.indexes_by_writer[writer].lock();
         indexes_by_writer.retain(|index| index.strong_count() > 0);
         indexes_by_writer.push(index);
     }
 
-    /// How many lots of changes wait for each writer.
+    /// Number of queued batches of each writer.
     pub fn queues(&self) -> Vec<usize> {
         self.queues.iter().map(Sender::len).collect()
     }
 
-    /// Whether nothing is taken in any more.
+    /// Whether the service is stopping: changes are no longer applied.
     pub fn are_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Has changes of a stream made, after everything that was is_requested for before. Waits while the
-    /// writer is behind.
+    /// Queues changes of a stream. Blocks while the writer's queue is full.
     pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>) {
         self.send(listener, Work::Changes(Arc::clone(listener), changes));
     }
 
-    /// Has something done between two changes, after everything that was is_requested for before.
+    /// Queues a function behind all changes so far.
     pub fn run(&self, listener: &Listener, job: Job) {
         self.send(listener, Work::Job(job));
     }
@@ -126,28 +122,28 @@ impl Writers {
         }
     }
 
-    /// Nothing is applied any more.
+    /// Discards all changes from now on.
     pub fn stop_applying(&self) {
         self.stopping.store(true, Relaxed);
     }
 
-    /// Ends every writer; one that does not end by `deadline` is abandoned. To be called after those that write.
+    /// Stops every writer. A writer that does not end by `deadline` is abandoned. Call it after the decoders have stopped.
     pub fn stop(&self, deadline: Instant) {
         self.stop_applying();
         let threads = std::mem::take(&mut *self.threads.lock());
         for (queue, thread) in self.queues.iter().zip(threads) {
-            // A writer that takes nothing by then is abandoned.
+            // It fails if the queue is still full at the deadline.
             let _ = queue.send_deadline(Work::Stop, deadline);
             thread.join_by(deadline);
         }
     }
 }
 
-/// What explanations want to know of the changes that follow in a batch.
+/// Context of the changes of a batch, for explanations.
 struct Context {
-    /// When the engine made the events.
+    /// Time of the events.
     event_time: Instant,
-    /// Why ranks are forgotten.
+    /// Why ranks are cleared.
     cause: ClearCause,
 }
 
@@ -157,14 +153,15 @@ impl Context {
     }
 }
 
-/// The moment of a stamp in seconds since the Unix epoch, `arrived_at` being now. An engine's clock can be wrong: a stamp of
-/// the future, or one older than [`STAMP_AGE_MAX`], counts as arrived_at now.
+/// Time of a timestamp in seconds since the Unix epoch, where `now` and `arrived_at` are the same moment. An engine's clock
+/// can be wrong: a timestamp of the future, or one older than [`TIMESTAMP_AGE_MAX`], counts as `arrived_at`.
 fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
     let stamp = Duration::try_from_secs_f64(timestamp).ok().and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
-    let age = stamp.and_then(|stamp| now.duration_since(stamp).ok()).filter(|age| *age <= STAMP_AGE_MAX);
+    let age = stamp.and_then(|stamp| now.duration_since(stamp).ok()).filter(|age| *age <= TIMESTAMP_AGE_MAX);
     age.and_then(|age| arrived_at.checked_sub(age)).unwrap_or(arrived_at)
 }
 
+/// State of a writer thread.
 struct Writer {
     work: Receiver<Work>,
     indexes: MaintainedIndexes,
@@ -198,10 +195,10 @@ impl Writer {
         }
     }
 
-    /// Makes the changes of one entry of the queue. If one panics, the others of the entry are dropped with the index.
+    /// Applies a batch of changes. If one panics, the rest of the batch is dropped with the index.
     fn apply_batch(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
         let index = listener.model.index();
-        let made = watch.guarded(|| {
+        let applied = watch.guarded(|| {
             let now = Instant::now();
             let mut context = Context::new(now);
             let mut changes = changes.into_iter();
@@ -210,19 +207,19 @@ impl Writer {
                     let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
                     index.prefetch_event(rank, event);
                 }
-                // What was sent before the stream started over is void.
+                // Changes sent before the stream restarted are void.
                 if matches!(change, Change::Restarted) || !listener.needs_restart() {
                     self.apply_change(watch, &index, listener, change, now, &mut context);
                 }
                 watch.step();
             }
         });
-        if made.is_none() {
+        if applied.is_none() {
             listener.model.replace_failed_index(&index, Some(listener.id));
         }
     }
 
-    /// The next work. While there is none, goes on with what indexes have left over; none when nobody can send any more.
+    /// Waits for the next entry of the queue, and runs maintenance meanwhile. Returns none once all senders are dropped.
     fn next(&self, watch: &Watch) -> Option<Work> {
         loop {
             match self.work.try_recv() {
@@ -239,7 +236,7 @@ impl Writer {
         }
     }
 
-    /// Does a bounded part of what the first index has left over that has anything. Says whether one had.
+    /// Runs a bounded part of the deferred work of the first index that has any. Returns whether any is left.
     fn run_maintenance(&self, watch: &Watch) -> bool {
         let indexes = self.indexes.lock().clone();
         watch.begin(None);
@@ -248,7 +245,7 @@ impl Writer {
         is_more
     }
 
-    /// Makes one change of a lot that was begun at `now`.
+    /// Applies one change of a batch that was begun at `now`.
     fn apply_change(
         &self,
         watch: &Watch,
@@ -281,12 +278,12 @@ impl Writer {
             }
             Change::PositionImported(sequence) => listener.import_position(sequence),
             Change::Restarted => listener.finish_restart(),
-            // It changes no index.
+            // It changes no index, so a panic leaves the index valid.
             Change::Run(job) => drop(watch.guarded(job)),
         }
     }
 
-    /// Applies an event that the engine made at `event_time`, and raises what it shows to be missing.
+    /// Applies an event, and records the losses that it shows.
     fn apply_event(
         &self,
         index: &GroupedIndex,
@@ -301,14 +298,14 @@ impl Writer {
         let (bound, why) = match event {
             RankEvent::Indexed(_) => match applied.twins_refused {
                 0 => (Bound::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-                _ => (Bound::Twins, "the engine has too many names for one prefix"),
+                _ => (Bound::Twins, "the engine has too many sequence hashes for one prefix"),
             },
             RankEvent::Secondary(_) => {
                 (Bound::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }
         };
         if applied.refused > 0 {
-            // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
+            // A bounded index refuses blocks by design: its depths are too low then, and never wrong.
             let is_indexed = matches!(event, RankEvent::Indexed(_));
             if !is_indexed || index.memory_bound().is_none() {
                 self.metrics.bounded(bound, applied.refused);
@@ -320,7 +317,7 @@ impl Writer {
         }
     }
 
-    /// Raises what an event shows to be unknown: the content of a block, or the parent of one.
+    /// Records blocks whose content or parent is unknown, as an event shows.
     fn record_unknown_blocks(
         &self,
         index: &GroupedIndex,
@@ -330,7 +327,7 @@ impl Writer {
         applied: &Applied,
     ) {
         let dp_rank = rank.dp_rank;
-        // A bounded index may have forgotten the content.
+        // A bounded index may have evicted the content.
         if matches!(event, BlockEvent::Copied { .. }) && applied.unknown > 0 && !listener.model.is_partial(rank) {
             let why =
                 format!("{} blocks were stored without token_ids, and their content is not known", applied.unknown);
@@ -360,7 +357,7 @@ mod tests {
     use super::*;
     use flash_indexer_telemetry::metrics::MetricNames;
 
-    /// What an index has left over, in turns.
+    /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);
 
     impl Maintain for MaintenanceTurns {
@@ -371,9 +368,8 @@ mod tests {
         }
     }
 
-    /// No change comes, and everything is done, of one index after the other.
     #[test]
-    fn an_idle_writer_does_what_is_left_over() {
+    fn an_idle_writer_runs_the_deferred_work_of_every_index() {
         let supervisor = Supervisor::start(&Arc::new(Metrics::new(MetricNames::Own))).expect("a thread");
         let writers = Writers::start(1, &supervisor).expect("a thread");
         let indexes = [700, 300].map(|turns| Arc::new(MaintenanceTurns(AtomicUsize::new(turns))));
@@ -382,18 +378,18 @@ mod tests {
             writers.add_index(0, Arc::downgrade(&index));
         }
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
-        wait_for("the end of what was left over", Duration::from_secs(30), is_done);
+        wait_for("the end of the deferred work", Duration::from_secs(30), is_done);
         writers.stop(Instant::now() + Duration::from_secs(30));
     }
 
     #[test]
-    fn a_stamp_counts_unless_it_is_of_the_future_or_absurdly_old() {
-        let (now, arrived_at) = (SystemTime::UNIX_EPOCH + 1_000 * STAMP_AGE_MAX, Instant::now());
-        let seconds = 1_000.0 * STAMP_AGE_MAX.as_secs_f64();
+    fn a_timestamp_is_trusted_unless_it_is_of_the_future_or_absurdly_old() {
+        let (now, arrived_at) = (SystemTime::UNIX_EPOCH + 1_000 * TIMESTAMP_AGE_MAX, Instant::now());
+        let seconds = 1_000.0 * TIMESTAMP_AGE_MAX.as_secs_f64();
         let age = |timestamp: f64| arrived_at - event_time(timestamp, now, arrived_at);
         assert_eq!(age(seconds - 90.0), Duration::from_secs(90));
-        assert_eq!(age(seconds - STAMP_AGE_MAX.as_secs_f64()), STAMP_AGE_MAX);
-        for wrong in [seconds + 1.0, 1.0, 0.0, -1.0, seconds - STAMP_AGE_MAX.as_secs_f64() - 1.0] {
+        assert_eq!(age(seconds - TIMESTAMP_AGE_MAX.as_secs_f64()), TIMESTAMP_AGE_MAX);
+        for wrong in [seconds + 1.0, 1.0, 0.0, -1.0, seconds - TIMESTAMP_AGE_MAX.as_secs_f64() - 1.0] {
             assert_eq!(age(wrong), Duration::ZERO, "{wrong}");
         }
         for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {

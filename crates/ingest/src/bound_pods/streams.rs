@@ -1,4 +1,4 @@
-//! A decoder's side: which listener follows a pod's rank, and what waits until one does.
+//! Streams of bound pods in one decoder: the listener of each rank, and messages that wait for a registration.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,93 +11,94 @@ use super::{ConnectionId, PendingRegistration, PodName, Refusal};
 use crate::listener::{Connection, Listener};
 use crate::message::Live;
 
-/// Ranks of pods that are resume_from by one decoder without being followed.
+/// Limit of the unregistered ranks of one decoder.
 const UNREGISTERED_RANKS_MAX: usize = 1 << 14;
-/// Messages of one rank that wait for its registration.
+/// Limit of the messages of one rank that wait for its registration.
 const PENDING_MESSAGES_MAX: usize = 1 << 12;
-/// Bytes of messages that wait for registrations in one decoder.
+/// Limit of the messages that wait for registrations in one decoder, in bytes.
 const PENDING_BYTES_MAX: usize = 64 << 20;
-/// A pod that was refused is looked at again after so long.
+/// Time after which a refused registration may be requested again.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
 
-/// The pods of one decoder.
+/// Streams of the pods of one decoder.
 #[derive(Default)]
 pub(crate) struct PodStreams {
     streams: KeyedMap<PodName, BTreeMap<DpRank, Stream>>,
-    /// How many of them are not followed.
+    /// Streams without a listener.
     unregistered_ranks: usize,
     swept: Option<Instant>,
     pending_bytes: usize,
 }
 
-/// One rank of a pod.
+/// Stream of one rank of a pod.
 struct Stream {
     state: State,
-    /// Whoever follows it beside that, to take its place.
+    /// Shadow of the listener, which is about to replace it.
     shadow: Option<Arc<Listener>>,
-    /// Where it was seen last.
+    /// Connection of its last message.
     connection: Option<ConnectionId>,
 }
 
+/// Registration of a rank.
 enum State {
     Registered(Arc<Listener>),
-    /// Its registration is is_requested for, or wants to know how large its blocks are.
+    /// Its registration is requested, or will be once a message contains the block size.
     Pending {
         is_requested: bool,
         waiting: VecDeque<(ConnectionId, Live)>,
-        /// Whether messages after the waiting ones were dropped.
+        /// Whether messages behind the waiting ones were dropped.
         is_tail_lost: bool,
     },
     Refused {
         until: Instant,
         reason: &'static str,
     },
-    /// It was unregistered: it stays away as long as its connection lasts.
+    /// It was unregistered: its messages are dropped as long as its connection lasts.
     Unregistered,
 }
 
-/// What a message finds out about the connection that it came over.
+/// Connection of a message, compared with the rank's last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// As the last one.
+    /// The same connection.
     Same,
-    /// Over another connection than the last one, or the first one.
+    /// Another connection, or the first one.
     Reconnected,
-    /// Over an older connection than the last one, which lasts: two engines go by one name.
+    /// An older connection than the last one, which is still open: two engines have the same name.
     Duplicate,
 }
 
-/// A message that is somebody's.
+/// A message with its listener.
 pub(crate) struct RoutedMessage {
     pub listener: Arc<Listener>,
-    /// Whose it is as well.
+    /// Shadow that receives a copy.
     pub shadow: Option<Arc<Listener>>,
     pub seen: Seen,
     pub live: Live,
 }
 
-/// What becomes of a message.
+/// Outcome of routing a message.
 pub(crate) enum MessageOutcome {
     Routed(RoutedMessage),
-    /// It waits; if this is there, the registration is to be is_requested for.
+    /// The message waits for a registration, which is to be requested if it is given here.
     Pending(Option<PendingRegistration>),
-    /// It is dropped, for this reason.
+    /// The message is dropped, with this reason label.
     Dropped(&'static str),
-    /// It is dropped, because there are too many pods or messages that wait for a registration.
+    /// The message is dropped: a limit of pending registrations or their messages is reached.
     LimitReached,
 }
 
-/// What follows from a refusal.
+/// Outcome of a refusal.
 pub(crate) enum Refused {
-    /// What has come meanwhile says more: the registration is to be is_requested for again.
+    /// A waiting message contains the block size: request the registration again.
     Retry(PendingRegistration),
-    /// So many messages are dropped.
+    /// This number of messages is dropped.
     Dropped(usize),
 }
 
 impl PodStreams {
-    /// Takes a message in.
-    pub(crate) fn take(
+    /// Routes a message to the listener of its rank, or keeps it for the rank's registration.
+    pub(crate) fn route(
         &mut self,
         name: &PodName,
         dp_rank: DpRank,
@@ -131,10 +132,10 @@ impl PodStreams {
                 let block_size = live.block_size();
                 self.pending_bytes += bytes;
                 waiting.push_back((connection, live));
-                let requests = !*is_requested && block_size.is_some();
-                *is_requested |= requests;
+                let request_now = !*is_requested && block_size.is_some();
+                *is_requested |= request_now;
                 let pending = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
-                MessageOutcome::Pending(requests.then(pending))
+                MessageOutcome::Pending(request_now.then(pending))
             }
             State::Refused { until, reason } if now < *until => MessageOutcome::Dropped(reason),
             State::Unregistered if stream.connection.is_some_and(|last| connection <= last) => {
@@ -144,7 +145,7 @@ impl PodStreams {
         }
     }
 
-    /// A message of a rank that nobody knows, or that may be looked at again.
+    /// Keeps the first message of a rank that is unknown, or whose registration may be requested again.
     fn admit(
         &mut self,
         name: &PodName,
@@ -178,7 +179,7 @@ impl PodStreams {
         MessageOutcome::Pending(Some(PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before }))
     }
 
-    /// Forgets those that were refused or unregistered, at most once in a while.
+    /// Removes refused and unregistered ranks, at most once in [`REFUSED_FOR`].
     fn sweep(&mut self, now: Instant) {
         if self.swept.is_some_and(|swept| now < swept + REFUSED_FOR) {
             return;
@@ -196,8 +197,8 @@ impl PodStreams {
         self.unregistered_ranks = states.filter(|stream| !matches!(stream.state, State::Registered(_))).count();
     }
 
-    /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out, and
-    /// whether messages after them were dropped.
+    /// Attaches a listener to its rank. Returns the messages that waited for it, and whether messages behind them were
+    /// dropped.
     pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> (Vec<(Seen, Live)>, bool) {
         let stream = Stream { state: State::Registered(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
@@ -208,18 +209,18 @@ impl PodStreams {
         let Some(State::Pending { waiting, is_tail_lost, .. }) = before else { return (Vec::new(), false) };
         self.pending_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
         let mut last = None;
-        let seen = waiting.into_iter().map(|(connection, live)| {
+        let messages = waiting.into_iter().map(|(connection, live)| {
             let seen = if last.replace(connection) == Some(connection) { Seen::Same } else { Seen::Reconnected };
             (seen, live)
         });
-        let seen = seen.collect();
+        let messages = messages.collect();
         if let Some(stream) = self.stream_of(listener) {
             stream.connection = last;
         }
-        (seen, is_tail_lost)
+        (messages, is_tail_lost)
     }
 
-    /// Messages of some rank of a pod were lost after the last ones: the listeners that follow its ranks.
+    /// Records that every rank of a pod may have lost messages. Returns the listeners of its ranks.
     pub(crate) fn mark_tail_lost(&mut self, name: &PodName) -> Vec<Arc<Listener>> {
         let mut listeners = Vec::new();
         for stream in self.streams.get_mut(name).into_iter().flat_map(BTreeMap::values_mut) {
@@ -234,8 +235,7 @@ impl PodStreams {
         listeners
     }
 
-    /// Another listener follows a rank as well from now on. Whether the connection stands over which it comes; nothing
-    /// if nobody follows the rank.
+    /// Attaches a shadow to a rank. Returns the state of the rank's connection; none if the rank has no listener.
     pub(crate) fn attach_shadow(&mut self, shadow: &Arc<Listener>) -> Option<Connection> {
         let stream = self.stream_of(shadow)?;
         let State::Registered(listener) = &stream.state else { return None };
@@ -244,7 +244,7 @@ impl PodStreams {
         Some(connection)
     }
 
-    /// The listener that followed a rank beside another one follows it alone.
+    /// Replaces the listener of a rank by its shadow.
     pub(crate) fn promote_shadow(&mut self, shadow: &Arc<Listener>) {
         let Some(stream) = self.stream_of(shadow) else { return };
         if stream.shadow.take_if(|it| Arc::ptr_eq(it, shadow)).is_some()
@@ -258,7 +258,7 @@ impl PodStreams {
         self.streams.get_mut(&listener.pod_name())?.get_mut(&listener.dp_rank)
     }
 
-    /// A rank is not followed, for a time. What is to be is_requested again, or else how many of its messages are dropped.
+    /// Refuses the registration of a rank for [`REFUSED_FOR`].
     pub(crate) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal, now: Instant) -> Refused {
         let stream = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
         let Some(state) = stream.map(|stream| &mut stream.state) else { return Refused::Dropped(0) };
@@ -283,10 +283,10 @@ impl PodStreams {
         }
     }
 
-    /// A listener is no more: its rank is ignored as long as its connection lasts.
+    /// Detaches a listener: messages of its rank are dropped as long as the connection lasts.
     pub(crate) fn detach(&mut self, listener: &Arc<Listener>) {
         let Some(stream) = self.stream_of(listener) else { return };
-        // One that was to take another's place only leaves it alone.
+        // Detaching a shadow leaves the listener of the rank attached.
         stream.shadow.take_if(|shadow| Arc::ptr_eq(shadow, listener));
         if matches!(&stream.state, State::Registered(followed) if Arc::ptr_eq(followed, listener)) {
             stream.state = State::Unregistered;
@@ -294,13 +294,13 @@ impl PodStreams {
         }
     }
 
-    /// A connection is lost: who was seen over it.
+    /// Listeners of the ranks that publish over a connection.
     pub(crate) fn listeners_on(&self, connection: ConnectionId) -> Vec<Arc<Listener>> {
         let streams = self.streams.values().flat_map(BTreeMap::values);
-        let seen = streams.filter_map(|stream| match &stream.state {
+        let on_connection = streams.filter_map(|stream| match &stream.state {
             State::Registered(listener) if stream.connection == Some(connection) => Some((listener, &stream.shadow)),
             _ => None,
         });
-        seen.flat_map(|(listener, shadow)| [listener].into_iter().chain(shadow)).map(Arc::clone).collect()
+        on_connection.flat_map(|(listener, shadow)| [listener].into_iter().chain(shadow)).map(Arc::clone).collect()
     }
 }

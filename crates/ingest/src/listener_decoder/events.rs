@@ -1,23 +1,24 @@
-//! What messages say: batches to events, events to changes.
+//! Translation of messages: from batches to events, from events to changes.
 
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{Batch, EngineEvent, EventError, Translator, TranslatorOptions, Unusable};
 use rustc_hash::FxHashMap;
 
-use super::{ListenerDecoder, Message, SeenBlockSize};
+use super::{ListenerDecoder, SeenBlockSize};
 use crate::change::Change;
 use crate::listener::Listener;
 use crate::log_listener;
+use crate::message::Message;
 use flash_indexer_telemetry::metrics::Bound;
 
-/// Ranks that the batches of one listener may name.
+/// Limit of the ranks that the batches of one listener name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
 
 impl ListenerDecoder {
-    /// Applies a message that is the stream's next.
+    /// Applies the next message of the stream.
     pub(super) fn apply_message(&mut self, sequence: u64, message: &Message) {
         if sequence == 0 {
-            // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
+            // The stream begins here: state imported without a position is of an earlier epoch, or will be published again.
             self.changes.extend(std::mem::take(&mut self.without_position).into_iter().map(Change::Forget));
         }
         let mut timestamp = None;
@@ -29,7 +30,7 @@ impl ListenerDecoder {
                 self.apply(sequence, batch);
             }
             Err(error) => {
-                // It came by a replay, so it is the engine's.
+                // Only a replay brings an invalid batch this far, so the engine did publish it.
                 self.reject(error.reason(), error.to_string());
                 self.changes.push(Change::RecordLoss(None, error.to_string()));
             }
@@ -58,11 +59,11 @@ impl ListenerDecoder {
                 Err(error) => self.reject_event(dp_rank, &error),
             }
         }
-        // Within a batch the other groups may come first.
+        // Checked after the batch: within it, secondary groups may come first.
         if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_content) {
             self.without_content.remove(&dp_rank);
         } else if self.without_content.insert(dp_rank) {
-            let why = "no cache group with full attention has told what blocks contain: nothing can be found";
+            let why = "no cache group with full attention has published its blocks: prefixes cannot be matched";
             self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
     }
@@ -90,7 +91,7 @@ impl ListenerDecoder {
             groups_unknown.remove(&dp_rank);
         }
         if translator.is_hybrid() && groups_unknown.remove(&dp_rank) {
-            let why = "its state was taken over from somebody who does not tell what a hybrid model's other cache groups hold";
+            let why = "its state was imported without the secondary cache groups of the hybrid model";
             self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
         let changes = match changes {
@@ -98,35 +99,35 @@ impl ListenerDecoder {
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
         if matches!(event, EngineEvent::Stored(_)) {
-            self.block_size = SeenBlockSize::LastTrust;
+            self.block_size = SeenBlockSize::Unchanged;
         }
         listener.model.note_variant(translator.window(), translator.space());
-        let understands_all = !translator.ignores_groups() && !translator.lacks_content();
+        let is_complete = !translator.ignores_groups() && !translator.lacks_content();
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
-        if is_clear && understands_all {
-            // Whatever was missed before, the rank's cache is empty now.
+        if is_clear && is_complete {
+            // The rank's cache is empty, whatever was lost before.
             self.changes.push(Change::Cleared(dp_rank));
         }
     }
 
     fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
         self.reject(error.reason(), error.to_string());
-        // Also an event of an unknown kind may have been a change of the cache.
+        // An event of an unknown kind may have changed the cache as well.
         self.changes.push(Change::RecordLoss(Some(dp_rank), error.to_string()));
     }
 
     fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &Unusable) {
         self.reject(unusable.reason(), unusable.to_string());
         match unusable {
-            // Other memory than the tiers that are is_requested for: the tiers stay exact.
+            // A medium outside the queried tiers: the tiers stay exact.
             Unusable::UnknownMedium { .. } => return,
             Unusable::HybridGroup { .. } | Unusable::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     log_listener!(warn, self.listener, "{unusable}");
                 }
             }
-            &Unusable::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {
-                self.block_size = SeenBlockSize::Other(actual);
+            &Unusable::BlockSize { actual, .. } if self.block_size == SeenBlockSize::AfterRestart => {
+                self.block_size = SeenBlockSize::Changed(actual);
             }
             Unusable::AdapterName { .. } | Unusable::AdapterNameCharacter { .. } => self.metrics.bound(Bound::Names),
             Unusable::BlockSize { .. } | Unusable::TokenCount { .. } => {}

@@ -1,4 +1,4 @@
-//! One subscription to an engine's live messages.
+//! Subscriptions to engines' live messages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,49 +9,50 @@ use super::resolver::{Addresses, HostName, LookupError};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
 };
-use crate::decoders::{Decoders, Delivery, Frames};
+use crate::decoders::{Decoders, Delivery};
 use crate::listener::{Connection, Listener};
 use crate::log_listener;
+use crate::message::Frames;
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::logs::Repeats;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
-/// How long an engine keeps a connection over which no heartbeat is received. Longer than the timeout: a service that
-/// stood still goes on with the messages that waited, where an engine that had closed the connection drops them.
+/// How long an engine keeps a connection without heartbeats. Longer than the timeout: after a pause of this process the
+/// engine still has the connection and its queued messages.
 const HEARTBEAT_TTL_MS: i32 = 120_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
 const NO_EVENTS: i32 = 0;
 
-/// How often a host name is looked up while its engine is not connected: it may have moved.
+/// Interval of lookups of a host name while its engine is not connected: the address may have changed.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
-/// ZeroMQ gives a connection up for good after a message that is too large or is no message. One that
-/// has ended and shows no attempt to connect again for so long is opened anew.
+/// ZeroMQ abandons a connection after a message that is too large or malformed. A subscription that does not reconnect
+/// for this long after its connection was closed is reopened.
 const ABANDONED_AFTER: Duration = Duration::from_secs(2);
 
-/// A subscription inside its thread.
+/// A subscription, owned by its socket thread.
 pub(super) struct Subscription {
     pub(super) listener: Arc<Listener>,
-    /// Names its monitor.
+    /// Number of its monitor.
     number: u64,
     socket: zmq::Socket,
     monitor: zmq::Socket,
-    /// When the connection ended, while nothing shows that it is tried again.
+    /// When the connection was closed; none once ZeroMQ reconnects.
     closed_at: Option<Instant>,
-    /// Attempts to connect that failed.
+    /// Failed attempts to connect.
     failed_connects: Repeats,
     lookup: Option<Lookup>,
 }
 
-/// The endpoint's host where it is a name, and what is known of it.
+/// Lookups of an endpoint's host name.
 struct Lookup {
     name: HostName,
-    /// The endpoint by address that the socket connects to.
+    /// Endpoint, by address, that the socket connects to.
     address: Option<String>,
-    /// When it was last looked up.
+    /// When the last lookup was started.
     started_at: Option<Instant>,
-    /// Lookups that failed.
+    /// Failed lookups.
     failures: Repeats,
 }
 
@@ -89,18 +90,18 @@ impl Subscription {
         Ok(Self { listener, number, socket, monitor, closed_at: None, failed_connects, lookup })
     }
 
-    /// The host name, if it is time to look it up; whoever requests does so.
+    /// The host name, if a lookup is due. The caller starts the lookup.
     pub(super) fn name_to_look_up(&mut self) -> Option<HostName> {
         let is_connected = self.listener.connection() == Connection::Connected;
         let lookup = self.lookup.as_mut().filter(|_| !is_connected)?;
-        if lookup.started_at.is_some_and(|is_requested| is_requested.elapsed() < LOOKUP_INTERVAL) {
+        if lookup.started_at.is_some_and(|started| started.elapsed() < LOOKUP_INTERVAL) {
             return None;
         }
         lookup.started_at = Some(Instant::now());
         Some(lookup.name.clone())
     }
 
-    /// Connects to an address that the host has; to another one than before if that did not answer.
+    /// Connects to an address of the host: to the next one if the last one did not respond.
     pub(super) fn connect_to_resolved(&mut self, addresses: Addresses) {
         let Some(lookup) = &mut self.lookup else { return };
         if self.listener.connection() == Connection::Connected {
@@ -128,7 +129,7 @@ impl Subscription {
             log_listener!(debug, self.listener, address = address.as_str(), "connecting to the engine's host");
             if let Err(error) = result.and_then(|()| connect(&self.socket, &address)) {
                 log_listener!(warn, self.listener, address = address.as_str(), %error, "failed to connect to the engine's host");
-                self.listener.reject("unknown_host", format!("cannot connect to {address}: {error}"));
+                self.listener.reject("unknown_host", format!("failed to connect to {address}: {error}; retrying"));
             }
             self.closed_at = None;
         }
@@ -140,17 +141,16 @@ impl Subscription {
         [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)]
     }
 
-    /// Whether ZeroMQ does not try to connect any more.
+    /// Whether ZeroMQ no longer reconnects.
     pub(super) fn is_abandoned(&self) -> bool {
         self.closed_at.is_some_and(|ended| ended.elapsed() >= ABANDONED_AFTER)
     }
 
-    /// Hands some of the messages that have registration_sender, and what the monitor says of the connection, to the listener's
-    /// decoder, in the order in which they happened.
+    /// Delivers some of the received messages and the connection's events to the listener's decoder, in order.
     ///
-    /// Messages are read before the monitor: those that were read before a loss of the connection shows are of that
-    /// connection. If a further connection shows at the same time, this thread was late, and which connection a
-    /// message is of cannot be known: these messages are dropped, as messages of two epochs must not be merged.
+    /// Messages are read before the monitor, so messages read before a lost connection belong to that connection. If a new
+    /// connection shows at the same time, the connection of each message is unknown. These messages are dropped, because
+    /// messages of two epochs must not be merged.
     pub(super) fn receive(&mut self, decoders: &Decoders) {
         let mut read = Vec::new();
         let mut result = receive_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
@@ -183,7 +183,7 @@ impl Subscription {
         }
     }
 
-    /// What the monitor says about the connection since it was last is_requested.
+    /// Connection events from the monitor since the last call.
     fn read_monitor(&mut self) -> Vec<ConnectionEvent> {
         use zmq::SocketEvent as Event;
         let mut events = Vec::new();
@@ -232,7 +232,7 @@ impl Subscription {
     }
 }
 
-/// What a monitor says about a connection.
+/// An event of a connection, from its monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionEvent {
     Connected,
@@ -242,24 +242,23 @@ enum ConnectionEvent {
 }
 
 impl Drop for Subscription {
-    /// ZeroMQ's own threads wait until somebody takes what they say of a monitored socket. If a monitor that is
-    /// still told of the end of a connection closed first, they would wait for ever, and with them every socket of
-    /// the context. So from here on nothing is said.
+    /// Stops the monitor before it is closed. ZeroMQ's own threads block until the events of a monitored socket are read:
+    /// if the monitor closed first, the event of the closed connection would block every socket of the context for ever.
     fn drop(&mut self) {
         if let Err(error) = self.socket.monitor(&format!("inproc://unmonitored-{}", self.number), NO_EVENTS) {
-            warn!("a socket's monitor cannot be silenced: {error}");
+            warn!(%error, "failed to stop the monitor of a socket");
         }
     }
 }
 
-/// Connects to an endpoint that names an address or a path.
+/// Connects to an endpoint with an address or a path.
 pub(super) fn connect(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<()> {
-    // With IPv6 on, a name that has addresses of both kinds would no longer be tried by IPv4.
+    // With IPv6 on, ZeroMQ would not try the IPv4 addresses of a name that has both.
     socket.set_ipv6(endpoint.contains('['))?;
     socket.connect(endpoint)
 }
 
-/// Takes at most `messages_max` messages that have registration_sender, and hands them on in lots.
+/// Receives at most `messages_max` queued messages, and delivers them in batches.
 pub(super) fn receive_messages(
     socket: &zmq::Socket,
     messages_max: usize,
@@ -301,12 +300,12 @@ mod tests {
     use crate::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
 
     #[test]
-    fn a_host_that_stands_for_a_refused_address_is_counted_and_shown_as_refused() {
+    fn a_host_that_resolves_to_a_refused_address_is_counted_and_reported_as_refused() {
         let fixture = Fixture::start(1, false);
         let listener = fixture.listen("tcp://localhost:9", None);
         let metrics = Arc::clone(listener.model.metrics());
         let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
-        // An older notation of an address, which the system resolves as any name.
+        // An old notation of an address, which the system resolves like a name.
         let name = HostName::from_endpoint("tcp://2852039166:80").expect("a name");
         subscription.connect_to_resolved(resolver::look_up(&name));
         assert_eq!(metrics.bound_reached(Bound::Addresses), 1);
@@ -323,20 +322,20 @@ mod tests {
         let listener = listener_of_first_decoder(&fixture.listener(0));
         let context = zmq::Context::new();
         let mut subscription = Subscription::open(&context, 1, listener).expect("a socket");
-        let mut words = Vec::new();
+        let mut kinds = Vec::new();
         wait_for("the connection", PATIENCE, || {
             subscription.receive(&decoders);
-            words.extend(delivered());
-            words.contains(&"connected").then_some(())
+            kinds.extend(delivered());
+            kinds.contains(&"connected").then_some(())
         });
         assert!(fixture.engines[0].wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
         fixture.engines[0].publish(1, &payload(2)).expect("published");
         wait_for("a message", PATIENCE, || {
             subscription.receive(&decoders);
-            words.extend(delivered());
-            words.contains(&"live").then_some(())
+            kinds.extend(delivered());
+            kinds.contains(&"live").then_some(())
         });
-        // From here on nothing is read until the engine has started again and published the next number.
+        // Nothing is read from here on until the engine has restarted and published the next sequence number.
         fixture.engines[0].publish(2, &payload(3)).expect("published");
         let options = PublisherOptions {
             endpoint: fixture.engines[0].endpoint().to_owned(),
@@ -354,13 +353,13 @@ mod tests {
             (subscribers == 2).then_some(())
         });
         restarted.publish(3, &payload(9)).expect("published");
-        words.clear();
+        kinds.clear();
         wait_for("the end of the old connection", PATIENCE, || {
             subscription.receive(&decoders);
-            words.extend(delivered());
-            words.contains(&"dropped").then_some(())
+            kinds.extend(delivered());
+            kinds.contains(&"dropped").then_some(())
         });
-        let before: Vec<_> = words.iter().take_while(|&&word| word != "dropped").collect();
-        assert_eq!(before, [&"disconnected", &"connected"], "no message counts as one of either epoch: {words:?}");
+        let before: Vec<_> = kinds.iter().take_while(|&&kind| kind != "dropped").collect();
+        assert_eq!(before, [&"disconnected", &"connected"], "no message is attributed to either epoch: {kinds:?}");
     }
 }

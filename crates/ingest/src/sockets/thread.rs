@@ -1,4 +1,4 @@
-//! A thread that owns many sockets.
+//! Socket threads: each owns the sockets of many listeners.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,14 +14,15 @@ use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::decoders::{Decoders, Delivery, Retired};
-use crate::listener::{Connection, Listener};
+use crate::listener::{Connection, Listener, ReplayClient};
 use crate::log_listener;
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
-/// How often subscriptions that ZeroMQ has given up are looked for.
+/// Interval at which host names are resolved again and abandoned subscriptions are reopened.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A command to a socket thread.
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
     Close(Arc<Listener>, Retired),
@@ -31,9 +32,9 @@ pub(super) enum Command {
         from: u64,
     },
     CancelReplay(u64),
-    /// The host of a listener's endpoint was looked up.
+    /// Addresses of the host of a listener's endpoint.
     HostResolved(u64, Addresses),
-    /// The host of a listener's replay endpoint was looked up, for this request.
+    /// Addresses of the host of a listener's replay endpoint, for this request.
     ReplayHostResolved {
         id: u64,
         attempt: u32,
@@ -44,17 +45,16 @@ pub(super) enum Command {
     Stop,
 }
 
-/// A thread, how to reach it, and which listeners it has.
+/// Handle of a socket thread, with the ids of its listeners.
 pub(super) struct SocketThread {
     pub(super) mailbox: Mailbox,
     pub(super) listeners: Vec<u64>,
     pub(super) thread: Option<SupervisedThread>,
 }
 
-/// The way to a thread that owns sockets. What is sent is bounded by what is is_requested for: a stream requests
-/// once at a time.
+/// Sends commands to a socket thread. The queue is bounded by the listeners: a stream has one request at a time.
 #[derive(Clone)]
-pub(crate) struct Mailbox {
+pub(super) struct Mailbox {
     commands: Sender<Command>,
     /// Wakes the thread from its wait for messages.
     waker: Arc<Mutex<zmq::Socket>>,
@@ -63,34 +63,26 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     pub(super) fn send(&self, command: Command) -> Result<(), ConnectError> {
         self.commands.send(command).map_err(|_| ConnectError::Stopping)?;
-        // A waker that already rings need not be rung again.
+        // It fails only if a wake-up is queued already.
         let _ = self.waker.lock().send(&b""[..], zmq::DONTWAIT);
         Ok(())
     }
 }
 
-impl Listener {
-    /// Asks for missed messages, on a fresh socket.
-    pub(crate) fn request_replay(self: &Arc<Self>, attempt: u32, from: u64) {
-        if let Some(mailbox) = self.state.mailbox.get() {
-            // It fails only when the service stops.
-            let _ = mailbox.send(Command::RequestReplay { listener: Arc::clone(self), attempt, from });
-        }
+impl ReplayClient for Mailbox {
+    fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64) {
+        // It fails only when the service stops.
+        let _ = self.send(Command::RequestReplay { listener, attempt, from });
     }
 
-    /// Has the thread of the listener's sockets panic.
+    fn cancel_replay(&self, listener: u64) {
+        // It fails only when the service stops.
+        let _ = self.send(Command::CancelReplay(listener));
+    }
+
     #[cfg(any(test, feature = "fault-injection"))]
-    pub fn fail_sockets(&self) {
-        let mailbox = self.state.mailbox.get().expect("it was opened");
-        mailbox.send(Command::Fail).expect("the thread runs");
-    }
-
-    /// No answer is wanted any more.
-    pub(crate) fn cancel_replay(&self) {
-        if let Some(mailbox) = self.state.mailbox.get() {
-            // It fails only when the service stops.
-            let _ = mailbox.send(Command::CancelReplay(self.id));
-        }
+    fn fail(&self) {
+        self.send(Command::Fail).expect("the thread runs");
     }
 }
 
@@ -135,27 +127,27 @@ impl SocketThread {
     }
 }
 
-/// The thread's own side.
+/// State of a socket thread.
 struct SocketLoop {
     context: zmq::Context,
     /// Replay sockets have a context of their own: a context has a limit of sockets.
     replay_context: zmq::Context,
     waker: zmq::Socket,
     commands: Receiver<Command>,
-    /// The way here, for those who look names up.
+    /// Mailbox of this thread, for the resolver's answers.
     mailbox: Mailbox,
     resolver: Resolver,
     decoders: Arc<Decoders>,
     open: BTreeMap<u64, Subscription>,
-    /// The latest request of each listener that is not answered completely.
+    /// The running replay of each listener.
     replays: BTreeMap<u64, ReplaySocket>,
-    /// Requests whose host is being looked up.
+    /// Replay requests whose host is being resolved.
     unresolved_replays: BTreeMap<u64, PendingReplayRequest>,
-    /// Listeners whose subscription could not be opened anew yet.
+    /// Listeners whose subscription is to be reopened.
     reopen_queue: Vec<Arc<Listener>>,
-    /// Subscriptions ever opened: names their monitors.
+    /// Subscriptions opened so far: numbers their monitors.
     opened: u64,
-    /// When subscriptions that ZeroMQ has given up were last looked for.
+    /// Time of the last check.
     last_check: Instant,
 }
 
@@ -173,7 +165,7 @@ impl SocketLoop {
         }
     }
 
-    /// Does what sockets and commands ask for.
+    /// Receives from the readable sockets, then executes commands.
     fn serve(&mut self, ready: Ready) -> ControlFlow<()> {
         if ready.waker {
             while self.waker.recv_bytes(zmq::DONTWAIT).is_ok() {}
@@ -202,16 +194,17 @@ impl SocketLoop {
         ControlFlow::Continue(())
     }
 
-    /// Closes every socket after a panic; each is opened again with the next check. What was received and not handed on is
-    /// lost, which each stream finds out as after any lost connection.
+    /// Closes every socket after a panic; the next check reopens the subscriptions. Messages that were received and not
+    /// delivered are lost: each stream repairs the gap as after a lost connection.
     fn close_all(&mut self) {
-        warn!(listeners = self.open.len(), "sockets to engines are opened again after a panic");
+        warn!(listeners = self.open.len(), "reopening sockets to engines: their thread panicked");
         for replay in std::mem::take(&mut self.replays).into_values() {
-            replay.fail(&self.decoders, "its thread panicked");
+            replay.fail(&self.decoders, "the socket thread panicked");
         }
         for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unresolved_replays).into_values()
         {
-            self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why: "its thread panicked".to_owned() });
+            self.decoders
+                .deliver(&listener, Delivery::ReplayFailed { attempt, why: "the socket thread panicked".to_owned() });
         }
         for subscription in std::mem::take(&mut self.open).into_values() {
             let listener = Arc::clone(&subscription.listener);
@@ -227,7 +220,7 @@ impl SocketLoop {
         match command {
             Command::Open(listener, reply) => {
                 let opened = self.subscribe(listener);
-                // Whoever is_requested waits for this, or is gone.
+                // It fails if the registration has timed out.
                 let _ = reply.send(opened);
                 self.look_up_hosts();
             }
@@ -263,7 +256,7 @@ impl SocketLoop {
         }
     }
 
-    /// Waits until a socket can be read or the waker rings.
+    /// Waits until a socket is readable or a command wakes the thread.
     fn wait(&self) -> Ready {
         let mut items = vec![self.waker.as_poll_item(zmq::POLLIN)];
         for subscription in self.open.values() {
@@ -271,8 +264,8 @@ impl SocketLoop {
         }
         items.extend(self.replays.values().map(ReplaySocket::poll_item));
         if let Err(error) = zmq::poll(&mut items, CHECK_INTERVAL.as_millis() as i64) {
-            // Interrupted by a signal: look again.
-            debug!("waiting for messages: {error}");
+            // Interrupted by a signal: poll again.
+            debug!(%error, "failed to poll sockets; retrying");
             return Ready::default();
         }
         let mut ready = Ready { waker: items[0].is_readable(), ..Ready::default() };
@@ -308,7 +301,7 @@ impl SocketLoop {
 
     fn start_replay(&mut self, request: PendingReplayRequest) {
         let id = request.listener.id;
-        // A socket of an earlier request may still bring answers to that.
+        // The socket of an earlier request may still receive its reply.
         self.cancel_replay(id);
         let Some(endpoint) = request.listener.options.replay_endpoint.clone() else { return };
         let Some(name) = HostName::from_endpoint(&endpoint) else { return self.connect_replay(request, Ok(endpoint)) };
@@ -322,12 +315,12 @@ impl SocketLoop {
 
     fn connect_replay(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
         let PendingReplayRequest { listener, attempt, from } = request;
-        let is_requested = endpoint.and_then(|endpoint| {
-            let is_requested =
+        let connected = endpoint.and_then(|endpoint| {
+            let connected =
                 ReplaySocket::request(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
-            is_requested.map_err(|error| format!("missed messages cannot be is_requested for at {endpoint}: {error}"))
+            connected.map_err(|error| format!("failed to request a replay from {endpoint}: {error}"))
         });
-        match is_requested {
+        match connected {
             Ok(replay) => {
                 self.replays.insert(listener.id, replay);
             }
@@ -335,7 +328,7 @@ impl SocketLoop {
         }
     }
 
-    /// Has host names looked up where it is time.
+    /// Resolves the host names that are due.
     fn look_up_hosts(&mut self) {
         for (&id, subscription) in &mut self.open {
             if let Some(name) = subscription.name_to_look_up() {
@@ -348,17 +341,17 @@ impl SocketLoop {
         }
     }
 
-    /// Opens subscriptions anew that ZeroMQ has given up.
+    /// Reopens subscriptions that ZeroMQ has abandoned.
     fn reopen_abandoned(&mut self) {
-        let given_up = self.open.values().filter(|open| open.is_abandoned());
-        let listeners: Vec<_> = given_up.map(|open| Arc::clone(&open.listener)).collect();
+        let abandoned = self.open.values().filter(|open| open.is_abandoned());
+        let listeners: Vec<_> = abandoned.map(|open| Arc::clone(&open.listener)).collect();
         for listener in listeners {
             self.open.remove(&listener.id);
             let why = format!(
-                "the connection to {} ended for good: a message above {MESSAGE_BYTES_MAX} bytes, or something that is no engine; listening anew",
+                "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is no engine; reconnecting",
                 listener.options.endpoint
             );
-            // What is no engine stays none: it is said less and less often.
+            // A peer that is no engine fails each time: log with exponential back-off.
             let before = listener.times_rejected(GIVEN_UP);
             if (before + 1).is_power_of_two() {
                 log_listener!(warn, listener, times = before + 1, "{why}");
@@ -367,7 +360,7 @@ impl SocketLoop {
             self.reopen_queue.push(listener);
         }
         for _ in 0..self.reopen_queue.len() {
-            // Those after it are still there if it panics.
+            // The listeners behind it stay queued if this panics.
             let listener = self.reopen_queue.remove(0);
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
                 log_listener!(debug, listener, %error, "failed to open the subscription; retrying");
@@ -378,20 +371,21 @@ impl SocketLoop {
     }
 }
 
-/// Why nothing is wake_receiver, as listeners count it.
+/// Reason label of an abandoned connection.
 const GIVEN_UP: &str = "connection_given_up";
 
-/// A request for missed messages that is not sent yet.
+/// A replay request that is not sent yet.
 struct PendingReplayRequest {
     listener: Arc<Listener>,
     attempt: u32,
     from: u64,
 }
 
+/// Sockets that can be read.
 #[derive(Default)]
 struct Ready {
     waker: bool,
-    /// Subscriptions with messages, or with news of their connection.
+    /// Subscriptions with messages or monitor events.
     sockets: Vec<u64>,
     replays: Vec<u64>,
 }

@@ -1,4 +1,4 @@
-//! What comes over the bound socket: messages of pods, sorted to their listeners.
+//! Routing of bound pods' messages to the listeners of their ranks.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,38 +7,41 @@ use crossbeam_channel::Receiver;
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::Start;
 
-use super::{Decoder, Decoders, QUEUE_FULL, Work, queued_bytes};
+use super::decoder::Decoder;
+use super::delivery::{Work, queued_bytes};
+use super::{Decoders, QUEUE_FULL};
 use crate::bound_pods::{
     ConnectionId, MessageOutcome, PendingRegistration, Pod, PodMessage, PodName, Refusal, Refused, RoutedMessage,
     queue_for,
 };
 use crate::listener::{Connection, Listener};
+use crate::listener_decoder::ListenerDecoder;
 use crate::message::Live;
 use flash_indexer_telemetry::metrics::Bound;
 use flash_indexer_types::InstanceId;
 
-/// Messages and their bytes.
+/// Number of messages, and bytes that they take in a queue.
 pub(super) fn queued_size(messages: &[PodMessage]) -> (usize, usize) {
     (messages.len(), messages.iter().map(|message| queued_bytes(&message.frames)).sum())
 }
 
 impl Decoders {
-    /// The decoder of a pod: every service with as many decoders chooses the same.
+    /// Decoder of a pod. Every replica with the same number of decoders chooses the same one.
     pub fn for_pod(&self, instance: &InstanceId) -> usize {
         queue_for(instance, self.queues.len())
     }
 
-    /// How many there are.
+    /// Number of decoders.
     pub fn count(&self) -> usize {
         self.queues.len()
     }
 
-    /// Pods that want to be registered.
+    /// Receiver of pending registrations: ranks of pods that published and are not registered.
     pub fn pending_registrations(&self) -> Receiver<PendingRegistration> {
         self.pending_registrations.clone()
     }
 
-    /// Hands messages of a pod to its decoder.
+    /// Queues messages of a pod for its decoder. Never blocks; drops them when the queue is full.
     pub(crate) fn deliver_to_pod(&self, pod: &Arc<Pod>, messages: Vec<PodMessage>) {
         let queue = &self.queues[pod.decoder];
         let (count, bytes) = queued_size(&messages);
@@ -47,34 +50,33 @@ impl Decoders {
             self.metrics.bound(bound);
             if pod.queued.begins_dropping() {
                 let runs =
-                    pod.followers().into_iter().map(|listener| (Arc::clone(&listener), listener.begin_drop_run()));
+                    pod.listeners().into_iter().map(|listener| (Arc::clone(&listener), listener.begin_drop_run()));
                 let dropped = Work::PodDropped { pod: Arc::clone(pod), runs: runs.collect() };
-                // It fails only when the decoder has ended, and with it everything.
+                // It fails only after the decoder has ended, when the service stops.
                 let _ = queue.sender.send(dropped);
             }
             return;
         }
-        // It fails only when the decoder has ended, and with it everything.
+        // It fails only after the decoder has ended, when the service stops.
         let _ = queue.sender.send(Work::Pod { pod: Arc::clone(pod), messages, at: Instant::now() });
     }
 
-    /// A connection to the bound socket is lost: whoever was seen over it need not be the same when it is seen
-    /// again.
+    /// Reports a lost connection of the bound socket. A pod that reconnects may be another engine.
     pub(crate) fn connection_lost(&self, connection: ConnectionId) {
         for queue in &self.queues {
-            // It fails only when the decoder has ended, and with it everything.
+            // It fails only after the decoder has ended, when the service stops.
             let _ = queue.sender.send(Work::ConnectionLost(connection));
         }
     }
 
-    /// A pod's rank is not followed.
+    /// Refuses a pending registration.
     pub fn refuse(&self, pending: PendingRegistration, refusal: Refusal) {
         let queue = &self.queues[self.for_pod(&pending.name.instance)];
-        // It fails only when the decoder has ended, and with it everything.
+        // It fails only after the decoder has ended, when the service stops.
         let _ = queue.sender.send(Work::Refused(pending.name, pending.dp_rank, refusal));
     }
 
-    /// A message from the bound socket is nobody's.
+    /// Counts a message of the bound socket that belongs to no pod.
     pub(crate) fn reject(&self, reason: &'static str) {
         self.metrics.message();
         self.metrics.rejected(reason);
@@ -82,7 +84,7 @@ impl Decoders {
 }
 
 impl Decoder {
-    /// Takes messages of a pod in. Those of one rank that follow each other are taken in group.
+    /// Routes messages of a pod to the listeners of its ranks. Consecutive messages of one rank are decoded together.
     pub(super) fn route_messages(&mut self, pod: &Pod, messages: Vec<PodMessage>) {
         let now = Instant::now();
         let mut group: Vec<RoutedMessage> = Vec::new();
@@ -92,13 +94,13 @@ impl Decoder {
                 Ok(live) => live,
                 Err(error) => {
                     self.metrics.rejected(error.reason());
-                    // It may have been the next message of any rank of the pod.
+                    // Any rank of the pod may have lost its next message.
                     self.apply_routed(std::mem::take(&mut group), pod, now);
                     self.mark_tail_lost(&pod.name, now);
                     continue;
                 }
             };
-            match self.pods.take(&pod.name, live.dp_rank(), connection, live, now) {
+            match self.pods.route(&pod.name, live.dp_rank(), connection, live, now) {
                 MessageOutcome::Routed(message) => {
                     if group.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
                         self.apply_routed(std::mem::take(&mut group), pod, now);
@@ -116,7 +118,7 @@ impl Decoder {
         self.apply_routed(group, pod, now);
     }
 
-    /// The decoder takes note of messages of a pod that were dropped before they reached it.
+    /// Records that messages of a pod were dropped before they reached the decoder.
     pub(super) fn note_dropped(&mut self, name: &PodName, runs: &[(Arc<Listener>, u64)]) {
         let now = Instant::now();
         self.mark_tail_lost(name, now);
@@ -125,20 +127,20 @@ impl Decoder {
         }
     }
 
-    /// Messages of some rank of a pod were lost after the last ones.
+    /// Records that every rank of a pod may have lost messages behind its last one.
     fn mark_tail_lost(&mut self, name: &PodName, now: Instant) {
         for listener in self.pods.mark_tail_lost(name) {
             self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));
         }
     }
 
-    /// Takes messages of one listener in.
+    /// Decodes messages of one listener, and copies of them for its shadow.
     fn apply_routed(&mut self, messages: Vec<RoutedMessage>, pod: &Pod, now: Instant) {
         let Some(first) = messages.first() else { return };
         let (listener, shadow) = (Arc::clone(&first.listener), first.shadow.clone());
-        pod.note_follower(&listener);
+        pod.add_listener(&listener);
         if let Some(shadow) = shadow {
-            pod.note_follower(&shadow);
+            pod.add_listener(&shadow);
             let copies = messages.iter().map(|message| (message.seen, message.live.clone())).collect();
             self.each(&shadow, copies, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         }
@@ -146,10 +148,9 @@ impl Decoder {
         self.report_changed_block_size(&listener);
     }
 
-    /// A pod that came by itself, and comes back with blocks of another size, is registered anew.
+    /// Requests a new registration of a pod that restarted with another block size.
     fn report_changed_block_size(&mut self, listener: &Arc<Listener>) {
-        let changed =
-            self.listener_decoders.get_mut(&listener.id).and_then(super::ListenerDecoder::take_changed_block_size);
+        let changed = self.listener_decoders.get_mut(&listener.id).and_then(ListenerDecoder::take_changed_block_size);
         if let Some(block_size) = changed {
             let (name, dp_rank) = (listener.pod_name(), listener.dp_rank);
             self.request_registration(Some(PendingRegistration {
@@ -161,22 +162,22 @@ impl Decoder {
         }
     }
 
-    /// Has a pod registered.
+    /// Requests the registration of a pod's rank; refuses it when too many are pending.
     fn request_registration(&mut self, pending: Option<PendingRegistration>) {
         let Some(pending) = pending else { return };
         if let Err(error) = self.registration_sender.try_send(pending) {
             self.metrics.bound(Bound::Arrivals);
             let PendingRegistration { name, dp_rank, .. } = error.into_inner();
-            let why = "too many pods want to be registered at a time".to_owned();
+            let why = "too many registrations of pods are pending".to_owned();
             self.refuse(&name, dp_rank, &Refusal::Refused { reason: "too_many_arrivals", why });
         }
     }
 
-    /// The messages of a listener's pod are its own from now on.
+    /// Routes the messages of the listener's pod to the listener, beginning with those that waited for its registration.
     pub(super) fn attach(&mut self, listener: &Arc<Listener>, now: Instant) {
         let (waiting, is_tail_lost) = self.pods.attach(listener);
         if waiting.is_empty() && listener.start == Start::AtOnce && listener.options.replay_endpoint.is_some() {
-            // What it has published until now need not wait for its next message.
+            // The replay need not wait for the pod's next message.
             self.with_decoder(listener, |decoder, _| decoder.connected(now));
         }
         self.each(listener, waiting, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
@@ -185,7 +186,7 @@ impl Decoder {
         }
     }
 
-    /// The messages of a pod are this listener's as well from now on.
+    /// Routes copies of a pod's messages to a shadow of the attached listener.
     pub(super) fn attach_shadow(&mut self, shadow: &Arc<Listener>, now: Instant) {
         let Some(connection) = self.pods.attach_shadow(shadow) else { return };
         shadow.set_connection(connection);
@@ -194,6 +195,7 @@ impl Decoder {
         }
     }
 
+    /// Refuses the registration of a pod's rank, or requests it again if its messages now contain the block size.
     pub(super) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal) {
         match self.pods.refuse(name, dp_rank, refusal, Instant::now()) {
             Refused::Retry(pending) => self.request_registration(Some(pending)),
@@ -205,6 +207,7 @@ impl Decoder {
         }
     }
 
+    /// Disconnects the listeners whose pods publish over a lost connection.
     pub(super) fn disconnect_pods(&mut self, connection: ConnectionId) {
         for listener in self.pods.listeners_on(connection) {
             listener.set_connection(Connection::Disconnected);
@@ -233,9 +236,9 @@ mod tests {
         Arc::new(Pod::new(name, 0))
     }
 
-    fn messages_of_size(messages: usize) -> Vec<PodMessage> {
+    fn messages(count: usize) -> Vec<PodMessage> {
         let message = || PodMessage { connection: ConnectionId(1), frames: vec![vec![0; 100]] };
-        std::iter::repeat_with(message).take(messages).collect()
+        std::iter::repeat_with(message).take(count).collect()
     }
 
     #[test]
@@ -245,7 +248,7 @@ mod tests {
         let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
         let (sender, work) = unbounded();
         let queued = Arc::new(Queued::default());
-        // Nobody decodes.
+        // No thread decodes.
         let decoders = Decoders {
             queues: vec![Queue { sender, queued: Arc::clone(&queued) }],
             assigned: AtomicUsize::new(0),
@@ -257,21 +260,23 @@ mod tests {
         let (flood, others) = (pod("flood"), ["a", "b", "c"].map(pod));
         let message_bytes = queued_bytes(&vec![vec![0; 100]]);
         for _ in 0..QUEUED_BYTES_MAX / message_bytes / 100 {
-            decoders.deliver_to_pod(&flood, messages_of_size(100));
+            decoders.deliver_to_pod(&flood, messages(100));
         }
         for _ in 0..100 {
-            others.iter().for_each(|other| decoders.deliver_to_pod(other, messages_of_size(100)));
+            others.iter().for_each(|other| decoders.deliver_to_pod(other, messages(100)));
         }
-        let mut waiting = [0, 0];
+        let mut queued_messages = [0, 0];
         for work in work.try_iter() {
             match work {
-                Work::Pod { pod, messages, .. } => waiting[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len(),
+                Work::Pod { pod, messages, .. } => {
+                    queued_messages[usize::from(Arc::ptr_eq(&pod, &flood))] += messages.len()
+                }
                 Work::PodDropped { pod, .. } => assert_eq!(pod.name, flood.name, "only the flood loses messages"),
                 _ => panic!("nothing else was delivered"),
             }
         }
-        assert_eq!(waiting[0], 3 * 100 * 100, "no other pod has lost any");
-        assert!(waiting[1] * message_bytes <= QUEUED_BYTES_MAX / SHARE && waiting[1] > 0);
-        assert_eq!(queued.state().messages, waiting[0] + waiting[1]);
+        assert_eq!(queued_messages[0], 3 * 100 * 100, "no other pod has lost any");
+        assert!(queued_messages[1] * message_bytes <= QUEUED_BYTES_MAX / SHARE && queued_messages[1] > 0);
+        assert_eq!(queued.state().messages, queued_messages[0] + queued_messages[1]);
     }
 }

@@ -1,4 +1,4 @@
-//! How far answers about the ranks of one stream can be relied on, computed from what is known to be missing.
+//! Trust states of the ranks of one stream, computed from what is missing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +14,11 @@ use flash_indexer_types::{Doubt, Ordinal};
 enum LastTrust {
     Cold,
     Exact,
-    /// Changes were lost for good.
+    /// Changes were lost that no replay can return.
     Lost(Doubt),
 }
 
-/// Where a loss happened: in its stream, and in the history of its model.
+/// Position of a loss: in its stream, and in the history of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LossPosition {
     /// The last message applied before it.
@@ -31,7 +31,7 @@ pub(super) struct LossPosition {
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     blocks: usize,
-    /// Where the first of them was stored.
+    /// Position at which the first of them was stored.
     position: LossPosition,
 }
 
@@ -48,14 +48,14 @@ impl LastTrust {
     }
 }
 
-/// What is missing of a rank that is not exact.
+/// What a rank that is not exact is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing<'a> {
-    /// It will not admit any more.
+    /// Changes that will not arrive any more, with the reason.
     Lost(&'a str),
-    /// It may still admit.
+    /// Messages that may still arrive.
     Pending(Pending),
-    /// What so many blocks follow, which may still be stored.
+    /// Parents of this number of blocks, which may still be stored.
     Parents(usize),
 }
 
@@ -74,29 +74,29 @@ impl fmt::Display for Missing<'_> {
 
 const DROPPED: &str = "messages of the engine were dropped because its decoder was behind";
 
-/// What is known to be missing of the ranks of one stream.
+/// What the ranks of one stream are missing.
 ///
-/// A rank is exact while nothing is: no change was lost for good (`settled`), no message behind the last applied one is
-/// missing (`pending`), none was dropped before its decoder received it (`drops`), and no block follows a parent that was
-/// never stored (`waiting`).
+/// A rank is exact while all of these hold: no change is lost (`settled`), no message is missing behind the last applied
+/// one (`pending`), the decoder has acknowledged all dropped messages (`drops`), and the parent of every block was stored
+/// (`waiting`).
 #[derive(Debug)]
 pub(super) struct TrustLedger {
-    /// Of ranks without an entry of their own.
+    /// State of ranks without an entry of their own.
     stream: LastTrust,
-    /// Ranks that were cleared, or lost changes, since the last statement about the whole stream.
+    /// Ranks that were cleared, or lost changes, since `stream` was set.
     ranks: BTreeMap<DpRank, LastTrust>,
     pending: Option<Pending>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, Waiting>,
-    /// Runs of dropped messages, and how many of them the decoder has taken note of.
+    /// Runs of dropped messages, and how many of them the decoder has acknowledged.
     drops: u64,
     drops_acknowledged: u64,
-    /// Why no rank of the stream can ever be exact, whatever arrives.
+    /// Reason why no rank of the stream can ever be exact.
     ceiling: Option<&'static str>,
 }
 
 impl TrustLedger {
-    /// Of a stream of which nothing was received. `ceiling` says why its ranks can never be exact, if they cannot.
+    /// Ledger of a stream without any message. `ceiling` is the reason why its ranks can never be exact, if there is one.
     pub(super) fn new(ceiling: Option<&'static str>) -> Self {
         Self {
             stream: LastTrust::Cold,
@@ -109,7 +109,7 @@ impl TrustLedger {
         }
     }
 
-    /// Trust in a rank, and what is missing where it is not exact. Cost: one look-up.
+    /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
         let settled = self.ranks.get(&dp_rank).unwrap_or(&self.stream);
         let degraded = |missing| (Trust::Degraded, Some(missing));
@@ -128,7 +128,7 @@ impl TrustLedger {
         }
     }
 
-    /// Trust in a rank as of the last applied message: what is missing behind that does not count.
+    /// Trust state of a rank as of the last applied message. Messages missing behind it do not count.
     pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
             LastTrust::Cold => Trust::Cold,
@@ -137,8 +137,8 @@ impl TrustLedger {
         }
     }
 
-    /// What is missing of a rank that is not exact, and from where on: the latest loss. `last` is the last applied
-    /// message. None where events lack something without any loss.
+    /// The latest loss of a rank that is not exact, with its position. `last` is the last applied message. None if the
+    /// rank is not exact because its events lack fields.
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
         if self.drops > self.drops_acknowledged {
@@ -151,7 +151,7 @@ impl TrustLedger {
         }
     }
 
-    /// What is missing behind the last applied message, and may still admit.
+    /// Messages that are missing behind the last applied one, and may still arrive.
     pub(super) fn pending(&self) -> Option<Pending> {
         self.pending
     }
@@ -160,7 +160,7 @@ impl TrustLedger {
         self.pending = pending;
     }
 
-    /// Takes in what the stream says of all its ranks.
+    /// Sets the trust state of all ranks.
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
         self.stream = match trust {
@@ -170,7 +170,7 @@ impl TrustLedger {
         };
     }
 
-    /// Records a change that was lost for good: of one rank, or of any rank of the stream.
+    /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
     pub(super) fn record_loss(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
         match dp_rank {
             Some(dp_rank) => drop(self.ranks.insert(dp_rank, LastTrust::lost(why, position))),
@@ -186,7 +186,7 @@ impl TrustLedger {
         self.waiting.get(&dp_rank).map_or(0, |waiting| waiting.blocks)
     }
 
-    /// Takes in how many blocks of a rank follow a parent that was never stored. Says whether any rank has some.
+    /// Sets the number of blocks of a rank that follow a parent that was never stored. Returns whether any rank has one.
     pub(super) fn set_waiting(&mut self, dp_rank: DpRank, blocks: usize, position: LossPosition) -> bool {
         if blocks == 0 {
             self.waiting.remove(&dp_rank);
@@ -196,12 +196,12 @@ impl TrustLedger {
         !self.waiting.is_empty()
     }
 
-    /// The cache of one rank is known to be empty: what was lost before no longer counts.
+    /// Records that the cache of one rank is empty: earlier losses no longer count.
     pub(super) fn cleared(&mut self, dp_rank: DpRank) {
         self.ranks.insert(dp_rank, LastTrust::Exact);
     }
 
-    /// Messages were dropped before the decoder received them. Returns the number of this run of drops.
+    /// Begins a run of messages that are dropped before the decoder receives them. Returns its number.
     pub(super) fn begin_drop_run(&mut self) -> u64 {
         self.drops += 1;
         self.drops
@@ -212,7 +212,7 @@ impl TrustLedger {
         self.drops
     }
 
-    /// The decoder knows of all drops up to this run: what they leave missing is pending or lost from here on.
+    /// Acknowledges the runs of drops up to this one: the decoder has recorded what they leave missing.
     pub(super) fn acknowledge_drops(&mut self, run: u64) {
         self.drops_acknowledged = self.drops_acknowledged.max(run);
     }
@@ -243,7 +243,7 @@ mod tests {
         ledger.set_pending(Some(Pending::TailLost));
         ledger.acknowledge_drops(run);
         ledger.set_pending(None);
-        assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not noted yet");
+        assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not acknowledged yet");
         ledger.acknowledge_drops(later);
         assert_eq!(trust(&ledger), Trust::Exact);
         ledger.record_loss(Some(RANK), "an event could not be read".to_owned(), AT_START);
