@@ -208,7 +208,7 @@ fn mistakes_on_the_command_line_are_named_with_their_fix() {
 fn a_mistake_is_told_once() {
     let cases: [(&[&str], &str); 4] = [
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "bad endpoint"),
-        (&["serve", "--port", "0", "--listen-events", "nonsense"], "cannot listen for engines"),
+        (&["serve", "--port", "0", "--listen-events", "nonsense"], "failed to bind nonsense for engines"),
         (&["serve", "--port", "0", "--host", "203.0.113.1"], "annot assign requested address"),
         (&["replay", "/nonexistent"], "No such file"),
     ];
