@@ -27,6 +27,7 @@ use flash_indexer_telemetry::supervision::{ThreadKind, Watch, guarded};
 const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Changes are sent to the writer once they stem from this many bytes of messages, and at the end of a delivery.
 const BATCH_BYTES: usize = 1 << 20;
+
 /// State of a decoder thread.
 pub(super) struct Decoder {
     work: Receiver<Work>,
@@ -143,13 +144,15 @@ impl Decoder {
         restarts::inject_fault(&delivery);
         match delivery {
             Delivery::Restart(replay) => self.restart(listener, replay, now),
-            Delivery::Live(messages) => self.each(listener, messages, |decoder, frames| decoder.live(frames, now)),
+            Delivery::Live(messages) => {
+                self.decode_each(listener, messages, |decoder, frames| decoder.live(frames, now))
+            }
             Delivery::Dropped(run) => {
                 listener.state.queued.end_dropping();
                 self.with_decoder(listener, |decoder, _| decoder.dropped(run, now));
             }
             Delivery::Replayed { attempt, messages } => {
-                self.each(listener, messages, |decoder, frames| decoder.replayed(attempt, frames, now));
+                self.decode_each(listener, messages, |decoder, frames| decoder.replayed(attempt, frames, now));
             }
             Delivery::ReplayFailed { attempt, why } => {
                 self.with_decoder(listener, |decoder, _| decoder.replay_failed(attempt, why, now));
@@ -169,13 +172,13 @@ impl Decoder {
             }
             Delivery::ResumeRank(dp_rank) => self.with_decoder(listener, |decoder, _| decoder.resume_rank(dp_rank)),
             Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
-                let new_decoder = || {
+                let from_start = || {
                     ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).resume_point(dp_rank, detail)
                 };
                 let resume_point = self
                     .listener_decoders
                     .get(&listener.id)
-                    .map_or_else(new_decoder, |decoder| decoder.resume_point(dp_rank, detail));
+                    .map_or_else(from_start, |decoder| decoder.resume_point(dp_rank, detail));
                 self.when_written(listener, move || read(resume_point()));
             }
             Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, read } => {
@@ -198,7 +201,7 @@ impl Decoder {
     }
 
     /// Decodes messages one after the other. If one panics, the rest are decoded by the restarted decoder.
-    pub(super) fn each<M>(
+    pub(super) fn decode_each<M>(
         &mut self,
         listener: &Arc<Listener>,
         messages: Vec<M>,
@@ -294,5 +297,71 @@ impl WriterSender<'_> {
         if !changes.is_empty() {
             self.writers.write(self.listener, changes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{bounded, unbounded};
+    use parking_lot::Mutex;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::fixture::Fixture;
+    use flash_indexer_telemetry::metrics::MetricNames;
+    use flash_indexer_telemetry::supervision::Supervisor;
+
+    /// Records the fields of the entered span at each event.
+    #[derive(Default)]
+    struct SpanRecorder {
+        spans: Mutex<Vec<Vec<&'static str>>>,
+        entered: Mutex<Vec<usize>>,
+        events: Arc<Mutex<Vec<Vec<&'static str>>>>,
+    }
+
+    impl Subscriber for SpanRecorder {
+        fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, span: &Attributes<'_>) -> Id {
+            let mut spans = self.spans.lock();
+            spans.push(span.metadata().fields().iter().map(|field| field.name()).collect());
+            Id::from_u64(spans.len() as u64)
+        }
+
+        fn event(&self, _event: &Event<'_>) {
+            if let Some(&span) = self.entered.lock().last() {
+                self.events.lock().push(self.spans.lock()[span - 1].clone());
+            }
+        }
+
+        fn enter(&self, span: &Id) {
+            self.entered.lock().push(span.into_u64() as usize);
+        }
+
+        fn exit(&self, _span: &Id) {
+            self.entered.lock().pop();
+        }
+
+        fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+        fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+    }
+
+    #[test]
+    fn a_decoder_works_on_a_delivery_within_the_span_of_its_listener() {
+        let fixture = Fixture::start(1, false);
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
+        let mut decoder = Decoder::new(unbounded().1, Arc::default(), bounded(1).0, writers, metrics);
+        let recorder = SpanRecorder::default();
+        let events = Arc::clone(&recorder.events);
+        tracing::subscriber::with_default(recorder, || {
+            decoder.with_decoder(&fixture.listener(0), |_, _| tracing::info!("an event"));
+        });
+        assert_eq!(*events.lock(), [["model", "tenant", "instance", "dp_rank", "endpoint"]]);
     }
 }

@@ -142,9 +142,11 @@ impl Decoder {
         if let Some(shadow) = shadow {
             pod.add_listener(&shadow);
             let copies = messages.iter().map(|message| (message.seen, message.live.clone())).collect();
-            self.each(&shadow, copies, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
+            self.decode_each(&shadow, copies, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         }
-        self.each(&listener, messages, |decoder, message| decoder.receive_routed(message.seen, message.live, now));
+        self.decode_each(&listener, messages, |decoder, message| {
+            decoder.receive_routed(message.seen, message.live, now)
+        });
         self.report_changed_block_size(&listener);
     }
 
@@ -180,7 +182,7 @@ impl Decoder {
             // The replay need not wait for the pod's next message.
             self.with_decoder(listener, |decoder, _| decoder.connected(now));
         }
-        self.each(listener, waiting, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
+        self.decode_each(listener, waiting, |decoder, (seen, live)| decoder.receive_routed(seen, live, now));
         if is_tail_lost {
             self.with_decoder(listener, |decoder, _| decoder.tail_lost(now));
         }
