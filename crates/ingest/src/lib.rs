@@ -19,8 +19,7 @@
 //! | `message.rs` | frames of a message, and the outline of its batch |
 //! | `queue.rs` | counters and limits of a queue |
 //! | `resume_point.rs` | position and decoder state of a rank |
-//! | `listener/` | a listener: options, status, trust, held ranks, report; the [`ModelSink`] that it writes into |
-//! | `log_listener.rs` | log events and spans with a listener's fields |
+//! | `listener/` | a listener: options, status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
 //! | `change.rs` | changes that decoders send to writers |
 //! | `writer.rs` | writer threads: apply changes to indexes |
 //! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
@@ -35,7 +34,6 @@ mod decoders;
 mod fixture;
 mod listener;
 mod listener_decoder;
-mod log_listener;
 mod message;
 mod queue;
 mod resume_point;

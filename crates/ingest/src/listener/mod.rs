@@ -1,6 +1,7 @@
 //! Listeners: one for each event stream of an engine, with its connection and trust.
 
 mod held_ranks;
+mod log;
 mod options;
 mod report;
 mod restart;
