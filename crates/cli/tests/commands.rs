@@ -208,7 +208,7 @@ fn errors_of_the_command_line_name_their_fix() {
 fn an_error_is_printed_once() {
     let cases: [(&[&str], &str); 4] = [
         (&["serve", "--port", "0", "--block-size", "16", "--workers", "1=127.0.0.1:9"], "invalid endpoint"),
-        (&["serve", "--port", "0", "--listen-events", "nonsense"], "cannot listen for engines"),
+        (&["serve", "--port", "0", "--listen-events", "nonsense"], "failed to bind nonsense for engines"),
         (&["serve", "--port", "0", "--host", "203.0.113.1"], "annot assign requested address"),
         (&["replay", "/nonexistent"], "No such file"),
     ];

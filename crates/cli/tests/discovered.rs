@@ -55,7 +55,7 @@ fn invalid_discovery_options_are_rejected() {
     for (arguments, hint) in [
         (vec!["--discovery-dns", "10.0.0.1:5557", "--block-size", "16"], "it is an address"),
         (vec!["--discovery-dns", "engines.test:5557"], "--block-size"),
-        (vec!["--discovery-kubernetes", "app=vllm", "--discovery-kubernetes-namespace", "A b"], "bad namespace"),
+        (vec!["--discovery-kubernetes", "app=vllm", "--discovery-kubernetes-namespace", "A b"], "invalid namespace"),
         (vec!["--discovery-kubernetes-namespace", "prod"], "--discovery-kubernetes"),
         (vec!["--discovery-port", "0"], "--discovery-port"),
     ] {

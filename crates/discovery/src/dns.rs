@@ -1,4 +1,4 @@
-//! Engines that a name in DNS stands for: its addresses, or the targets of its service records.
+//! Discovery source: a DNS name, whose addresses or service records are engines.
 
 mod name;
 
@@ -20,56 +20,58 @@ use super::report::{DiscoveredTargets, Reporter};
 use super::template::{EngineTemplate, EngineTraits};
 use flash_indexer_types::InstanceId;
 
-/// A name is not asked for more often than this, whatever its time to live.
+/// Shortest interval of queries, whatever the time to live.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// An answer may take so long, over all name servers and attempts.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
+/// Limit of a query's duration, over all name servers and attempts.
+const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
-/// A name in DNS that stands for engines.
+/// A DNS name and how it is queried.
 #[derive(Debug, Clone)]
 pub struct DnsOptions {
     /// The name.
     pub name: DnsName,
-    /// Longest time between two questions; a shorter time to live of an answer counts.
+    /// Longest interval of queries. A shorter time to live of a response takes precedence.
     pub interval: Duration,
-    /// Registrar is asked; none for the system's name servers.
+    /// Name server to query; none for the system's.
     pub server: Option<SocketAddr>,
 }
 
-/// What a name stands for.
+/// Hosts that a name resolves to.
 struct ResolvedHosts {
     targets: Vec<Host>,
-    /// How long it stays so.
+    /// Time to live of the response.
     ttl: Option<Duration>,
 }
 
-/// Where an engine is.
+/// Host of an engine.
 struct Host {
     name: String,
-    /// As in an endpoint.
+    /// Host in an endpoint: IPv6 addresses have brackets.
     host: String,
     port: Option<u16>,
 }
 
-/// Asks again and again.
+/// Queries the name repeatedly, and reports the engines.
 pub(super) async fn watch(options: DnsOptions, template: EngineTemplate, reporter: Reporter) {
-    // No name is known to make the task fail, so one does.
+    // A test injects a panic by this name.
     #[cfg(any(test, feature = "fault-injection"))]
     assert!(!options.name.to_string().contains("dns-fault"), "a test asked for a failure");
-    let (mut client, mut whole) = (None, None);
+    let (mut client, mut full_name) = (None, None);
     loop {
-        let looked = match client.take().map_or_else(|| Client::new(&options), Ok) {
-            Ok(kept) => look(client.insert(kept), &mut whole, &options).await,
-            Err(error) => Err(format!("failed to read how names are resolved here: {error}")),
+        let resolved = match client.take().map_or_else(|| Client::new(&options), Ok) {
+            Ok(connected) => poll(client.insert(connected), &mut full_name, &options).await,
+            Err(error) => {
+                Err(format!("failed to read the system's resolver configuration: {error}; give a name server"))
+            }
         };
         let mut wait = options.interval;
-        match looked {
-            Ok(resolved) => {
-                wait = resolved.ttl.unwrap_or(wait).clamp(INTERVAL_MIN, wait.max(INTERVAL_MIN));
-                reporter.found(found(&resolved.targets, &template));
+        match resolved {
+            Ok(hosts) => {
+                wait = hosts.ttl.unwrap_or(wait).clamp(INTERVAL_MIN, wait.max(INTERVAL_MIN));
+                reporter.found(found(&hosts.targets, &template));
             }
             Err(error) => {
-                // Registrar is to be asked may have changed.
+                // The system's name servers may have changed.
                 client = None;
                 reporter.failed(error);
             }
@@ -78,16 +80,16 @@ pub(super) async fn watch(options: DnsOptions, template: EngineTemplate, reporte
     }
 }
 
-async fn look(client: &Client, whole: &mut Option<Name>, options: &DnsOptions) -> Result<ResolvedHosts, String> {
+async fn poll(client: &Client, full_name: &mut Option<Name>, options: &DnsOptions) -> Result<ResolvedHosts, String> {
     let name = &options.name;
-    let failed = |why: String| format!("failed to resolve {name}: {why}; what it stood for before stays");
-    match timeout(ANSWER_DEADLINE, client.resolve(name, whole)).await {
+    let failed = |why: String| format!("failed to resolve {name}: {why}; its engines stay registered");
+    match timeout(QUERY_DEADLINE, client.resolve(name, full_name)).await {
         Ok(resolved) => resolved.map_err(|error| failed(error.to_string())),
-        Err(_) => Err(failed(format!("no answer within {ANSWER_DEADLINE:?}"))),
+        Err(_) => Err(failed(format!("no response within {QUERY_DEADLINE:?}"))),
     }
 }
 
-/// Engines at these hosts.
+/// Ranks of the engines at these hosts.
 fn found(hosts: &[Host], template: &EngineTemplate) -> DiscoveredTargets {
     let mut ports: BTreeMap<&str, Vec<&Host>> = BTreeMap::new();
     for host in hosts {
@@ -111,8 +113,8 @@ fn found(hosts: &[Host], template: &EngineTemplate) -> DiscoveredTargets {
     DiscoveredTargets::new(targets, problems)
 }
 
-/// `whole` is the name that a name was found under. From then on it alone is asked for: a failure on the way through the
-/// search list could look like an answer.
+/// A DNS client. `full_name` is the name under which the search list found the name. Later queries use it alone, because
+/// a failure within the search list could look like a response without records.
 struct Client {
     resolver: TokioResolver,
 }
@@ -131,33 +133,32 @@ impl Client {
                 TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
             }
         };
-        // It is asked when it is to be asked.
+        // Polls have an interval of their own, so nothing is cached.
         builder.options_mut().cache_size = 0;
         Ok(Self { resolver: builder.build()? })
     }
 
-    async fn resolve(&self, name: &DnsName, whole: &mut Option<Name>) -> Result<ResolvedHosts, NetError> {
+    async fn resolve(&self, name: &DnsName, full_name: &mut Option<Name>) -> Result<ResolvedHosts, NetError> {
         match name {
-            DnsName::Services { service } => self.records(service, whole, RecordType::SRV, None).await,
+            DnsName::Services { service } => self.records(service, full_name, RecordType::SRV, None).await,
             // An engine with addresses of both kinds is one engine.
-            DnsName::Addresses { host, port } => match self.records(host, whole, RecordType::A, *port).await? {
-                none if none.targets.is_empty() => self.records(host, whole, RecordType::AAAA, *port).await,
+            DnsName::Addresses { host, port } => match self.records(host, full_name, RecordType::A, *port).await? {
+                none if none.targets.is_empty() => self.records(host, full_name, RecordType::AAAA, *port).await,
                 some => Ok(some),
             },
         }
     }
 
-    /// Targets of a name's records; none if there is no such name or it has no such records. Anything else that is not
-    /// an answer is an error.
+    /// Hosts of a name's records; none if the name or its records do not exist. Any other negative response is an error.
     async fn records(
         &self,
         name: &str,
-        whole: &mut Option<Name>,
+        full_name: &mut Option<Name>,
         kind: RecordType,
         port: Option<u16>,
     ) -> Result<ResolvedHosts, NetError> {
-        let answer = match whole {
-            Some(whole) => self.resolver.lookup(whole.clone(), kind).await,
+        let answer = match full_name {
+            Some(full_name) => self.resolver.lookup(full_name.clone(), kind).await,
             None => self.resolver.lookup(name, kind).await,
         };
         let lookup = match answer {
@@ -170,7 +171,7 @@ impl Client {
             }
             Err(error) => return Err(error),
         };
-        *whole = Some(lookup.query().name().clone());
+        *full_name = Some(lookup.query().name().clone());
         let ttl = lookup.answers().iter().map(|record| record.ttl).min();
         let targets = lookup.answers().iter().filter_map(|record| match &record.data {
             RData::A(address) => Some(at_address(IpAddr::V4(address.0), port)),
@@ -178,7 +179,7 @@ impl Client {
             RData::SRV(service) => {
                 let target = service.target.to_utf8();
                 let host = target.trim_end_matches('.').to_owned();
-                // "There is decidedly no such service here", says RFC 2782.
+                // RFC 2782: a target of "." means that the service is not available.
                 (!host.is_empty()).then(|| Host { name: host.clone(), host, port: Some(service.port) })
             }
             _ => None,

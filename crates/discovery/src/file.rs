@@ -1,4 +1,4 @@
-//! Engines that a file names: a JSON list of what `POST /register` takes.
+//! Discovery source: a file with a JSON list of bodies of `POST /register`.
 
 mod watch;
 
@@ -20,7 +20,7 @@ use flash_indexer_types::{InstanceId, ModelKey};
 
 pub(super) use self::watch::watch;
 
-/// One engine, or one of its ranks, in the words of `POST /register`.
+/// One engine, or one of its ranks, with the fields of `POST /register`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"instance_id\": 1, \"endpoint\": \"tcp://gpu-1:5557\"}")]
 struct Entry {
@@ -32,7 +32,7 @@ struct Entry {
     tenant_id: Option<String>,
     block_size: Option<u32>,
     dp_rank: Option<u32>,
-    /// Ranks that publish at this port and the following ones.
+    /// Number of ranks, which publish at this port and the following ones.
     data_parallel_size: Option<NonZeroU16>,
     replay_endpoint: Option<String>,
     lora_name: Option<String>,
@@ -41,44 +41,48 @@ struct Entry {
     extra_keys: Option<bool>,
 }
 
-/// A file does not say which engines there are.
+/// A file that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
+#[error("line {line}: {problem}")]
 pub(crate) struct FileError {
     line: usize,
-    what: String,
+    problem: String,
 }
 
-/// What is wrong with one entry.
+/// An invalid entry.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
     #[error("block_size must be at least 1: give the engine's block size in tokens")]
     NoTokens,
-    #[error("dp_rank and data_parallel_size are both given: one names a rank, the other all of them")]
+    #[error(
+        "dp_rank and data_parallel_size are both given: give dp_rank for one rank, or data_parallel_size for all of them"
+    )]
     RankAndRanks,
     #[error("{field} {endpoint:?} has no port to count ranks from: give tcp://host:port")]
     NoPort { field: &'static str, endpoint: String },
-    #[error("endpoint and replay_endpoint of several ranks must have one host: name each rank with its dp_rank")]
+    #[error(
+        "endpoint and replay_endpoint of several ranks have different hosts: add an entry with dp_rank for each rank"
+    )]
     TwoHosts,
-    #[error("{0} is named twice, in different ways: leave one out")]
-    Twice(RankId),
+    #[error("{0} is named twice, with different registrations: remove one")]
+    Conflict(RankId),
     #[error("{0}")]
     EngineTraits(#[from] EngineTraitsError),
     #[error("{0}")]
     Endpoint(#[from] EndpointError),
 }
 
-/// All ranks that the text of a file names: all of them or none.
+/// Parses a file. Returns all of its ranks, or an error.
 ///
 /// # Errors
 ///
-/// When anything in it cannot be used, with its line.
+/// When an entry is invalid, with its line.
 pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, FileError> {
     let entries: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| FileError {
         line: error.line(),
-        what: match error.is_eof() {
-            true => "the file ends in the middle: write it beside and rename it into place".to_owned(),
-            false => format!("{}; a JSON list is wanted", without_place(&error)),
+        problem: match error.is_eof() {
+            true => "the file is truncated: write another file and rename it into place".to_owned(),
+            false => format!("{}; expected a JSON list", without_position(&error)),
         },
     })?;
     let mut targets = Targets::new();
@@ -86,12 +90,13 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
         let line = line_of(text, entry.get());
         let parsed: Entry = serde_json::from_str(entry.get()).map_err(|error| FileError {
             line: line + error.line().max(1) - 1,
-            what: shorten(without_place(&error)),
+            problem: shorten(without_position(&error)),
         })?;
-        let ranks = ranks(&parsed, template).map_err(|error| FileError { line, what: shorten(error.to_string()) })?;
+        let ranks =
+            ranks(&parsed, template).map_err(|error| FileError { line, problem: shorten(error.to_string()) })?;
         for (rank, registration) in ranks {
             if targets.get(&rank).is_some_and(|known| *known != registration) {
-                return Err(FileError { line, what: EntryError::Twice(rank).to_string() });
+                return Err(FileError { line, problem: EntryError::Conflict(rank).to_string() });
             }
             targets.insert(rank, registration);
         }
@@ -99,6 +104,7 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
     Ok(targets)
 }
 
+/// Ranks of one entry.
 fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
     let block_size = entry.block_size.map(|tokens| BlockSize::new(tokens).ok_or(EntryError::NoTokens)).transpose()?;
     let mut targets = Targets::new();
@@ -127,7 +133,7 @@ fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError
             removal: entry.removal,
             extra_keys: entry.extra_keys,
         };
-        // An entry that names its endpoints has no others.
+        // An entry with endpoints has no replay port from the template.
         let template = EngineTemplate { replay_port: None, ..template.clone() };
         template.add_ranks(&mut targets, &entry.instance_id, host, &traits)?;
         return Ok(targets);
@@ -164,8 +170,8 @@ fn line_of(text: &str, part: &str) -> usize {
     1 + text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count()
 }
 
-/// A parser's message without the place, which it counts from the start of an entry.
-fn without_place(error: &serde_json::Error) -> String {
+/// A parser's message without its position, which is relative to the entry.
+fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         Some(at) => text[..at].to_owned(),

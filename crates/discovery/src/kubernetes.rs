@@ -1,4 +1,4 @@
-//! Pods of a cluster that a label selector picks: those that are ready are engines.
+//! Discovery source: ready pods of a label selector in a Kubernetes cluster.
 
 mod api;
 mod pod_list;
@@ -14,38 +14,37 @@ use self::pod_list::PodSet;
 use super::report::Reporter;
 use super::template::EngineTemplate;
 
-/// Where a pod finds who it is.
+/// Directory of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Waits after failures: the first, and the longest.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Pauses after failures: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Pods that are engines.
+/// Options of a Kubernetes source.
 #[derive(Debug, Clone)]
 pub struct KubernetesOptions {
-    /// Which pods, such as `app=vllm,tier!=test`.
+    /// Label selector, such as `app=vllm,tier!=test`.
     pub selector: String,
-    /// Where they are.
+    /// Namespaces of the pods.
     pub namespace: KubernetesNamespace,
-    /// URL of an API server, or of a proxy before it, that asks for no token; none for the one of the cluster that this
-    /// runs in.
+    /// URL of an API server or proxy that requires no token; none for the API of the cluster that this runs in.
     pub api: Option<String>,
 }
 
-/// Namespaces that pods are looked for in.
+/// Namespaces of the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubernetesNamespace {
-    /// That of this pod.
+    /// The namespace of this pod.
     Own,
-    /// One.
+    /// One namespace.
     Named(String),
-    /// All; instances are then called `namespace/pod`.
+    /// All namespaces. Instances are then named `namespace/pod`.
     All,
 }
 
-/// A text is not the name of a namespace.
+/// A text that is no name of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("bad namespace {0:?}: give one of lower-case letters, digits and -, or * for all")]
+#[error("invalid namespace {0:?}: give one of lower-case letters, digits and -, or * for all")]
 pub struct NamespaceError(String);
 
 impl FromStr for KubernetesNamespace {
@@ -62,7 +61,7 @@ impl FromStr for KubernetesNamespace {
 }
 
 impl KubernetesOptions {
-    /// Its name in answers, logs and metrics.
+    /// Name of the source in JSON, logs and metrics.
     pub(super) fn name(&self) -> String {
         match &self.namespace {
             KubernetesNamespace::Own => format!("kubernetes:{}", self.selector),
@@ -71,7 +70,7 @@ impl KubernetesOptions {
         }
     }
 
-    /// How its pods are asked for.
+    /// Access to the API.
     fn access(&self) -> Result<Access, ApiError> {
         let account = Path::new(SERVICE_ACCOUNT);
         let own_namespace = || std::fs::read_to_string(account.join("namespace"));
@@ -87,24 +86,24 @@ impl KubernetesOptions {
     }
 }
 
-/// Follows the pods until `stopped`.
+/// Watches the pods until `stopped`.
 pub(super) fn watch(
     options: &KubernetesOptions,
     template: EngineTemplate,
     reporter: &Reporter,
     stopped: &Receiver<()>,
 ) {
-    let mut follower = PodWatcher { pods: PodSet::new(template, options.namespace.clone()), reporter, stopped };
-    let mut wait = BACK_OFF.0;
+    let mut watcher = PodWatcher { pods: PodSet::new(template, options.namespace.clone()), reporter, stopped };
+    let mut wait = BACKOFF.0;
     loop {
         let started = Instant::now();
-        let followed = options.access().and_then(|access| follower.follow(&Api::new(access, &options.selector)));
-        match followed {
-            // The version that was watched from is too old: everything is listed anew.
-            Ok(()) | Err(ApiError::Gone) => wait = BACK_OFF.0,
+        let watched = options.access().and_then(|access| watcher.list_and_watch(&Api::new(access, &options.selector)));
+        match watched {
+            // The watched version has expired: the pods are listed again.
+            Ok(()) | Err(ApiError::Expired) => wait = BACKOFF.0,
             Err(error) => {
-                reporter.failed(format!("{error}; pods that it named before stay"));
-                wait = if started.elapsed() > wait { BACK_OFF.0 } else { (wait * 2).min(BACK_OFF.1) };
+                reporter.failed(format!("{error}; its engines stay registered"));
+                wait = if started.elapsed() > wait { BACKOFF.0 } else { (wait * 2).min(BACKOFF.1) };
             }
         }
         if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
@@ -113,6 +112,7 @@ pub(super) fn watch(
     }
 }
 
+/// Watcher of the pods of one selector.
 struct PodWatcher<'f> {
     pods: PodSet,
     reporter: &'f Reporter,
@@ -120,8 +120,8 @@ struct PodWatcher<'f> {
 }
 
 impl PodWatcher<'_> {
-    /// Lists the pods and watches them for as long as that goes well.
-    fn follow(&mut self, api: &Api) -> Result<(), ApiError> {
+    /// Lists the pods, then watches them until an error.
+    fn list_and_watch(&mut self, api: &Api) -> Result<(), ApiError> {
         let mut version = self.list(api)?;
         loop {
             let started = Instant::now();
@@ -130,11 +130,11 @@ impl PodWatcher<'_> {
                     return Ok(());
                 }
                 match event? {
-                    WatchEvent::Is(pod) => {
+                    WatchEvent::Set(pod) => {
                         version = pod.version().to_owned();
                         self.pods.set(&pod);
                     }
-                    WatchEvent::IsGone(pod) => {
+                    WatchEvent::Deleted(pod) => {
                         version = pod.version().to_owned();
                         self.pods.remove(&pod);
                     }
@@ -142,16 +142,16 @@ impl PodWatcher<'_> {
                 }
                 self.reporter.found(self.pods.found());
             }
-            // It ends now and then, and goes on from there.
+            // The server ends each watch after a while. The next one continues from the last version.
             self.reporter.found(self.pods.found());
-            let pause = BACK_OFF.0.saturating_sub(started.elapsed());
+            let pause = BACKOFF.0.saturating_sub(started.elapsed());
             if self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 return Ok(());
             }
         }
     }
 
-    /// Replaces everything that is known, and returns the version of it.
+    /// Replaces the pods by the listed ones, and returns the version of the list.
     fn list(&mut self, api: &Api) -> Result<String, ApiError> {
         let (pods, version) = api.list()?;
         self.pods.replace(&pods);

@@ -1,4 +1,4 @@
-//! Engines that come and go by themselves: sources name them, and what is registered follows.
+//! Discovery of engines: sources report the engines that exist, and registrations are reconciled with the reports.
 //!
 //! ```text
 //!  file ─┐
@@ -6,8 +6,23 @@
 //!  pods ─┘   (latest)     (no I/O)
 //! ```
 //!
-//! Each source looks for itself and reports everything that it names. One thread takes the latest reports, asks the
-//! reconciler what must change, and changes it.
+//! Each source polls or watches on its own, and reports all of its engines at once. One thread receives the latest
+//! reports and carries out the reconciler's steps. A failing source never unregisters engines. Manual registrations take
+//! precedence over discovery.
+//!
+//! # Modules
+//!
+//! | file | role |
+//! |---|---|
+//! | `registrar.rs` | the registry, as discovery sees it |
+//! | `reconcile.rs` | steps that make registrations follow the reports; no I/O, no clock |
+//! | `report.rs` | latest report of a source, on its way to the runner |
+//! | `template.rs` | defaults of engines, for fields that a source lacks |
+//! | `runner.rs` | the thread that carries out the steps |
+//! | `status.rs` | status for `/discovery` and `/ready` |
+//! | `file.rs`, `file/` | source: a JSON file, polled |
+//! | `dns.rs`, `dns/` | source: a DNS name, polled |
+//! | `kubernetes.rs`, `kubernetes/` | source: pods of a label selector, watched |
 
 mod dns;
 mod file;
@@ -30,7 +45,7 @@ use tokio::task::JoinSet;
 pub use self::dns::{DnsName, DnsNameError, DnsOptions};
 pub use self::kubernetes::{KubernetesNamespace, KubernetesOptions, NamespaceError};
 pub use self::registrar::Registrar;
-use self::report::{Reporter, bell};
+use self::report::{Reporter, waker};
 use self::runner::{Runner, TrackedSource};
 pub use self::status::{DiscoveryStatus, SourceState, SourceStatus, TargetStatus};
 pub use self::template::EngineTemplate;
@@ -40,11 +55,11 @@ use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch, note_p
 /// How engines are discovered.
 #[derive(Debug, Clone)]
 pub struct DiscoveryOptions {
-    /// Where; the first that names a rank goes before the others.
+    /// Sources in order of precedence: the first source that names a rank determines its registration.
     pub sources: Vec<DiscoverySource>,
-    /// How long an engine that its source no longer names stays registered.
+    /// How long an engine stays registered after its source has stopped naming it.
     pub grace: Duration,
-    /// What engines are, as far as sources do not say.
+    /// Defaults of engines, for fields that a source lacks.
     pub template: EngineTemplate,
 }
 
@@ -54,19 +69,19 @@ impl Default for DiscoveryOptions {
     }
 }
 
-/// Something that names engines.
+/// A source of engines.
 #[derive(Debug, Clone)]
 pub enum DiscoverySource {
-    /// A file with a JSON list of what `POST /register` takes.
+    /// A file with a JSON list of bodies of `POST /register`.
     File(PathBuf),
-    /// A name in DNS.
+    /// A DNS name.
     Dns(DnsOptions),
-    /// Pods of a cluster.
+    /// Pods of a Kubernetes cluster.
     Kubernetes(KubernetesOptions),
 }
 
 impl DiscoverySource {
-    /// Its name in answers, logs and metrics.
+    /// Name of the source in JSON, logs and metrics.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -76,7 +91,7 @@ impl DiscoverySource {
         }
     }
 
-    /// Begins to look, until `stopped` is disconnected and `tasks` are dropped.
+    /// Starts to watch the source, until `stopped` is disconnected and `tasks` are dropped.
     fn start(
         self,
         template: EngineTemplate,
@@ -101,13 +116,13 @@ impl DiscoverySource {
     }
 }
 
-/// A source that panics is looked at again from the start after so long.
+/// Pause before a source that panicked is restarted.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
-/// What its status says meanwhile.
+/// Error of the source in the meantime.
 const PANICKED: &str =
-    "looking at it panicked, a fault of this program; what it named before stays, and it is looked at again";
+    "discovery source panicked, a fault of this program; its engines stay registered, and it is restarted";
 
-/// Follows a source in a thread, from the start again if that panics.
+/// Watches a source in a thread, and restarts it after a panic.
 fn spawn(
     supervisor: &Supervisor,
     stopped: Receiver<()>,
@@ -125,13 +140,13 @@ fn spawn(
     supervisor.spawn(ThreadKind::Discovery, None, work).map(drop)
 }
 
-/// The same for a name in DNS, which is a task.
+/// Watches a DNS name in a task, and restarts it after a panic.
 async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Reporter, metrics: Arc<Metrics>) {
     loop {
-        // Aborted with this task.
-        let mut looking = JoinSet::new();
-        looking.spawn(dns::watch(options.clone(), template.clone(), reporter.clone()));
-        match looking.join_next().await {
+        // The inner task is aborted with this one.
+        let mut polling = JoinSet::new();
+        polling.spawn(dns::watch(options.clone(), template.clone(), reporter.clone()));
+        match polling.join_next().await {
             Some(Err(error)) if error.is_panic() => {
                 note_panic(&metrics, ThreadKind::Discovery, "discovery", &*error.into_panic());
                 reporter.failed(PANICKED.to_owned());
@@ -142,35 +157,35 @@ async fn watch_dns(options: DnsOptions, template: EngineTemplate, reporter: Repo
     }
 }
 
-/// Engines are discovered until this is dropped.
+/// Running discovery. Dropping it stops the sources and the runner.
 #[derive(Debug)]
 pub struct Discovery {
     status: Arc<DiscoveryStatus>,
-    /// Nothing is sent: everybody notices when it goes.
+    /// Nothing is sent: sources and runner stop once it is dropped.
     _stop: Sender<()>,
-    /// They end when this goes.
+    /// Tasks end once it is dropped.
     _tasks: JoinSet<()>,
 }
 
 impl Discovery {
-    /// Starts the sources and the thread that follows them. Nothing is registered while the registrar recovers. Must be
-    /// called in a Tokio runtime.
+    /// Starts the sources and the runner. Nothing is registered while the registrar recovers. Must be called in a Tokio
+    /// runtime.
     ///
     /// # Errors
     ///
-    /// When there are no threads.
+    /// When the system refuses a thread.
     pub fn start(options: DiscoveryOptions, registrar: Arc<dyn Registrar>) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
-        let (rung, heard) = bell();
+        let (wake, woken) = waker();
         let status = Arc::new(DiscoveryStatus::default());
-        let (mut followed, mut tasks) = (Vec::new(), JoinSet::new());
+        let (mut tracked, mut tasks) = (Vec::new(), JoinSet::new());
         for source in options.sources {
-            let (reporter, inbox) = Reporter::new(&rung);
-            followed.push(TrackedSource::new(source.name().into(), inbox));
+            let (reporter, inbox) = Reporter::new(&wake);
+            tracked.push(TrackedSource::new(source.name().into(), inbox));
             source.start(options.template.clone(), reporter, stopped.clone(), &mut tasks, registrar.supervisor())?;
         }
-        let runner = Runner::new(followed, options.grace, Arc::clone(&registrar), &status);
-        let run = move |watch: &Arc<Watch>| runner.run(watch, &heard, &stopped);
+        let runner = Runner::new(tracked, options.grace, Arc::clone(&registrar), &status);
+        let run = move |watch: &Arc<Watch>| runner.run(watch, &woken, &stopped);
         registrar.supervisor().spawn(ThreadKind::Discovery, None, run)?;
         Ok(Self { status, _stop: stop, _tasks: tasks })
     }

@@ -1,5 +1,5 @@
-//! What must be registered and unregistered so that what is registered follows what sources name. No I/O, no
-//! clock: time is passed in.
+//! The reconciler: computes the steps that make registrations follow the reports of sources. No I/O and no clock: time is
+//! passed in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,75 +8,75 @@ use std::time::{Duration, Instant};
 use flash_indexer_types::RankId;
 use flash_indexer_types::{OwnedRank, Owner, Registration};
 
-/// Everything that a source names at one moment.
+/// All ranks that a source names, with their registrations.
 pub(crate) type Targets = BTreeMap<RankId, Registration>;
 
-/// A refused registration is tried again after so long: what stands in its way may go.
+/// Pause before a refused registration is retried: the obstacle may have been removed.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
-/// One change that must be made.
+/// One change of the registrations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Unregister(RankId),
     Register { registration: Registration, source: Arc<str> },
 }
 
-/// What becomes of one source's wish for one rank.
+/// State of a rank that a source names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TargetOutcome {
-    /// It is registered so.
+    /// Registered as the source names it.
     Registered,
-    /// It is about to be.
+    /// About to be registered.
     Waiting,
-    /// The source names it no more, and it goes when the grace is over.
+    /// The source no longer names it. It is unregistered when the grace period ends.
     Leaving,
-    /// Another source, which goes before, names it in another way.
+    /// A source with precedence names it with another registration.
     Overruled { by: Arc<str>, endpoint: String },
-    /// Somebody has registered the rank by hand.
-    ByHand,
-    /// Somebody has unregistered the rank by hand.
-    Dismissed,
-    /// It cannot be registered, for this reason.
+    /// Registered manually.
+    Manual,
+    /// Unregistered manually.
+    ManuallyUnregistered,
+    /// The registration is refused, for this reason.
     Refused(String),
 }
 
-/// Follows several sources. The first of them that names a rank says how it is registered.
+/// Reconciles registrations with several sources. The first source that names a rank determines its registration.
 ///
-/// A rank that its source names no more is unregistered once that has been so for the grace; of a source that fails
-/// nothing is unregistered, and its grace goes on to run out when it answers again. What people register stays,
-/// and what they unregister stays away until its source has stopped naming it or names it in another way.
+/// A rank that its source no longer names is unregistered when the grace period ends. A failing source never unregisters
+/// ranks: its grace periods end when it reports again, at the earliest. Manual registrations stay. A rank that is
+/// unregistered manually is registered again only after its source has removed or changed it.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     grace: Duration,
     sources: Vec<Source>,
-    /// What was tried for ranks that are named.
-    tried: BTreeMap<RankId, Attempt>,
-    /// Ranks that were discovered by another service and that nobody has named here, since when all sources answer.
-    unnamed: BTreeMap<RankId, Instant>,
+    /// Last attempt to register each desired rank.
+    attempts: BTreeMap<RankId, Attempt>,
+    /// Ranks of peers that no source names, with the time since which all sources report.
+    unclaimed: BTreeMap<RankId, Instant>,
 }
 
 #[derive(Debug)]
 struct Source {
     name: Arc<str>,
     state: SourceState,
-    /// Its last answer, to see at once that nothing has changed.
+    /// Its last report, to detect an unchanged one by its pointer.
     last: Arc<Targets>,
-    wishes: BTreeMap<RankId, DesiredRank>,
+    desired: BTreeMap<RankId, DesiredRank>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SourceState {
-    /// It has never answered.
-    Silent,
-    Answers,
-    Fails,
+    /// It has never reported.
+    NeverReported,
+    Reporting,
+    Failing,
 }
 
 #[derive(Debug)]
 struct DesiredRank {
     registration: Registration,
-    /// Since when the source does not name it; none while it does.
-    gone_since: Option<Instant>,
+    /// Since when the source no longer names it; none while it does.
+    absent_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -89,204 +89,217 @@ struct Attempt {
 enum Outcome {
     Registered,
     Refused { why: String, retry_at: Instant },
-    Dismissed,
+    ManuallyUnregistered,
 }
 
 impl Reconciler {
-    /// Follows the sources of these names; the first goes before the second.
+    /// Reconciler of the sources with these names, in order of precedence.
     pub(crate) fn new(grace: Duration, names: impl IntoIterator<Item = Arc<str>>) -> Self {
         let sources = names.into_iter().map(|name| Source {
             name,
-            state: SourceState::Silent,
+            state: SourceState::NeverReported,
             last: Arc::default(),
-            wishes: BTreeMap::new(),
+            desired: BTreeMap::new(),
         });
-        Self { grace, sources: sources.collect(), tried: BTreeMap::new(), unnamed: BTreeMap::new() }
+        Self { grace, sources: sources.collect(), attempts: BTreeMap::new(), unclaimed: BTreeMap::new() }
     }
 
-    /// A source has told everything that it names; whether anything follows from that.
-    pub(crate) fn answers(&mut self, source: usize, targets: Arc<Targets>, now: Instant) -> bool {
+    /// Takes a report of a source. Returns whether it may lead to steps.
+    pub(crate) fn source_reported(&mut self, source: usize, targets: Arc<Targets>, now: Instant) -> bool {
         let source = &mut self.sources[source];
-        let state = std::mem::replace(&mut source.state, SourceState::Answers);
-        if state != SourceState::Silent && Arc::ptr_eq(&source.last, &targets) {
-            return state == SourceState::Fails;
+        let state = std::mem::replace(&mut source.state, SourceState::Reporting);
+        if state != SourceState::NeverReported && Arc::ptr_eq(&source.last, &targets) {
+            return state == SourceState::Failing;
         }
-        for (rank, wish) in &mut source.wishes {
+        for (rank, desired_rank) in &mut source.desired {
             if !targets.contains_key(rank) {
-                wish.gone_since.get_or_insert(now);
+                desired_rank.absent_since.get_or_insert(now);
             }
         }
         for (rank, registration) in targets.iter() {
-            source.wishes.insert(rank.clone(), DesiredRank { registration: registration.clone(), gone_since: None });
+            source.desired.insert(rank.clone(), DesiredRank { registration: registration.clone(), absent_since: None });
         }
         source.last = targets;
         true
     }
 
-    /// A source cannot tell what it names: what it named last stands.
-    pub(crate) fn fails(&mut self, source: usize) {
+    /// Marks a source as failing. Its last report stays valid.
+    pub(crate) fn source_failed(&mut self, source: usize) {
         let state = &mut self.sources[source].state;
-        if *state == SourceState::Answers {
-            *state = SourceState::Fails;
+        if *state == SourceState::Reporting {
+            *state = SourceState::Failing;
         }
     }
 
-    /// Whether every source has answered at least once.
-    pub(crate) fn has_answers(&self) -> bool {
-        self.sources.iter().all(|source| source.state != SourceState::Silent)
+    /// Whether every source has reported at least once.
+    pub(crate) fn have_all_reported(&self) -> bool {
+        self.sources.iter().all(|source| source.state != SourceState::NeverReported)
     }
 
-    /// Whether something will have to be done later without any news.
-    pub(crate) fn is_waiting(&self) -> bool {
-        let mut wishes = self.sources.iter().flat_map(|source| source.wishes.values());
-        let mut tried = self.tried.values();
-        wishes.any(|wish| wish.gone_since.is_some())
-            || tried.any(|tried| matches!(tried.outcome, Outcome::Refused { .. }))
-            || !self.unnamed.is_empty()
+    /// Whether steps may become due without a further report.
+    pub(crate) fn has_deadlines(&self) -> bool {
+        let mut desired = self.sources.iter().flat_map(|source| source.desired.values());
+        let mut attempts = self.attempts.values();
+        desired.any(|desired_rank| desired_rank.absent_since.is_some())
+            || attempts.any(|attempt| matches!(attempt.outcome, Outcome::Refused { .. }))
+            || !self.unclaimed.is_empty()
     }
 
-    /// What must be done now, in this order.
-    pub(crate) fn steps(&mut self, kept: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
-        self.forget_gone(now);
-        self.note_dismissed(kept);
-        let mut steps = self.tombstones(kept, now);
-        for rank in self.named() {
-            if let Some((source, wish)) = self.decisive(&rank)
-                && self.is_due(&rank, wish, &source.name, kept.get(&rank), now)
+    /// Steps that are due, in order.
+    pub(crate) fn steps(&mut self, owned: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
+        self.expire(now);
+        self.detect_manual_unregistrations(owned);
+        let mut steps = self.unregister_stale(owned, now);
+        for rank in self.desired_ranks() {
+            if let Some((source, desired_rank)) = self.winner(&rank)
+                && self.is_due(&rank, desired_rank, &source.name, owned.get(&rank), now)
             {
-                if kept.get(&rank).is_some_and(|kept| kept.registration != wish.registration) {
+                if owned.get(&rank).is_some_and(|owned| owned.registration != desired_rank.registration) {
                     steps.push(Step::Unregister(rank.clone()));
                 }
-                let (registration, source) = (wish.registration.clone(), Arc::clone(&source.name));
+                let (registration, source) = (desired_rank.registration.clone(), Arc::clone(&source.name));
                 steps.push(Step::Register { registration, source });
             }
         }
-        // What is refused may only have to wait for others to go.
+        // Unregister first: a refused registration may need the room.
         steps.sort_by_key(|step| matches!(step, Step::Register { .. }));
         steps
     }
 
-    /// A step to register a rank has been taken.
-    pub(crate) fn tried(&mut self, registration: &Registration, result: Result<(), String>, now: Instant) {
+    /// Records the result of a step that registers a rank.
+    pub(crate) fn record_attempt(&mut self, registration: &Registration, result: Result<(), String>, now: Instant) {
         let outcome = match result {
             Ok(()) => Outcome::Registered,
             Err(why) => Outcome::Refused { why, retry_at: now + RETRY },
         };
-        self.tried.insert(registration.rank_id(), Attempt { registration: registration.clone(), outcome });
+        self.attempts.insert(registration.rank_id(), Attempt { registration: registration.clone(), outcome });
     }
 
-    /// Every wish of a source, and what becomes of it.
-    pub(crate) fn standings<'r>(
+    /// Every rank that a source names, with its state.
+    pub(crate) fn outcomes<'r>(
         &'r self,
         source: usize,
-        kept: &'r BTreeMap<RankId, OwnedRank>,
+        owned: &'r BTreeMap<RankId, OwnedRank>,
     ) -> impl Iterator<Item = (&'r Registration, TargetOutcome)> {
-        let wishes = self.sources[source].wishes.iter();
-        wishes.map(move |(rank, wish)| (&wish.registration, self.standing(rank, wish, kept.get(rank))))
+        let desired = self.sources[source].desired.iter();
+        desired.map(move |(rank, desired_rank)| {
+            (&desired_rank.registration, self.outcome(rank, desired_rank, owned.get(rank)))
+        })
     }
 
-    fn standing(&self, rank: &RankId, wish: &DesiredRank, kept: Option<&OwnedRank>) -> TargetOutcome {
-        if wish.gone_since.is_some() {
+    fn outcome(&self, rank: &RankId, desired_rank: &DesiredRank, owned: Option<&OwnedRank>) -> TargetOutcome {
+        if desired_rank.absent_since.is_some() {
             return TargetOutcome::Leaving;
         }
-        if kept.is_some_and(|kept| kept.owner == Owner::Manual) {
-            return TargetOutcome::ByHand;
+        if owned.is_some_and(|owned| owned.owner == Owner::Manual) {
+            return TargetOutcome::Manual;
         }
-        if let Some((by, decisive)) = self.decisive(rank)
-            && decisive.registration != wish.registration
+        if let Some((by, winner)) = self.winner(rank)
+            && winner.registration != desired_rank.registration
         {
             return TargetOutcome::Overruled {
                 by: Arc::clone(&by.name),
-                endpoint: decisive.registration.endpoint.clone(),
+                endpoint: winner.registration.endpoint.clone(),
             };
         }
-        if kept.is_some_and(|kept| kept.registration == wish.registration) {
+        if owned.is_some_and(|owned| owned.registration == desired_rank.registration) {
             return TargetOutcome::Registered;
         }
-        match self.tried.get(rank).filter(|tried| tried.registration == wish.registration).map(|tried| &tried.outcome) {
+        match self
+            .attempts
+            .get(rank)
+            .filter(|attempt| attempt.registration == desired_rank.registration)
+            .map(|attempt| &attempt.outcome)
+        {
             Some(Outcome::Refused { why, .. }) => TargetOutcome::Refused(why.clone()),
-            Some(Outcome::Dismissed) => TargetOutcome::Dismissed,
+            Some(Outcome::ManuallyUnregistered) => TargetOutcome::ManuallyUnregistered,
             Some(Outcome::Registered) | None => TargetOutcome::Waiting,
         }
     }
 
-    /// The wish that counts for a rank: of the first source that names it.
-    fn decisive(&self, rank: &RankId) -> Option<(&Source, &DesiredRank)> {
-        let wishes = self.sources.iter().filter_map(|source| Some((source, source.wishes.get(rank)?)));
-        wishes.into_iter().find(|(_, wish)| wish.gone_since.is_none())
+    /// The first source that names a rank, with its registration.
+    fn winner(&self, rank: &RankId) -> Option<(&Source, &DesiredRank)> {
+        let desired = self.sources.iter().filter_map(|source| Some((source, source.desired.get(rank)?)));
+        desired.into_iter().find(|(_, desired_rank)| desired_rank.absent_since.is_none())
     }
 
-    fn named(&self) -> BTreeSet<RankId> {
-        self.sources.iter().flat_map(|source| source.wishes.keys().cloned()).collect()
+    fn desired_ranks(&self) -> BTreeSet<RankId> {
+        self.sources.iter().flat_map(|source| source.desired.keys().cloned()).collect()
     }
 
-    /// Whether a wish that counts must be carried out.
+    /// Whether a rank is due to be registered.
     fn is_due(
         &self,
         rank: &RankId,
-        wish: &DesiredRank,
+        desired_rank: &DesiredRank,
         source: &Arc<str>,
-        kept: Option<&OwnedRank>,
+        owned: Option<&OwnedRank>,
         now: Instant,
     ) -> bool {
-        match kept {
+        match owned {
             Some(OwnedRank { owner: Owner::Manual, .. }) => false,
-            Some(kept) => kept.registration != wish.registration || kept.owner != Owner::Source(Arc::clone(source)),
-            None => self.tried.get(rank).filter(|tried| tried.registration == wish.registration).is_none_or(|tried| {
-                match tried.outcome {
-                    Outcome::Refused { retry_at, .. } => now >= retry_at,
-                    Outcome::Registered | Outcome::Dismissed => false,
-                }
-            }),
-        }
-    }
-
-    /// What was registered for a source and is gone without a step of ours was unregistered by hand.
-    fn note_dismissed(&mut self, kept: &BTreeMap<RankId, OwnedRank>) {
-        for (rank, tried) in &mut self.tried {
-            if matches!(tried.outcome, Outcome::Registered) && !kept.contains_key(rank) {
-                tried.outcome = Outcome::Dismissed;
+            Some(owned) => {
+                owned.registration != desired_rank.registration || owned.owner != Owner::Source(Arc::clone(source))
+            }
+            None => {
+                self.attempts.get(rank).filter(|attempt| attempt.registration == desired_rank.registration).is_none_or(
+                    |attempt| match attempt.outcome {
+                        Outcome::Refused { retry_at, .. } => now >= retry_at,
+                        Outcome::Registered | Outcome::ManuallyUnregistered => false,
+                    },
+                )
             }
         }
     }
 
-    /// Forgets what sources that answer have not named for the grace, and addresses that another rank has now.
-    fn forget_gone(&mut self, now: Instant) {
-        let present = self.sources.iter().flat_map(|source| source.wishes.values());
-        let present = present.filter(|wish| wish.gone_since.is_none());
-        let taken: BTreeMap<String, RankId> =
-            present.map(|wish| (wish.registration.endpoint.clone(), wish.registration.rank_id())).collect();
-        for source in self.sources.iter_mut().filter(|source| source.state == SourceState::Answers) {
-            source.wishes.retain(|rank, wish| {
-                let Some(since) = wish.gone_since else { return true };
-                let handed_on = taken.get(&wish.registration.endpoint).is_some_and(|other| other != rank);
-                !handed_on && now.saturating_duration_since(since) < self.grace
-            });
+    /// Detects ranks that were registered for a source and are missing without a step: they were unregistered manually.
+    fn detect_manual_unregistrations(&mut self, owned: &BTreeMap<RankId, OwnedRank>) {
+        for (rank, attempt) in &mut self.attempts {
+            if matches!(attempt.outcome, Outcome::Registered) && !owned.contains_key(rank) {
+                attempt.outcome = Outcome::ManuallyUnregistered;
+            }
         }
-        let named = self.named();
-        self.tried.retain(|rank, _| named.contains(rank));
     }
 
-    /// Registered ranks that nobody names any more.
-    fn tombstones(&mut self, kept: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
-        let all_answer = self.sources.iter().all(|source| source.state == SourceState::Answers);
-        let mut unnamed = std::mem::take(&mut self.unnamed);
+    /// Removes ranks whose grace period has ended, and ranks whose endpoint another rank has now.
+    fn expire(&mut self, now: Instant) {
+        let present = self.sources.iter().flat_map(|source| source.desired.values());
+        let present = present.filter(|desired_rank| desired_rank.absent_since.is_none());
+        let endpoints: BTreeMap<String, RankId> = present
+            .map(|desired_rank| (desired_rank.registration.endpoint.clone(), desired_rank.registration.rank_id()))
+            .collect();
+        for source in self.sources.iter_mut().filter(|source| source.state == SourceState::Reporting) {
+            source.desired.retain(|rank, desired_rank| {
+                let Some(since) = desired_rank.absent_since else { return true };
+                let is_reassigned =
+                    endpoints.get(&desired_rank.registration.endpoint).is_some_and(|other| other != rank);
+                !is_reassigned && now.saturating_duration_since(since) < self.grace
+            });
+        }
+        let desired_ranks = self.desired_ranks();
+        self.attempts.retain(|rank, _| desired_ranks.contains(rank));
+    }
+
+    /// Steps that unregister ranks that no source names any more.
+    fn unregister_stale(&mut self, owned: &BTreeMap<RankId, OwnedRank>, now: Instant) -> Vec<Step> {
+        let all_report = self.sources.iter().all(|source| source.state == SourceState::Reporting);
+        let mut unclaimed = std::mem::take(&mut self.unclaimed);
         let mut steps = Vec::new();
-        for (rank, kept) in kept {
-            let mut wishes = self.sources.iter().filter_map(|source| source.wishes.get(rank));
-            let is_wanted = match self.decisive(rank) {
+        for (rank, owned) in owned {
+            let mut desired = self.sources.iter().filter_map(|source| source.desired.get(rank));
+            let is_desired = match self.winner(rank) {
                 Some(_) => true,
-                // A wish that is about to go keeps what there is, and nothing else.
-                None => wishes.any(|wish| wish.registration == kept.registration),
+                // A rank in its grace period keeps the registration that it has, and no other.
+                None => desired.any(|desired_rank| desired_rank.registration == owned.registration),
             };
-            match &kept.owner {
+            match &owned.owner {
                 Owner::Manual | Owner::Pod => {}
-                _ if is_wanted => {}
+                _ if is_desired => {}
                 Owner::Source(_) => steps.push(Step::Unregister(rank.clone())),
-                Owner::Peer if all_answer => {
-                    let since = unnamed.remove(rank).unwrap_or(now);
+                Owner::Peer if all_report => {
+                    let since = unclaimed.remove(rank).unwrap_or(now);
                     match now.saturating_duration_since(since) < self.grace {
-                        true => drop(self.unnamed.insert(rank.clone(), since)),
+                        true => drop(self.unclaimed.insert(rank.clone(), since)),
                         false => steps.push(Step::Unregister(rank.clone())),
                     }
                 }

@@ -1,4 +1,4 @@
-//! Where discovered engines are registered.
+//! The registry, as a trait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registered
 
 /// The registry of a replica, as discovery sees it.
 pub trait Registrar: Send + Sync {
-    /// Whether the service is stopping: nothing is registered any more.
+    /// Whether the service is stopping: engines are no longer registered.
     fn is_stopping(&self) -> bool;
 
-    /// Whether the service recovers from a peer: registrations wait, because they must not meet streams that the
-    /// recovery has not begun itself.
+    /// Whether the service recovers from a peer. Discovery waits meanwhile, because the recovery has to start the streams
+    /// itself.
     fn is_recovering(&self) -> bool;
 
     /// Every registration with its owner. Linear in the registered ranks.
     fn registrations(&self) -> BTreeMap<RankId, OwnedRank>;
 
-    /// Changes whenever [`Registrar::registrations`] may have changed.
-    fn registrations_changed(&self) -> u64;
+    /// Version of [`Registrar::registrations`]: it differs after each change.
+    fn registrations_version(&self) -> u64;
 
     /// Registers a rank for `owner`. A manual registration keeps its owner.
     ///
     /// # Errors
     ///
-    /// The cause and what to do, when the rank cannot be registered.
+    /// Cause and what to do, when the rank cannot be registered.
     fn register(&self, owner: Owner, registration: Registration) -> Result<Registered, String>;
 
     /// Unregisters a rank unless its registration is manual.

@@ -1,4 +1,4 @@
-//! What sources tell, on its way to whoever acts upon it.
+//! Reports of sources, on their way to the runner.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use super::reconcile::Targets;
 use flash_indexer_types::names::shorten;
 
-/// Ranks that one source may name. A source that names more is taken to fail.
+/// Limit of the ranks of one source. A source with more ranks counts as failing.
 pub(super) const TARGETS_MAX: usize = 1 << 14;
-/// Problems of one answer that are remembered.
+/// Limit of the problems of one report that are kept.
 const PROBLEMS_MAX: usize = 64;
 
-/// Everything that a source names.
+/// All ranks that a source names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DiscoveredTargets {
     pub(super) targets: Arc<Targets>,
-    /// What it names that cannot be used, and why; as many as are remembered.
+    /// TranslateError entries with their reasons, up to [`PROBLEMS_MAX`].
     pub(super) problems: Arc<Vec<String>>,
 }
 
@@ -33,77 +33,79 @@ impl DiscoveredTargets {
     }
 }
 
-/// What a source has told since somebody listened.
+/// Reports of a source since they were last taken.
 #[derive(Debug, Default)]
 pub(super) struct PendingReports {
     pub(super) found: Option<DiscoveredTargets>,
-    /// Why it cannot tell more, after that.
+    /// Failure after the last report.
     pub(super) failure: Option<Failure>,
 }
 
-/// A source cannot tell what it names.
+/// Failure of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It does not answer, or not what can be read.
-    Fails(String),
-    /// It names too much.
+    /// It does not respond, or its response is malformed.
+    Unavailable(String),
+    /// It names more than [`TARGETS_MAX`] ranks.
     TooMany(String),
 }
 
 impl Failure {
     pub(super) fn text(&self) -> &str {
         match self {
-            Self::Fails(text) | Self::TooMany(text) => text,
+            Self::Unavailable(text) | Self::TooMany(text) => text,
         }
     }
 }
 
-/// One source's side: never waits, because only the latest news count.
+/// Sends the reports of one source. Never blocks: a new report replaces the last one.
 #[derive(Debug, Clone)]
 pub(super) struct Reporter {
-    news: Arc<Mutex<PendingReports>>,
+    reports: Arc<Mutex<PendingReports>>,
     wake: Sender<()>,
 }
 
-/// The listener's side.
+/// Receives the reports of one source.
 #[derive(Debug)]
 pub(super) struct Inbox(Arc<Mutex<PendingReports>>);
 
 impl Reporter {
     pub(super) fn new(wake: &Sender<()>) -> (Self, Inbox) {
-        let news = Arc::default();
-        (Self { news: Arc::clone(&news), wake: wake.clone() }, Inbox(news))
+        let reports = Arc::default();
+        (Self { reports: Arc::clone(&reports), wake: wake.clone() }, Inbox(reports))
     }
 
-    /// The source has answered. Cheap when `found` is what it was.
+    /// Reports the ranks that the source names. Cheap if they are unchanged.
     pub(super) fn found(&self, found: DiscoveredTargets) {
         if found.targets.len() > TARGETS_MAX {
-            let (named, problem) = (found.targets.len(), "is more than can be registered");
-            let failure = format!("it names {named} ranks, which {problem}: at most {TARGETS_MAX}; split the fleet");
-            return self.tell(|news| news.failure = Some(Failure::TooMany(failure)));
+            let named = found.targets.len();
+            let failure =
+                format!("the source names {named} ranks: at most {TARGETS_MAX} can be registered; split the fleet");
+            return self.update(|reports| reports.failure = Some(Failure::TooMany(failure)));
         }
-        self.tell(|news| *news = PendingReports { found: Some(found), failure: None });
+        self.update(|reports| *reports = PendingReports { found: Some(found), failure: None });
     }
 
-    /// The source cannot answer; what to do about it is in the text.
+    /// Reports that the source failed: the cause and what to do.
     pub(super) fn failed(&self, failure: String) {
-        self.tell(|news| news.failure = Some(Failure::Fails(shorten(failure))));
+        self.update(|reports| reports.failure = Some(Failure::Unavailable(shorten(failure))));
     }
 
-    fn tell(&self, change: impl FnOnce(&mut PendingReports)) {
-        change(&mut self.news.lock());
-        // Full means that it is about to look.
+    fn update(&self, change: impl FnOnce(&mut PendingReports)) {
+        change(&mut self.reports.lock());
+        // It fails only if a wake-up is queued already.
         let _ = self.wake.try_send(());
     }
 }
 
 impl Inbox {
+    /// Takes the reports since the last call.
     pub(super) fn take(&self) -> PendingReports {
         std::mem::take(&mut self.0.lock())
     }
 }
 
-/// Rung by sources, heard by the thread that listens to them.
-pub(super) fn bell() -> (Sender<()>, Receiver<()>) {
+/// Waker of the runner: sources send, the runner receives.
+pub(super) fn waker() -> (Sender<()>, Receiver<()>) {
     bounded(1)
 }

@@ -1,4 +1,4 @@
-//! The thread that makes registrations follow what sources name.
+//! The runner: the thread that reconciles registrations with the reports of sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use flash_indexer_types::RankId;
 use flash_indexer_types::log_rank;
 use flash_indexer_types::{Owner, Registered, Registration};
 
-/// Whatever is due without news is done so late at most.
+/// Interval at which deadlines are checked without reports.
 const TICK: Duration = Duration::from_millis(500);
 
-/// A source as far as it is followed.
+/// A source with its last report.
 #[derive(Debug)]
 pub(super) struct TrackedSource {
     name: Arc<str>,
@@ -29,31 +29,32 @@ pub(super) struct TrackedSource {
     answered_at: Option<Instant>,
     error: Option<String>,
     problems: Arc<Vec<String>>,
-    /// Its targets' states that were logged.
-    told: BTreeMap<RankId, &'static str>,
+    /// Logged states of its targets.
+    logged_states: BTreeMap<RankId, &'static str>,
 }
 
 impl TrackedSource {
     pub(super) fn new(name: Arc<str>, inbox: Inbox) -> Self {
-        let (answered_at, error, problems, told) = (None, None, Arc::default(), BTreeMap::new());
-        Self { name, inbox, answered_at, error, problems, told }
+        let (answered_at, error, problems, logged_states) = (None, None, Arc::default(), BTreeMap::new());
+        Self { name, inbox, answered_at, error, problems, logged_states }
     }
 }
 
-/// What following has done.
+/// Whether a reconciliation changed registrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Registrations {
     Changed,
-    AsTheyWere,
+    Unchanged,
 }
 
+/// State of the runner thread.
 pub(super) struct Runner {
     sources: Vec<TrackedSource>,
     reconciler: Reconciler,
     registrar: Arc<dyn Registrar>,
     status: Arc<DiscoveryStatus>,
-    /// What [`Registrar::registrations_changed`] said when everything was in order.
-    in_order_at: Option<u64>,
+    /// [`Registrar::registrations_version`] at which no step was left.
+    reconciled_at: Option<u64>,
 }
 
 impl Runner {
@@ -64,23 +65,23 @@ impl Runner {
         status: &Arc<DiscoveryStatus>,
     ) -> Self {
         let reconciler = Reconciler::new(grace, sources.iter().map(|source| Arc::clone(&source.name)));
-        let runner = Self { sources, reconciler, registrar, status: Arc::clone(status), in_order_at: None };
+        let runner = Self { sources, reconciler, registrar, status: Arc::clone(status), reconciled_at: None };
         runner.publish();
         runner
     }
 
-    pub(super) fn run(mut self, watch: &Watch, heard: &Receiver<()>, stopped: &Receiver<()>) {
+    pub(super) fn run(mut self, watch: &Watch, woken: &Receiver<()>, stopped: &Receiver<()>) {
         while !self.registrar.is_stopping() {
             watch.begin(None);
-            // What it had not done is done with the next look.
-            watch.attempt(|| self.look());
+            // After a panic the next poll carries out the remaining steps.
+            watch.attempt(|| self.poll());
             watch.end();
             select! {
                 recv(stopped) -> _ => return,
-                recv(heard) -> bell => if bell.is_err() {
-                    // No source is left that could ring.
+                recv(woken) -> wake => if wake.is_err() {
+                    // No source is left.
                     if stopped.try_recv() == Err(TryRecvError::Empty) {
-                        error!("all sources of discovery have ended by a fault: what is registered stays");
+                        error!("all discovery sources ended by a fault of this program; registrations stay, restart the service");
                     }
                     return;
                 },
@@ -89,34 +90,34 @@ impl Runner {
         }
     }
 
-    fn look(&mut self) {
-        if self.listen() {
-            self.in_order_at = None;
+    fn poll(&mut self) {
+        if self.receive_reports() {
+            self.reconciled_at = None;
         }
         let is_recovering = self.registrar.is_recovering();
-        let registrations = self.registrar.registrations_changed();
-        match self.in_order_at == Some(registrations) {
-            true => self.status.answered(self.sources.iter().map(|source| source.answered_at)),
+        let registrations = self.registrar.registrations_version();
+        match self.reconciled_at == Some(registrations) {
+            true => self.status.set_answer_times(self.sources.iter().map(|source| source.answered_at)),
             false if is_recovering => self.publish(),
             false => {
-                // Something may have changed while it was looked at: what it said before counts.
-                let is_in_order = self.follow() == Registrations::AsTheyWere && !self.reconciler.is_waiting();
-                self.in_order_at = is_in_order.then_some(registrations);
+                // Registrations may have changed meanwhile, so the version read before counts.
+                let is_reconciled = self.reconcile() == Registrations::Unchanged && !self.reconciler.has_deadlines();
+                self.reconciled_at = is_reconciled.then_some(registrations);
             }
         }
     }
 
-    /// Takes what sources have told since; whether that is news.
-    fn listen(&mut self) -> bool {
+    /// Receives the reports of sources. Returns whether any of them changed.
+    fn receive_reports(&mut self) -> bool {
         let now = Instant::now();
-        let mut is_news = false;
+        let mut is_changed = false;
         for (number, source) in self.sources.iter_mut().enumerate() {
             let PendingReports { found, failure } = source.inbox.take();
             if let Some(found) = found {
                 self.registrar.metrics().discovery_polled(&source.name, "ok");
                 self.registrar.metrics().discovery_succeeded(&source.name, SystemTime::now());
                 if let Some(error) = source.error.take() {
-                    is_news = true;
+                    is_changed = true;
                     info!(source = &*source.name, error = error.as_str(), "discovery source responds again");
                 }
                 if source.problems != found.problems {
@@ -124,15 +125,15 @@ impl Runner {
                         warn!(
                             source = &*source.name,
                             problem = problem.as_str(),
-                            "discovery source has an unusable part"
+                            "discovery source has an unusable entry"
                         );
                     };
                     found.problems.iter().for_each(log);
                 }
                 source.answered_at = Some(now);
-                is_news |= source.problems != found.problems;
+                is_changed |= source.problems != found.problems;
                 source.problems = found.problems;
-                is_news |= self.reconciler.answers(number, found.targets, now);
+                is_changed |= self.reconciler.source_reported(number, found.targets, now);
             }
             if let Some(failure) = failure {
                 self.registrar.metrics().discovery_polled(&source.name, "failed");
@@ -140,35 +141,35 @@ impl Runner {
                     self.registrar.metrics().limit_reached(Limit::DiscoveryTargets);
                 }
                 if source.error.as_deref() != Some(failure.text()) {
-                    is_news = true;
+                    is_changed = true;
                     let error = failure.text();
                     error!(source = &*source.name, error, "discovery source failed; its registrations stay");
                 }
                 source.error = Some(failure.text().to_owned());
-                self.reconciler.fails(number);
+                self.reconciler.source_failed(number);
             }
         }
-        is_news
+        is_changed
     }
 
-    /// Changes what must be changed.
-    fn follow(&mut self) -> Registrations {
+    /// Carries out the reconciler's steps.
+    fn reconcile(&mut self) -> Registrations {
         let now = Instant::now();
         let steps = self.reconciler.steps(&self.registrar.registrations(), now);
-        let registrations = if steps.is_empty() { Registrations::AsTheyWere } else { Registrations::Changed };
+        let registrations = if steps.is_empty() { Registrations::Unchanged } else { Registrations::Changed };
         let registered = |step: &Step| match step {
             Step::Register { registration, .. } => Some(registration.model.clone()),
             Step::Unregister(_) => None,
         };
-        // A router that asks while its only engine moves is answered with nothing, and not refused.
-        let come_back: BTreeSet<_> = steps.iter().filter_map(registered).collect();
+        // The model stays while its only engine moves: a query then has an empty result, and no error.
+        let models_registered_again: BTreeSet<_> = steps.iter().filter_map(registered).collect();
         for step in steps {
             if self.registrar.is_stopping() {
                 break;
             }
             match step {
                 Step::Unregister(rank) => {
-                    let emptied = match come_back.contains(&rank.model) {
+                    let emptied = match models_registered_again.contains(&rank.model) {
                         true => EmptyModelPolicy::KeepForNext,
                         false => EmptyModelPolicy::Remove,
                     };
@@ -179,18 +180,18 @@ impl Runner {
                 Step::Register { registration, source } => self.register(registration, &source, now),
             }
         }
-        if self.reconciler.has_answers() {
-            self.status.has_begun(self.registered());
+        if self.reconciler.have_all_reported() {
+            self.status.set_initial_ranks(self.registered());
         }
         self.publish();
-        self.tell_changes();
+        self.log_unregistered_targets();
         registrations
     }
 
     fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
         let rank = registration.rank_id();
         let endpoint = registration.endpoint.clone();
-        // No registration is known to make the thread fail, so one does.
+        // A test injects a panic by this model name.
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(rank.model.model_name != "runner-fault", "a test asked for a failure");
         let result = self.registrar.register(Owner::Source(Arc::clone(source)), registration.clone());
@@ -202,18 +203,18 @@ impl Runner {
             Ok(Registered::Already) => {}
             Err(_) => self.registrar.metrics().discovery_change("refused"),
         }
-        self.reconciler.tried(&registration, result.map(drop), now);
+        self.reconciler.record_attempt(&registration, result.map(drop), now);
     }
 
     fn registered(&self) -> Vec<RankId> {
-        let kept = self.registrar.registrations().into_iter();
-        kept.filter(|(_, kept)| matches!(kept.owner, Owner::Source(_))).map(|(rank, _)| rank).collect()
+        let owned = self.registrar.registrations().into_iter();
+        owned.filter(|(_, owned)| matches!(owned.owner, Owner::Source(_))).map(|(rank, _)| rank).collect()
     }
 
     fn publish(&self) {
-        let kept = self.registrar.registrations();
+        let owned = self.registrar.registrations();
         let sources = self.sources.iter().enumerate().map(|(number, source)| {
-            let standings = self.reconciler.standings(number, &kept);
+            let outcomes = self.reconciler.outcomes(number, &owned);
             let status = SourceStatus {
                 name: source.name.to_string(),
                 state: match (&source.error, source.answered_at) {
@@ -224,7 +225,7 @@ impl Runner {
                 answered_at: source.answered_at,
                 error: source.error.clone(),
                 problems: source.problems.to_vec(),
-                targets: standings.map(|(target, standing)| TargetStatus::new(target, &standing)).collect(),
+                targets: outcomes.map(|(target, outcome)| TargetStatus::new(target, &outcome)).collect(),
             };
             self.registrar.metrics().discovery_targets(&source.name, &status.counts());
             status
@@ -232,14 +233,14 @@ impl Runner {
         self.status.publish(sources.collect());
     }
 
-    /// Logs each target that does not become what its source wants, once.
-    fn tell_changes(&mut self) {
+    /// Logs each target that is not registered as its source names it, once for each state.
+    fn log_unregistered_targets(&mut self) {
         let sources = self.status.sources();
         for (source, status) in self.sources.iter_mut().zip(sources) {
-            let mut told = BTreeMap::new();
+            let mut logged_states = BTreeMap::new();
             for target in status.targets {
                 let key = target.rank();
-                let is_new = source.told.get(&key) != Some(&target.state);
+                let is_new = source.logged_states.get(&key) != Some(&target.state);
                 if let Some(reason) = target.reason.as_ref().filter(|_| is_new && target.state != "leaving") {
                     let (source, state, endpoint) = (&*source.name, target.state, target.endpoint.as_str());
                     log_rank!(
@@ -249,12 +250,12 @@ impl Runner {
                         source,
                         state,
                         reason = reason.as_str(),
-                        "discovered rank is not followed"
+                        "discovered rank is not registered as its source names it"
                     );
                 }
-                told.insert(key, target.state);
+                logged_states.insert(key, target.state);
             }
-            source.told = told;
+            source.logged_states = logged_states;
         }
     }
 }

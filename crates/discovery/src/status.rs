@@ -1,4 +1,4 @@
-//! What `/discovery` and `/ready` tell.
+//! Status of discovery, for `/discovery` and `/ready`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use flash_indexer_types::RankId;
 use flash_indexer_types::Registration;
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// Engines that sources named first are waited for so long before the service is ready without them.
+/// How long readiness waits for the connections of the initially discovered engines.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What sources told last and what became of it.
+/// Status of all sources and their targets.
 #[derive(Debug, Default)]
 pub struct DiscoveryStatus(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     sources: Vec<SourceStatus>,
-    /// Ranks that the first answers of all sources named, and when all had answered.
-    first: Option<(Instant, Vec<RankId>)>,
+    /// Ranks in the first reports of all sources, and when all sources had reported.
+    initial: Option<(Instant, Vec<RankId>)>,
 }
 
-/// One source at one moment.
+/// Status of one source.
 #[derive(Debug, Clone)]
 pub struct SourceStatus {
     /// Name of the source.
@@ -37,25 +37,25 @@ pub struct SourceStatus {
     pub answered_at: Option<Instant>,
     /// Its current failure.
     pub error: Option<String>,
-    /// Parts of its last response that cannot be used.
+    /// TranslateError entries of its last response.
     pub problems: Vec<String>,
-    /// The ranks that it names.
+    /// Ranks that it names.
     pub targets: Vec<TargetStatus>,
 }
 
-/// Whether a source tells what it names.
+/// State of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceState {
-    /// It has not told anything yet.
+    /// It has not responded yet.
     Waiting,
-    /// It has told when it was last asked.
+    /// Its last poll succeeded.
     Ok,
-    /// It could not tell when it was last asked: what it named before stands.
+    /// Its last poll failed: its last report stays valid.
     Failing,
 }
 
-/// One rank that a source names.
+/// Status of one rank that a source names.
 #[derive(Debug, Clone, Serialize)]
 pub struct TargetStatus {
     instance_id: InstanceId,
@@ -64,44 +64,44 @@ pub struct TargetStatus {
     tenant_id: String,
     /// Endpoint of the rank.
     pub endpoint: String,
-    /// State of the target, as answers name it.
+    /// State of the target.
     pub state: &'static str,
-    /// Why the rank is not followed as the source names it.
+    /// Why the rank is not registered as the source names it, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// States of targets, as they are shown and counted.
+/// States of targets in JSON and metrics.
 const TARGET_STATES: [&str; 7] = ["registered", "waiting", "leaving", "overruled", "by_hand", "dismissed", "refused"];
 
 impl TargetOutcome {
-    /// The name in answers and metrics.
+    /// Name in JSON and metrics.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Registered => TARGET_STATES[0],
             Self::Waiting => TARGET_STATES[1],
             Self::Leaving => TARGET_STATES[2],
             Self::Overruled { .. } => TARGET_STATES[3],
-            Self::ByHand => TARGET_STATES[4],
-            Self::Dismissed => TARGET_STATES[5],
+            Self::Manual => TARGET_STATES[4],
+            Self::ManuallyUnregistered => TARGET_STATES[5],
             Self::Refused(_) => TARGET_STATES[6],
         }
     }
 
-    /// What people want to know besides.
+    /// Cause and what to do, unless the target is registered or about to be.
     fn reason(&self) -> Option<String> {
         Some(match self {
             Self::Registered | Self::Waiting => return None,
-            Self::Leaving => "no longer named: unregistered when the grace is over".to_owned(),
+            Self::Leaving => "the source no longer names it: it is unregistered when the grace period ends".to_owned(),
             Self::Overruled { by, endpoint } => {
-                format!("{by} names it as well, goes before, and has it at {endpoint}: let one of them name it")
+                format!("{by} takes precedence and names it at {endpoint}: remove it from one of the sources")
             }
-            Self::ByHand => {
-                "registered by hand, which discovery leaves as it is: POST /unregister to end that".to_owned()
+            Self::Manual => {
+                "registered manually, which takes precedence over discovery: POST /unregister to let discovery register it".to_owned()
             }
-            Self::Dismissed => {
-                "unregistered by hand: it stays so until the source has stopped naming it or names it in another way, \
-                 or POST /register"
+            Self::ManuallyUnregistered => {
+                "unregistered manually: discovery registers it again once the source has removed or changed it; or POST \
+                 /register"
                     .to_owned()
             }
             Self::Refused(why) => why.clone(),
@@ -110,15 +110,15 @@ impl TargetOutcome {
 }
 
 impl TargetStatus {
-    pub(super) fn new(registration: &Registration, standing: &TargetOutcome) -> Self {
+    pub(super) fn new(registration: &Registration, outcome: &TargetOutcome) -> Self {
         Self {
             instance_id: registration.instance.clone(),
             dp_rank: registration.dp_rank.0,
             model_name: registration.model.model_name.clone(),
             tenant_id: registration.model.tenant_id.clone(),
             endpoint: registration.endpoint.clone(),
-            state: standing.as_str(),
-            reason: standing.reason(),
+            state: outcome.as_str(),
+            reason: outcome.reason(),
         }
     }
 
@@ -129,7 +129,7 @@ impl TargetStatus {
 }
 
 impl SourceStatus {
-    /// How many targets are in each state.
+    /// Number of targets in each state.
     pub fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts: BTreeMap<_, _> = TARGET_STATES.map(|state| (state, 0)).into();
         for target in &self.targets {
@@ -140,20 +140,21 @@ impl SourceStatus {
 }
 
 impl DiscoveryStatus {
+    /// Replaces the status of all sources.
     pub(super) fn publish(&self, sources: Vec<SourceStatus>) {
         self.0.lock().sources = sources;
     }
 
-    /// When each source answered last; nothing else has changed.
-    pub(super) fn answered(&self, at: impl Iterator<Item = Option<Instant>>) {
+    /// Sets the time of each source's last response.
+    pub(super) fn set_answer_times(&self, at: impl Iterator<Item = Option<Instant>>) {
         for (source, at) in self.0.lock().sources.iter_mut().zip(at) {
             source.answered_at = at;
         }
     }
 
-    /// All sources have answered, and these ranks were registered.
-    pub(super) fn has_begun(&self, ranks: Vec<RankId>) {
-        self.0.lock().first.get_or_insert((Instant::now(), ranks));
+    /// Sets the initial ranks, once: all sources have reported, and these ranks are registered.
+    pub(super) fn set_initial_ranks(&self, ranks: Vec<RankId>) {
+        self.0.lock().initial.get_or_insert((Instant::now(), ranks));
     }
 
     /// Every source in order of precedence. Linear in the targets.
@@ -161,23 +162,23 @@ impl DiscoveryStatus {
         self.0.lock().sources.clone()
     }
 
-    /// The ranks that the first reports of all sources named.
-    pub fn first_ranks(&self) -> Vec<RankId> {
-        self.0.lock().first.as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
+    /// Ranks in the first reports of all sources.
+    pub fn initial_ranks(&self) -> Vec<RankId> {
+        self.0.lock().initial.as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
     }
 
-    /// Why the service is not ready yet, if that is so; `unconnected` picks those ranks that are not connected.
-    pub fn missing(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
+    /// Why the service is not ready, if it is not. `unconnected` selects the ranks that are not connected.
+    pub fn not_ready_reason(&self, unconnected: impl FnOnce(&[RankId]) -> Vec<RankId>) -> Option<String> {
         let inner = self.0.lock();
-        let Some((since, ranks)) = &inner.first else {
-            let silent = inner.sources.iter().filter(|source| source.answered_at.is_none());
-            let silent = silent.map(|source| match &source.error {
+        let Some((since, ranks)) = &inner.initial else {
+            let unreported = inner.sources.iter().filter(|source| source.answered_at.is_none());
+            let unreported = unreported.map(|source| match &source.error {
                 Some(error) => format!("{}: {error}", source.name),
                 None => source.name.clone(),
             });
             return Some(format!(
-                "discovery has not told yet which engines there are: {}",
-                silent.collect::<Vec<_>>().join("; ")
+                "discovery sources have not responded yet: {}",
+                unreported.collect::<Vec<_>>().join("; ")
             ));
         };
         if since.elapsed() >= CONNECT_PATIENCE {

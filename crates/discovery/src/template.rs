@@ -1,4 +1,4 @@
-//! What is known of engines beforehand, because where they are found says little of them.
+//! Template of engines: defaults of the fields that a source lacks.
 
 use std::num::NonZeroU16;
 
@@ -11,18 +11,18 @@ use flash_indexer_types::names::{NameError, NameField, check_names};
 use flash_indexer_types::{EngineKind, Removal};
 use flash_indexer_types::{InstanceId, ModelKey};
 
-/// What discovered engines are taken to be, as far as a source does not say.
+/// Defaults of discovered engines, for fields that a source lacks.
 #[derive(Debug, Clone)]
 pub struct EngineTemplate {
     /// Model that they serve.
     pub model_name: String,
-    /// Whose they are.
+    /// Tenant that they belong to.
     pub tenant_id: String,
-    /// Tokens in their blocks, if all have the same.
+    /// Tokens in a block, if all engines have the same.
     pub block_size: Option<BlockSize>,
-    /// Port where rank 0 publishes; each further rank has the next one.
+    /// Port at which rank 0 publishes. Each further rank has the next port.
     pub port: u16,
-    /// Port where rank 0 replays, if they do; each further rank has the next one.
+    /// Port at which rank 0 replays, if the engines do. Each further rank has the next port.
     pub replay_port: Option<u16>,
     /// Data-parallel ranks of each engine.
     pub data_parallel_size: NonZeroU16,
@@ -41,7 +41,7 @@ impl Default for EngineTemplate {
     }
 }
 
-/// What a source says of one engine; the template has the rest.
+/// Fields of one engine that a source contains. The template has the rest.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EngineTraits {
     pub(super) model_name: Option<String>,
@@ -56,24 +56,28 @@ pub(super) struct EngineTraits {
     pub(super) extra_keys: Option<bool>,
 }
 
-/// An engine cannot be registered with what is known of it.
+/// Fields with which an engine cannot be registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EngineTraitsError {
     #[error(transparent)]
     Name(#[from] NameError),
-    #[error("its block size is not known: name it there, or give --block-size")]
+    #[error("the block size is unknown: set it in the source, or give --block-size")]
     BlockSize,
-    #[error("{ranks} ranks from port {port} on are more than there are ports: name a lower one, or fewer ranks")]
+    #[error("{ranks} ranks from port {port} on are more than there are ports: set a lower port, or fewer ranks")]
     Ports { port: u16, ranks: u16 },
     #[error(
-        "its {ranks} ranks publish from port {port} on and replay from port {replay_port} on, which overlap: leave room \
-         for the ranks between them"
+        "the ports of {ranks} ranks overlap, from {port} on for events and from {replay_port} on for replays: set them further \
+         apart"
     )]
     Overlap { port: u16, replay_port: u16, ranks: u16 },
 }
 
 impl EngineTemplate {
     /// Adds the ranks of an engine at this host.
+    ///
+    /// # Errors
+    ///
+    /// When the engine cannot be registered.
     pub(super) fn add_ranks(
         &self,
         targets: &mut Targets,
@@ -91,7 +95,7 @@ impl EngineTemplate {
         if let Some(replay_port) = replay_port.filter(|replay_port| replay_port.abs_diff(port) < ranks) {
             return Err(EngineTraitsError::Overlap { port, replay_port, ranks });
         }
-        // Before the names are copied for each rank.
+        // Checked before the names are copied for each rank.
         check_names([
             (NameField::ModelName, traits.model_name.as_deref()),
             (NameField::TenantId, traits.tenant_id.as_deref()),

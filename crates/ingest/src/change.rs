@@ -1,4 +1,4 @@
-//! What the decoding of a stream asks of its model's writer.
+//! Changes that a decoder sends to its model's writer.
 
 use flash_indexer_core::DpRank;
 use flash_indexer_core::groups::RankEvent;
@@ -6,37 +6,39 @@ use flash_indexer_wire::{Pending, StreamTrust};
 
 use flash_indexer_types::ClearCause;
 
-/// One step, to be taken in order with the others of its stream: trust changes with what it is about.
+/// One change of an index or of its trust. The writer applies the changes of a stream in order, so that the trust state
+/// changes with the blocks that it is about.
 pub(super) enum Change {
     /// Apply an event of a rank.
     Event(DpRank, RankEvent),
-    /// The rank's cache is known to be empty: what was lost before no longer counts.
+    /// The rank's cache is empty: earlier losses no longer count.
     Cleared(DpRank),
-    /// A change was lost for good: of this rank, or of any rank of the stream.
-    Raise(Option<DpRank>, String),
-    /// Trust in all ranks of the stream, as of the last applied message.
+    /// Record a lost change that no replay can return, of this rank or of any rank of the stream.
+    RecordLoss(Option<DpRank>, String),
+    /// Trust state of all ranks of the stream, as of the last applied message.
     Trust(StreamTrust),
-    /// What is missing behind the last applied message.
+    /// Messages that are missing behind the last applied one.
     Pending(Option<Pending>),
-    /// The decoder knows of all drops up to this run.
-    DropsNoted(u64),
-    /// Forget all that the stream has told of a rank.
+    /// The decoder has recorded the losses of all runs of drops up to this one.
+    DropsAcknowledged(u64),
+    /// Remove all blocks of a rank.
     Forget(DpRank),
-    /// Why the next changes of the batch forget ranks, for explanations.
+    /// Cause of the next `Forget` changes of the batch, for explanations.
     ForgetCause(ClearCause),
-    /// When the engine made the next events, in seconds since the Unix epoch, for explanations. Holds until `TakenIn`.
-    Stamped(f64),
-    /// Everything of a message was applied.
-    TakenIn {
-        /// Its number.
+    /// Engine's timestamp of the next events, in seconds since the Unix epoch, for explanations. Holds until
+    /// `MessageApplied`.
+    EventTime(f64),
+    /// All events of a message are applied.
+    MessageApplied {
+        /// Sequence number of the message.
         sequence: u64,
-        /// When the engine made it, in seconds since the Unix epoch.
-        stamped: Option<f64>,
+        /// Engine's timestamp, in seconds since the Unix epoch.
+        timestamp: Option<f64>,
     },
-    /// Everything up to a message was applied by somebody else.
-    TakenOver(u64),
-    /// The stream has started over: what it said before this is void.
+    /// The state up to this sequence number was imported.
+    PositionImported(u64),
+    /// The stream has restarted: changes queued before this one were discarded.
     Restarted,
-    /// Something is to be done between two messages.
-    Do(Box<dyn FnOnce() + Send>),
+    /// Run a function between two messages.
+    Run(Box<dyn FnOnce() + Send>),
 }

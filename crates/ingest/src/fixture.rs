@@ -1,4 +1,4 @@
-//! Listeners of engines whose events are written into one index, for tests.
+//! Test fixture: engines, the threads that ingest their events, and one index.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::{Decoders, Listener, ListenerOptions, ListenerState, Maintain, ModelS
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const RANK: DpRank = DpRank(0);
 
-/// A model without a registry: every listener of the test is one of its ranks.
+/// A model without a registry. Its ranks are the listeners of the test.
 struct TestModel {
     key: ModelKey,
     index: Arc<GroupedIndex>,
@@ -67,7 +67,7 @@ impl ModelSink for TestModel {
         0
     }
 
-    fn give_up(&self, _failed: &Arc<GroupedIndex>, _culprit: Option<u64>) {
+    fn replace_failed_index(&self, _failed: &Arc<GroupedIndex>, _culprit: Option<u64>) {
         panic!("no change of these tests panics");
     }
 
@@ -93,7 +93,7 @@ impl ModelSink for TestModel {
     }
 }
 
-/// Engines and the threads that follow them.
+/// Engines, with the threads that ingest their events.
 pub(crate) struct Fixture {
     pub(crate) engines: Vec<Publisher>,
     pub(crate) decoders: Arc<Decoders>,
@@ -103,7 +103,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Engines that are exact after their first message, which stores one block.
+    /// Starts engines. Each is exact after its first message, which stores one block.
     pub(crate) fn start(engines: usize, has_replay: bool) -> Self {
         let metrics = Arc::new(Metrics::new(MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
@@ -129,7 +129,7 @@ impl Fixture {
         fixture
     }
 
-    /// Listens to a further engine.
+    /// Starts a listener of a further engine.
     pub(crate) fn listen(&self, endpoint: &str, replay_endpoint: Option<String>) -> Arc<Listener> {
         let number = self.model.listeners.lock().len() as u64 + 1;
         let options = ListenerOptions {
@@ -150,7 +150,7 @@ impl Fixture {
             options,
             start: Start::Immediate,
             decoder: self.decoders.assign(),
-            remembered: None,
+            resume_from: None,
             state,
         });
         self.model.listeners.lock().push(Arc::clone(&listener));
@@ -162,7 +162,7 @@ impl Fixture {
         Arc::clone(&self.model.listeners.lock()[at])
     }
 
-    /// Waits until a rank has this trust as of this message.
+    /// Waits until a rank has this trust state as of this message.
     pub(crate) fn wait(&self, at: usize, last_seq: u64, trust: Trust) {
         let listener = self.listener(at);
         wait_for("a message", PATIENCE, || {
@@ -198,7 +198,7 @@ pub(crate) fn payload(hash: u64) -> Vec<u8> {
     encode_batch(hash as f64, &[EngineEvent::Stored(stored)], None, Encoding::Map)
 }
 
-/// The same listener, of a decoder that stands alone.
+/// A copy of a listener that is assigned to the first decoder, with fresh state.
 pub(crate) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listener> {
     Arc::new(Listener {
         id: listener.id,
@@ -209,7 +209,7 @@ pub(crate) fn listener_of_first_decoder(listener: &Arc<Listener>) -> Arc<Listene
         options: listener.options.clone(),
         start: listener.start,
         decoder: 0,
-        remembered: None,
+        resume_from: None,
         state: ListenerState::new(&listener.options),
     })
 }

@@ -1,40 +1,51 @@
-//! From engines' sockets into indexes.
+//! Ingestion: from the event streams of engines into the indexes of their models.
 //!
 //! ```text
-//!  sockets ──bounded queue, drops──▶ decoders ──bounded queue, waits──▶ writers ──▶ index
-//!  (one thread for 256 listeners)    (sticky by listener)              (sticky by model and tenant)
+//!  sockets ──bounded queue, drops──▶ decoders ──bounded queue, blocks──▶ writers ──▶ index
+//!  (one thread for 256 listeners)    (sticky by listener)               (sticky by model and tenant)
 //!     ▲                                  │
-//!     └───── requests for what is missed ┘
+//!     └───────── replay requests ────────┘
 //! ```
 //!
-//! Engines that connect instead of being dialled come in over one bound socket: [`bound_pods`].
+//! A dependent implements [`ModelSink`] for its models and creates a [`Listener`] for each registered rank. Messages that
+//! find a queue full are dropped and counted; the stream then has a gap, which a replay repairs.
+//!
+//! # Modules
+//!
+//! A module imports only the modules above it.
+//!
+//! | file | role |
+//! |---|---|
+//! | `message.rs` | frames of a message, and the outline of its batch |
+//! | `queue.rs` | counters and limits of a queue |
+//! | `resume_point.rs` | position and decoder state of a rank |
+//! | `listener/` | a listener: options, status, trust, held ranks, report, logs; the [`ModelSink`] that it writes into |
+//! | `change.rs` | changes that decoders send to writers |
+//! | `writer.rs` | writer threads: apply changes to indexes |
+//! | `bound_pods/` | pods that connect to the bound socket: topics, streams, pending registrations |
+//! | `listener_decoder/` | decoder of one stream: events to changes, reads, handover, notes |
+//! | `decoders/` | decoder threads: deliveries, timers, routing of bound pods, restarts |
+//! | `sockets/` | ZeroMQ: subscriptions, replay requests, the bound socket, the resolver |
 
 mod bound_pods;
 mod change;
 mod decoders;
 #[cfg(test)]
 mod fixture;
-mod held_ranks;
 mod listener;
 mod listener_decoder;
-mod log_listener;
 mod message;
 mod queue;
-mod restart;
 mod resume_point;
-mod sink;
 mod sockets;
-mod trust;
 mod writer;
 
 pub use bound_pods::{PendingRegistration, PodName, Refusal, bound_endpoint, is_bound};
 pub use decoders::{Decoders, Delivery};
-pub use held_ranks::ReleaseOutcome;
-pub use listener::{Connection, ListenerReport, ReplayProgress};
-pub use listener::{Listener, ListenerOptions, ListenerState};
+pub use listener::{Connection, Listener, ListenerOptions, ListenerReport, ListenerState, ReplayProgress};
+pub use listener::{Maintain, ModelSink, ReleaseOutcome};
 pub use resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, ReadAt, ResumePoint};
-pub use sink::ModelSink;
 pub use sockets::{BindError, BoundOptions, ConnectError, Sockets};
 #[doc(hidden)]
 pub use tracing;
-pub use writer::{Maintain, Writers};
+pub use writer::Writers;

@@ -1,11 +1,12 @@
-//! A message from its frames, looked over once.
+//! Messages: frames of a socket, with the outline of their batch.
 
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{BatchError, BatchOutline, EngineAdapter, FrameError, LiveMessage};
 
-use super::decoders::Frames;
+/// Frames of one message, as a socket receives them.
+pub(crate) type Frames = Vec<Vec<u8>>;
 
-/// A payload that was looked over once.
+/// A payload with the outline of its batch, which is parsed once.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
     pub(super) payload: Vec<u8>,
@@ -13,8 +14,8 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The message whose last frame is its payload.
-    pub(super) fn of(mut frames: Frames) -> Self {
+    /// Parses the outline of the last frame, which is the payload.
+    pub(super) fn from_frames(mut frames: Frames) -> Self {
         let payload = frames.pop().unwrap_or_default();
         Self { outline: BatchOutline::of(&payload), payload }
     }
@@ -26,25 +27,25 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// A live message with a batch in it.
+/// A live message with a valid batch.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
     pub(super) sequence: u64,
     pub(super) message: Message,
 }
 
-/// Frames that are no live message. Their number is not believed: if it was the engine's, the next one shows
-/// a gap.
+/// Frames that are no valid live message. Their sequence number is ignored: if the engine sent it, the next message shows
+/// the gap.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoMessage {
+pub(super) enum LiveMessageError {
     #[error("{0}")]
     Frames(#[from] FrameError),
     #[error("{0}")]
     Batch(#[from] BatchError),
 }
 
-impl NoMessage {
-    /// A short name for counting.
+impl LiveMessageError {
+    /// The metric's reason label.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
             Self::Frames(error) => error.reason(),
@@ -54,22 +55,27 @@ impl NoMessage {
 }
 
 impl Live {
-    pub(super) fn of(frames: Frames) -> Result<Self, NoMessage> {
+    /// Parses a live message.
+    ///
+    /// # Errors
+    ///
+    /// When the frames or the batch are malformed.
+    pub(super) fn from_frames(frames: Frames) -> Result<Self, LiveMessageError> {
         let sequence = LiveMessage::from_frames(&frames)?.sequence;
-        let message = Message::of(frames);
+        let message = Message::from_frames(frames);
         match &message.outline {
             Ok(_) => Ok(Self { sequence, message }),
             Err(error) => Err(error.clone().into()),
         }
     }
 
-    /// Tokens in the engine's blocks, if the batch says.
+    /// Tokens in a block, if the batch stores one.
     pub(super) fn block_size(&self) -> Option<u32> {
         let outline = self.message.outline.as_ref().ok()?;
         outline.batch(&self.message.payload, EngineAdapter::Detect).block_size()
     }
 
-    /// The rank that the batch is of.
+    /// The batch's rank.
     pub(super) fn dp_rank(&self) -> DpRank {
         let outline = self.message.outline.as_ref().ok();
         outline.and_then(BatchOutline::dp_rank).unwrap_or_default()

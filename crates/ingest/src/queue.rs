@@ -1,11 +1,11 @@
-//! What waits between two threads, counted.
+//! Counters of a queue between two threads.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use flash_indexer_telemetry::metrics::QueueState;
 
-/// What waits in a queue. Relaxed throughout: the figures bound memory, nothing is read through them.
+/// Messages and bytes in a queue. The counters are relaxed: they bound memory, and no other data is read through them.
 #[derive(Default)]
 pub(crate) struct Queued {
     messages: AtomicUsize,
@@ -15,7 +15,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Counts messages in, unless there is no room for their bytes.
+    /// Adds messages unless their bytes exceed the limit. Returns whether they fit.
     pub(super) fn add(&self, messages: usize, bytes: usize, bytes_max: usize) -> bool {
         let fits = self.bytes.load(Relaxed).saturating_add(bytes) <= bytes_max;
         if fits {
@@ -25,25 +25,25 @@ impl Queued {
         fits
     }
 
-    /// Messages are dropped: whether a notice of it is to be queued. Only the first of a run of drops needs one.
+    /// Begins a run of drops. Returns whether a notice has to be queued: only the first drop of a run needs one.
     pub(super) fn begins_dropping(&self) -> bool {
         !self.is_dropping.swap(true, AcqRel)
     }
 
-    /// A message was queued after the notice, or the notice is about to be taken: further drops need another one.
-    /// ReleaseOutcome before what the decoder concludes from the notice.
+    /// Ends a run of drops: a message was queued after the notice, or the notice is about to be handled. Further drops need
+    /// another notice. Call it before the notice is handled, so that no later drop goes unnoticed.
     pub(super) fn end_dropping(&self) {
         if self.is_dropping.load(Relaxed) {
             self.is_dropping.store(false, Release);
         }
     }
 
-    /// What waits now.
+    /// Current depth.
     pub(super) fn state(&self) -> QueueState {
         QueueState { messages: self.messages.load(Relaxed), bytes: self.bytes.load(Relaxed) }
     }
 
-    /// Counts messages out.
+    /// Removes messages.
     pub(super) fn take(&self, messages: usize, bytes: usize) {
         self.messages.fetch_sub(messages, Relaxed);
         self.bytes.fetch_sub(bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! One rank at one place of its stream.
+//! Resume points: the state of one rank at one position of its stream.
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::Salt;
@@ -6,50 +6,50 @@ use flash_indexer_wire::{KnownGroup, RecentBlock};
 
 use flash_indexer_types::Position;
 
-/// Where a rank stands, and what its stream leaves decoder_state from there on.
+/// Position of a rank in its stream, with the decoder state to resume from there.
 #[derive(Debug)]
 pub struct ResumePoint {
-    /// The position.
+    /// Position in the stream.
     pub position: Position,
     /// State needed to decode the next message.
     pub decoder_state: DecoderState,
 }
 
-/// What a stream has said once, and what comes later in it is to be understood with.
+/// State from earlier messages that is needed to decode the next message.
 #[derive(Debug, Default)]
 pub struct DecoderState {
-    /// Cache groups that were named; none where it is not known whether there are any.
+    /// Known cache groups; none if they are unknown.
     pub groups: Option<Vec<KnownGroup>>,
-    /// Of single blocks.
-    pub of_blocks: BlockDecoderState,
+    /// State of single blocks.
+    pub block_state: BlockDecoderState,
 }
 
-/// The part of it that grows with what the rank holds.
+/// The part of the decoder state that grows with the blocks that the rank holds.
 #[derive(Debug, Default)]
 pub struct BlockDecoderState {
-    /// Blocks whose salt is inherited by those that follow them.
+    /// Salts that the blocks' children inherit.
     pub salts: Vec<(SequenceHash, Salt)>,
-    /// What blocks contain that may be named again without it; none of a rank that has not offloaded.
+    /// Contents of blocks that may be stored again without tokens; none for a rank that has never offloaded.
     pub contents: Option<Vec<RecentBlock>>,
 }
 
-/// How much of what is decoder_state is wanted with a place.
+/// Parts of the decoder state that a resume point contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecoderStateDetail {
-    /// All but what is about single blocks.
+    /// Without the state of single blocks.
     Brief,
-    /// Everything: some bytes for each salted block and for each block of a rank that offloads are copied.
+    /// All of it. Copies some bytes for each salted block, and for each block of a rank that offloads.
     Full,
 }
 
-/// Reads the index where a rank's writer is between two messages.
+/// Reads the index on the writer thread, between two messages.
 pub(crate) type Read = Box<dyn FnOnce(ResumePoint) + Send>;
 
-/// When to read.
+/// Position at which the index is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadAt {
-    /// After everything that has come.
+    /// After all messages received so far.
     Now,
-    /// After the message of this number; never, if that has passed already.
+    /// After the message with this sequence number; never, if a later one is applied already.
     Message(u64),
 }

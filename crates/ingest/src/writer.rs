@@ -11,34 +11,27 @@ use flash_indexer_core::{Applied, BlockEvent, DpRank, PREFETCH_DISTANCE, SharedI
 use parking_lot::Mutex;
 
 use super::change::Change;
-use super::listener::Listener;
+use super::listener::{Listener, Maintain};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 use flash_indexer_types::ClearCause;
 
-/// Lots of changes that may wait for one writer; decoders wait when there are more. A lot is what one
-/// message brings, or several small ones.
+/// Limit of a writer's queue, in batches of changes. Decoders block when it is full.
 const QUEUED_BATCHES_MAX: usize = 256;
 
-/// Why a store is rejected that names blocks without their tokens, none of which is known.
+/// Reason label of stored blocks without tokens whose content is unknown.
 const NO_TOKEN_IDS: &str = "no_token_ids";
-/// The largest age of a batch that its stamp is trusted for. Replays bring batches of days ago, never of months ago.
-const STAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How often an idle writer looks whether an index has something left over: others than the writer clear ranks as well.
-const LEFTOVER_INTERVAL: Duration = Duration::from_secs(1);
-/// A writer that is never idle does a part of what is left over after this many pieces of work.
-const WORK_BETWEEN_LEFTOVERS: usize = 64;
+/// Largest age of a batch whose timestamp is trusted. Replays return batches of days ago, never of months ago.
+const TIMESTAMP_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Interval at which an idle writer runs maintenance: other threads clear ranks as well.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// A writer that is never idle runs maintenance after this many entries of its queue.
+const WORK_BETWEEN_MAINTENANCE: usize = 64;
 
-/// An index that leaves work for later: [`SharedIndex::maintain`].
-pub trait Maintain: Send + Sync {
-    /// Does a bounded part of it, and says whether anything is left.
-    fn maintain(&self) -> bool;
-}
-
-/// The indexes that one writer serves.
+/// Indexes of one writer.
 type MaintainedIndexes = Arc<Mutex<Vec<Weak<dyn Maintain>>>>;
 
-/// Something to be done between two changes.
+/// A function that runs on the writer thread, between two changes.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 enum Work {
@@ -47,38 +40,42 @@ enum Work {
     Stop,
 }
 
-/// How long a decoder waits at a time for a writer that is behind, before it looks whether the service stops.
+/// Interval at which a decoder that is blocked by a full queue checks whether the service stops.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 
-/// A fixed number of writers; each model belongs to one.
+/// A fixed number of writer threads. Each model is assigned to one.
 pub struct Writers {
     queues: Vec<Sender<Work>>,
-    /// By writer.
-    served: Vec<MaintainedIndexes>,
+    /// Indexes of each writer.
+    indexes_by_writer: Vec<MaintainedIndexes>,
     threads: Mutex<Vec<SupervisedThread>>,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
 impl Writers {
-    /// Starts `count` writers. Fails when the system has no thread.
+    /// Starts `count` writers.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
     pub fn start(count: usize, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let metrics = supervisor.metrics();
         let mut queues = Vec::new();
-        let mut served = Vec::new();
+        let mut indexes_by_writer = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
             let (sender, work) = bounded(QUEUED_BATCHES_MAX);
-            let serves = MaintainedIndexes::default();
-            served.push(Arc::clone(&serves));
-            let writer = Writer { work, serves, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
+            let indexes = MaintainedIndexes::default();
+            indexes_by_writer.push(Arc::clone(&indexes));
+            let writer = Writer { work, indexes, stopping: Arc::clone(&stopping), metrics: Arc::clone(metrics) };
             let queue: Sender<Work> = sender.clone();
             let run = move |watch: &Arc<Watch>| writer.run(watch);
             threads.push(supervisor.spawn_with_queue(ThreadKind::Writer, Some(number), move || queue.len(), run)?);
             queues.push(sender);
         }
-        Ok(Self { queues, served, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
+        Ok(Self { queues, indexes_by_writer, threads: Mutex::new(threads), stopping, metrics: Arc::clone(metrics) })
     }
 
     /// Number of writers.
@@ -86,30 +83,29 @@ impl Writers {
         self.queues.len()
     }
 
-    /// When it is idle, a writer does what this index has left over, until the index is gone.
-    pub fn serve(&self, writer: usize, index: Weak<dyn Maintain>) {
-        let mut served = self.served[writer].lock();
-        served.retain(|index| index.strong_count() > 0);
-        served.push(index);
+    /// Adds an index to a writer, which maintains it until it is dropped.
+    pub fn add_index(&self, writer: usize, index: Weak<dyn Maintain>) {
+        let mut indexes_by_writer = self.indexes_by_writer[writer].lock();
+        indexes_by_writer.retain(|index| index.strong_count() > 0);
+        indexes_by_writer.push(index);
     }
 
-    /// How many lots of changes wait for each writer.
+    /// Number of queued batches of each writer.
     pub fn queues(&self) -> Vec<usize> {
         self.queues.iter().map(Sender::len).collect()
     }
 
-    /// Whether nothing is taken in any more.
+    /// Whether the service is stopping: changes are no longer applied.
     pub fn are_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Has changes of a stream made, after everything that was asked for before. Waits while the
-    /// writer is behind.
+    /// Queues changes of a stream. Blocks while the writer's queue is full.
     pub(super) fn write(&self, listener: &Arc<Listener>, changes: Vec<Change>) {
         self.send(listener, Work::Changes(Arc::clone(listener), changes));
     }
 
-    /// Has something done between two changes, after everything that was asked for before.
+    /// Queues a function behind all changes so far.
     pub fn run(&self, listener: &Listener, job: Job) {
         self.send(listener, Work::Job(job));
     }
@@ -126,66 +122,67 @@ impl Writers {
         }
     }
 
-    /// Nothing is applied any more.
+    /// Discards all changes from now on.
     pub fn stop_applying(&self) {
         self.stopping.store(true, Relaxed);
     }
 
-    /// Ends every writer; one that does not end by `deadline` is abandoned. To be called after those that write.
+    /// Stops every writer. A writer that does not end by `deadline` is abandoned. Call it after the decoders have stopped.
     pub fn stop(&self, deadline: Instant) {
         self.stop_applying();
         let threads = std::mem::take(&mut *self.threads.lock());
         for (queue, thread) in self.queues.iter().zip(threads) {
-            // A writer that takes nothing by then is abandoned.
+            // It fails if the queue is still full at the deadline.
             let _ = queue.send_deadline(Work::Stop, deadline);
             thread.join_by(deadline);
         }
     }
 }
 
-/// What explanations want to know of the changes that follow in a batch.
+/// Context of the changes of a batch, for explanations.
 struct Context {
-    /// When the engine made the events.
-    happened: Instant,
-    /// Why ranks are forgotten.
+    /// Time of the events.
+    event_time: Instant,
+    /// Why ranks are cleared.
     cause: ClearCause,
 }
 
 impl Context {
     fn new(now: Instant) -> Self {
-        Self { happened: now, cause: ClearCause::Service }
+        Self { event_time: now, cause: ClearCause::Service }
     }
 }
 
-/// The moment of a stamp in seconds since the Unix epoch, `arrived` being now. An engine's clock can be wrong: a stamp of
-/// the future, or one older than [`STAMP_AGE_MAX`], counts as arrived now.
-fn happened(stamped: f64, now: SystemTime, arrived: Instant) -> Instant {
-    let stamp = Duration::try_from_secs_f64(stamped).ok().and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
-    let age = stamp.and_then(|stamp| now.duration_since(stamp).ok()).filter(|age| *age <= STAMP_AGE_MAX);
-    age.and_then(|age| arrived.checked_sub(age)).unwrap_or(arrived)
+/// Time of a timestamp in seconds since the Unix epoch, where `now` and `arrived_at` are the same moment. An engine's clock
+/// can be wrong: a timestamp of the future, or one older than [`TIMESTAMP_AGE_MAX`], counts as `arrived_at`.
+fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
+    let stamp = Duration::try_from_secs_f64(timestamp).ok().and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+    let age = stamp.and_then(|stamp| now.duration_since(stamp).ok()).filter(|age| *age <= TIMESTAMP_AGE_MAX);
+    age.and_then(|age| arrived_at.checked_sub(age)).unwrap_or(arrived_at)
 }
 
+/// State of a writer thread.
 struct Writer {
     work: Receiver<Work>,
-    serves: MaintainedIndexes,
+    indexes: MaintainedIndexes,
     stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
 impl Writer {
     fn run(self, watch: &Watch) {
-        let mut since_leftover = 0;
+        let mut work_since_maintenance = 0;
         while let Some(work) = self.next(watch) {
-            since_leftover += 1;
-            if since_leftover >= WORK_BETWEEN_LEFTOVERS {
-                since_leftover = 0;
-                self.do_leftover(watch);
+            work_since_maintenance += 1;
+            if work_since_maintenance >= WORK_BETWEEN_MAINTENANCE {
+                work_since_maintenance = 0;
+                self.run_maintenance(watch);
             }
             match work {
                 Work::Changes(listener, changes) => {
                     watch.begin(Some(Arc::clone(&listener) as _));
                     if !self.stopping.load(Relaxed) {
-                        self.make(watch, &listener, changes);
+                        self.apply_batch(watch, &listener, changes);
                     }
                 }
                 Work::Job(job) => {
@@ -198,10 +195,10 @@ impl Writer {
         }
     }
 
-    /// Makes the changes of one entry of the queue. If one panics, the others of the entry are dropped with the index.
-    fn make(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
+    /// Applies a batch of changes. If one panics, the rest of the batch is dropped with the index.
+    fn apply_batch(&self, watch: &Watch, listener: &Listener, changes: Vec<Change>) {
         let index = listener.model.index();
-        let made = watch.guarded(|| {
+        let applied = watch.guarded(|| {
             let now = Instant::now();
             let mut context = Context::new(now);
             let mut changes = changes.into_iter();
@@ -210,28 +207,28 @@ impl Writer {
                     let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
                     index.prefetch_event(rank, event);
                 }
-                // What was sent before the stream started over is void.
-                if matches!(change, Change::Restarted) || !listener.awaits_restart() {
-                    self.change(watch, &index, listener, change, now, &mut context);
+                // Changes sent before the stream restarted are void.
+                if matches!(change, Change::Restarted) || !listener.needs_restart() {
+                    self.apply_change(watch, &index, listener, change, now, &mut context);
                 }
                 watch.step();
             }
         });
-        if made.is_none() {
-            listener.model.give_up(&index, Some(listener.id));
+        if applied.is_none() {
+            listener.model.replace_failed_index(&index, Some(listener.id));
         }
     }
 
-    /// The next work. While there is none, goes on with what indexes have left over; none when nobody can send any more.
+    /// Waits for the next entry of the queue, and runs maintenance meanwhile. Returns none once all senders are dropped.
     fn next(&self, watch: &Watch) -> Option<Work> {
         loop {
             match self.work.try_recv() {
                 Ok(work) => return Some(work),
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if !self.stopping.load(Relaxed) && self.do_leftover(watch) => continue,
+                Err(TryRecvError::Empty) if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => continue,
                 Err(TryRecvError::Empty) => {}
             }
-            match self.work.recv_timeout(LEFTOVER_INTERVAL) {
+            match self.work.recv_timeout(MAINTENANCE_INTERVAL) {
                 Ok(work) => return Some(work),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -239,17 +236,17 @@ impl Writer {
         }
     }
 
-    /// Does a bounded part of what the first index has left over that has anything. Says whether one had.
-    fn do_leftover(&self, watch: &Watch) -> bool {
-        let served = self.serves.lock().clone();
+    /// Runs a bounded part of the deferred work of the first index that has any. Returns whether any is left.
+    fn run_maintenance(&self, watch: &Watch) -> bool {
+        let indexes = self.indexes.lock().clone();
         watch.begin(None);
-        let is_more = served.iter().filter_map(Weak::upgrade).any(|index| index.maintain());
+        let is_more = indexes.iter().filter_map(Weak::upgrade).any(|index| index.maintain());
         watch.end();
         is_more
     }
 
-    /// Makes one change of a lot that was begun at `now`.
-    fn change(
+    /// Applies one change of a batch that was begun at `now`.
+    fn apply_change(
         &self,
         watch: &Watch,
         index: &GroupedIndex,
@@ -259,62 +256,69 @@ impl Writer {
         context: &mut Context,
     ) {
         match change {
-            Change::Event(dp_rank, event) => self.apply(index, listener, dp_rank, &event, context.happened),
+            Change::Event(dp_rank, event) => self.apply_event(index, listener, dp_rank, &event, context.event_time),
             Change::Cleared(dp_rank) => listener.cleared(dp_rank),
-            Change::Raise(dp_rank, why) => listener.raise(dp_rank, why),
-            Change::Trust(trust) => listener.trust_all(trust),
+            Change::RecordLoss(dp_rank, why) => listener.record_loss(dp_rank, why),
+            Change::Trust(trust) => listener.set_stream_trust(trust),
             Change::Pending(pending) => listener.set_pending(pending),
-            Change::DropsNoted(run) => listener.drops_noted(run),
+            Change::DropsAcknowledged(run) => listener.acknowledge_drops(run),
             Change::Forget(dp_rank) => {
                 let rank = WorkerRank { worker: listener.worker, dp_rank };
                 listener.model.forget(index, rank, context.cause, now);
                 listener.set_waiting(dp_rank, 0);
             }
             Change::ForgetCause(cause) => context.cause = cause,
-            Change::Stamped(stamped) => context.happened = happened(stamped, SystemTime::now(), now),
-            Change::TakenIn { sequence, stamped } => {
-                if let Some(stamped) = stamped {
-                    self.metrics.observe_lag(stamped, SystemTime::now());
+            Change::EventTime(timestamp) => context.event_time = event_time(timestamp, SystemTime::now(), now),
+            Change::MessageApplied { sequence, timestamp } => {
+                if let Some(timestamp) = timestamp {
+                    self.metrics.observe_lag(timestamp, SystemTime::now());
                 }
-                listener.taken_in(sequence, now);
+                listener.message_applied(sequence, now);
                 *context = Context::new(now);
             }
-            Change::TakenOver(sequence) => listener.taken_over(sequence),
-            Change::Restarted => listener.restarted(),
-            // It changes no index.
-            Change::Do(job) => drop(watch.guarded(job)),
+            Change::PositionImported(sequence) => listener.import_position(sequence),
+            Change::Restarted => listener.finish_restart(),
+            // It changes no index, so a panic leaves the index valid.
+            Change::Run(job) => drop(watch.guarded(job)),
         }
     }
 
-    /// Applies an event that the engine made at `happened`, and raises what it shows to be missing.
-    fn apply(&self, index: &GroupedIndex, listener: &Listener, dp_rank: DpRank, event: &RankEvent, happened: Instant) {
+    /// Applies an event, and records the losses that it shows.
+    fn apply_event(
+        &self,
+        index: &GroupedIndex,
+        listener: &Listener,
+        dp_rank: DpRank,
+        event: &RankEvent,
+        event_time: Instant,
+    ) {
         let rank = WorkerRank { worker: listener.worker, dp_rank };
-        let applied = listener.model.write(index, rank, event, happened);
+        let applied = listener.model.write(index, rank, event, event_time);
         self.metrics.event_applied(event, &applied);
         let (bound, why) = match event {
             RankEvent::Indexed(_) => match applied.twins_refused {
                 0 => (Limit::WaitingBlocks, "too many blocks wait for a parent that was never stored"),
-                _ => (Limit::Twins, "the engine has too many names for one prefix"),
+                _ => (Limit::Twins, "the engine has too many sequence hashes for one prefix"),
             },
             RankEvent::Secondary(_) => {
                 (Limit::CacheGroups, "a hybrid model has more cache groups, or blocks in one, than are kept")
             }
         };
         if applied.refused > 0 {
-            // A bounded index refuses as it forgets: what it says is too low then, and never wrong.
+            // A bounded index refuses blocks by design: its depths are too low then, and never wrong.
             let is_indexed = matches!(event, RankEvent::Indexed(_));
             if !is_indexed || index.memory_limit().is_none() {
                 self.metrics.limit_reached_by(bound, applied.refused);
-                listener.raise(Some(dp_rank), why.to_owned());
+                listener.record_loss(Some(dp_rank), why.to_owned());
             }
         }
         if let RankEvent::Indexed(event) = event {
-            self.raise_unknown(index, listener, rank, event, &applied);
+            self.record_unknown_blocks(index, listener, rank, event, &applied);
         }
     }
 
-    /// Raises what an event shows to be unknown: the content of a block, or the parent of one.
-    fn raise_unknown(
+    /// Records blocks whose content or parent is unknown, as an event shows.
+    fn record_unknown_blocks(
         &self,
         index: &GroupedIndex,
         listener: &Listener,
@@ -323,13 +327,13 @@ impl Writer {
         applied: &Applied,
     ) {
         let dp_rank = rank.dp_rank;
-        // A bounded index may have forgotten the content.
+        // A bounded index may have evicted the content.
         if matches!(event, BlockEvent::Copied { .. }) && applied.unknown > 0 && !listener.model.is_partial(rank) {
             let why =
                 format!("{} blocks were stored without token_ids, and their content is not known", applied.unknown);
             self.metrics.rejected(NO_TOKEN_IDS);
             listener.reject(NO_TOKEN_IDS, why.clone());
-            listener.raise(Some(dp_rank), why);
+            listener.record_loss(Some(dp_rank), why);
         }
         let before = listener.waiting(dp_rank);
         if before == 0 && applied.waiting == 0 {
@@ -338,7 +342,7 @@ impl Writer {
         let now = index.size(rank).waiting;
         if matches!(event, BlockEvent::Removed { .. }) && now < before {
             let why = "a block was removed whose parent was never stored: the engine may hold the parent";
-            listener.raise(Some(dp_rank), why.to_owned());
+            listener.record_loss(Some(dp_rank), why.to_owned());
         }
         listener.set_waiting(dp_rank, now);
     }
@@ -353,7 +357,7 @@ mod tests {
     use super::*;
     use flash_indexer_telemetry::metrics::MetricNames;
 
-    /// What an index has left over, in turns.
+    /// An index with deferred work, in turns.
     struct MaintenanceTurns(AtomicUsize);
 
     impl Maintain for MaintenanceTurns {
@@ -364,29 +368,28 @@ mod tests {
         }
     }
 
-    /// No change comes, and everything is done, of one index after the other.
     #[test]
-    fn an_idle_writer_does_what_is_left_over() {
+    fn an_idle_writer_runs_the_deferred_work_of_every_index() {
         let supervisor = Supervisor::start(&Arc::new(Metrics::new(MetricNames::Own))).expect("a thread");
         let writers = Writers::start(1, &supervisor).expect("a thread");
         let indexes = [700, 300].map(|turns| Arc::new(MaintenanceTurns(AtomicUsize::new(turns))));
         for index in &indexes {
             let index: Arc<dyn Maintain> = Arc::<MaintenanceTurns>::clone(index);
-            writers.serve(0, Arc::downgrade(&index));
+            writers.add_index(0, Arc::downgrade(&index));
         }
         let is_done = || indexes.iter().all(|index| index.0.load(Relaxed) == 0).then_some(());
-        wait_for("the end of what was left over", Duration::from_secs(30), is_done);
+        wait_for("the end of the deferred work", Duration::from_secs(30), is_done);
         writers.stop(Instant::now() + Duration::from_secs(30));
     }
 
     #[test]
-    fn a_stamp_counts_unless_it_is_of_the_future_or_absurdly_old() {
-        let (now, arrived) = (SystemTime::UNIX_EPOCH + 1_000 * STAMP_AGE_MAX, Instant::now());
-        let seconds = 1_000.0 * STAMP_AGE_MAX.as_secs_f64();
-        let age = |stamped: f64| arrived - happened(stamped, now, arrived);
+    fn a_timestamp_is_trusted_unless_it_is_of_the_future_or_absurdly_old() {
+        let (now, arrived_at) = (SystemTime::UNIX_EPOCH + 1_000 * TIMESTAMP_AGE_MAX, Instant::now());
+        let seconds = 1_000.0 * TIMESTAMP_AGE_MAX.as_secs_f64();
+        let age = |timestamp: f64| arrived_at - event_time(timestamp, now, arrived_at);
         assert_eq!(age(seconds - 90.0), Duration::from_secs(90));
-        assert_eq!(age(seconds - STAMP_AGE_MAX.as_secs_f64()), STAMP_AGE_MAX);
-        for wrong in [seconds + 1.0, 1.0, 0.0, -1.0, seconds - STAMP_AGE_MAX.as_secs_f64() - 1.0] {
+        assert_eq!(age(seconds - TIMESTAMP_AGE_MAX.as_secs_f64()), TIMESTAMP_AGE_MAX);
+        for wrong in [seconds + 1.0, 1.0, 0.0, -1.0, seconds - TIMESTAMP_AGE_MAX.as_secs_f64() - 1.0] {
             assert_eq!(age(wrong), Duration::ZERO, "{wrong}");
         }
         for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {

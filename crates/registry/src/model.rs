@@ -111,7 +111,7 @@ impl ModelSink for Model {
         self.history.last()
     }
 
-    fn give_up(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
+    fn replace_failed_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>) {
         self.replace_index(failed, culprit);
     }
 
@@ -197,7 +197,7 @@ impl Model {
         let await_restarts = || {
             let mut listeners: BTreeMap<u64, Arc<Listener>> = BTreeMap::new();
             for listener in self.instances.read().values().flat_map(|instance| instance.listeners.values()) {
-                if listener.await_restart(why) {
+                if listener.require_restart(why) {
                     listeners.insert(listener.id, Arc::clone(listener));
                 }
             }
@@ -222,7 +222,7 @@ impl Model {
     /// Number of streams that have not restarted yet.
     pub(crate) fn awaited_restarts(&self) -> usize {
         let instances = self.instances.read();
-        instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.awaits_restart()).count()
+        instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.needs_restart()).count()
     }
 
     /// Applies one change of a rank's secondary cache groups.

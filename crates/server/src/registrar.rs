@@ -30,7 +30,7 @@ impl Registrar for DiscoveryRegistrar {
         self.indexer.owned_ranks()
     }
 
-    fn registrations_changed(&self) -> u64 {
+    fn registrations_version(&self) -> u64 {
         self.indexer.registrations_changed()
     }
 

@@ -133,7 +133,7 @@ impl DumpSink for DumpContents {
             }
             // Tombstones are not held blocks.
             DumpEntry::Recent(_) => {}
-            DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: hashes: names }) => {
+            DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: names }) => {
                 let held = held.groups.entry(group.id.0).or_default();
                 for sequence in names {
                     let mut one = Tally::default();

@@ -1,30 +1,30 @@
-//! Names that are asked for.
+//! DNS names of engines.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A name in DNS that stands for engines.
+/// A DNS name whose records are engines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DnsName {
     /// Each address of the host is an engine.
     Addresses {
         /// The host's name.
         host: String,
-        /// Where engines publish, if not where the template says.
+        /// Port at which engines publish; none for the template's.
         port: Option<u16>,
     },
-    /// Each target of the service's records is an engine, and publishes at the port that is named there.
+    /// Each target of the service's records is an engine, and publishes at the record's port.
     Services {
         /// The service's name, such as `_kv-events._tcp.vllm.default.svc`.
         service: String,
     },
 }
 
-/// A text names nothing that could be asked for.
+/// A text that is no DNS name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "bad name {name:?}: {why}; give one such as vllm.default.svc.cluster.local:5557, or of service records, such as \
+    "invalid DNS name {name:?}: {why}; give one such as vllm.default.svc.cluster.local:5557, or of service records, such as \
      _kv-events._tcp.vllm.default.svc.cluster.local"
 )]
 pub struct DnsNameError {
@@ -48,13 +48,13 @@ impl FromStr for DnsName {
             },
         };
         if text.parse::<IpAddr>().is_ok() || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-            return bad("it is an address, and not a name that could stand for several");
+            return bad("it is an address, not a name");
         }
         if host.is_empty() || host.len() > NAME_BYTES_MAX {
             return bad("it is empty or too long");
         }
         if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) || host.contains("..") {
-            return bad("it has characters that names do not have");
+            return bad("it contains characters that are invalid in a name");
         }
         match (host.starts_with('_'), port) {
             (true, Some(_)) => bad("service records have ports of their own"),
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_hosts_and_of_services_are_told_apart() {
+    fn host_names_and_service_names_are_distinguished() {
         let host = |port| DnsName::Addresses { host: "vllm.default.svc".to_owned(), port };
         assert_eq!("vllm.default.svc".parse(), Ok(host(None)));
         assert_eq!("vllm.default.svc:5557".parse(), Ok(host(Some(5557))));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_for_is_refused() {
+    fn invalid_names_are_refused() {
         let long = "a".repeat(254);
         for bad in [
             "",

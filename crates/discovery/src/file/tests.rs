@@ -4,8 +4,8 @@ fn template() -> EngineTemplate {
     EngineTemplate { block_size: BlockSize::new(16), model_name: "m".to_owned(), ..EngineTemplate::default() }
 }
 
-fn named(text: &str) -> Vec<(String, u32, String, Option<String>)> {
-    let targets = parse(text, &template()).expect("it can be read").into_values();
+fn ranks_of(text: &str) -> Vec<(String, u32, String, Option<String>)> {
+    let targets = parse(text, &template()).expect("a valid file").into_values();
     let named = targets.map(|registration| {
         let Registration { instance, dp_rank, endpoint, replay_endpoint, .. } = registration;
         (instance.to_string(), dp_rank.0, endpoint, replay_endpoint)
@@ -14,38 +14,38 @@ fn named(text: &str) -> Vec<(String, u32, String, Option<String>)> {
 }
 
 #[test]
-fn an_entry_is_what_a_registration_takes() {
+fn an_entry_has_the_fields_of_a_registration() {
     let text = r#"[{"instance_id": "a", "endpoint": "tcp://h:1", "replay_endpoint": "tcp://h:2", "model": "x",
         "routing_group": "t", "block_size": 32, "dp_rank": 3, "lora_name": "l", "engine": "vllm", "removal": "last_copy"},
         {"instance_id": 7, "endpoint": "ipc:///tmp/e"}]"#;
-    let targets: Vec<Registration> = parse(text, &template()).expect("it can be read").into_values().collect();
-    let whole = targets.iter().find(|target| target.instance.as_key() == "a").expect("it is there");
+    let targets: Vec<Registration> = parse(text, &template()).expect("a valid file").into_values().collect();
+    let whole = targets.iter().find(|target| target.instance.as_key() == "a").expect("in the file");
     assert_eq!(whole.model, ModelKey::new("x", Some("t".to_owned())));
     assert_eq!((whole.block_size.tokens(), whole.dp_rank, whole.engine), (32, DpRank(3), Some("vllm")));
     assert_eq!((whole.replay_endpoint.as_deref(), whole.lora_name.as_deref()), (Some("tcp://h:2"), Some("l")));
-    let short = targets.iter().find(|target| target.instance.as_key() == "7").expect("it is there");
+    let short = targets.iter().find(|target| target.instance.as_key() == "7").expect("in the file");
     assert_eq!((short.model.clone(), short.block_size.tokens()), (ModelKey::new("m", None), 16));
     assert_eq!(parse("[]", &template()), Ok(Targets::new()));
 }
 
 #[test]
-fn all_ranks_of_an_engine_can_be_named_at_once() {
+fn one_entry_can_name_all_ranks_of_an_engine() {
     let text = r#"[{"instance_id": 1, "endpoint": "tcp://[::1]:5557", "replay_endpoint": "tcp://[::1]:6557",
         "data_parallel_size": 2}]"#;
     let rank = |rank: u32| {
         let endpoint = |port: u32| format!("tcp://[::1]:{}", port + rank);
         ("1".to_owned(), rank, endpoint(5557), Some(endpoint(6557)))
     };
-    assert_eq!(named(text), [rank(0), rank(1)]);
+    assert_eq!(ranks_of(text), [rank(0), rank(1)]);
 }
 
 #[test]
 fn an_error_names_its_line_and_what_to_do() {
-    for (text, line, what) in [
-        ("", 1, "the file ends in the middle"),
-        ("[\n{\"instance_id\": 1,", 2, "the file ends in the middle"),
+    for (text, line, problem) in [
+        ("", 1, "the file is truncated"),
+        ("[\n{\"instance_id\": 1,", 2, "the file is truncated"),
         ("[\n]\n]", 3, "trailing characters"),
-        ("{}", 1, "expected a sequence; a JSON list is wanted"),
+        ("{}", 1, "expected a sequence; expected a JSON list"),
         ("[\n\n{\"instance_id\": 1}]", 3, "missing field `endpoint`"),
         (
             "[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\"},\n{\"instance_id\": 2,\n\"endpont\": 1}]",
@@ -86,7 +86,7 @@ fn an_error_names_its_line_and_what_to_do() {
         ),
     ] {
         let error = parse(text, &template()).expect_err(text);
-        assert!(error.line == line && error.what.contains(what), "{text}\n{error}");
+        assert!(error.line == line && error.problem.contains(problem), "{text}\n{error}");
     }
     let nameless = EngineTemplate { block_size: None, ..template() };
     let error = parse("[{\"instance_id\": 1, \"endpoint\": \"tcp://h:1\"}]", &nameless).expect_err("no block size");

@@ -1,4 +1,4 @@
-//! Looking at a file again and again.
+//! Polling of a file.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -12,29 +12,28 @@ use super::parse;
 use crate::report::{DiscoveredTargets, Reporter};
 use crate::template::EngineTemplate;
 
-/// How often a file is looked at. Elsewhere than on a local disk nobody tells of changes, and one `stat` a second
-/// costs nothing.
-const LOOKS: Duration = Duration::from_secs(1);
-/// A file that was changed so recently is read again: it may change once more and keep its time.
-const TIME_GRAIN: Duration = Duration::from_secs(3);
-/// Bytes of a file.
+/// Interval of polls. Network file systems report no changes, and one `stat` a second costs nothing.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A file that was modified within this time is read again: a later change may keep its modification time.
+const MODIFIED_TIME_GRAIN: Duration = Duration::from_secs(3);
+/// Limit of a file's size.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Looks at a file until `stopped`.
+/// Polls a file until `stopped`.
 pub(crate) fn watch(path: PathBuf, template: EngineTemplate, reporter: &Reporter, stopped: &Receiver<()>) {
-    let mut looked = FileState::default();
+    let mut state = FileState::default();
     loop {
-        match looked.look(&path, &template) {
+        match state.poll(&path, &template) {
             Ok(found) => reporter.found(found),
             Err(error) => reporter.failed(error),
         }
-        if stopped.recv_timeout(LOOKS) != Err(RecvTimeoutError::Timeout) {
+        if stopped.recv_timeout(POLL_INTERVAL) != Err(RecvTimeoutError::Timeout) {
             return;
         }
     }
 }
 
-/// What was seen last.
+/// State of the last poll.
 #[derive(Default)]
 struct FileState {
     metadata: Option<(SystemTime, u64)>,
@@ -43,30 +42,33 @@ struct FileState {
 }
 
 impl FileState {
-    fn look(&mut self, path: &Path, template: &EngineTemplate) -> Result<DiscoveredTargets, String> {
+    fn poll(&mut self, path: &Path, template: &EngineTemplate) -> Result<DiscoveredTargets, String> {
         match self.read_if_changed(path) {
             Ok(None) => {}
             Ok(Some(text)) => {
-                // No text is known to make the thread fail, so one does.
+                // A test injects a panic by this text.
                 #[cfg(any(test, feature = "fault-injection"))]
                 assert!(text != "source-fault", "a test asked for a failure");
                 let targets = parse(&text, template);
                 let found = targets.map(|targets| DiscoveredTargets::new(targets, Vec::new()));
                 self.outcome = Some(found.map_err(|error| {
-                    format!("{} {error}; what it named before stands until this is fixed", path.display())
+                    format!(
+                        "failed to parse {}: {error}; its engines stay registered until this is fixed",
+                        path.display()
+                    )
                 }));
             }
             Err(error) => {
                 *self = Self::default();
-                return Err(format!("failed to read {}: {error}; what it named before stands", path.display()));
+                return Err(format!("failed to read {}: {error}; its engines stay registered", path.display()));
             }
         }
         self.outcome.clone().unwrap_or_else(|| Err(format!("failed to read {}", path.display())))
     }
 
-    /// The text, unless it is what it was.
+    /// The text, unless it is unchanged.
     fn read_if_changed(&mut self, path: &Path) -> io::Result<Option<String>> {
-        // Opened anew each time: another file may have been put in its place.
+        // Opened each time: another file may have been renamed into its place.
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         let seen = (metadata.modified()?, metadata.len());
@@ -76,7 +78,7 @@ impl FileState {
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+            return Err(io::Error::other(format!("the file is larger than {FILE_BYTES_MAX} bytes")));
         }
         let digest = xxh3_128(&bytes);
         self.metadata = Some(seen);
@@ -89,6 +91,6 @@ impl FileState {
 
 fn is_recent(metadata: &Metadata) -> bool {
     let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
-    // A time in the future tells nothing.
-    age.is_none_or(|age| age < TIME_GRAIN)
+    // A modification time in the future is no evidence of age.
+    age.is_none_or(|age| age < MODIFIED_TIME_GRAIN)
 }

@@ -1,4 +1,4 @@
-//! The two questions that are asked of a cluster: which pods there are, and what becomes of them.
+//! Client of the Kubernetes API: lists and watches pods.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,70 +12,70 @@ use ureq::{Agent, Body, http::Response};
 
 use super::pod_list::Pod;
 
-/// Pods that are asked for at a time.
+/// Pods in one page of a list.
 const PAGE_PODS: &str = "500";
-/// Pods that one list may have.
+/// Limit of the pods of a list.
 const PODS_MAX: usize = 1 << 14;
-/// Bytes of one page of a list.
+/// Limit of one page of a list.
 const PAGE_BYTES_MAX: u64 = 128 << 20;
-/// Bytes of one event.
+/// Limit of one event.
 const EVENT_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of an error.
+/// Limit of an error's body.
 const ERROR_BYTES_MAX: u64 = 64 << 10;
-/// The server ends a watch after so many seconds. A connection on which nothing comes for longer is dead.
+/// Seconds after which the server ends a watch. A connection without data for longer is dead.
 const WATCH_S: u64 = 60;
 const READ_DEADLINE: Duration = Duration::from_secs(WATCH_S + 15);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The cluster does not tell.
+/// A failed request to the API.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     #[error(
-        "failed to read how the cluster's API is reached: {0}; run it in a pod with a service account, or give \
-         --discovery-kubernetes-api, such as that of kubectl proxy"
+        "failed to read the service account for the Kubernetes API: {0}; run in a pod with a service account, or give \
+         --discovery-kubernetes-api, such as the URL of kubectl proxy"
     )]
     NotInCluster(io::Error),
     #[error(
-        "failed to read which namespace this pod is in: {0}; give --discovery-kubernetes-namespace, * for all namespaces"
+        "failed to read the namespace of this pod: {0}; give --discovery-kubernetes-namespace, * for all namespaces"
     )]
     NoNamespace(io::Error),
-    #[error("no answer from the cluster's API: {0}")]
+    #[error("failed to reach the Kubernetes API: {0}")]
     Unreachable(#[from] ureq::Error),
-    #[error("the connection to the cluster's API broke: {0}")]
+    #[error("failed to read from the Kubernetes API: {0}")]
     Broken(#[from] io::Error),
-    #[error("the cluster's API refused: {0}; the service account needs get, list and watch for pods")]
+    #[error("the Kubernetes API denied access: {0}; the service account needs get, list and watch for pods")]
     Forbidden(String),
-    #[error("the cluster's API answered {status}: {message}")]
+    #[error("the Kubernetes API responded with {status}: {message}")]
     Refused { status: u16, message: String },
-    #[error("the cluster's API answered what cannot be read: {0}")]
-    Strange(#[from] serde_json::Error),
-    #[error("the selector picks more than {PODS_MAX} pods: narrow it")]
+    #[error("failed to parse the response of the Kubernetes API: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("the selector matches more than {PODS_MAX} pods: narrow it")]
     TooMany,
-    /// What was asked for is too old to be told.
-    #[error("the cluster's API has forgotten what happened since")]
-    Gone,
+    /// The requested version has expired.
+    #[error("the watched version has expired in the Kubernetes API")]
+    Expired,
 }
 
-/// How the API is reached.
+/// URL and credentials of the API.
 pub(super) struct Access {
     url: String,
     namespace: Option<String>,
-    /// Read for each request: it is renewed.
+    /// Path of the token, which is read for each request because it is renewed.
     token: Option<PathBuf>,
     roots: Option<Vec<Certificate<'static>>>,
 }
 
 impl Access {
-    /// Through somebody who adds what is needed.
+    /// Access through a proxy that adds credentials.
     pub(super) fn proxy(url: &str, namespace: Option<String>) -> Self {
         Self { url: url.trim_end_matches('/').to_owned(), namespace, token: None, roots: None }
     }
 
-    /// As a pod of the cluster.
+    /// Access as a pod of the cluster.
     pub(super) fn in_cluster(account: &Path, namespace: Option<String>) -> io::Result<Self> {
         let variable = |name: &str| {
-            std::env::var(name).map_err(|_| io::Error::other(format!("{name} is not set, as it is in every pod")))
+            std::env::var(name).map_err(|_| io::Error::other(format!("{name} is not set; every pod has it")))
         };
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
         let host = if host.contains(':') { format!("[{host}]") } else { host };
@@ -90,10 +90,10 @@ impl Access {
     }
 }
 
-/// What happened to a pod, or how far was told.
+/// An event of a watch.
 pub(super) enum WatchEvent {
-    Is(Pod),
-    IsGone(Pod),
+    Set(Pod),
+    Deleted(Pod),
     Bookmark(String),
 }
 
@@ -120,7 +120,7 @@ struct RawEvent {
     object: Box<serde_json::value::RawValue>,
 }
 
-/// What the API says when it cannot do what it was asked for.
+/// Status object of a failed request.
 #[derive(Default, Deserialize)]
 struct Status {
     #[serde(default)]
@@ -129,7 +129,7 @@ struct Status {
     message: String,
 }
 
-/// A client for one selection of pods. It blocks.
+/// Blocking client for the pods of one selector.
 pub(super) struct Api<'a> {
     agent: Agent,
     access: Access,
@@ -141,7 +141,7 @@ impl<'a> Api<'a> {
         let roots = access.roots.as_deref().map_or(RootCerts::WebPki, RootCerts::new_with_certs);
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // The API answers itself, and its clients' tokens are for it alone.
+            // The API never redirects, and a token must not reach another host.
             .max_redirects(0)
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .timeout_connect(Some(CONNECT_DEADLINE))
@@ -151,7 +151,7 @@ impl<'a> Api<'a> {
         Self { agent: config.into(), access, selector }
     }
 
-    /// All pods, and the version of the list.
+    /// Lists all pods. Returns them with the version of the list.
     pub(super) fn list(&self) -> Result<(Vec<Pod>, String), ApiError> {
         let (mut pods, mut next) = (Vec::new(), String::new());
         loop {
@@ -173,7 +173,7 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// What happens after this version, until the server has told enough.
+    /// Watches the pods from this version on, until the server ends the watch.
     pub(super) fn watch(
         &self,
         version: &str,
@@ -210,14 +210,14 @@ impl<'a> Api<'a> {
             return Ok(response);
         }
         let text = response.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
-        let told: Status = serde_json::from_str(&text).unwrap_or_default();
-        Err(refusal(status, if told.message.is_empty() { text } else { told.message }))
+        let status_object: Status = serde_json::from_str(&text).unwrap_or_default();
+        Err(refusal(status, if status_object.message.is_empty() { text } else { status_object.message }))
     }
 }
 
 fn refusal(status: u16, message: String) -> ApiError {
     match status {
-        410 => ApiError::Gone,
+        410 => ApiError::Expired,
         401 | 403 => ApiError::Forbidden(message),
         status => ApiError::Refused { status, message },
     }
@@ -229,12 +229,12 @@ fn next_event(lines: &mut impl BufRead) -> Result<Option<WatchEvent>, ApiError> 
     match line.last() {
         None => return Ok(None),
         Some(b'\n') => {}
-        Some(_) => return Err(io::Error::other("it ended in the middle of an event, or the event is too long").into()),
+        Some(_) => return Err(io::Error::other("the watch ended within an event, or the event is too long").into()),
     }
     let RawEvent { r#type: kind, object } = read(&line)?;
     Ok(Some(match kind.as_str() {
-        "ADDED" | "MODIFIED" => WatchEvent::Is(read(object.get().as_bytes())?),
-        "DELETED" => WatchEvent::IsGone(read(object.get().as_bytes())?),
+        "ADDED" | "MODIFIED" => WatchEvent::Set(read(object.get().as_bytes())?),
+        "DELETED" => WatchEvent::Deleted(read(object.get().as_bytes())?),
         "BOOKMARK" => WatchEvent::Bookmark(read::<Pod>(object.get().as_bytes())?.version().to_owned()),
         _ => {
             let Status { code, message } = read(object.get().as_bytes())?;

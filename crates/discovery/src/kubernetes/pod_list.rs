@@ -1,4 +1,4 @@
-//! Pods as engines. No I/O.
+//! Engines of Kubernetes pods, from their annotations and labels. No I/O.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,10 +16,10 @@ use flash_indexer_types::InstanceId;
 use flash_indexer_types::Removal;
 use flash_indexer_types::names::shorten;
 
-/// Annotations and labels of pods that say what their engine is begin so.
+/// Prefix of the annotations and labels that describe an engine.
 const PREFIX: &str = "flash-indexer/";
 
-/// A pod, as far as it matters here.
+/// A pod, with the fields that discovery needs.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Pod {
     #[serde(default)]
@@ -60,7 +60,7 @@ struct Condition {
 }
 
 impl Pod {
-    /// The version of the cluster's state that it is of.
+    /// Version of the cluster's state.
     pub(super) fn version(&self) -> &str {
         &self.metadata.resource_version
     }
@@ -69,7 +69,7 @@ impl Pod {
         (self.metadata.namespace.clone(), self.metadata.name.clone())
     }
 
-    /// The address of a pod that is ready and stays so as far as is known.
+    /// Address of a pod that is ready and not being deleted.
     fn address(&self) -> Option<&str> {
         let mut conditions = self.status.conditions.iter().flatten();
         let is_ready = conditions.any(|condition| condition.r#type == "Ready" && condition.status == "True");
@@ -77,17 +77,17 @@ impl Pod {
         self.status.pod_ip.as_deref().filter(|address| is_ready && stays && !address.is_empty())
     }
 
-    /// What an annotation says, or else a label.
-    fn said(&self, what: &str) -> Option<&str> {
-        let name = format!("{PREFIX}{what}");
-        let said = [&self.metadata.annotations, &self.metadata.labels].into_iter().flatten();
-        said.into_iter().find_map(|values| values.get(&name)).map(String::as_str)
+    /// Value of an annotation, or else of a label.
+    fn annotation(&self, key: &str) -> Option<&str> {
+        let name = format!("{PREFIX}{key}");
+        let metadata = [&self.metadata.annotations, &self.metadata.labels].into_iter().flatten();
+        metadata.into_iter().find_map(|values| values.get(&name)).map(String::as_str)
     }
 
     fn traits(&self) -> Result<EngineTraits, String> {
         Ok(EngineTraits {
-            model_name: self.said("model-name").map(str::to_owned),
-            tenant_id: self.said("tenant-id").map(str::to_owned),
+            model_name: self.annotation("model-name").map(str::to_owned),
+            tenant_id: self.annotation("tenant-id").map(str::to_owned),
             block_size: match self.number("block-size")? {
                 None => None,
                 Some(tokens) => Some(BlockSize::new(tokens).ok_or("flash-indexer/block-size must be at least 1")?),
@@ -95,49 +95,49 @@ impl Pod {
             port: self.number("port")?,
             replay_port: self.number("replay-port")?,
             data_parallel_size: self.number("data-parallel-size")?,
-            lora_name: self.said("lora-name").map(str::to_owned),
-            engine: self.word("engine")?,
-            removal: self.word::<Removal>("removal")?,
+            lora_name: self.annotation("lora-name").map(str::to_owned),
+            engine: self.keyword("engine")?,
+            removal: self.keyword::<Removal>("removal")?,
             extra_keys: self.flag("extra-keys")?,
         })
     }
 
-    fn flag(&self, what: &str) -> Result<Option<bool>, String> {
+    fn flag(&self, key: &str) -> Result<Option<bool>, String> {
         let parse =
-            |text: &str| text.parse().map_err(|_| format!("{PREFIX}{what} cannot be {text:?}: give true or false"));
-        self.said(what).map(parse).transpose()
+            |text: &str| text.parse().map_err(|_| format!("{PREFIX}{key} cannot be {text:?}: give true or false"));
+        self.annotation(key).map(parse).transpose()
     }
 
-    fn number<T: FromStr>(&self, what: &str) -> Result<Option<T>, String> {
-        let said = self.said(what);
+    fn number<T: FromStr>(&self, key: &str) -> Result<Option<T>, String> {
+        let annotation = self.annotation(key);
         let parsed =
-            said.map(|text| text.parse().map_err(|_| format!("{PREFIX}{what} cannot be {text:?}: give a number")));
+            annotation.map(|text| text.parse().map_err(|_| format!("{PREFIX}{key} cannot be {text:?}: give a number")));
         parsed.transpose()
     }
 
-    fn word<'de, T: Deserialize<'de>>(&'de self, what: &str) -> Result<Option<T>, String> {
-        let said = self.said(what);
-        let parsed = said.map(|text| {
+    fn keyword<'de, T: Deserialize<'de>>(&'de self, key: &str) -> Result<Option<T>, String> {
+        let annotation = self.annotation(key);
+        let parsed = annotation.map(|text| {
             let text: serde::de::value::StrDeserializer<'de, serde::de::value::Error> = text.into_deserializer();
-            T::deserialize(text).map_err(|error| format!("{PREFIX}{what}: {error}"))
+            T::deserialize(text).map_err(|error| format!("{PREFIX}{key}: {error}"))
         });
         parsed.transpose()
     }
 }
 
-/// What is known of one pod.
+/// Ranks of one pod.
 #[derive(Debug, Default, PartialEq)]
-struct Known {
+struct PodTargets {
     targets: Targets,
     problem: Option<String>,
 }
 
-/// All pods that the selector picks.
+/// All pods of a selector.
 pub(super) struct PodSet {
     template: EngineTemplate,
     namespace: KubernetesNamespace,
-    pods: BTreeMap<(String, String), Known>,
-    /// All of them together, until one changes.
+    pods: BTreeMap<(String, String), PodTargets>,
+    /// Ranks of all pods, until one changes.
     found: Option<DiscoveredTargets>,
 }
 
@@ -146,26 +146,26 @@ impl PodSet {
         Self { template, namespace, pods: BTreeMap::new(), found: None }
     }
 
-    /// These and no others are there.
+    /// Replaces all pods.
     pub(super) fn replace(&mut self, pods: &[Pod]) {
-        let mut gone = std::mem::take(&mut self.pods);
+        let mut previous = std::mem::take(&mut self.pods);
         self.found = None;
         for pod in pods {
-            // What was known of it stands where it says something wrong now.
-            if let Some(known) = gone.remove(&pod.key()) {
-                self.pods.insert(pod.key(), known);
+            // A pod that is invalid now keeps its last valid ranks.
+            if let Some(pod_targets) = previous.remove(&pod.key()) {
+                self.pods.insert(pod.key(), pod_targets);
             }
             self.set(pod);
         }
     }
 
-    /// A pod is there, and so.
+    /// Adds or updates a pod.
     pub(super) fn set(&mut self, pod: &Pod) {
         let before = self.pods.remove(&pod.key()).unwrap_or_default();
         let now = match pod.address().map(|address| self.targets(pod, address)) {
-            None => Known::default(),
-            Some(Ok(targets)) => Known { targets, problem: None },
-            Some(Err(problem)) => Known {
+            None => PodTargets::default(),
+            Some(Ok(targets)) => PodTargets { targets, problem: None },
+            Some(Err(problem)) => PodTargets {
                 targets: before.targets.clone(),
                 problem: Some(shorten(format!("pod {}/{}: {problem}", pod.metadata.namespace, pod.metadata.name))),
             },
@@ -182,12 +182,15 @@ impl PodSet {
         }
     }
 
-    /// The engines among them. Cheap as long as nothing changes.
+    /// Ranks of all pods. Cheap if they are unchanged.
     pub(super) fn found(&mut self) -> DiscoveredTargets {
         let pods = &self.pods;
         let found = self.found.get_or_insert_with(|| {
-            let targets = pods.values().flat_map(|known| known.targets.clone()).collect();
-            DiscoveredTargets::new(targets, pods.values().filter_map(|known| known.problem.clone()).collect())
+            let targets = pods.values().flat_map(|pod_targets| pod_targets.targets.clone()).collect();
+            DiscoveredTargets::new(
+                targets,
+                pods.values().filter_map(|pod_targets| pod_targets.problem.clone()).collect(),
+            )
         });
         DiscoveredTargets { targets: Arc::clone(&found.targets), problems: Arc::clone(&found.problems) }
     }

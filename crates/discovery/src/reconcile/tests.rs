@@ -30,40 +30,40 @@ fn targets(registrations: impl IntoIterator<Item = Registration>) -> Arc<Targets
     Arc::new(registrations.into_iter().map(|registration| (registration.rank_id(), registration)).collect())
 }
 
-/// What is registered, and who may not be.
+/// Registered ranks, and ranks whose registration is refused.
 #[derive(Default)]
 struct Registry {
-    kept: BTreeMap<RankId, OwnedRank>,
+    owned: BTreeMap<RankId, OwnedRank>,
     refused: BTreeSet<RankId>,
 }
 
 impl Registry {
     fn keep(&mut self, owner: Owner, registration: Registration) {
-        self.kept.insert(registration.rank_id(), OwnedRank { owner, registration });
+        self.owned.insert(registration.rank_id(), OwnedRank { owner, registration });
     }
 
-    /// Carries everything out, and returns what it was.
+    /// Carries out all steps, and returns them.
     fn follow(&mut self, reconciler: &mut Reconciler, now: Instant) -> Vec<Step> {
-        let steps = reconciler.steps(&self.kept, now);
+        let steps = reconciler.steps(&self.owned, now);
         for step in &steps {
             match step {
                 Step::Unregister(rank) => {
-                    let gone = self.kept.remove(rank).expect("only what is registered is unregistered");
-                    assert_ne!(gone.owner, Owner::Manual, "what people register stays");
+                    let absent = self.owned.remove(rank).expect("only what is registered is unregistered");
+                    assert_ne!(absent.owner, Owner::Manual, "manual registrations stay");
                 }
                 Step::Register { registration, source } => {
                     let rank = registration.rank_id();
-                    let is_there = self.kept.get(&rank).is_some_and(|kept| kept.registration == *registration);
+                    let is_there = self.owned.get(&rank).is_some_and(|owned| owned.registration == *registration);
                     let result = match self.refused.contains(&rank) && !is_there {
                         true => Err("refused".to_owned()),
                         false => Ok(()),
                     };
                     if result.is_ok() {
-                        let known = self.kept.get(&rank);
+                        let known = self.owned.get(&rank);
                         assert!(known.is_none_or(|known| known.registration == *registration), "unregister it first");
                         self.keep(Owner::Source(Arc::clone(source)), registration.clone());
                     }
-                    reconciler.tried(registration, result, now);
+                    reconciler.record_attempt(registration, result, now);
                 }
             }
         }
@@ -71,7 +71,7 @@ impl Registry {
     }
 
     fn endpoint(&self, number: u64) -> Option<&str> {
-        self.kept.get(&rank(number)).map(|kept| kept.registration.endpoint.as_str())
+        self.owned.get(&rank(number)).map(|owned| owned.registration.endpoint.as_str())
     }
 }
 
@@ -80,96 +80,96 @@ fn reconciler() -> Reconciler {
     Reconciler::new(GRACE, ["first".into(), "second".into()])
 }
 
-fn standing(reconciler: &Reconciler, source: usize, registry: &Registry, number: u64) -> Option<TargetOutcome> {
-    let mut standings = reconciler.standings(source, &registry.kept);
-    standings.find(|(registration, _)| registration.rank_id() == rank(number)).map(|(_, standing)| standing)
+fn outcome(reconciler: &Reconciler, source: usize, registry: &Registry, number: u64) -> Option<TargetOutcome> {
+    let mut outcomes = reconciler.outcomes(source, &registry.owned);
+    outcomes.find(|(registration, _)| registration.rank_id() == rank(number)).map(|(_, outcome)| outcome)
 }
 
 #[test]
-fn an_address_that_was_handed_on_is_left_at_once() {
+fn a_rank_whose_address_is_reassigned_is_unregistered_at_once() {
     let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
     let shared = "tcp://10.0.0.7:5557".to_owned();
-    reconciler.answers(0, targets([at_endpoint(1, shared.clone())]), start);
+    reconciler.source_reported(0, targets([at_endpoint(1, shared.clone())]), start);
     registry.follow(&mut reconciler, start);
-    reconciler.answers(0, targets([at_endpoint(2, shared.clone())]), start);
+    reconciler.source_reported(0, targets([at_endpoint(2, shared.clone())]), start);
     registry.follow(&mut reconciler, start);
     assert_eq!((registry.endpoint(1), registry.endpoint(2)), (None, Some(shared.as_str())));
 }
 
 #[test]
-fn the_first_source_goes_before_the_second_and_both_can_see_it() {
+fn the_first_source_takes_precedence_and_both_report_it() {
     let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
-    reconciler.answers(1, targets([at(1, 2)]), start);
+    reconciler.source_reported(1, targets([at(1, 2)]), start);
     registry.follow(&mut reconciler, start);
-    assert_eq!(registry.endpoint(1), Some("tcp://host-1:5002"), "nobody else names it");
-    reconciler.answers(0, targets([at(1, 1)]), start);
+    assert_eq!(registry.endpoint(1), Some("tcp://host-1:5002"), "no other source names it");
+    reconciler.source_reported(0, targets([at(1, 1)]), start);
     registry.follow(&mut reconciler, start);
     assert_eq!(registry.endpoint(1), Some("tcp://host-1:5001"));
-    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(TargetOutcome::Registered));
+    assert_eq!(outcome(&reconciler, 0, &registry, 1), Some(TargetOutcome::Registered));
     let overruled = TargetOutcome::Overruled { by: "first".into(), endpoint: "tcp://host-1:5001".to_owned() };
-    assert_eq!(standing(&reconciler, 1, &registry, 1), Some(overruled));
-    // What is about to go does not hold up what is there.
-    reconciler.answers(0, targets([]), start);
+    assert_eq!(outcome(&reconciler, 1, &registry, 1), Some(overruled));
+    // A rank in its grace period does not delay another source's registration.
+    reconciler.source_reported(0, targets([]), start);
     registry.follow(&mut reconciler, start);
     assert_eq!(registry.endpoint(1), Some("tcp://host-1:5002"));
-    assert_eq!(standing(&reconciler, 0, &registry, 1), Some(TargetOutcome::Leaving));
+    assert_eq!(outcome(&reconciler, 0, &registry, 1), Some(TargetOutcome::Leaving));
 }
 
 #[test]
-fn room_is_made_before_it_is_taken() {
+fn ranks_are_unregistered_before_others_are_registered() {
     let (mut reconciler, mut registry, start) = (reconciler(), Registry::default(), Instant::now());
-    reconciler.answers(0, targets([at(2, 0)]), start);
+    reconciler.source_reported(0, targets([at(2, 0)]), start);
     registry.follow(&mut reconciler, start);
-    reconciler.answers(0, targets([at(1, 0)]), start);
+    reconciler.source_reported(0, targets([at(1, 0)]), start);
     registry.follow(&mut reconciler, start);
-    reconciler.answers(0, targets([at(0, 0), at(1, 1)]), start + GRACE);
+    reconciler.source_reported(0, targets([at(0, 0), at(1, 1)]), start + GRACE);
     let steps = registry.follow(&mut reconciler, start + GRACE);
     let first_registration = steps.iter().position(|step| matches!(step, Step::Register { .. }));
-    let last_departure = steps.iter().rposition(|step| matches!(step, Step::Unregister(_)));
-    assert!(last_departure < first_registration, "{steps:?}");
-    assert_eq!(steps.len(), 4, "one leaves, one comes, one moves: {steps:?}");
+    let last_unregistration = steps.iter().rposition(|step| matches!(step, Step::Unregister(_)));
+    assert!(last_unregistration < first_registration, "{steps:?}");
+    assert_eq!(steps.len(), 4, "one is unregistered, one registered, one moved: {steps:?}");
 }
 
-/// Something that happens.
+/// Something that apply.
 #[derive(Debug, Clone)]
 enum TestEvent {
-    Answers(usize, BTreeMap<u64, u8>),
+    Reports(usize, BTreeMap<u64, u8>),
     Fails(usize),
-    Passes(u64),
-    RegisteredByHand(u64, u8),
-    UnregisteredByHand(u64),
-    IsRefused(u64),
-    IsRefusedNoMore(u64),
+    TimePasses(u64),
+    RegisteredManually(u64, u8),
+    UnregisteredManually(u64),
+    Refuse(u64),
+    AllowAgain(u64),
 }
 
-fn happening() -> impl Strategy<Value = TestEvent> {
+fn any_event() -> impl Strategy<Value = TestEvent> {
     let set = proptest::collection::btree_map(RANKS, 0u8..3, 0..4);
     prop_oneof![
-        6 => (0usize..2, set).prop_map(|(source, set)| TestEvent::Answers(source, set)),
+        6 => (0usize..2, set).prop_map(|(source, set)| TestEvent::Reports(source, set)),
         2 => (0usize..2).prop_map(TestEvent::Fails),
-        4 => (1u64..12).prop_map(TestEvent::Passes),
-        1 => (RANKS, 0u8..3).prop_map(|(number, address)| TestEvent::RegisteredByHand(number, address)),
-        2 => RANKS.prop_map(TestEvent::UnregisteredByHand),
-        1 => RANKS.prop_map(TestEvent::IsRefused),
-        2 => RANKS.prop_map(TestEvent::IsRefusedNoMore),
+        4 => (1u64..12).prop_map(TestEvent::TimePasses),
+        1 => (RANKS, 0u8..3).prop_map(|(number, address)| TestEvent::RegisteredManually(number, address)),
+        2 => RANKS.prop_map(TestEvent::UnregisteredManually),
+        1 => RANKS.prop_map(TestEvent::Refuse),
+        2 => RANKS.prop_map(TestEvent::AllowAgain),
     ]
 }
 
-/// What has happened so far, and what should be registered after all of it: one rank at a time, from the start.
+/// Events so far, from which the expected registration of each rank is computed from the start.
 #[derive(Default)]
 struct History(Vec<(Instant, TestEvent)>);
 
-/// One rank as the rules have it.
+/// Model of one rank.
 #[derive(Default)]
 struct Rules {
-    /// By source: the address that it named last, and since when it does not.
-    wishes: [Option<(u8, Option<Instant>)>; 2],
-    answers: [bool; 2],
-    has_answered: [bool; 2],
-    /// Address, and whether that is by hand.
+    /// For each source: the address that it named last, and since when it no longer does.
+    desired: [Option<(u8, Option<Instant>)>; 2],
+    is_reporting: [bool; 2],
+    has_reported: [bool; 2],
+    /// Address and owner.
     registered: Option<(u8, Registrar)>,
     tried: Option<(u8, Attempt)>,
-    unnamed_since: Option<Instant>,
+    unclaimed_since: Option<Instant>,
     is_refused: bool,
 }
 
@@ -184,14 +184,14 @@ enum Registrar {
 enum Attempt {
     Registered,
     Until(Instant),
-    Dismissed,
+    ManuallyUnregistered,
 }
 
 impl History {
-    fn expected(&self, number: u64, taken_over: Option<u8>) -> Option<(u8, Registrar)> {
-        let mut rules = Rules { registered: taken_over.map(|address| (address, Registrar::Peer)), ..Rules::default() };
-        for (now, happening) in &self.0 {
-            rules.happens(number, happening, *now);
+    fn expected(&self, number: u64, imported: Option<u8>) -> Option<(u8, Registrar)> {
+        let mut rules = Rules { registered: imported.map(|address| (address, Registrar::Peer)), ..Rules::default() };
+        for (now, event) in &self.0 {
+            rules.apply(number, event, *now);
             rules.settle(*now);
         }
         rules.registered
@@ -199,56 +199,57 @@ impl History {
 }
 
 impl Rules {
-    fn happens(&mut self, number: u64, happening: &TestEvent, now: Instant) {
-        match happening {
-            TestEvent::Answers(source, set) => {
-                (self.answers[*source], self.has_answered[*source]) = (true, true);
-                match (set.get(&number), &mut self.wishes[*source]) {
-                    (Some(&address), wish) => *wish = Some((address, None)),
-                    (None, Some((_, gone @ None))) => *gone = Some(now),
+    fn apply(&mut self, number: u64, event: &TestEvent, now: Instant) {
+        match event {
+            TestEvent::Reports(source, set) => {
+                (self.is_reporting[*source], self.has_reported[*source]) = (true, true);
+                match (set.get(&number), &mut self.desired[*source]) {
+                    (Some(&address), desired_rank) => *desired_rank = Some((address, None)),
+                    (None, Some((_, absent @ None))) => *absent = Some(now),
                     (None, _) => {}
                 }
             }
-            TestEvent::Fails(source) => self.answers[*source] = false,
-            TestEvent::RegisteredByHand(of, address) if *of == number => match self.registered {
+            TestEvent::Fails(source) => self.is_reporting[*source] = false,
+            TestEvent::RegisteredManually(of, address) if *of == number => match self.registered {
                 None => self.registered = Some((*address, Registrar::Manual)),
                 Some((known, _)) if known == *address => self.registered = Some((known, Registrar::Manual)),
                 Some(_) => {}
             },
-            TestEvent::UnregisteredByHand(of) if *of == number => self.registered = None,
-            TestEvent::IsRefused(of) if *of == number => self.is_refused = true,
-            TestEvent::IsRefusedNoMore(of) if *of == number => self.is_refused = false,
+            TestEvent::UnregisteredManually(of) if *of == number => self.registered = None,
+            TestEvent::Refuse(of) if *of == number => self.is_refused = true,
+            TestEvent::AllowAgain(of) if *of == number => self.is_refused = false,
             _ => {}
         }
     }
 
     fn settle(&mut self, now: Instant) {
         for source in 0..2 {
-            if let Some((_, Some(gone))) = self.wishes[source]
-                && self.answers[source]
-                && now - gone >= GRACE
+            if let Some((_, Some(absent))) = self.desired[source]
+                && self.is_reporting[source]
+                && now - absent >= GRACE
             {
-                self.wishes[source] = None;
+                self.desired[source] = None;
             }
         }
-        if self.wishes == [None, None] {
+        if self.desired == [None, None] {
             self.tried = None;
         }
         if let (None, Some((_, tried @ Attempt::Registered))) = (self.registered, &mut self.tried) {
-            *tried = Attempt::Dismissed;
+            *tried = Attempt::ManuallyUnregistered;
         }
-        let named = self.wishes.iter().flatten().find(|(_, gone)| gone.is_none()).map(|&(address, _)| address);
-        match (self.registered, named) {
+        let desired_ranks =
+            self.desired.iter().flatten().find(|(_, absent)| absent.is_none()).map(|&(address, _)| address);
+        match (self.registered, desired_ranks) {
             (Some((_, Registrar::Manual)), _) => {}
             (registered, Some(address)) => {
-                let stands_back = self.tried.is_some_and(|(of, tried)| match tried {
-                    Attempt::Dismissed => of == address,
+                let backs_off = self.tried.is_some_and(|(of, tried)| match tried {
+                    Attempt::ManuallyUnregistered => of == address,
                     Attempt::Until(then) => of == address && now < then,
                     Attempt::Registered => false,
                 });
                 match registered {
                     Some((known, Registrar::Source)) if known == address => {}
-                    None if stands_back => {}
+                    None if backs_off => {}
                     _ if self.is_refused && registered.is_none_or(|(known, _)| known != address) => {
                         self.registered = None;
                         self.tried = Some((address, Attempt::Until(now + RETRY)));
@@ -259,12 +260,12 @@ impl Rules {
                     }
                 }
             }
-            (Some((address, who)), None) => {
-                let is_leaving = self.wishes.iter().flatten().any(|(of, _)| *of == address);
-                match who {
-                    _ if is_leaving => {}
-                    Registrar::Peer if self.answers == [true, true] => {
-                        let since = *self.unnamed_since.get_or_insert(now);
+            (Some((address, owner)), None) => {
+                let is_in_grace = self.desired.iter().flatten().any(|(of, _)| *of == address);
+                match owner {
+                    _ if is_in_grace => {}
+                    Registrar::Peer if self.is_reporting == [true, true] => {
+                        let since = *self.unclaimed_since.get_or_insert(now);
                         if now - since >= GRACE {
                             self.registered = None;
                         }
@@ -276,64 +277,63 @@ impl Rules {
             }
             (None, None) => {}
         }
-        self.unnamed_since = None;
+        self.unclaimed_since = None;
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// What is registered is what the rules say, whatever happens; once nothing happens any more there is nothing
-    /// left to do, and it is what sources name.
+    /// After every event the registrations equal those of the model, and no step is left.
     #[test]
     fn registrations_follow_the_rules(
-        taken_over in proptest::collection::btree_map(RANKS, 0u8..3, 0..3),
-        happenings in vec(happening(), 1..40),
+        imported in proptest::collection::btree_map(RANKS, 0u8..3, 0..3),
+        events in vec(any_event(), 1..40),
     ) {
         let (mut reconciler, mut registry, mut history) = (reconciler(), Registry::default(), History::default());
-        for (&number, &address) in &taken_over {
+        for (&number, &address) in &imported {
             registry.keep(Owner::Peer, at(number, address));
         }
         let mut now = Instant::now();
-        for happening in happenings {
-            match &happening {
-                TestEvent::Answers(source, set) => {
-                    let named = targets(set.iter().map(|(&number, &address)| at(number, address)));
-                    reconciler.answers(*source, named, now);
+        for event in events {
+            match &event {
+                TestEvent::Reports(source, set) => {
+                    let desired_ranks = targets(set.iter().map(|(&number, &address)| at(number, address)));
+                    reconciler.source_reported(*source, desired_ranks, now);
                 }
-                TestEvent::Fails(source) => reconciler.fails(*source),
-                TestEvent::Passes(seconds) => now += Duration::from_secs(*seconds),
-                TestEvent::RegisteredByHand(number, address) => {
-                    let known = registry.kept.get(&rank(*number)).map(|kept| &kept.registration);
+                TestEvent::Fails(source) => reconciler.source_failed(*source),
+                TestEvent::TimePasses(seconds) => now += Duration::from_secs(*seconds),
+                TestEvent::RegisteredManually(number, address) => {
+                    let known = registry.owned.get(&rank(*number)).map(|owned| &owned.registration);
                     if known.is_none_or(|known| *known == at(*number, *address)) {
                         registry.keep(Owner::Manual, at(*number, *address));
                     }
                 }
-                TestEvent::UnregisteredByHand(number) => drop(registry.kept.remove(&rank(*number))),
-                TestEvent::IsRefused(number) => drop(registry.refused.insert(rank(*number))),
-                TestEvent::IsRefusedNoMore(number) => drop(registry.refused.remove(&rank(*number))),
+                TestEvent::UnregisteredManually(number) => drop(registry.owned.remove(&rank(*number))),
+                TestEvent::Refuse(number) => drop(registry.refused.insert(rank(*number))),
+                TestEvent::AllowAgain(number) => drop(registry.refused.remove(&rank(*number))),
             }
-            history.0.push((now, happening));
+            history.0.push((now, event));
             registry.follow(&mut reconciler, now);
             for number in RANKS {
-                let expected = history.expected(number, taken_over.get(&number).copied());
-                let kept = registry.kept.get(&rank(number));
+                let expected = history.expected(number, imported.get(&number).copied());
+                let owned = registry.owned.get(&rank(number));
                 let wanted = expected.map(|(address, _)| at(number, address));
                 prop_assert_eq!(
-                    kept.map(|kept| &kept.registration),
+                    owned.map(|owned| &owned.registration),
                     wanted.as_ref(),
                     "instance {} after {:?}", number, history.0
                 );
-                let who = kept.map(|kept| match kept.owner {
+                let owner = owned.map(|owned| match owned.owner {
                     Owner::Manual => Registrar::Manual,
                     Owner::Source(_) => Registrar::Source,
                     Owner::Peer => Registrar::Peer,
-                    Owner::Pod => panic!("no pod connects here"),
+                    Owner::Pod => panic!("no bound pod in this test"),
                 });
-                prop_assert_eq!(who, expected.map(|(_, who)| who));
+                prop_assert_eq!(owner, expected.map(|(_, owner)| owner));
             }
-            let again = reconciler.steps(&registry.kept, now);
-            prop_assert_eq!(again, Vec::new(), "everything was done");
+            let again = reconciler.steps(&registry.owned, now);
+            prop_assert_eq!(again, Vec::new(), "no step is left");
         }
     }
 }

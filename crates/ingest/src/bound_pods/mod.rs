@@ -1,21 +1,21 @@
-//! Pods whose engines connect to this service: one bound socket carries the messages of all of them, and each
-//! message's topic says whose it is.
+//! Bound pods: engines that connect to this service. One bound socket receives the messages of all pods, and each
+//! message's topic names its pod and model.
 //!
 //! ```text
-//!  engines ──▶ bound socket ──by pod──▶ decoders ──a pod that nobody knows──▶ arrivals ──▶ registration
-//!              (topics: whose)          (streams: which listener)                              │
-//!                                             ▲────────────── its listener, or why not ────────┘
+//!  engines ──▶ bound socket ──by pod──▶ decoders ──unregistered pod──▶ pending registrations ──▶ registry
+//!              (topics)                 (streams)                                                  │
+//!                                          ▲────────────────── listener, or refusal ───────────────┘
 //! ```
 //!
-//! A pod's messages all go to the decoder that the FNV-1a hash of its name chooses, so they stay in order. Its ranks
-//! publish each for itself, so each has a stream and a listener of its own, as if it were dialled.
+//! The FNV-1a hash of a pod's name chooses its decoder, so its messages stay in order. Each rank of a pod publishes a
+//! stream of its own, so each has a listener of its own, as a dialled rank has.
 
 mod name;
 mod pending_registration;
 mod streams;
 mod topics;
 
-pub(super) use self::name::queue_of;
+pub(super) use self::name::queue_for;
 pub use self::name::{PodName, bound_endpoint, is_bound};
 pub use self::pending_registration::{PendingRegistration, Refusal};
 pub(super) use self::streams::{MessageOutcome, PodStreams, Refused, RoutedMessage, Seen};

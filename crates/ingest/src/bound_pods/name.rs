@@ -1,14 +1,14 @@
-//! Which pod a message is of.
+//! Names of bound pods, from topics; endpoints of bound pods.
 
 use std::fmt;
 
 use flash_indexer_wire::EngineAdapter;
 
-use crate::{Listener, ListenerOptions};
+use crate::listener::{Listener, ListenerOptions};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::names::{NameField, check_name};
 
-/// Longest topic that is looked at, in bytes.
+/// Longest topic that is parsed, in bytes.
 const TOPIC_BYTES_MAX: usize = 1 << 10;
 
 /// A pod and the model that it serves.
@@ -20,17 +20,17 @@ pub struct PodName {
     pub model_name: String,
 }
 
-/// A topic does not say whose messages are under it.
+/// A topic that names no pod and model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
-    #[error("the topic {topic:?} names no model: give the engine the topic kv@<pod>@<model>")]
+    #[error("invalid topic {topic:?}: it names no model; give the engine the topic kv@<pod>@<model>")]
     NoModel { topic: String },
-    #[error("a topic of {bytes} bytes is no name or names too much: give the engine the topic kv@<pod>@<model>")]
+    #[error("invalid topic of {bytes} bytes: it is malformed or too long; give the engine the topic kv@<pod>@<model>")]
     NoName { bytes: usize },
 }
 
 impl TopicError {
-    /// A short name for counting.
+    /// Reason label of the metric.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::NoModel { .. } => "topic_without_model",
@@ -40,17 +40,17 @@ impl TopicError {
 }
 
 impl PodName {
-    /// Pod and model that a topic names.
+    /// Parses the pod and model of a topic.
     ///
     /// # Errors
     ///
-    /// When it names none, or too long ones.
-    pub fn of_topic(topic: &[u8]) -> Result<Self, TopicError> {
+    /// When the topic names none, or a name is too long.
+    pub fn from_topic(topic: &[u8]) -> Result<Self, TopicError> {
         let no_name = || TopicError::NoName { bytes: topic.len() };
         if is_too_long(topic) {
             return Err(no_name());
         }
-        // Engines agree on topics, and whose it is is not known before.
+        // All engines use one form of topic.
         let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
         let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
         let model_name = names.model.ok_or_else(|| TopicError::NoModel { topic: shown() })?;
@@ -60,44 +60,44 @@ impl PodName {
     }
 }
 
-/// Whether a topic is too long to be remembered.
+/// Whether a topic is too long to be parsed and cached.
 pub(crate) const fn is_too_long(topic: &[u8]) -> bool {
     topic.len() > TOPIC_BYTES_MAX
 }
 
-/// What stands for an address where a pod's messages come over the bound socket; an address may follow, for people.
+/// Prefix of the endpoint of a bound pod. The socket's addresses may follow, for display.
 const BOUND: &str = "bound";
 
-/// Whether an endpoint says that messages come over the bound socket.
+/// Whether an endpoint is that of a bound pod.
 pub fn is_bound(endpoint: &str) -> bool {
     endpoint.strip_prefix(BOUND).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// What is shown as the endpoint of a pod whose messages come over these addresses.
+/// Endpoint of a bound pod whose messages arrive over these addresses, for display.
 pub fn bound_endpoint(addresses: &[String]) -> String {
     format!("{BOUND}:{}", addresses.join(","))
 }
 
 impl ListenerOptions {
-    /// Whether the messages come over the bound socket.
+    /// Whether the messages arrive over the bound socket.
     pub fn is_bound(&self) -> bool {
         is_bound(&self.endpoint)
     }
 
-    /// Whether there is nothing that a socket of its own would be for.
+    /// Whether the listener needs no socket of its own.
     pub fn needs_no_socket(&self) -> bool {
         self.is_bound() && self.replay_endpoint.is_none()
     }
 }
 
 impl Listener {
-    /// The pod whose messages it follows, if they come over the bound socket.
+    /// Name of the listener's pod, if its messages arrive over the bound socket.
     pub fn pod_name(&self) -> PodName {
         PodName { instance: self.instance.clone(), model_name: self.model.key().model_name.clone() }
     }
 }
 
-/// Longest topic that an error repeats, in characters.
+/// Longest part of a topic in an error, in characters.
 const TOPIC_CHARS_MAX: usize = 64;
 
 impl fmt::Display for PodName {
@@ -106,8 +106,8 @@ impl fmt::Display for PodName {
     }
 }
 
-/// Which of so many queues a pod's messages go to: FNV-1a of its name.
-pub(crate) fn queue_of(instance: &InstanceId, queues: usize) -> usize {
+/// Queue of a pod, out of `queues`: FNV-1a of its name.
+pub(crate) fn queue_for(instance: &InstanceId, queues: usize) -> usize {
     let hash = fnv_1a(instance.as_key().as_bytes());
     (hash % queues.max(1) as u64) as usize
 }
@@ -132,14 +132,14 @@ mod tests {
         }
         let pods = (0..1_000).map(|number| InstanceId::parse(&format!("vllm-{number}")).expect("a name"));
         let mut counts = [0; 8];
-        pods.for_each(|pod| counts[queue_of(&pod, 8)] += 1);
+        pods.for_each(|pod| counts[queue_for(&pod, 8)] += 1);
         assert!(counts.iter().all(|&count| count > 80), "{counts:?}");
     }
 
     #[test]
-    fn topics_that_name_nobody_are_told_apart() {
+    fn invalid_topics_are_counted_by_reason() {
         let reason =
-            |topic: &[u8]| PodName::of_topic(topic).map(|name| name.to_string()).map_err(|error| error.reason());
+            |topic: &[u8]| PodName::from_topic(topic).map(|name| name.to_string()).map_err(|error| error.reason());
         assert_eq!(reason(b"kv@7@org/m"), Ok("pod 7 of model \"org/m\"".to_owned()));
         assert_eq!(reason(b"kv-events"), Err("topic_without_model"));
         assert_eq!(reason(b"kv@pod@org/m@rev"), Err("topic_without_model"));

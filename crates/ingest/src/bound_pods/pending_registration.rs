@@ -1,32 +1,32 @@
-//! A pod that nobody has registered.
+//! Pending registrations: ranks of pods that published and are not registered yet.
 
 use flash_indexer_core::DpRank;
 
 use super::PodName;
 
-/// A rank of a pod asks to be followed, or to be followed otherwise.
+/// A request to register a rank of a pod, or to register it again with another block size.
 #[derive(Debug, Clone)]
 pub struct PendingRegistration {
     /// The pod and its model.
     pub name: PodName,
-    /// Its rank.
+    /// The rank.
     pub dp_rank: DpRank,
-    /// Tokens in its blocks, if it has said so.
+    /// Tokens in a block, if a message contains it.
     pub block_size: Option<u32>,
-    /// Why it was refused the last time, if it was.
+    /// Reason label of the last refusal, if there was one.
     pub refused_before: Option<&'static str>,
 }
 
-/// Why a pod is not followed.
+/// Why a pending registration is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// It has not said how large its blocks are: what it says next may tell.
+    /// No message contains the block size yet. A later message may.
     BlockSizeUnknown,
-    /// It may not be, or cannot be now.
+    /// The pod may not be registered, or cannot be now.
     Refused {
-        /// A short name for counting.
+        /// Reason label of the metric.
         reason: &'static str,
-        /// In full.
+        /// Cause and what to do.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! A decoder's side: which listener follows a pod's rank, and what waits until one does.
+//! Streams of bound pods in one decoder: the listener of each rank, and messages that wait for a registration.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,93 +11,94 @@ use super::{ConnectionId, PendingRegistration, PodName, Refusal};
 use crate::listener::{Connection, Listener};
 use crate::message::Live;
 
-/// Ranks of pods that are remembered by one decoder without being followed.
+/// Limit of the unregistered ranks of one decoder.
 const UNREGISTERED_RANKS_MAX: usize = 1 << 14;
-/// Messages of one rank that wait for its registration.
+/// Limit of the messages of one rank that wait for its registration.
 const PENDING_MESSAGES_MAX: usize = 1 << 12;
-/// Bytes of messages that wait for registrations in one decoder.
+/// Limit of the messages that wait for registrations in one decoder, in bytes.
 const PENDING_BYTES_MAX: usize = 64 << 20;
-/// A pod that was refused is looked at again after so long.
+/// Time after which a refused registration may be requested again.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
 
-/// The pods of one decoder.
+/// Streams of the pods of one decoder.
 #[derive(Default)]
 pub(crate) struct PodStreams {
     streams: KeyedMap<PodName, BTreeMap<DpRank, Stream>>,
-    /// How many of them are not followed.
-    strangers: usize,
+    /// Streams without a listener.
+    unregistered_ranks: usize,
     swept: Option<Instant>,
-    arriving_bytes: usize,
+    pending_bytes: usize,
 }
 
-/// One rank of a pod.
+/// Stream of one rank of a pod.
 struct Stream {
     state: State,
-    /// Whoever follows it beside that, to take its place.
+    /// Shadow of the listener, which is about to replace it.
     shadow: Option<Arc<Listener>>,
-    /// Where it was heard last.
+    /// Connection of its last message.
     connection: Option<ConnectionId>,
 }
 
+/// Registration of a rank.
 enum State {
     Registered(Arc<Listener>),
-    /// Its registration is asked for, or wants to know how large its blocks are.
+    /// Its registration is requested, or will be once a message contains the block size.
     Pending {
-        asked: bool,
+        is_requested: bool,
         waiting: VecDeque<(ConnectionId, Live)>,
-        /// Whether messages after the waiting ones were dropped.
+        /// Whether messages behind the waiting ones were dropped.
         is_tail_lost: bool,
     },
     Refused {
         until: Instant,
         reason: &'static str,
     },
-    /// It was unregistered: it stays away as long as its connection lasts.
-    Dismissed,
+    /// It was unregistered: its messages are dropped as long as its connection lasts.
+    Unregistered,
 }
 
-/// What a message finds out about the connection that it came over.
+/// Connection of a message, compared with the rank's last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// As the last one.
+    /// The same connection.
     Same,
-    /// Over another connection than the last one, or the first one.
+    /// Another connection, or the first one.
     Reconnected,
-    /// Over an older connection than the last one, which lasts: two engines go by one name.
+    /// An older connection than the last one, which is still open: two engines have the same name.
     Duplicate,
 }
 
-/// A message that is somebody's.
+/// A message with its listener.
 pub(crate) struct RoutedMessage {
     pub listener: Arc<Listener>,
-    /// Whose it is as well.
+    /// Shadow that receives a copy.
     pub shadow: Option<Arc<Listener>>,
-    pub heard: Seen,
+    pub seen: Seen,
     pub live: Live,
 }
 
-/// What becomes of a message.
+/// Outcome of routing a message.
 pub(crate) enum MessageOutcome {
-    RoutedMessage(RoutedMessage),
-    /// It waits; if this is there, the registration is to be asked for.
-    Waits(Option<PendingRegistration>),
-    /// It is dropped, for this reason.
+    Routed(RoutedMessage),
+    /// The message waits for a registration, which is to be requested if it is given here.
+    Pending(Option<PendingRegistration>),
+    /// The message is dropped, with this reason label.
     Dropped(&'static str),
-    /// It is dropped, because there are too many pods or messages that wait for a registration.
-    NoRoom,
+    /// The message is dropped: a limit of pending registrations or their messages is reached.
+    LimitReached,
 }
 
-/// What follows from a refusal.
+/// Outcome of a refusal.
 pub(crate) enum Refused {
-    /// What has come meanwhile says more: the registration is to be asked for again.
-    Asks(PendingRegistration),
-    /// So many messages are dropped.
+    /// A waiting message contains the block size: request the registration again.
+    Retry(PendingRegistration),
+    /// This number of messages is dropped.
     Dropped(usize),
 }
 
 impl PodStreams {
-    /// Takes a message in.
-    pub(crate) fn take(
+    /// Routes a message to the listener of its rank, or keeps it for the rank's registration.
+    pub(crate) fn route(
         &mut self,
         name: &PodName,
         dp_rank: DpRank,
@@ -106,46 +107,46 @@ impl PodStreams {
         now: Instant,
     ) -> MessageOutcome {
         let known = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
-        let Some(stream) = known else { return self.arrive(name, dp_rank, connection, live, now) };
+        let Some(stream) = known else { return self.admit(name, dp_rank, connection, live, now) };
         match &mut stream.state {
             State::Registered(listener) => {
-                let heard = match stream.connection {
+                let seen = match stream.connection {
                     Some(last) if last == connection => Seen::Same,
                     Some(last) if connection < last && listener.connection() == Connection::Connected => {
                         Seen::Duplicate
                     }
                     _ => Seen::Reconnected,
                 };
-                if heard != Seen::Duplicate {
+                if seen != Seen::Duplicate {
                     stream.connection = Some(connection);
                 }
                 let (listener, shadow) = (Arc::clone(listener), stream.shadow.clone());
-                MessageOutcome::RoutedMessage(RoutedMessage { listener, shadow, heard, live })
+                MessageOutcome::Routed(RoutedMessage { listener, shadow, seen, live })
             }
-            State::Pending { asked, waiting, is_tail_lost } => {
+            State::Pending { is_requested, waiting, is_tail_lost } => {
                 let bytes = live.message.payload.len();
-                if waiting.len() >= PENDING_MESSAGES_MAX || self.arriving_bytes + bytes > PENDING_BYTES_MAX {
+                if waiting.len() >= PENDING_MESSAGES_MAX || self.pending_bytes + bytes > PENDING_BYTES_MAX {
                     *is_tail_lost = true;
-                    return MessageOutcome::NoRoom;
+                    return MessageOutcome::LimitReached;
                 }
                 let block_size = live.block_size();
-                self.arriving_bytes += bytes;
+                self.pending_bytes += bytes;
                 waiting.push_back((connection, live));
-                let asks = !*asked && block_size.is_some();
-                *asked |= asks;
-                let arrival = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
-                MessageOutcome::Waits(asks.then(arrival))
+                let request_now = !*is_requested && block_size.is_some();
+                *is_requested |= request_now;
+                let pending = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
+                MessageOutcome::Pending(request_now.then(pending))
             }
             State::Refused { until, reason } if now < *until => MessageOutcome::Dropped(reason),
-            State::Dismissed if stream.connection.is_some_and(|last| connection <= last) => {
+            State::Unregistered if stream.connection.is_some_and(|last| connection <= last) => {
                 MessageOutcome::Dropped("unregistered")
             }
-            State::Refused { .. } | State::Dismissed => self.arrive(name, dp_rank, connection, live, now),
+            State::Refused { .. } | State::Unregistered => self.admit(name, dp_rank, connection, live, now),
         }
     }
 
-    /// A message of a rank that nobody knows, or that may be looked at again.
-    fn arrive(
+    /// Keeps the first message of a rank that is unknown, or whose registration may be requested again.
+    fn admit(
         &mut self,
         name: &PodName,
         dp_rank: DpRank,
@@ -159,23 +160,26 @@ impl PodStreams {
             _ => None,
         };
         let is_new = known.is_none();
-        if is_new && self.strangers >= UNREGISTERED_RANKS_MAX {
+        if is_new && self.unregistered_ranks >= UNREGISTERED_RANKS_MAX {
             self.sweep(now);
         }
         let bytes = live.message.payload.len();
-        if (is_new && self.strangers >= UNREGISTERED_RANKS_MAX) || self.arriving_bytes + bytes > PENDING_BYTES_MAX {
-            return MessageOutcome::NoRoom;
+        if (is_new && self.unregistered_ranks >= UNREGISTERED_RANKS_MAX)
+            || self.pending_bytes + bytes > PENDING_BYTES_MAX
+        {
+            return MessageOutcome::LimitReached;
         }
         let block_size = live.block_size();
-        self.arriving_bytes += bytes;
-        self.strangers += usize::from(is_new);
-        let state = State::Pending { asked: true, waiting: VecDeque::from([(connection, live)]), is_tail_lost: false };
+        self.pending_bytes += bytes;
+        self.unregistered_ranks += usize::from(is_new);
+        let state =
+            State::Pending { is_requested: true, waiting: VecDeque::from([(connection, live)]), is_tail_lost: false };
         let ranks = self.streams.entry(name.clone()).or_default();
         ranks.insert(dp_rank, Stream { state, shadow: None, connection: None });
-        MessageOutcome::Waits(Some(PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before }))
+        MessageOutcome::Pending(Some(PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before }))
     }
 
-    /// Forgets those that were refused or unregistered, at most once in a while.
+    /// Removes refused and unregistered ranks, at most once in [`REFUSED_FOR`].
     fn sweep(&mut self, now: Instant) {
         if self.swept.is_some_and(|swept| now < swept + REFUSED_FOR) {
             return;
@@ -184,40 +188,40 @@ impl PodStreams {
         for ranks in self.streams.values_mut() {
             ranks.retain(|_, stream| match stream.state {
                 State::Refused { until, .. } => now < until,
-                State::Dismissed => false,
+                State::Unregistered => false,
                 State::Registered(_) | State::Pending { .. } => true,
             });
         }
         self.streams.retain(|_, ranks| !ranks.is_empty());
         let states = self.streams.values().flat_map(BTreeMap::values);
-        self.strangers = states.filter(|stream| !matches!(stream.state, State::Registered(_))).count();
+        self.unregistered_ranks = states.filter(|stream| !matches!(stream.state, State::Registered(_))).count();
     }
 
-    /// A listener follows a rank from now on; the messages that have waited for it, with what each finds out, and
-    /// whether messages after them were dropped.
-    pub(crate) fn follow(&mut self, listener: &Arc<Listener>) -> (Vec<(Seen, Live)>, bool) {
+    /// Attaches a listener to its rank. Returns the messages that waited for it, and whether messages behind them were
+    /// dropped.
+    pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> (Vec<(Seen, Live)>, bool) {
         let stream = Stream { state: State::Registered(Arc::clone(listener)), shadow: None, connection: None };
         let ranks = self.streams.entry(listener.pod_name()).or_default();
         let before = ranks.insert(listener.dp_rank, stream).map(|stream| stream.state);
         if before.as_ref().is_some_and(|state| !matches!(state, State::Registered(_))) {
-            self.strangers -= 1;
+            self.unregistered_ranks -= 1;
         }
         let Some(State::Pending { waiting, is_tail_lost, .. }) = before else { return (Vec::new(), false) };
-        self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
+        self.pending_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
         let mut last = None;
-        let heard = waiting.into_iter().map(|(connection, live)| {
-            let heard = if last.replace(connection) == Some(connection) { Seen::Same } else { Seen::Reconnected };
-            (heard, live)
+        let messages = waiting.into_iter().map(|(connection, live)| {
+            let seen = if last.replace(connection) == Some(connection) { Seen::Same } else { Seen::Reconnected };
+            (seen, live)
         });
-        let heard = heard.collect();
+        let messages = messages.collect();
         if let Some(stream) = self.stream_of(listener) {
             stream.connection = last;
         }
-        (heard, is_tail_lost)
+        (messages, is_tail_lost)
     }
 
-    /// Messages of some rank of a pod were lost after the last ones: the listeners that follow its ranks.
-    pub(crate) fn lose_tail(&mut self, name: &PodName) -> Vec<Arc<Listener>> {
+    /// Records that every rank of a pod may have lost messages. Returns the listeners of its ranks.
+    pub(crate) fn mark_tail_lost(&mut self, name: &PodName) -> Vec<Arc<Listener>> {
         let mut listeners = Vec::new();
         for stream in self.streams.get_mut(name).into_iter().flat_map(BTreeMap::values_mut) {
             match &mut stream.state {
@@ -225,15 +229,14 @@ impl PodStreams {
                     listeners.extend([&*listener].into_iter().chain(&stream.shadow).map(Arc::clone));
                 }
                 State::Pending { is_tail_lost, .. } => *is_tail_lost = true,
-                State::Refused { .. } | State::Dismissed => {}
+                State::Refused { .. } | State::Unregistered => {}
             }
         }
         listeners
     }
 
-    /// Another listener follows a rank as well from now on. Whether the connection stands over which it comes; nothing
-    /// if nobody follows the rank.
-    pub(crate) fn follow_beside(&mut self, shadow: &Arc<Listener>) -> Option<Connection> {
+    /// Attaches a shadow to a rank. Returns the state of the rank's connection; none if the rank has no listener.
+    pub(crate) fn attach_shadow(&mut self, shadow: &Arc<Listener>) -> Option<Connection> {
         let stream = self.stream_of(shadow)?;
         let State::Registered(listener) = &stream.state else { return None };
         let connection = listener.connection();
@@ -241,8 +244,8 @@ impl PodStreams {
         Some(connection)
     }
 
-    /// The listener that followed a rank beside another one follows it alone.
-    pub(crate) fn take_place(&mut self, shadow: &Arc<Listener>) {
+    /// Replaces the listener of a rank by its shadow.
+    pub(crate) fn promote_shadow(&mut self, shadow: &Arc<Listener>) {
         let Some(stream) = self.stream_of(shadow) else { return };
         if stream.shadow.take_if(|it| Arc::ptr_eq(it, shadow)).is_some()
             && let State::Registered(listener) = &mut stream.state
@@ -255,49 +258,49 @@ impl PodStreams {
         self.streams.get_mut(&listener.pod_name())?.get_mut(&listener.dp_rank)
     }
 
-    /// A rank is not followed, for a time. What is to be asked again, or else how many of its messages are dropped.
+    /// Refuses the registration of a rank for [`REFUSED_FOR`].
     pub(crate) fn refuse(&mut self, name: &PodName, dp_rank: DpRank, refusal: &Refusal, now: Instant) -> Refused {
         let stream = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
         let Some(state) = stream.map(|stream| &mut stream.state) else { return Refused::Dropped(0) };
         match (state, refusal) {
             // It was registered meanwhile.
             (State::Registered(_), _) => Refused::Dropped(0),
-            (State::Pending { asked, waiting, .. }, Refusal::BlockSizeUnknown) => {
+            (State::Pending { is_requested, waiting, .. }, Refusal::BlockSizeUnknown) => {
                 let block_size = waiting.iter().find_map(|(_, live)| live.block_size());
-                *asked = block_size.is_some();
-                let arrival = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
-                asked.then(arrival).map_or(Refused::Dropped(0), Refused::Asks)
+                *is_requested = block_size.is_some();
+                let pending = || PendingRegistration { name: name.clone(), dp_rank, block_size, refused_before: None };
+                is_requested.then(pending).map_or(Refused::Dropped(0), Refused::Retry)
             }
-            (State::Refused { .. } | State::Dismissed, Refusal::BlockSizeUnknown) => Refused::Dropped(0),
+            (State::Refused { .. } | State::Unregistered, Refusal::BlockSizeUnknown) => Refused::Dropped(0),
             (state, Refusal::Refused { reason, .. }) => {
                 let refused = State::Refused { until: now + REFUSED_FOR, reason };
                 let State::Pending { waiting, .. } = std::mem::replace(state, refused) else {
                     return Refused::Dropped(0);
                 };
-                self.arriving_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
+                self.pending_bytes -= waiting.iter().map(|(_, live)| live.message.payload.len()).sum::<usize>();
                 Refused::Dropped(waiting.len())
             }
         }
     }
 
-    /// A listener is no more: its rank is ignored as long as its connection lasts.
-    pub(crate) fn dismiss(&mut self, listener: &Arc<Listener>) {
+    /// Detaches a listener: messages of its rank are dropped as long as the connection lasts.
+    pub(crate) fn detach(&mut self, listener: &Arc<Listener>) {
         let Some(stream) = self.stream_of(listener) else { return };
-        // One that was to take another's place only leaves it alone.
+        // Detaching a shadow leaves the listener of the rank attached.
         stream.shadow.take_if(|shadow| Arc::ptr_eq(shadow, listener));
         if matches!(&stream.state, State::Registered(followed) if Arc::ptr_eq(followed, listener)) {
-            stream.state = State::Dismissed;
-            self.strangers += 1;
+            stream.state = State::Unregistered;
+            self.unregistered_ranks += 1;
         }
     }
 
-    /// A connection is lost: who was heard over it.
-    pub(crate) fn lost(&self, connection: ConnectionId) -> Vec<Arc<Listener>> {
+    /// Listeners of the ranks that publish over a connection.
+    pub(crate) fn listeners_on(&self, connection: ConnectionId) -> Vec<Arc<Listener>> {
         let streams = self.streams.values().flat_map(BTreeMap::values);
-        let heard = streams.filter_map(|stream| match &stream.state {
+        let on_connection = streams.filter_map(|stream| match &stream.state {
             State::Registered(listener) if stream.connection == Some(connection) => Some((listener, &stream.shadow)),
             _ => None,
         });
-        heard.flat_map(|(listener, shadow)| [listener].into_iter().chain(shadow)).map(Arc::clone).collect()
+        on_connection.flat_map(|(listener, shadow)| [listener].into_iter().chain(shadow)).map(Arc::clone).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The bound socket's side: whose a message is, by its topic.
+//! Topics: sorts the messages of the bound socket by pod.
 
 use std::sync::{Arc, Weak};
 
@@ -6,46 +6,46 @@ use flash_indexer_core::keyed::KeyedMap;
 use parking_lot::Mutex;
 
 use super::PodName;
-use super::name::{TopicError, is_too_long, queue_of};
-use crate::decoders::Frames;
+use super::name::{TopicError, is_too_long, queue_for};
 use crate::listener::Listener;
+use crate::message::Frames;
 use crate::queue::Queued;
 
-/// Topics that are remembered. When there are more all are forgotten, and found again as messages come.
+/// Limit of cached topics. The cache is cleared when it is full.
 const TOPICS_MAX: usize = 1 << 15;
 
-/// A connection that an engine has made, numbered in the order in which they were made.
+/// A connection of an engine. Later connections have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ConnectionId(pub u64);
 
-/// A pod as the bound socket knows it.
+/// A bound pod, with its decoder.
 pub(crate) struct Pod {
     pub name: PodName,
-    /// Which decoder its messages go to.
+    /// Number of its decoder.
     pub decoder: usize,
-    /// What of its messages waits there.
+    /// Messages of the pod in the decoder's queue.
     pub queued: Queued,
-    /// Listeners that its messages were applied to: they lose trust at once when a message is dropped.
-    followers: Mutex<Vec<Weak<Listener>>>,
+    /// Listeners of the pod's ranks: their ranks are degraded at once when a message is dropped.
+    listeners: Mutex<Vec<Weak<Listener>>>,
 }
 
 impl Pod {
     pub(crate) fn new(name: PodName, decoder: usize) -> Self {
-        Self { name, decoder, queued: Queued::default(), followers: Mutex::default() }
+        Self { name, decoder, queued: Queued::default(), listeners: Mutex::default() }
     }
 
-    /// Keeps a listener that follows a rank of the pod. Cost: linear in the pod's ranks.
-    pub(crate) fn note_follower(&self, listener: &Arc<Listener>) {
-        let mut followers = self.followers.lock();
-        if !followers.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(listener))) {
-            followers.retain(|known| known.strong_count() > 0);
-            followers.push(Arc::downgrade(listener));
+    /// Adds a listener of a rank of the pod. Cost: linear in the pod's ranks.
+    pub(crate) fn add_listener(&self, listener: &Arc<Listener>) {
+        let mut listeners = self.listeners.lock();
+        if !listeners.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(listener))) {
+            listeners.retain(|known| known.strong_count() > 0);
+            listeners.push(Arc::downgrade(listener));
         }
     }
 
-    /// The listeners that follow its ranks, as far as their messages have shown.
-    pub(crate) fn followers(&self) -> Vec<Arc<Listener>> {
-        self.followers.lock().iter().filter_map(Weak::upgrade).collect()
+    /// Listeners of the pod's ranks that have received messages.
+    pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
+        self.listeners.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -56,18 +56,18 @@ pub(crate) struct PodMessage {
     pub frames: Frames,
 }
 
-/// What one topic stands for, and its messages that were not handed on yet.
+/// The pod of one topic, and its messages since the last drain.
 struct Topic {
     pod: Result<Arc<Pod>, TopicError>,
-    lot: Vec<PodMessage>,
+    messages: Vec<PodMessage>,
 }
 
-/// Sorts messages by pod.
+/// Cache of topics that sorts messages by pod.
 pub(crate) struct Topics {
     decoders: usize,
     known: KeyedMap<Vec<u8>, usize>,
     topics: Vec<Topic>,
-    /// Topics with messages that were not handed on yet.
+    /// Topics with messages since the last drain.
     waiting: Vec<usize>,
 }
 
@@ -76,51 +76,51 @@ impl Topics {
         Self { decoders, known: KeyedMap::default(), topics: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Puts a message to those of its pod.
+    /// Adds a message to its pod's messages.
     ///
     /// # Errors
     ///
-    /// When its topic names none.
+    /// When the topic names no pod.
     pub(crate) fn sort(&mut self, message: PodMessage) -> Result<(), TopicError> {
         let topic: &[u8] = message.frames.first().map_or(&[], Vec::as_slice);
         if is_too_long(topic) {
-            return PodName::of_topic(topic).map(drop);
+            return PodName::from_topic(topic).map(drop);
         }
         let at = match self.known.get(topic) {
             Some(&at) => at,
-            None => self.learn(topic.to_vec()),
+            None => self.add_topic(topic.to_vec()),
         };
         let topic = &mut self.topics[at];
-        if let Err(nameless) = &topic.pod {
-            return Err(nameless.clone());
+        if let Err(error) = &topic.pod {
+            return Err(error.clone());
         }
-        if topic.lot.is_empty() {
+        if topic.messages.is_empty() {
             self.waiting.push(at);
         }
-        topic.lot.push(message);
+        topic.messages.push(message);
         Ok(())
     }
 
-    fn learn(&mut self, topic: Vec<u8>) -> usize {
+    fn add_topic(&mut self, topic: Vec<u8>) -> usize {
         if self.topics.len() >= TOPICS_MAX && self.waiting.is_empty() {
             self.known.clear();
             self.topics.clear();
         }
-        let pod = PodName::of_topic(&topic).map(|name| {
-            let decoder = queue_of(&name.instance, self.decoders);
+        let pod = PodName::from_topic(&topic).map(|name| {
+            let decoder = queue_for(&name.instance, self.decoders);
             Arc::new(Pod::new(name, decoder))
         });
-        self.topics.push(Topic { pod, lot: Vec::new() });
+        self.topics.push(Topic { pod, messages: Vec::new() });
         self.known.insert(topic, self.topics.len() - 1);
         self.topics.len() - 1
     }
 
-    /// Hands on what was sorted, a lot for each pod.
-    pub(crate) fn hand_on(&mut self, mut hand_on: impl FnMut(&Arc<Pod>, Vec<PodMessage>)) {
+    /// Removes the sorted messages, and calls `deliver` for each pod that has some.
+    pub(crate) fn drain(&mut self, mut deliver: impl FnMut(&Arc<Pod>, Vec<PodMessage>)) {
         for at in self.waiting.drain(..) {
             let topic = &mut self.topics[at];
             if let Ok(pod) = &topic.pod {
-                hand_on(pod, std::mem::take(&mut topic.lot));
+                deliver(pod, std::mem::take(&mut topic.messages));
             }
         }
     }

@@ -1,160 +1,47 @@
-//! Decoders: threads that each follow some listeners' streams and make changes of their messages.
+//! Decoders: threads that turn the messages of their listeners into changes of indexes.
 
-mod bound_pods;
+mod decoder;
+mod delivery;
+mod pod_routing;
 mod restarts;
 
-use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use flash_indexer_core::DpRank;
-use flash_indexer_wire::{Replay, StreamPosition, StreamTrust};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use flash_indexer_wire::Replay;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use tracing::error;
 
-use super::bound_pods::{ConnectionId, PendingRegistration, Pod, PodMessage, PodName, PodStreams, Refusal};
+use self::decoder::Decoder;
+pub use self::delivery::Delivery;
+pub(crate) use self::delivery::Retired;
+use self::delivery::Work;
+use super::bound_pods::PendingRegistration;
 use super::listener::Listener;
-use super::listener_decoder::{ListenerDecoder, READING_FAILED};
 use super::queue::Queued;
-use super::resume_point::{DecoderState, DecoderStateDetail, Read, ReadAt};
 use super::writer::Writers;
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
-use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch, guarded};
+use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
-/// Bytes of messages that may wait for one decoder, each message with [`MESSAGE_OVERHEAD_BYTES`].
+/// Limit of a decoder's queue, in bytes of messages with their overhead.
 const QUEUED_BYTES_MAX: usize = 256 << 20;
-/// Of what may wait for one decoder, one stream or pod may take this part: a flood of one leaves room for the others.
+/// A stream or pod may fill one part in this number of a decoder's queue: a flood of one leaves room for the others.
 const SHARE: usize = 4;
-/// What a waiting message takes besides its frames' bytes: their allocations and its place in the queue.
-const MESSAGE_OVERHEAD_BYTES: usize = 256;
-/// Bytes of messages that one decoder's streams may keep while they wait for earlier ones.
-const WAITING_BYTES_MAX: usize = 512 << 20;
-/// Changes are handed to the writer when they come of so many bytes, or when there is nothing more at hand.
-const LOT_BYTES: usize = 1 << 20;
-/// Decoders that are started where nobody says how many.
+/// Limit of the default number of decoders.
 const THREADS_BY_DEFAULT_MAX: usize = 8;
-/// Pods that may wait to be registered.
+/// Limit of pending registrations of pods.
 const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 
-/// A message as it came from a socket.
-pub(crate) type Frames = Vec<Vec<u8>>;
-
-/// Called by the writer once everything from a listener is forgotten, with where its stream stood.
-pub(crate) type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
-
-/// What a decoder is told of a listener, in order.
-pub enum Delivery {
-    /// Live messages.
-    Live(Vec<Frames>),
-    /// Live messages were dropped after the last one that was delivered, in this run of drops.
-    Dropped(u64),
-    /// Messages of the answer to a request for missed ones.
-    Replayed {
-        /// Number of the request.
-        attempt: u32,
-        /// The messages, in order.
-        messages: Vec<Frames>,
-    },
-    /// The request for missed messages could not be made.
-    ReplayFailed {
-        /// Number of the request.
-        attempt: u32,
-        /// Cause of the failure.
-        why: String,
-    },
-    /// The messages of its pod, which come over the bound socket, are its own from now on.
-    Follow,
-    /// They are its own as well as another listener's, whose place it is to take.
-    FollowBeside,
-    /// It has taken that place.
-    TakePlace,
-    /// The connection stands.
-    Connected,
-    /// The connection was lost: what comes next need not follow what came last.
-    Disconnected,
-    /// What is held is applied from now on.
-    Release(Sender<()>),
-    /// A rank is ignored from now on, and forgotten.
-    Mute(DpRank, Sender<()>),
-    /// A rank is ignored no more.
-    Unmute(DpRank),
-    /// Reads what the index holds of a rank at a known place of the stream.
-    Read {
-        /// The rank.
-        dp_rank: DpRank,
-        /// Position at which the index is read.
-        at: ReadAt,
-        /// Parts of the decoder state that are copied.
-        detail: DecoderStateDetail,
-        /// Called by the writer at that position.
-        read: Read,
-    },
-    /// What the stream has said of a rank before it is gone on with.
-    Learn(DpRank, DecoderState),
-    /// What is known of the stream is lost: it starts over, with or without asking the engine for what it has published.
-    Restart(Replay),
-    /// The listener's sockets are closed: forget all that it told.
-    Retire(Retired),
-}
-
-impl Delivery {
-    fn messages(&self) -> &[Frames] {
-        match self {
-            Self::Live(messages) | Self::Replayed { messages, .. } => messages,
-            _ => &[],
-        }
-    }
-
-    /// Messages and their bytes.
-    fn size(&self) -> (usize, usize) {
-        let messages = self.messages();
-        (messages.len(), messages.iter().map(queued_bytes).sum())
-    }
-}
-
-/// What a message takes while it waits.
-fn queued_bytes(frames: &Frames) -> usize {
-    MESSAGE_OVERHEAD_BYTES + frames.iter().map(Vec::len).sum::<usize>()
-}
-
-enum Work {
-    Delivery {
-        listener: Arc<Listener>,
-        delivery: Delivery,
-        at: Instant,
-    },
-    /// Messages of a pod, from the bound socket.
-    Pod {
-        pod: Arc<Pod>,
-        messages: Vec<PodMessage>,
-        at: Instant,
-    },
-    /// Messages of a pod were dropped after the last ones; its listeners' runs of drops.
-    PodDropped {
-        pod: Arc<Pod>,
-        runs: Vec<(Arc<Listener>, u64)>,
-    },
-    /// A connection to the bound socket is lost.
-    Lost(ConnectionId),
-    /// A pod's rank is not followed.
-    Refused(PodName, DpRank, Refusal),
-    Stop,
-}
-
-/// A fixed number of decoders; each listener belongs to one: those that dial their engine in turn, those of pods that
-/// come over the bound socket by the pod's name.
+/// A fixed number of decoder threads. A listener that dials its engine is assigned to one round-robin. A listener of a
+/// bound pod is assigned by the hash of the pod's name.
 ///
-/// Delivering never waits: a socket that is not read for long is not read by ZeroMQ either, which
-/// then takes a silent heartbeat for a dead engine. What finds its queue full is dropped and
-/// counted, and the message after it shows the gap.
+/// Delivering never blocks. If a socket thread blocked, ZeroMQ would stop reading the connection, miss its heartbeats and
+/// close it. Messages that find their queue full are dropped and counted, and the next message shows the gap.
 pub struct Decoders {
     queues: Vec<Queue>,
     assigned: AtomicUsize,
-    arrivals: Receiver<PendingRegistration>,
+    pending_registrations: Receiver<PendingRegistration>,
     threads: Mutex<Vec<SupervisedThread>>,
     writers: Arc<Writers>,
     metrics: Arc<Metrics>,
@@ -166,29 +53,23 @@ struct Queue {
 }
 
 impl Decoders {
-    /// Starts so many, or as many as there are processors, up to a bound.
+    /// Starts `count` decoders; by default one for each processor, up to [`THREADS_BY_DEFAULT_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
     pub fn start(count: Option<usize>, writers: &Arc<Writers>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let metrics = supervisor.metrics();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_BY_DEFAULT_MAX);
         let count = count.unwrap_or_else(processors).max(1);
-        let (arrived, arrivals) = bounded(PENDING_REGISTRATIONS_MAX);
+        let (registration_sender, pending_registrations) = bounded(PENDING_REGISTRATIONS_MAX);
         let mut queues = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
             let (sender, work) = unbounded();
             let queued = Arc::new(Queued::default());
-            let decoder = Decoder {
-                work,
-                queued: Arc::clone(&queued),
-                intakes: FxHashMap::default(),
-                pods: PodStreams::default(),
-                arrived: arrived.clone(),
-                wakes: BTreeSet::new(),
-                waiting_bytes: 0,
-                at_work: None,
-                writers: Arc::clone(writers),
-                metrics: Arc::clone(metrics),
-            };
+            let (registrations, writers) = (registration_sender.clone(), Arc::clone(writers));
+            let decoder = Decoder::new(work, Arc::clone(&queued), registrations, writers, Arc::clone(metrics));
             let queue: Sender<Work> = Sender::clone(&sender);
             let run = move |watch: &Arc<Watch>| decoder.run(watch);
             threads.push(supervisor.spawn_with_queue(ThreadKind::Decoder, Some(number), move || queue.len(), run)?);
@@ -196,25 +77,25 @@ impl Decoders {
         }
         let (writers, metrics) = (Arc::clone(writers), Arc::clone(metrics));
         let (assigned, threads) = (AtomicUsize::new(0), Mutex::new(threads));
-        Ok(Self { queues, assigned, arrivals, threads, writers, metrics })
+        Ok(Self { queues, assigned, pending_registrations, threads, writers, metrics })
     }
 
-    /// The decoder of the next listener: each in turn.
+    /// Assigns a decoder to a new listener, round-robin.
     pub fn assign(&self) -> usize {
         self.assigned.fetch_add(1, Ordering::Relaxed) % self.queues.len()
     }
 
-    /// What waits for each decoder.
+    /// Depth of each decoder's queue.
     pub fn queues(&self) -> Vec<QueueState> {
         self.queues.iter().map(|queue| queue.queued.state()).collect()
     }
 
-    /// Whether nothing is taken in any more.
+    /// Whether the service is stopping: messages are no longer applied.
     pub(super) fn are_stopping(&self) -> bool {
         self.writers.are_stopping()
     }
 
-    /// Hands a delivery to the decoder of its listener.
+    /// Queues a delivery for the decoder of its listener. Never blocks; drops messages when the queue is full.
     pub fn deliver(&self, listener: &Arc<Listener>, delivery: Delivery) {
         let queue = &self.queues[listener.decoder];
         let (messages, bytes) = delivery.size();
@@ -229,24 +110,25 @@ impl Decoders {
                 };
                 (0..messages).for_each(|_| self.metrics.rejected(QUEUE_FULL));
                 listener.reject(QUEUE_FULL, why.to_owned());
-                // The answer lacks them, and may be longer than what is delivered of it.
+                // The replay is incomplete: the stream has to request it again.
                 Delivery::ReplayFailed { attempt, why: "replayed messages were dropped: the queue is full".to_owned() }
             }
         };
-        // It fails only when the decoder has ended, and with it everything.
+        // It fails only after the decoder has ended, when the service stops.
         let _ = queue.sender.send(Work::Delivery { listener: Arc::clone(listener), delivery, at: Instant::now() });
     }
 
-    /// Live messages of a listener are dropped before they reach its decoder, for this reason.
+    /// Counts live messages of a listener that are dropped before they reach its decoder, and degrades its ranks.
     pub(crate) fn drop_live(&self, listener: &Arc<Listener>, messages: usize, reason: &'static str, why: &str) {
         (0..messages).for_each(|_| self.metrics.rejected(reason));
         listener.reject(reason, why.to_owned());
         if listener.state.queued.begins_dropping() {
-            self.deliver(listener, Delivery::Dropped(listener.dropped()));
+            self.deliver(listener, Delivery::Dropped(listener.begin_drop_run()));
         }
     }
 
-    /// Makes room in a queue for messages of one stream or pod, or says which bound leaves none.
+    /// Reserves space in a queue for messages of one stream or pod. Returns the limit that is reached, if there is no
+    /// space.
     fn reserve(&self, queue: &Queue, own: &Queued, messages: usize, bytes: usize) -> Option<Limit> {
         if !own.add(messages, bytes, QUEUED_BYTES_MAX / SHARE) {
             return Some(Limit::PodQueue);
@@ -259,8 +141,8 @@ impl Decoders {
         None
     }
 
-    /// Has streams start over whose state is lost. With `without_replay`, the stream of that listener asks its engine for
-    /// nothing: a replay would bring the message again that the failure came from. Never waits.
+    /// Restarts streams whose state is lost. The stream of the listener `without_replay` requests no replay, which would
+    /// return the message that caused the failure. Never blocks.
     pub fn restart_streams(&self, listeners: impl IntoIterator<Item = Arc<Listener>>, without_replay: Option<u64>) {
         for listener in listeners {
             let replay = if without_replay == Some(listener.id) { Replay::Unavailable } else { Replay::Available };
@@ -268,11 +150,10 @@ impl Decoders {
         }
     }
 
-    /// Ends every decoder; what is still queued is dropped, because nothing outlives the process. One that does not end by
-    /// `deadline` is abandoned.
+    /// Stops every decoder. Queued messages are dropped. A decoder that does not end by `deadline` is abandoned.
     pub fn stop(&self, deadline: Instant) {
         for queue in &self.queues {
-            // A decoder that has ended already needs no telling.
+            // It fails only if the decoder has ended already.
             let _ = queue.sender.send(Work::Stop);
         }
         for thread in self.threads.lock().drain(..) {
@@ -283,242 +164,9 @@ impl Decoders {
 
 const QUEUE_FULL: &str = "queue_full";
 
-struct Decoder {
-    work: Receiver<Work>,
-    queued: Arc<Queued>,
-    intakes: FxHashMap<u64, ListenerDecoder>,
-    pods: PodStreams,
-    /// Where pods go that want to be registered.
-    arrived: Sender<PendingRegistration>,
-    /// When which listener's stream wants to know the time.
-    wakes: BTreeSet<(Instant, u64)>,
-    /// Bytes that wait in all streams.
-    waiting_bytes: usize,
-    /// The listener whose intake is taken out of `intakes` at the moment.
-    at_work: Option<Arc<Listener>>,
-    writers: Arc<Writers>,
-    metrics: Arc<Metrics>,
-}
-
-impl Decoder {
-    fn run(mut self, watch: &Watch) {
-        loop {
-            let work = match self.wakes.first() {
-                Some(&(wake, _)) => self.work.recv_deadline(wake),
-                None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            watch.begin(None);
-            match watch.guarded(|| self.step(work)) {
-                Some(ControlFlow::Continue(())) => {}
-                Some(ControlFlow::Break(())) => return,
-                None => self.restart_all(),
-            }
-            watch.end();
-        }
-    }
-
-    /// Does what one entry of the queue asks for, or what it is time for.
-    fn step(&mut self, work: Result<Work, RecvTimeoutError>) -> ControlFlow<()> {
-        // What was delivered before a deadline counts, however long it waited here.
-        let time = match work {
-            Ok(Work::Delivery { listener, delivery, at }) => {
-                let (messages, bytes) = delivery.size();
-                self.queued.take(messages, bytes);
-                listener.state.queued.take(messages, bytes);
-                if !self.writers.are_stopping() {
-                    self.take(&listener, delivery);
-                }
-                at
-            }
-            Ok(Work::Pod { pod, messages, at }) => {
-                let (messages_count, bytes) = bound_pods::size(&messages);
-                self.queued.take(messages_count, bytes);
-                pod.queued.take(messages_count, bytes);
-                if !self.writers.are_stopping() {
-                    self.take_messages(&pod, messages);
-                }
-                at
-            }
-            Ok(Work::PodDropped { pod, runs }) => {
-                pod.queued.end_dropping();
-                self.note_dropped(&pod.name, &runs);
-                Instant::now()
-            }
-            Ok(Work::Lost(connection)) => {
-                self.lose(connection);
-                Instant::now()
-            }
-            Ok(Work::Refused(name, dp_rank, refusal)) => {
-                self.refuse(&name, dp_rank, &refusal);
-                Instant::now()
-            }
-            Err(RecvTimeoutError::Timeout) => Instant::now(),
-            Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
-        };
-        self.wake(time);
-        ControlFlow::Continue(())
-    }
-
-    /// Lets every stream know the time that wants to by `time`.
-    fn wake(&mut self, time: Instant) {
-        while let Some(&(wake, id)) = self.wakes.first()
-            && wake <= time
-        {
-            self.wakes.pop_first();
-            if let Some(listener) = self.intakes.get(&id).map(|intake| Arc::clone(intake.listener())) {
-                self.with_intake(&listener, |intake, _| intake.tick(Instant::now()));
-            }
-        }
-    }
-
-    fn take(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
-        let now = Instant::now();
-        #[cfg(any(test, feature = "fault-injection"))]
-        restarts::fail_on_purpose(&delivery);
-        match delivery {
-            Delivery::Restart(replay) => self.restart(listener, replay, now),
-            Delivery::Live(messages) => self.each(listener, messages, |intake, frames| intake.live(frames, now)),
-            Delivery::Dropped(run) => {
-                listener.state.queued.end_dropping();
-                self.with_intake(listener, |intake, _| intake.dropped(run, now));
-            }
-            Delivery::Replayed { attempt, messages } => {
-                self.each(listener, messages, |intake, frames| intake.replayed(attempt, frames, now));
-            }
-            Delivery::ReplayFailed { attempt, why } => {
-                self.with_intake(listener, |intake, _| intake.replay_failed(attempt, why, now));
-            }
-            Delivery::Follow => self.follow(listener, now),
-            Delivery::FollowBeside => self.follow_beside(listener, now),
-            Delivery::TakePlace => self.pods.take_place(listener),
-            Delivery::Connected => self.with_intake(listener, |intake, _| intake.connected(now)),
-            Delivery::Disconnected => self.with_intake(listener, |intake, _| intake.disconnected()),
-            Delivery::Release(done) => {
-                self.with_intake(listener, |intake, _| intake.release(now));
-                self.when_written(listener, move || done.send(()));
-            }
-            Delivery::Mute(dp_rank, done) => {
-                self.with_intake(listener, |intake, _| intake.mute(dp_rank));
-                self.when_written(listener, move || done.send(()));
-            }
-            Delivery::Unmute(dp_rank) => self.with_intake(listener, |intake, _| intake.unmute(dp_rank)),
-            Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
-                let fresh =
-                    || ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).place(dp_rank, detail);
-                let place = self.intakes.get(&listener.id).map_or_else(fresh, |intake| intake.place(dp_rank, detail));
-                self.when_written(listener, move || read(place()));
-            }
-            Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, read } => {
-                if self.intakes.contains_key(&listener.id) {
-                    self.with_intake(listener, |intake, _| intake.read_at(sequence, dp_rank, detail, read));
-                }
-            }
-            Delivery::Learn(dp_rank, decoder_state) => {
-                self.with_intake(listener, |intake, _| intake.learn(dp_rank, decoder_state));
-            }
-            Delivery::Retire(done) => {
-                let mut position = None;
-                self.with_intake(listener, |intake, _| position = Some(intake.retire()));
-                self.drop_intake(listener.id);
-                self.pods.dismiss(listener);
-                let position = position.unwrap_or(START);
-                self.when_written(listener, move || done(position));
-            }
-        }
-    }
-
-    /// Takes messages in, also those after one that a listener has failed on.
-    fn each<M>(&mut self, listener: &Arc<Listener>, messages: Vec<M>, take: impl Fn(&mut ListenerDecoder, M)) {
-        let mut messages = messages.into_iter();
-        while messages.len() > 0 {
-            self.with_intake(listener, |intake, out| {
-                for message in messages.by_ref() {
-                    take(intake, message);
-                    out.write_lot(intake);
-                }
-            });
-        }
-    }
-
-    /// Does something once all changes so far are made.
-    fn when_written<T>(&self, listener: &Listener, job: impl FnOnce() -> T + Send + 'static) {
-        self.writers.run(
-            listener,
-            Box::new(move || {
-                // Whoever asked may have stopped waiting.
-                let _ = job();
-            }),
-        );
-    }
-
-    /// Does something with a listener's intake, hands on the changes, and keeps the books. A listener that
-    /// fails is restarted by itself.
-    fn with_intake(&mut self, listener: &Arc<Listener>, work: impl FnOnce(&mut ListenerDecoder, &WriterSender<'_>)) {
-        let out = WriterSender { writers: &self.writers, listener };
-        self.at_work = Some(Arc::clone(listener));
-        let kept = self.intakes.remove(&listener.id);
-        let (bytes_before, wake_before) =
-            kept.as_ref().map_or((0, None), |kept| (kept.waiting_bytes(), kept.wakes_at()));
-        let mut intake = kept.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
-        let name = std::thread::current();
-        let name = name.name().unwrap_or_default();
-        if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut intake, &out)).is_none() {
-            error!(endpoint = %listener.options.endpoint, "reading a message panicked: the listener starts anew");
-            listener.await_restart(READING_FAILED);
-            self.metrics.listener_restarted();
-            intake = intake.after_failure(Instant::now());
-        }
-        self.waiting_bytes = self.waiting_bytes - bytes_before + intake.waiting_bytes();
-        if self.waiting_bytes > WAITING_BYTES_MAX && intake.waiting_bytes() > 0 {
-            let bytes = intake.waiting_bytes();
-            intake.shed(Instant::now());
-            self.waiting_bytes = self.waiting_bytes - bytes + intake.waiting_bytes();
-        }
-        out.write(&mut intake);
-        if let Some(wake) = wake_before {
-            self.wakes.remove(&(wake, listener.id));
-        }
-        self.wakes.extend(intake.wakes_at().map(|wake| (wake, listener.id)));
-        self.intakes.insert(listener.id, intake);
-        self.at_work = None;
-    }
-
-    fn drop_intake(&mut self, id: u64) {
-        if let Some(intake) = self.intakes.remove(&id) {
-            self.waiting_bytes -= intake.waiting_bytes();
-            self.wakes.retain(|&(_, other)| other != id);
-        }
-    }
-}
-
-/// Where a stream stands that was never heard.
-const START: StreamPosition = StreamPosition { cursor: None, epoch: 1, trust: StreamTrust::Cold };
-
-/// The way to a listener's writer.
-struct WriterSender<'a> {
-    writers: &'a Writers,
-    listener: &'a Arc<Listener>,
-}
-
-impl WriterSender<'_> {
-    /// Hands changes on once there is a lot of them.
-    fn write_lot(&self, intake: &mut ListenerDecoder) {
-        if intake.changed_bytes() >= LOT_BYTES {
-            self.write(intake);
-        }
-    }
-
-    fn write(&self, intake: &mut ListenerDecoder) {
-        let changes = intake.changes();
-        if !changes.is_empty() {
-            self.writers.write(self.listener, changes);
-        }
-    }
-}
-
 #[cfg(test)]
 impl Decoders {
-    /// Decoders without a thread, and what is delivered to them from then on: a word for each delivery.
+    /// Decoders without a thread, and a function that returns the kind of each delivery since its last call.
     pub(crate) fn detached() -> (Self, impl Fn() -> Vec<&'static str>) {
         let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
         let supervisor = Supervisor::start(&metrics).expect("a thread");
@@ -526,19 +174,19 @@ impl Decoders {
         let decoders = Self {
             queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
             assigned: AtomicUsize::new(0),
-            arrivals: bounded(1).1,
+            pending_registrations: bounded(1).1,
             threads: Mutex::default(),
             writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
             metrics,
         };
-        let word = |work| match work {
+        let kind = |work| match work {
             Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
             Work::Delivery { delivery: Delivery::Dropped(_), .. } => "dropped",
             Work::Delivery { delivery: Delivery::Connected, .. } => "connected",
             Work::Delivery { delivery: Delivery::Disconnected, .. } => "disconnected",
             _ => "another",
         };
-        (decoders, move || work.try_iter().map(word).collect())
+        (decoders, move || work.try_iter().map(kind).collect())
     }
 }
 
@@ -550,7 +198,7 @@ mod tests {
     use crate::fixture::{Fixture, RANK, listener_of_first_decoder, payload};
 
     #[test]
-    fn dropped_last_messages_are_replayed_without_a_further_one() {
+    fn messages_dropped_at_the_tail_are_replayed_without_a_further_message() {
         let fixture = Fixture::start(2, true);
         fixture.engines[0].keep(1, &payload(2));
         fixture.decoders.drop_live(&fixture.listener(0), 1, QUEUE_FULL, "for a test");
@@ -559,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_last_messages_without_replay_leave_a_doubt() {
+    fn messages_dropped_at_the_tail_without_replay_degrade_the_rank() {
         let fixture = Fixture::start(2, false);
         let listener = fixture.listener(0);
         fixture.decoders.drop_live(&listener, 1, QUEUE_FULL, "for a test");
@@ -579,7 +227,7 @@ mod tests {
         let decoders = Decoders {
             queues: vec![Queue { sender, queued: Arc::new(Queued::default()) }],
             assigned: AtomicUsize::new(0),
-            arrivals: bounded(1).1,
+            pending_registrations: bounded(1).1,
             threads: Mutex::default(),
             writers: Arc::new(Writers::start(1, &Supervisor::start(&metrics).expect("a thread")).expect("a thread")),
             metrics,

@@ -1,46 +1,47 @@
-//! What messages say: batches to events, events to changes.
+//! Translation of messages: from batches to events, from events to changes.
 
 use flash_indexer_core::DpRank;
 use flash_indexer_wire::{Batch, EngineEvent, EventError, TranslateError, Translator, TranslatorOptions};
 use rustc_hash::FxHashMap;
 
-use super::{ListenerDecoder, Message, SeenBlockSize};
+use super::{ListenerDecoder, SeenBlockSize};
 use crate::change::Change;
 use crate::listener::Listener;
 use crate::log_listener;
+use crate::message::Message;
 use flash_indexer_telemetry::metrics::Limit;
 
-/// Ranks that the batches of one listener may name.
+/// Limit of the ranks that the batches of one listener name.
 const RANKS_PER_LISTENER_MAX: usize = 1024;
 
 impl ListenerDecoder {
-    /// Applies a message that is the stream's next.
+    /// Applies the next message of the stream.
     pub(super) fn apply_message(&mut self, sequence: u64, message: &Message) {
         if sequence == 0 {
-            // All that there is from here on: what came from elsewhere is of an earlier life, or comes again.
-            self.changes.extend(std::mem::take(&mut self.unplaced).into_iter().map(Change::Forget));
+            // The stream begins here: state imported without a position is of an earlier epoch, or will be published again.
+            self.changes.extend(std::mem::take(&mut self.without_position).into_iter().map(Change::Forget));
         }
-        let mut stamped = None;
+        let mut timestamp = None;
         match &message.outline {
             Ok(outline) => {
                 let batch = outline.batch(&message.payload, self.adapter);
-                stamped = Some(batch.timestamp);
-                self.changes.push(Change::Stamped(batch.timestamp));
+                timestamp = Some(batch.timestamp);
+                self.changes.push(Change::EventTime(batch.timestamp));
                 self.apply(sequence, batch);
             }
             Err(error) => {
-                // It came by a replay, so it is the engine's.
+                // Only a replay brings an invalid batch this far, so the engine did publish it.
                 self.reject(error.reason(), error.to_string());
-                self.changes.push(Change::Raise(None, error.to_string()));
+                self.changes.push(Change::RecordLoss(None, error.to_string()));
             }
         }
-        self.changes.push(Change::TakenIn { sequence, stamped });
+        self.changes.push(Change::MessageApplied { sequence, timestamp });
         self.changed_bytes += message.payload.len();
     }
 
     fn apply(&mut self, sequence: u64, batch: Batch<'_>) {
         let dp_rank = batch.dp_rank.unwrap_or(self.listener.dp_rank);
-        if self.muted.contains(&dp_rank) || self.taken_over.get(&dp_rank).is_some_and(|&last| sequence <= last) {
+        if self.ignored_ranks.contains(&dp_rank) || self.imported.get(&dp_rank).is_some_and(|&last| sequence <= last) {
             return;
         }
         if !self.ranks.contains(&dp_rank) {
@@ -58,12 +59,12 @@ impl ListenerDecoder {
                 Err(error) => self.reject_event(dp_rank, &error),
             }
         }
-        // Within a batch the other groups may come first.
+        // Checked after the batch: within it, secondary groups may come first.
         if !self.translators.get(&dp_rank).is_some_and(Translator::lacks_primary_group) {
-            self.contentless.remove(&dp_rank);
-        } else if self.contentless.insert(dp_rank) {
-            let why = "no cache group with full attention has told what blocks contain: nothing can be found";
-            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+            self.without_content.remove(&dp_rank);
+        } else if self.without_content.insert(dp_rank) {
+            let why = "no cache group with full attention has published its blocks: prefixes cannot be matched";
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
     }
 
@@ -83,56 +84,56 @@ impl ListenerDecoder {
 
     fn apply_event(&mut self, dp_rank: DpRank, event: &EngineEvent<'_>) {
         let is_clear = *event == EngineEvent::Cleared;
-        let Self { listener, translators, groups_untold, .. } = self;
+        let Self { listener, translators, groups_unknown, .. } = self;
         let translator = Self::translator(translators, listener, dp_rank);
         let changes = translator.translate(event);
         if is_clear {
-            groups_untold.remove(&dp_rank);
+            groups_unknown.remove(&dp_rank);
         }
-        if translator.is_hybrid() && groups_untold.remove(&dp_rank) {
-            let why = "its state was taken over from somebody who does not tell what a hybrid model's other cache groups hold";
-            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+        if translator.is_hybrid() && groups_unknown.remove(&dp_rank) {
+            let why = "its state was imported without the secondary cache groups of the hybrid model";
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
         let changes = match changes {
             Ok(changes) => changes,
             Err(unusable) => return self.reject_unusable(dp_rank, &unusable),
         };
         if matches!(event, EngineEvent::Stored(_)) {
-            self.block_size = SeenBlockSize::LastTrust;
+            self.block_size = SeenBlockSize::Unchanged;
         }
         listener.model.note_variant(translator.window(), translator.adapter_salt());
-        let understands_all = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
+        let is_complete = !translator.has_unsupported_groups() && !translator.lacks_primary_group();
         self.changes.extend(changes.into_iter().map(|change| Change::Event(dp_rank, change)));
-        if is_clear && understands_all {
-            // Whatever was missed before, the rank's cache is empty now.
+        if is_clear && is_complete {
+            // The rank's cache is empty, whatever was lost before.
             self.changes.push(Change::Cleared(dp_rank));
         }
     }
 
     fn reject_event(&mut self, dp_rank: DpRank, error: &EventError) {
         self.reject(error.reason(), error.to_string());
-        // Also an event of an unknown kind may have been a change of the cache.
-        self.changes.push(Change::Raise(Some(dp_rank), error.to_string()));
+        // An event of an unknown kind may have changed the cache as well.
+        self.changes.push(Change::RecordLoss(Some(dp_rank), error.to_string()));
     }
 
     fn reject_unusable(&mut self, dp_rank: DpRank, unusable: &TranslateError) {
         self.reject(unusable.reason(), unusable.to_string());
         match unusable {
-            // Other memory than the tiers that are asked for: the tiers stay exact.
+            // A medium outside the queried tiers: the tiers stay exact.
             TranslateError::UnknownMedium { .. } => return,
             TranslateError::HybridGroup { .. } | TranslateError::UnnamedGroup => {
                 if !std::mem::replace(&mut self.hybrid_reported, true) {
                     log_listener!(warn, self.listener, "{unusable}");
                 }
             }
-            &TranslateError::BlockSize { actual, .. } if self.block_size == SeenBlockSize::Open => {
-                self.block_size = SeenBlockSize::Other(actual);
+            &TranslateError::BlockSize { actual, .. } if self.block_size == SeenBlockSize::AfterRestart => {
+                self.block_size = SeenBlockSize::Changed(actual);
             }
             TranslateError::AdapterName { .. } | TranslateError::AdapterNameCharacter { .. } => {
                 self.metrics.limit_reached(Limit::Names)
             }
             TranslateError::BlockSize { .. } | TranslateError::TokenCount { .. } => {}
         }
-        self.changes.push(Change::Raise(Some(dp_rank), unusable.to_string()));
+        self.changes.push(Change::RecordLoss(Some(dp_rank), unusable.to_string()));
     }
 }

@@ -1,92 +1,82 @@
-//! One listener's messages, decoded into changes for its model's writer.
+//! A listener's decoder: turns the messages of one stream into changes for its model's writer.
 
 mod events;
+mod handover;
+mod notes;
+mod readings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use flash_indexer_core::DpRank;
+use flash_indexer_types::logs::Repeats;
+use flash_indexer_types::{ClearCause, EngineKind};
 use flash_indexer_wire::{
-    Action, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamEvent, StreamLimits, StreamOptions,
-    StreamPosition, StreamTrust, Translator,
+    Action, ClearReason, EngineAdapter, Replay, ReplayReply, Stream, StreamLimits, StreamOptions, StreamPosition,
+    StreamTrust, Translator,
 };
 use rustc_hash::FxHashMap;
+use tracing::Span;
 
+use self::readings::PendingRead;
 use super::bound_pods::Seen;
 use super::change::Change;
 use super::listener::{Connection, Listener};
 use super::message::{Live, Message};
-use super::resume_point::{BlockDecoderState, DecoderState, DecoderStateDetail, Read, ResumePoint};
 use crate::log_listener;
-use flash_indexer_telemetry::metrics::{Limit, Metrics};
-use flash_indexer_types::ClearCause;
-use flash_indexer_types::EngineKind;
-use flash_indexer_types::Position;
-use flash_indexer_types::Trust;
-use flash_indexer_types::logs::Repeats;
+use flash_indexer_telemetry::metrics::Metrics;
 
-/// Why a stream starts over on which its decoder panicked.
-pub(super) const READING_FAILED: &str =
-    "reading a message failed by a fault of this program: what was known is forgotten";
+/// Reason of a restart after a panic of the decoder.
+pub(super) const DECODER_PANICKED: &str =
+    "failed to decode a message: panic in the decoder, a fault of this program; the blocks of the stream are removed";
 
-/// A reading that waits for its message. One at a time: a later one takes its place.
-struct PendingRead {
-    sequence: u64,
-    dp_rank: DpRank,
-    detail: DecoderStateDetail,
-    read: Read,
-}
-
-/// Whether a state is known, and not which messages are in it.
-fn is_unplaced(position: Position) -> bool {
-    position.cursor.is_none() && position.trust == Trust::Degraded
-}
-
-/// Whether the engine still has blocks of the size that it was registered with.
+/// Block size of the engine, compared with its registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SeenBlockSize {
-    /// Nothing has happened that could change it.
-    LastTrust,
-    /// The engine has started again, and has stored nothing since.
-    Open,
-    /// The first store of this life has blocks of another size.
-    Other(u32),
+    /// The engine has not restarted since its block size was confirmed.
+    Unchanged,
+    /// The engine has restarted, and has stored no block since.
+    AfterRestart,
+    /// The first stored event of the epoch has another block size, in tokens.
+    Changed(u32),
 }
 
-/// What decoding knows of one listener between its messages.
+/// Decoder of one listener's stream. Its changes are collected until the caller takes them.
 pub(super) struct ListenerDecoder {
     listener: Arc<Listener>,
     metrics: Arc<Metrics>,
     adapter: EngineAdapter,
     stream: Stream<Message>,
     translators: FxHashMap<DpRank, Translator>,
-    /// Every rank that the index may hold something of through this stream.
+    /// Ranks whose blocks the index may hold through this stream.
     ranks: BTreeSet<DpRank>,
-    /// Ranks that were unregistered while others of the stream were not.
-    muted: BTreeSet<DpRank>,
-    /// Of ranks whose state was taken over: the last message that is in it.
-    taken_over: FxHashMap<DpRank, u64>,
-    /// Ranks whose state was taken over, nobody knows from which place of the stream.
-    unplaced: BTreeSet<DpRank>,
-    /// Ranks whose state was taken over from somebody who does not tell cache groups.
-    groups_untold: BTreeSet<DpRank>,
-    /// Ranks that are known to be degraded because none of their cache groups tells what blocks contain.
-    contentless: BTreeSet<DpRank>,
-    /// Who wants to read a rank at a message that has not come yet.
-    awaited: Option<PendingRead>,
-    /// What is to follow the next statement about the whole stream.
-    after_trust: Vec<Change>,
+    /// Ranks that were unregistered while other ranks of the stream were not.
+    ignored_ranks: BTreeSet<DpRank>,
+    /// Sequence number of the last message in the imported state of each rank.
+    imported: FxHashMap<DpRank, u64>,
+    /// Ranks whose state was imported without a stream position.
+    without_position: BTreeSet<DpRank>,
+    /// Ranks whose state was imported without cache groups.
+    groups_unknown: BTreeSet<DpRank>,
+    /// Ranks that are degraded because none of their cache groups publishes the contents of blocks.
+    without_content: BTreeSet<DpRank>,
+    /// Read of a rank at a later message.
+    pending_read: Option<PendingRead>,
+    /// Changes that follow the next `Change::Trust`, which sets the trust state of all ranks.
+    changes_after_trust: Vec<Change>,
     hybrid_reported: bool,
     repeated_gaps: Repeats,
     repeated_rejections: Repeats,
     repeated_replays: Repeats,
     repeated_ends: Repeats,
     block_size: SeenBlockSize,
-    /// Whether it takes the place of one whose state was lost.
-    has_started_over: bool,
+    /// Whether it replaces a decoder whose state was lost.
+    has_restarted: bool,
     changes: Vec<Change>,
-    /// Bytes of the messages that `changes` came of.
+    /// Span of the running replay; disabled while none runs.
+    replay_span: Span,
+    /// Bytes of the messages that `changes` stem from.
     changed_bytes: usize,
 }
 
@@ -96,11 +86,11 @@ impl ListenerDecoder {
             Some(_) => Replay::Available,
             None => Replay::Unavailable,
         };
-        let mut intake = Self::with_replay(listener, metrics, replay);
-        if let Some(position) = intake.listener.remembered {
-            intake.stream.continue_epochs(position);
+        let mut decoder = Self::with_replay(listener, metrics, replay);
+        if let Some(position) = decoder.listener.resume_from {
+            decoder.stream.continue_epochs(position);
         }
-        intake
+        decoder
     }
 
     fn with_replay(listener: Arc<Listener>, metrics: Arc<Metrics>, replay: Replay) -> Self {
@@ -112,154 +102,96 @@ impl ListenerDecoder {
             stream: Stream::new(options),
             translators: FxHashMap::default(),
             ranks: BTreeSet::new(),
-            muted: BTreeSet::new(),
-            taken_over: FxHashMap::default(),
-            unplaced: BTreeSet::new(),
-            groups_untold: BTreeSet::new(),
-            contentless: BTreeSet::new(),
-            awaited: None,
-            after_trust: Vec::new(),
+            ignored_ranks: BTreeSet::new(),
+            imported: FxHashMap::default(),
+            without_position: BTreeSet::new(),
+            groups_unknown: BTreeSet::new(),
+            without_content: BTreeSet::new(),
+            pending_read: None,
+            changes_after_trust: Vec::new(),
             hybrid_reported: false,
             repeated_gaps: Repeats::default(),
             repeated_rejections: Repeats::default(),
             repeated_replays: Repeats::default(),
             repeated_ends: Repeats::default(),
-            block_size: SeenBlockSize::LastTrust,
-            has_started_over: false,
+            block_size: SeenBlockSize::Unchanged,
+            has_restarted: false,
             changes: Vec::new(),
+            replay_span: Span::none(),
             changed_bytes: 0,
         }
     }
 
-    /// What takes over from an intake that has failed: everything is forgotten. Nothing is replayed, which
-    /// would bring the message again that it failed on.
-    pub(super) fn after_failure(self, now: Instant) -> Self {
-        self.listener.reject("panicked", READING_FAILED.to_owned());
-        self.fresh(READING_FAILED, Replay::Unavailable, now)
+    /// The decoder that replaces this one after a panic. It removes all blocks of the stream, and requests no replay, which
+    /// would return the message that caused the panic.
+    pub(super) fn after_panic(self, now: Instant) -> Self {
+        self.listener.reject("panicked", DECODER_PANICKED.to_owned());
+        self.into_restarted(DECODER_PANICKED, Replay::Unavailable, now)
     }
 
-    /// Has the stream start over because what is known of it is lost. `ranks` are those that are listed for it.
-    pub(super) fn start_over(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
+    /// Restarts the stream because its state is lost. `ranks` are the stream's ranks in the registry.
+    pub(super) fn restart(&mut self, ranks: Vec<DpRank>, replay: Replay, now: Instant) {
         let (listener, metrics) = (Arc::clone(&self.listener), Arc::clone(&self.metrics));
         let mut lost = std::mem::replace(self, Self::with_replay(listener, metrics, Replay::Unavailable));
         lost.ranks.extend(ranks);
-        *self = lost.fresh("a thread of the service panicked: what was known is forgotten", replay, now);
+        *self =
+            lost.into_restarted("a thread of the service panicked; the blocks of the stream are removed", replay, now);
     }
 
-    /// What takes over from an intake whose state is lost.
-    fn fresh(self, why: &str, replay: Replay, now: Instant) -> Self {
+    /// The decoder that replaces this one, whose state is lost.
+    fn into_restarted(self, why: &str, replay: Replay, now: Instant) -> Self {
         let replay = match self.listener.options.replay_endpoint {
             Some(_) => replay,
             None => Replay::Unavailable,
         };
-        let mut fresh = Self::with_replay(self.listener, self.metrics, replay);
-        fresh.listener.hang_up();
-        fresh.has_started_over = true;
-        fresh.changes.push(Change::Restarted);
-        // Notes of earlier drops were discarded with the other changes; the stream asks for everything from here on.
-        fresh.changes.push(Change::DropsNoted(fresh.listener.drops()));
-        fresh.ranks = self.ranks;
-        fresh.muted = self.muted;
-        fresh.forget_ranks();
-        fresh.changes.push(Change::Raise(None, why.to_owned()));
-        fresh.stream.release(None, now);
-        if fresh.listener.connection() == Connection::Connected {
-            fresh.stream.connected(now);
+        let mut restarted = Self::with_replay(self.listener, self.metrics, replay);
+        restarted.listener.cancel_replay();
+        restarted.has_restarted = true;
+        restarted.changes.push(Change::Restarted);
+        // Earlier acknowledgements were discarded with the other changes. The stream is read from its start again.
+        restarted.changes.push(Change::DropsAcknowledged(restarted.listener.drop_runs()));
+        restarted.ranks = self.ranks;
+        restarted.ignored_ranks = self.ignored_ranks;
+        restarted.forget_ranks();
+        restarted.changes.push(Change::RecordLoss(None, why.to_owned()));
+        restarted.stream.release(None, now);
+        if restarted.listener.connection() == Connection::Connected {
+            restarted.stream.connected(now);
         }
-        fresh.execute();
-        fresh.changes.push(Change::Pending(fresh.stream.pending()));
-        fresh
+        restarted.execute();
+        restarted.changes.push(Change::Pending(restarted.stream.pending()));
+        restarted
     }
 
     pub(super) fn listener(&self) -> &Arc<Listener> {
         &self.listener
     }
 
-    /// When time is wanted.
+    /// Next deadline of the stream.
     pub(super) fn wakes_at(&self) -> Option<Instant> {
         self.stream.wakes_at()
     }
 
-    /// Bytes that wait for earlier messages.
+    /// Bytes of messages that are buffered behind gaps.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.stream.waiting_bytes()
     }
 
-    /// What is to be written, with the bytes that it came of.
+    /// Takes the collected changes.
     pub(super) fn changes(&mut self) -> Vec<Change> {
         self.changed_bytes = 0;
         std::mem::take(&mut self.changes)
     }
 
-    /// The size of the engine's blocks, once, if it came back with another one.
-    pub(super) fn take_outgrown(&mut self) -> Option<u32> {
-        let SeenBlockSize::Other(tokens) = self.block_size else { return None };
-        self.block_size = SeenBlockSize::LastTrust;
+    /// Takes the engine's block size, if it has restarted with another one.
+    pub(super) fn take_changed_block_size(&mut self) -> Option<u32> {
+        let SeenBlockSize::Changed(tokens) = self.block_size else { return None };
+        self.block_size = SeenBlockSize::Unchanged;
         Some(tokens)
     }
 
     pub(super) fn changed_bytes(&self) -> usize {
         self.changed_bytes
-    }
-
-    /// A function that says where a rank stands, to be asked after the changes are made.
-    pub(super) fn place(
-        &self,
-        dp_rank: DpRank,
-        detail: DecoderStateDetail,
-    ) -> impl FnOnce() -> ResumePoint + Send + use<> {
-        let (listener, is_epoch_unverified) = (Arc::clone(&self.listener), self.stream.is_epoch_unverified());
-        let StreamPosition { cursor, epoch, .. } = self.stream.position();
-        let translator = self.translators.get(&dp_rank);
-        let groups = match self.groups_untold.contains(&dp_rank) {
-            true => None,
-            false => Some(translator.map(|translator| translator.groups().collect()).unwrap_or_default()),
-        };
-        let of_blocks = translator.filter(|_| detail == DecoderStateDetail::Full).map(|translator| BlockDecoderState {
-            salts: translator.salts().collect(),
-            contents: translator.recent_blocks().map(Iterator::collect),
-        });
-        let decoder_state = DecoderState { groups, of_blocks: of_blocks.unwrap_or_default() };
-        move || {
-            // What is missing behind the position is not its concern.
-            let trust = match listener.settled_trust(dp_rank) {
-                Trust::Exact if is_epoch_unverified => Trust::Degraded,
-                trust => trust,
-            };
-            ResumePoint { position: Position { cursor, epoch, trust }, decoder_state }
-        }
-    }
-
-    /// Has a rank read when everything up to this message is applied and nothing after it; not at all if
-    /// that is over, or if the stream gets there by a leap.
-    pub(super) fn read_at(&mut self, sequence: u64, dp_rank: DpRank, detail: DecoderStateDetail, read: Read) {
-        self.awaited = Some(PendingRead { sequence, dp_rank, detail, read });
-        if let Some(cursor) = self.stream.position().cursor {
-            self.read_awaited(cursor.sequence);
-        }
-    }
-
-    /// The message of this number is the last one that was applied.
-    fn read_awaited(&mut self, sequence: u64) {
-        let awaited = self.awaited.take_if(|awaited| awaited.sequence <= sequence);
-        if let Some(PendingRead { dp_rank, detail, read, .. }) = awaited.filter(|awaited| awaited.sequence == sequence)
-        {
-            let place = self.place(dp_rank, detail);
-            self.changes.push(Change::Do(Box::new(move || read(place()))));
-        }
-    }
-
-    /// What the stream has said of a rank is known from elsewhere.
-    pub(super) fn learn(&mut self, dp_rank: DpRank, DecoderState { groups, of_blocks }: DecoderState) {
-        let translator = Self::translator(&mut self.translators, &self.listener, dp_rank);
-        translator.import_salts(of_blocks.salts);
-        if let Some(contents) = of_blocks.contents {
-            translator.import_recent_blocks(contents);
-        }
-        match groups {
-            Some(groups) => translator.import_groups(groups),
-            None => drop(self.groups_untold.insert(dp_rank)),
-        }
     }
 
     pub(super) fn connected(&mut self, now: Instant) {
@@ -282,36 +214,36 @@ impl ListenerDecoder {
         self.execute();
     }
 
-    /// Takes in a live message.
+    /// Decodes a live message.
     pub(super) fn live(&mut self, frames: Vec<Vec<u8>>, now: Instant) {
         #[cfg(any(test, feature = "fault-injection"))]
         assert!(frames[0] != FAULT, "a test asked for a failure");
         self.metrics.message_received();
-        match Live::of(frames) {
-            Ok(live) => self.take_in(live, now),
+        match Live::from_frames(frames) {
+            Ok(live) => self.receive_live(live, now),
             Err(error) => {
                 self.reject(error.reason(), error.to_string());
-                // It may have been the engine's next message.
+                // It may have been the stream's next message.
                 self.tail_lost(now);
             }
         }
     }
 
-    /// Messages behind the last live one were lost before they could be decoded.
+    /// Records that messages behind the last live one were lost before they were decoded.
     pub(super) fn tail_lost(&mut self, now: Instant) {
         self.stream.tail_lost(now);
         self.execute();
     }
 
-    /// Messages were dropped before they reached the decoder, in this run of drops.
+    /// Records a run of messages that were dropped before they reached the decoder.
     pub(super) fn dropped(&mut self, run: u64, now: Instant) {
         self.tail_lost(now);
-        self.changes.push(Change::DropsNoted(run));
+        self.changes.push(Change::DropsAcknowledged(run));
     }
 
-    /// Takes in a live message from the bound socket, where only messages show whether a connection stands.
-    pub(super) fn hear(&mut self, heard: Seen, live: Live, now: Instant) {
-        match heard {
+    /// Decodes a live message of the bound socket, where only messages show whether the engine is connected.
+    pub(super) fn receive_routed(&mut self, seen: Seen, live: Live, now: Instant) {
+        match seen {
             Seen::Same => {}
             Seen::Reconnected => {
                 if self.listener.connection() == Connection::Connected {
@@ -321,26 +253,27 @@ impl ListenerDecoder {
                 self.connected(now);
             }
             Seen::Duplicate => {
-                let why = "two engines publish under the pod's name: only the one that connected last is followed";
+                let why = "two engines publish under the pod's name: only the one that connected last is applied; give each pod a name of its own";
                 self.reject("duplicate_pod", why.to_owned());
-                return self.changes.push(Change::Raise(Some(self.listener.dp_rank), why.to_owned()));
+                return self.changes.push(Change::RecordLoss(Some(self.listener.dp_rank), why.to_owned()));
             }
         }
-        self.take_in(live, now);
+        self.receive_live(live, now);
     }
 
-    /// Takes in a live message that was looked over already.
-    fn take_in(&mut self, live: Live, now: Instant) {
+    /// Passes a parsed live message to the stream.
+    fn receive_live(&mut self, live: Live, now: Instant) {
         self.stream.live(live.sequence, live.message, now);
         self.execute();
     }
 
-    /// Takes in one message of an answer to a request for missed ones.
+    /// Decodes one message of a replay.
     pub(super) fn replayed(&mut self, attempt: u32, frames: Vec<Vec<u8>>, now: Instant) {
+        let _span = self.replay_span.clone().entered();
         match ReplayReply::from_frames(&frames) {
             Ok(ReplayReply::Message { sequence, .. }) => {
                 self.metrics.message_replayed();
-                self.stream.replayed(attempt, sequence, Message::of(frames), now);
+                self.stream.replayed(attempt, sequence, Message::from_frames(frames), now);
             }
             Ok(ReplayReply::End) => self.stream.replay_ended(attempt, now),
             Err(error) => {
@@ -351,108 +284,65 @@ impl ListenerDecoder {
         self.execute();
     }
 
-    /// The request for missed messages could not be made.
+    /// Records that a replay request failed.
     pub(super) fn replay_failed(&mut self, attempt: u32, why: String, now: Instant) {
         self.reject("bad_replay", why);
         self.stream.replay_failed(attempt, now);
         self.execute();
     }
 
-    /// Goes on from what was taken over, or from nothing. A stream that has started over goes on already, and what was
-    /// taken over is lost.
-    pub(super) fn release(&mut self, now: Instant) {
-        if self.has_started_over {
-            return;
-        }
-        let released = self.listener.hold().released();
-        self.ranks.extend(released.iter().map(|(dp_rank, _)| *dp_rank));
-        let known: Vec<_> = released.iter().filter_map(|&(rank, position)| Some((rank, position?))).collect();
-        // Ranks are read one after the other where they come from: the earliest one says where to go on.
-        let epoch = known.iter().map(|(_, position)| position.epoch).max();
-        let current = known.iter().filter(|(_, position)| Some(position.epoch) == epoch);
-        let current: Vec<_> =
-            current.filter_map(|&(rank, position)| Some((rank, position, position.cursor?))).collect();
-        let from = current.iter().map(|&(.., cursor)| cursor).min_by_key(|cursor| cursor.sequence);
-        for (dp_rank, position) in released {
-            match current.iter().find(|(rank, ..)| *rank == dp_rank) {
-                Some((_, position, cursor)) => {
-                    self.taken_over.insert(dp_rank, cursor.sequence);
-                    if position.trust == Trust::Degraded {
-                        let why = "its state was taken over from a peer that was not sure of it";
-                        self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
-                    }
-                }
-                None if position.is_some_and(is_unplaced) => {
-                    self.unplaced.insert(dp_rank);
-                    let why = "its state was taken over from somebody who does not say how old it is";
-                    self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
-                    self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
-                }
-                None if from.is_some() => {
-                    self.changes.push(Change::Forget(dp_rank));
-                    let why = "no state of the rank could be taken over";
-                    self.after_trust.push(Change::Raise(Some(dp_rank), why.to_owned()));
-                }
-                None => self.changes.push(Change::Forget(dp_rank)),
-            }
-        }
-        self.changes.extend(from.map(|cursor| Change::TakenOver(cursor.sequence)));
-        let position = epoch.map(|epoch| StreamPosition { cursor: from, epoch, trust: StreamTrust::Exact });
-        self.stream.release(position, now);
-        self.execute();
-    }
-
-    /// Ignores a rank from now on, and forgets it.
-    pub(super) fn mute(&mut self, dp_rank: DpRank) {
-        self.muted.insert(dp_rank);
+    /// Ignores a rank, and removes its blocks.
+    pub(super) fn ignore_rank(&mut self, dp_rank: DpRank) {
+        self.ignored_ranks.insert(dp_rank);
         self.translators.remove(&dp_rank);
-        self.groups_untold.remove(&dp_rank);
-        self.contentless.remove(&dp_rank);
+        self.groups_unknown.remove(&dp_rank);
+        self.without_content.remove(&dp_rank);
         self.changes.push(Change::Forget(dp_rank));
     }
 
-    /// Listens to a rank again that was ignored.
-    pub(super) fn unmute(&mut self, dp_rank: DpRank) {
-        if self.muted.remove(&dp_rank) {
-            let why = "it was unregistered for a while, and its stream went on";
-            self.changes.push(Change::Raise(Some(dp_rank), why.to_owned()));
+    /// Applies the events of an ignored rank again. The rank is degraded, because events were skipped.
+    pub(super) fn resume_rank(&mut self, dp_rank: DpRank) {
+        if self.ignored_ranks.remove(&dp_rank) {
+            let why = "it was unregistered for a while, and events published meanwhile were skipped";
+            self.changes.push(Change::RecordLoss(Some(dp_rank), why.to_owned()));
         }
     }
 
-    /// Forgets everything; says where the stream stood.
+    /// Removes the blocks of all ranks. Returns the position of the stream.
     pub(super) fn retire(&mut self) -> StreamPosition {
-        self.listener.hang_up();
+        self.listener.cancel_replay();
         self.ranks.extend(self.listener.hold().ranks());
         self.ranks.insert(self.listener.dp_rank);
         self.forget_ranks();
         self.stream.position()
     }
 
+    /// Clears the decoder state of all ranks, and removes their blocks.
     fn forget_ranks(&mut self) {
         self.translators.clear();
-        self.taken_over.clear();
-        self.unplaced.clear();
-        self.groups_untold.clear();
-        self.contentless.clear();
-        self.awaited = None;
+        self.imported.clear();
+        self.without_position.clear();
+        self.groups_unknown.clear();
+        self.without_content.clear();
+        self.pending_read = None;
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
 
-    /// Does what the stream wants.
+    /// Executes the actions that the stream requests.
     fn execute(&mut self) {
         while let Some(action) = self.stream.next_action() {
             match action {
                 Action::Apply { sequence, payload } => {
                     self.apply_message(sequence, &payload);
-                    self.read_awaited(sequence);
+                    self.run_pending_read(sequence);
                 }
-                Action::RequestReplay { attempt, from } => self.listener.ask(attempt, from),
-                Action::CloseReplay => self.listener.hang_up(),
+                Action::RequestReplay { attempt, from } => self.listener.request_replay(attempt, from),
+                Action::CloseReplay => self.listener.cancel_replay(),
                 Action::Clear(why) => {
-                    log_listener!(info, self.listener, why = why.as_str(), "blocks of the stream's ranks forgotten");
+                    log_listener!(info, self.listener, why = why.as_str(), "removing the blocks of the stream's ranks");
                     if why == ClearReason::Restarted {
                         self.metrics.engine_restarted();
-                        self.block_size = SeenBlockSize::Open;
+                        self.block_size = SeenBlockSize::AfterRestart;
                     }
                     self.changes.push(Change::ForgetCause(ClearCause::Stream(why)));
                     self.forget_ranks();
@@ -461,83 +351,34 @@ impl ListenerDecoder {
                     if let StreamTrust::Degraded(why) = trust
                         && !self.listener.is_degraded()
                     {
-                        // Once for each fall: a stream that loses much would fill the log.
+                        // Logged once for each change to degraded: a stream with many losses would fill the log.
                         log_listener!(warn, self.listener, %why, "rank degraded: messages were lost");
                     }
                     self.changes.push(Change::Trust(trust));
-                    // It is said of all ranks alike, so the next batch has to say again what they lack.
-                    self.contentless.clear();
-                    self.changes.append(&mut self.after_trust);
+                    // It sets all ranks alike, so the next batch has to degrade ranks without content again.
+                    self.without_content.clear();
+                    self.changes.append(&mut self.changes_after_trust);
                 }
                 Action::Pending(pending) => self.changes.push(Change::Pending(pending)),
                 Action::Record(note) => self.note(note),
             }
         }
     }
-
-    fn note(&mut self, note: StreamEvent) {
-        match note {
-            StreamEvent::Gap { missed } => {
-                self.metrics.gap_detected(missed);
-                self.listener.gap();
-                match self.repeated_gaps.count(Instant::now()) {
-                    Some(times) => log_listener!(info, self.listener, missed, times, "gap in the stream"),
-                    None => log_listener!(debug, self.listener, missed, "gap in the stream"),
-                }
-            }
-            StreamEvent::Lost { messages } => {
-                self.metrics.messages_lost(messages);
-                log_listener!(debug, self.listener, messages, "messages cannot be replayed");
-            }
-            StreamEvent::ReplayStarted { from, end } => match self.repeated_replays.count(Instant::now()) {
-                Some(times) => log_listener!(info, self.listener, from, end, times, "replay started"),
-                None => log_listener!(debug, self.listener, from, end, "replay started"),
-            },
-            StreamEvent::Replay(outcome) => {
-                self.metrics.replay_ended(outcome);
-                let seq = self.stream.position().cursor.map(|cursor| cursor.sequence);
-                let outcome = outcome.as_str();
-                match self.repeated_ends.count(Instant::now()) {
-                    Some(times) => log_listener!(info, self.listener, seq, outcome, times, "replay ended"),
-                    None => log_listener!(debug, self.listener, seq, outcome, "replay ended"),
-                }
-            }
-            StreamEvent::Mismatch { sequence } => {
-                let why = "the engine's message differs from the one applied before: it is of another epoch";
-                log_listener!(info, self.listener, seq = sequence, "{why}");
-            }
-            StreamEvent::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
-            StreamEvent::WaitingFull { dropped } => {
-                let why = format!("too many messages wait for earlier ones; {dropped} of them dropped");
-                self.reject("waiting_full", why);
-                self.metrics.limit_reached(Limit::WaitingMessages);
-            }
-        }
-    }
-
-    fn reject(&mut self, reason: &'static str, why: String) {
-        self.metrics.rejected(reason);
-        match self.repeated_rejections.count(Instant::now()) {
-            Some(times) => {
-                log_listener!(warn, self.listener, reason, times, error = why.as_str(), "message or event rejected")
-            }
-            None => log_listener!(debug, self.listener, reason, error = why.as_str(), "message or event rejected"),
-        }
-        self.listener.reject(reason, why);
-    }
 }
 
-/// Topic of a message in whose decoding a test asks for a panic: no message is known to cause one.
+/// Topic by which a test injects a panic into the decoder.
 #[cfg(any(test, feature = "fault-injection"))]
 const FAULT: &[u8] = b"fault";
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_types::Trust;
+
     use super::*;
     use crate::fixture::{Fixture, RANK, payload};
 
     #[test]
-    fn a_listener_whose_decoding_panics_starts_over_and_does_not_affect_others() {
+    fn a_panic_in_one_listener_restarts_its_stream_and_no_other() {
         let fixture = Fixture::start(3, true);
         let engines = &fixture.engines;
         engines[1].publish_frames(&[FAULT, &1_u64.to_be_bytes(), &payload(2)]).expect("published");
@@ -548,6 +389,6 @@ mod tests {
             fixture.wait(at, 1, Trust::Exact);
         }
         assert_eq!(fixture.listener(1).report(RANK).rejected.get("panicked"), Some(&1));
-        assert_eq!(fixture.held_blocks(), 2 + 1 + 2, "the blocks of the failed listener are forgotten");
+        assert_eq!(fixture.held_blocks(), 2 + 1 + 2, "the blocks of the failed listener are removed");
     }
 }

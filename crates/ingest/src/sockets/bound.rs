@@ -1,4 +1,4 @@
-//! The socket that engines connect to, and its thread.
+//! The bound socket, which engines connect to, and its thread.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadK
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
-/// How long an engine keeps a connection over which no heartbeat is received. Longer than the timeout: a service that
-/// stood still goes on with the messages that waited, where an engine that had closed the connection drops them.
+/// How long an engine keeps a connection without heartbeats. Longer than the timeout: after a pause of this process the
+/// engine still has the connection and its queued messages.
 const HEARTBEAT_TTL_MS: i32 = 120_000;
-/// Connections that may wait to be accepted: a whole fleet comes back at once.
+/// Limit of connections that wait to be accepted: a whole fleet reconnects at once.
 const BACKLOG: i32 = 4_096;
-/// How often the thread looks whether it should end, in milliseconds.
+/// Interval at which the thread checks whether the service stops, in milliseconds.
 const STOP_CHECK_MS: i64 = 100;
 const MONITOR: &str = "inproc://bound-monitor";
-/// ZeroMQ's private name of the connection that a message came over: its file descriptor.
+/// ZeroMQ's private property of a message: the file descriptor of its connection.
 const CONNECTION_PROPERTY: &str = "__fd";
 
-/// Where engines connect to, and what of their messages is wanted.
+/// Options of the bound socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundOptions {
     /// Addresses to bind, such as `tcp://0.0.0.0:5557`; port `*` takes a free one.
     pub endpoints: Vec<String>,
-    /// Messages whose topic begins otherwise are not received.
+    /// Prefix of the topics that are received.
     pub topic_prefix: String,
 }
 
-/// The socket cannot be bound.
+/// A socket that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address cannot be bound.
     #[error(
-        "cannot listen for engines on {endpoint}: {source}; give an address of this machine, such as tcp://0.0.0.0:5557"
+        "failed to bind {endpoint} for engines: {source}; give an address of this machine, such as tcp://0.0.0.0:5557"
     )]
     Endpoint {
         /// The address.
@@ -45,17 +45,17 @@ pub enum BindError {
         /// Cause of the failure.
         source: zmq::Error,
     },
-    /// ZeroMQ has no socket.
-    #[error("failed to listen for engines: {0}")]
+    /// ZeroMQ refuses a socket.
+    #[error("failed to open the bound socket: {0}; raise the limit of open files (ulimit -n)")]
     Socket(#[from] zmq::Error),
-    /// The system has no thread.
-    #[error("failed to start a thread for the bound socket: {0}")]
+    /// The system refuses a thread.
+    #[error("failed to start the thread of the bound socket: {0}; raise the limit of threads")]
     Thread(#[from] std::io::Error),
 }
 
-/// The thread that owns the bound socket. It ends when the decoders stop.
+/// Handle of the thread that owns the bound socket. The thread ends when the decoders stop.
 pub(super) struct BoundThread {
-    /// Addresses, with their real ports.
+    /// Addresses, with their actual ports.
     pub(super) endpoints: Vec<String>,
     pub(super) thread: SupervisedThread,
 }
@@ -66,7 +66,7 @@ impl BoundThread {
         decoders: Arc<Decoders>,
         supervisor: &Supervisor,
     ) -> Result<Self, BindError> {
-        // A context of its own: a flood here is not read by the thread that reads dialled engines.
+        // A context of its own has an I/O thread of its own: a flood here does not delay dialled engines.
         let context = zmq::Context::new();
         let socket = context.socket(zmq::SUB)?;
         socket.set_linger(0)?;
@@ -96,28 +96,28 @@ impl BoundThread {
 }
 
 fn bind(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<String> {
-    // With IPv6 on, the wildcard * would stand for both kinds of addresses.
+    // With IPv6 on, the wildcard * would bind addresses of both kinds.
     socket.set_ipv6(endpoint.contains('['))?;
     socket.bind(endpoint)?;
     Ok(socket.get_last_endpoint()?.unwrap_or_else(|_| endpoint.to_owned()))
 }
 
-/// A connection that stands.
+/// An open connection of an engine.
 struct EngineConnection {
     id: ConnectionId,
-    /// Whether the monitor has told of it; a message can be read before that.
-    is_announced: bool,
+    /// Whether the monitor has reported it. A message can be read before that.
+    is_monitored: bool,
 }
 
-/// The thread's own side.
+/// State of the thread.
 struct BoundLoop {
     socket: zmq::Socket,
     monitor: zmq::Socket,
     decoders: Arc<Decoders>,
     topics: Topics,
-    /// Connections that stand, by file descriptor.
+    /// Open connections, by file descriptor.
     connections: FxHashMap<i32, EngineConnection>,
-    /// Connections that were ever made.
+    /// Connections accepted so far.
     connected: u64,
 }
 
@@ -126,37 +126,40 @@ impl BoundLoop {
         while !self.decoders.are_stopping() {
             watch.begin(None);
             if watch.guarded(|| self.serve()).is_none() {
-                self.lose_all();
+                self.disconnect_all();
             }
             watch.end();
         }
     }
 
-    /// Takes every connection for lost after a panic: what was received and not handed on is missing in its streams.
-    fn lose_all(&mut self) {
-        warn!(connections = self.connections.len(), "connections of engines count as lost after a panic");
+    /// Reports every connection as lost after a panic: messages that were received and not delivered are missing.
+    fn disconnect_all(&mut self) {
+        warn!(
+            connections = self.connections.len(),
+            "treating connections of engines as lost: the bound socket's thread panicked"
+        );
         self.topics = Topics::new(self.decoders.count());
         for (_, lost) in self.connections.drain() {
-            self.decoders.lose(lost.id);
+            self.decoders.connection_lost(lost.id);
         }
     }
 
-    /// Takes what has arrived, or waits for a while.
+    /// Waits for messages and connection events, and delivers them.
     fn serve(&mut self) {
         let mut items = [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
         if let Err(error) = zmq::poll(&mut items, STOP_CHECK_MS) {
-            // Interrupted by a signal: look again.
-            debug!("waiting for messages: {error}");
+            // Interrupted by a signal: poll again.
+            debug!(%error, "failed to poll the bound socket; retrying");
             return;
         }
         if items[1].is_readable() {
-            self.follow_connections();
+            self.read_monitor();
         }
         self.receive(MESSAGES_PER_TURN_MAX);
     }
 
-    /// Takes in what the monitor says about connections.
-    fn follow_connections(&mut self) {
+    /// Handles the monitor's connection events.
+    fn read_monitor(&mut self) {
         use zmq::SocketEvent as Event;
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some((event, value)) = frames.first().and_then(|frame| frame.split_first_chunk::<2>()) else {
@@ -166,17 +169,17 @@ impl BoundLoop {
             let descriptor = i32::from_ne_bytes(value);
             match Event::from_raw(u16::from_ne_bytes(*event)) {
                 Event::ACCEPTED => match self.connections.get_mut(&descriptor) {
-                    Some(standing) if !standing.is_announced => standing.is_announced = true,
+                    Some(connection) if !connection.is_monitored => connection.is_monitored = true,
                     _ => {
-                        let standing = EngineConnection { id: self.new_connection(), is_announced: true };
-                        self.connections.insert(descriptor, standing);
+                        let connection = EngineConnection { id: self.new_connection(), is_monitored: true };
+                        self.connections.insert(descriptor, connection);
                     }
                 },
                 Event::DISCONNECTED => {
-                    // What came before the loss of the connection is in order.
+                    // Messages received before the connection was lost belong to it.
                     self.receive(usize::MAX);
                     if let Some(lost) = self.connections.remove(&descriptor) {
-                        self.decoders.lose(lost.id);
+                        self.decoders.connection_lost(lost.id);
                     }
                 }
                 _ => {}
@@ -184,31 +187,31 @@ impl BoundLoop {
         }
     }
 
-    /// Takes at most so many messages that have arrived, and hands them on by pod.
+    /// Receives at most `messages_max` queued messages, and delivers them by pod.
     fn receive(&mut self, messages_max: usize) {
-        let (mut taken, mut bytes) = (0, 0);
-        while taken < messages_max && !self.decoders.are_stopping() {
+        let (mut received, mut bytes) = (0, 0);
+        while received < messages_max && !self.decoders.are_stopping() {
             let Ok(first) = self.socket.recv_msg(zmq::DONTWAIT) else { break };
-            let Some(message) = self.rest_of(first) else { break };
-            // No message is known to make the thread fail, so a topic does.
+            let Some(message) = self.read_message(first) else { break };
+            // A test injects a panic by this topic.
             #[cfg(any(test, feature = "fault-injection"))]
             assert!(!message.frames[0].ends_with(b"@fault"), "a test asked for a failure");
-            taken += 1;
+            received += 1;
             bytes += message.frames.iter().map(Vec::len).sum::<usize>();
-            if let Err(nameless) = self.topics.sort(message) {
-                debug!("{nameless}");
-                self.decoders.reject(nameless.reason());
+            if let Err(error) = self.topics.sort(message) {
+                debug!(%error, "message of the bound socket rejected");
+                self.decoders.reject(error.reason());
             }
-            if bytes >= BYTES_PER_DELIVERY || taken % MESSAGES_PER_TURN_MAX == 0 {
-                self.hand_on();
+            if bytes >= BYTES_PER_DELIVERY || received % MESSAGES_PER_TURN_MAX == 0 {
+                self.deliver_sorted();
                 bytes = 0;
             }
         }
-        self.hand_on();
+        self.deliver_sorted();
     }
 
-    /// The message that begins with this frame.
-    fn rest_of(&mut self, mut first: zmq::Message) -> Option<PodMessage> {
+    /// Reads the rest of the message that begins with this frame.
+    fn read_message(&mut self, mut first: zmq::Message) -> Option<PodMessage> {
         let connection = self.connection_of(&mut first);
         let mut has_more = first.get_more();
         let mut frames = vec![first.to_vec()];
@@ -221,15 +224,15 @@ impl BoundLoop {
         Some(PodMessage { connection, frames })
     }
 
-    /// The connection that a message came over.
+    /// Connection of a message.
     fn connection_of(&mut self, first: &mut zmq::Message) -> ConnectionId {
         let descriptor = first.gets(CONNECTION_PROPERTY).and_then(|descriptor| descriptor.parse().ok());
         let Some(descriptor) = descriptor else { return ConnectionId(0) };
-        if let Some(standing) = self.connections.get(&descriptor) {
-            return standing.id;
+        if let Some(connection) = self.connections.get(&descriptor) {
+            return connection.id;
         }
         let id = self.new_connection();
-        self.connections.insert(descriptor, EngineConnection { id, is_announced: false });
+        self.connections.insert(descriptor, EngineConnection { id, is_monitored: false });
         id
     }
 
@@ -238,18 +241,17 @@ impl BoundLoop {
         ConnectionId(self.connected)
     }
 
-    fn hand_on(&mut self) {
+    fn deliver_sorted(&mut self) {
         let Self { topics, decoders, .. } = self;
-        topics.hand_on(|pod, messages| decoders.deliver_to_pod(pod, messages));
+        topics.drain(|pod, messages| decoders.deliver_to_pod(pod, messages));
     }
 }
 
 impl Drop for BoundLoop {
-    /// ZeroMQ's own threads wait until somebody takes what they say of a monitored socket: nothing is said from here
-    /// on.
+    /// Stops the monitor: ZeroMQ's own threads block until the events of a monitored socket are read.
     fn drop(&mut self) {
         if let Err(error) = self.socket.monitor("inproc://bound-unmonitored", 0) {
-            debug!("the bound socket's monitor cannot be silenced: {error}");
+            debug!(%error, "failed to stop the monitor of the bound socket");
         }
     }
 }

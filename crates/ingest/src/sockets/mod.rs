@@ -1,4 +1,7 @@
-//! Sockets to engines: a few threads, each with many. The only module of this crate that knows ZeroMQ.
+//! ZeroMQ sockets to engines. No other module of this crate knows ZeroMQ.
+//!
+//! A socket thread owns the subscriptions of up to 256 listeners, and their replay sockets. One further thread owns the
+//! bound socket, which engines connect to.
 
 mod bound;
 mod replay;
@@ -15,36 +18,35 @@ use parking_lot::Mutex;
 use self::bound::BoundThread;
 pub use self::bound::{BindError, BoundOptions};
 use self::resolver::Resolver;
-pub(super) use self::thread::Mailbox;
 use self::thread::{Command, SocketThread};
 use super::decoders::{Decoders, Delivery, Retired};
 use super::listener::Listener;
 use flash_indexer_telemetry::supervision::Supervisor;
 
-/// Listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
+/// Limit of listeners of one thread: with their monitors they stay below the socket limit of a ZeroMQ context.
 const LISTENERS_PER_THREAD_MAX: usize = 256;
-/// Messages taken from one socket before the others have their turn.
+/// Limit of messages received from one socket before the next socket's turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// Bytes of messages handed on together.
+/// Bytes of messages that fill a delivery.
 const BYTES_PER_DELIVERY: usize = 1 << 20;
-/// Sockets are always read at once and [`Decoders`] bounds what waits. A bound here would make ZeroMQ
-/// stop reading a connection, miss its heartbeats, and abort on the reconnect that follows; and an engine
-/// that finds it full while it replays drops messages.
+/// Sockets have no receive limit: they are read at once, and the queues of [`Decoders`] are bounded. With a limit, ZeroMQ
+/// would stop reading a connection, miss its heartbeats, and abort on the reconnect. An engine whose replay fills the
+/// queue would drop messages.
 const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
-/// A larger message closes the connection.
+/// Limit of a message. A larger one closes the connection.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 const CONNECT_TIMEOUT_MS: i32 = 5_000;
-/// Longest wait of a registration for the thread of its sockets, which opens a socket in less than a millisecond.
+/// Longest wait of a registration for its socket thread, which opens a socket in less than a millisecond.
 const OPEN_WAIT: Duration = Duration::from_secs(2);
 
-/// Whether a subscription was opened.
+/// Receives the outcome of opening a subscription.
 type OpenResult = Receiver<Result<(), ConnectError>>;
 
-/// A subscription could not be made.
+/// A subscription that cannot be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
     /// The endpoint cannot be dialled.
-    #[error("cannot listen to {endpoint}: {source}; give an address such as tcp://host:5557")]
+    #[error("failed to subscribe to {endpoint}: {source}; give an address such as tcp://host:5557")]
     Endpoint {
         /// The endpoint.
         endpoint: String,
@@ -52,20 +54,22 @@ pub enum ConnectError {
         source: zmq::Error,
     },
     /// ZeroMQ has no further socket.
-    #[error("cannot listen to more engines: {0}; raise the limit of open files (ulimit -n), about 6 for each engine")]
+    #[error(
+        "failed to open a socket to the engine: {0}; raise the limit of open files (ulimit -n), about 6 for each engine"
+    )]
     Exhausted(zmq::Error),
-    /// The system has no thread.
-    #[error("failed to start a thread for sockets: {0}")]
+    /// The system refuses a thread.
+    #[error("failed to start a socket thread: {0}; raise the limit of threads")]
     Thread(String),
-    /// The thread of the sockets does not respond in time.
-    #[error("the thread of the sockets is busy, or panicked: try again")]
+    /// The socket thread does not respond in time.
+    #[error("failed to subscribe: the socket thread is busy or panicked; retry")]
     Busy,
     /// The service is stopping.
     #[error("the service is stopping")]
     Stopping,
 }
 
-/// All subscriptions.
+/// All subscriptions, with their threads.
 pub struct Sockets {
     threads: Mutex<Vec<SocketThread>>,
     bound: Mutex<Option<BoundThread>>,
@@ -75,14 +79,22 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Starts without a thread; threads are started as engines are dialled. Fails when ZeroMQ or the system refuses.
+    /// Starts the resolver. Socket threads are started as listeners are opened.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
     pub fn start(decoders: Arc<Decoders>, supervisor: &Arc<Supervisor>) -> std::io::Result<Self> {
         let (threads, bound) = (Mutex::default(), Mutex::default());
         let resolver = Resolver::start(supervisor)?;
         Ok(Self { threads, bound, resolver, decoders, supervisor: Arc::clone(supervisor) })
     }
 
-    /// Binds a socket that engines connect to; the addresses that they can use, with their real ports.
+    /// Binds a socket that engines connect to. Returns its addresses, with the actual ports.
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be bound.
     pub fn bind(&self, options: &BoundOptions) -> Result<Vec<String>, BindError> {
         let thread = BoundThread::start(options, Arc::clone(&self.decoders), &self.supervisor)?;
         let endpoints = thread.endpoints.clone();
@@ -90,26 +102,30 @@ impl Sockets {
         Ok(endpoints)
     }
 
-    /// Subscribes to a listener's endpoint. Connecting goes on in the background, for ever. For a pod whose messages
-    /// come over the bound socket, missed ones can be asked for from then on.
+    /// Subscribes to a listener's endpoint. Connects and reconnects in the background. For a bound pod, it only enables
+    /// replays.
+    ///
+    /// # Errors
+    ///
+    /// When the endpoint is invalid, the system refuses a resource, or the socket thread does not respond in time.
     pub fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
         if listener.options.needs_no_socket() {
             return Ok(());
         }
-        let opened = self.begin_to_open(&listener)?;
+        let opened = self.send_open(&listener)?;
         let failed = match opened.recv_timeout(OPEN_WAIT) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
             Err(RecvTimeoutError::Disconnected) if self.decoders.are_stopping() => ConnectError::Stopping,
             Err(_) => ConnectError::Busy,
         };
-        // One that is opened after all is closed again.
+        // A subscription that is opened late is closed again.
         self.close(&listener, Box::new(|_| {}));
         Err(failed)
     }
 
-    /// Has the thread of a listener subscribe. The lock is not held while it does.
-    fn begin_to_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
+    /// Sends the command to subscribe to a thread with room. The lock is not held while the thread subscribes.
+    fn send_open(&self, listener: &Arc<Listener>) -> Result<OpenResult, ConnectError> {
         let mut threads = self.threads.lock();
         let room = threads.iter().position(|thread| thread.listeners.len() < LISTENERS_PER_THREAD_MAX);
         let at = room.unwrap_or(threads.len());
@@ -119,15 +135,15 @@ impl Sockets {
         let thread = &mut threads[at];
         let id = listener.id;
         // A listener is opened once.
-        let _ = listener.state.mailbox.set(thread.mailbox.clone());
+        let _ = listener.state.replay_client.set(Box::new(thread.mailbox.clone()));
         let (reply, opened) = bounded(1);
-        thread.mailbox.tell(Command::Open(Arc::clone(listener), reply))?;
+        thread.mailbox.send(Command::Open(Arc::clone(listener), reply))?;
         thread.listeners.push(id);
         Ok(opened)
     }
 
-    /// Ends a subscription. What it had received is applied first, then everything from it is forgotten, then `retired` is
-    /// called by the writer. Does not wait for that. False where there is nothing to end.
+    /// Closes a subscription, without waiting. The decoder handles the messages received so far, then the blocks of the
+    /// listener are removed, then the writer calls `retired`. Returns false if the listener has no subscription.
     pub fn close(&self, listener: &Arc<Listener>, retired: Retired) -> bool {
         if listener.options.needs_no_socket() {
             self.decoders.deliver(listener, Delivery::Retire(retired));
@@ -137,19 +153,19 @@ impl Sockets {
         let thread = threads.iter_mut().find(|thread| thread.listeners.contains(&listener.id));
         thread.is_some_and(|thread| {
             thread.listeners.retain(|&id| id != listener.id);
-            thread.mailbox.tell(Command::Close(Arc::clone(listener), retired)).is_ok()
+            thread.mailbox.send(Command::Close(Arc::clone(listener), retired)).is_ok()
         })
     }
 
-    /// Closes every socket and ends the threads; one that does not end by `deadline` is abandoned.
+    /// Closes every socket and stops the threads. A thread that does not end by `deadline` is abandoned.
     pub fn stop(&self, deadline: Instant) {
         if let Some(bound) = self.bound.lock().take() {
             bound.thread.join_by(deadline);
         }
         let mut threads = self.threads.lock();
         for thread in threads.iter() {
-            // A thread that has ended already needs no telling.
-            let _ = thread.mailbox.tell(Command::Stop);
+            // It fails only if the thread has ended already.
+            let _ = thread.mailbox.send(Command::Stop);
         }
         for mut thread in threads.drain(..) {
             if let Some(thread) = thread.thread.take() {

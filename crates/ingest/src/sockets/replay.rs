@@ -1,13 +1,13 @@
-//! One request for missed messages.
+//! Replay sockets: one for each replay request.
 
 use std::sync::Arc;
 
-use super::subscription::{connect, take_messages};
+use super::subscription::{connect, receive_messages};
 use super::{CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED};
 use crate::decoders::{Decoders, Delivery};
 use crate::listener::Listener;
 
-/// A socket that has asked once: a fresh one for each request, so that what comes answers it.
+/// A socket of one replay request. Each request has a socket of its own, so that every message received belongs to it.
 pub(super) struct ReplaySocket {
     listener: Arc<Listener>,
     attempt: u32,
@@ -15,9 +15,9 @@ pub(super) struct ReplaySocket {
 }
 
 impl ReplaySocket {
-    /// Asks the replay endpoint of a listener, given by address, for everything from a number on. Connecting
-    /// goes on in the background; whoever has asked gives up when nothing comes.
-    pub(super) fn ask(
+    /// Requests all messages from a sequence number on from a replay endpoint, given by address. Connects in the
+    /// background; the stream has a timeout for the reply.
+    pub(super) fn request(
         context: &zmq::Context,
         listener: Arc<Listener>,
         endpoint: &str,
@@ -30,12 +30,12 @@ impl ReplaySocket {
         socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
         socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
         connect(&socket, endpoint)?;
-        // Engines do not answer without the empty frame.
+        // Engines do not reply without the empty frame.
         socket.send_multipart([&b""[..], &from.to_be_bytes()], zmq::DONTWAIT)?;
         Ok(Self { listener, attempt, socket })
     }
 
-    /// Says that no answer comes.
+    /// Reports that the request failed.
     pub(super) fn fail(&self, decoders: &Decoders, why: &str) {
         decoders.deliver(&self.listener, Delivery::ReplayFailed { attempt: self.attempt, why: why.to_owned() });
     }
@@ -44,13 +44,13 @@ impl ReplaySocket {
         self.socket.as_poll_item(zmq::POLLIN)
     }
 
-    /// Hands some of the answer to the listener's decoder.
+    /// Delivers some of the received messages to the listener's decoder.
     pub(super) fn receive(&self, decoders: &Decoders) {
-        let taken = take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
+        let received = receive_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| {
             decoders.deliver(&self.listener, Delivery::Replayed { attempt: self.attempt, messages });
         });
-        if let Err(error) = taken {
-            let why = format!("failed to receive missed messages: {error}");
+        if let Err(error) = received {
+            let why = format!("failed to receive replayed messages: {error}");
             decoders.deliver(&self.listener, Delivery::ReplayFailed { attempt: self.attempt, why });
         }
     }

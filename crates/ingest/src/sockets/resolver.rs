@@ -1,5 +1,4 @@
-//! Names of hosts to addresses, off ZeroMQ's own threads: it would hold up every socket of a context while
-//! one name is looked up.
+//! Resolver of host names. ZeroMQ's own resolver would block every socket of a context during a lookup.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use flash_indexer_types::endpoints::{RefusedAddress, check_address};
 
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
 
-/// Names that are looked up at a time; a name server that does not answer holds one of them up for seconds.
+/// Concurrent lookups. A name server that does not respond blocks one of them for seconds.
 const THREADS: usize = 4;
 
-/// A host that must be looked up.
+/// A host name that has to be resolved, with its port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostName {
     host: String,
@@ -20,8 +19,8 @@ pub(super) struct HostName {
 }
 
 impl HostName {
-    /// The name in a TCP endpoint; none in one that has an address or is of another kind.
-    pub(super) fn of(endpoint: &str) -> Option<Self> {
+    /// The host name of a TCP endpoint; none for an address or another transport.
+    pub(super) fn from_endpoint(endpoint: &str) -> Option<Self> {
         let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
         let is_name = host.parse::<std::net::IpAddr>().is_err()
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
@@ -29,15 +28,15 @@ impl HostName {
     }
 }
 
-/// What a lookup brought: addresses as endpoints, or why there are none.
+/// Result of a lookup: addresses as endpoints.
 pub(super) type Addresses = Result<Vec<String>, LookupError>;
 
-/// A host name has no address that can be dialled.
+/// A host name without an address that can be dialled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LookupError {
-    #[error("the host name {host} cannot be resolved: {why}")]
+    #[error("failed to resolve the host name {host}: {why}; check the name and the name server")]
     Unresolved { host: String, why: String },
-    #[error("the host name {host} has no address")]
+    #[error("failed to resolve the host name {host}: it has no address; check the name")]
     NoAddress { host: String },
     #[error("the host name {host} is refused: {refused}")]
     Refused { host: String, refused: RefusedAddress },
@@ -46,7 +45,7 @@ pub(super) enum LookupError {
 }
 
 impl LookupError {
-    /// What is logged of a failed lookup.
+    /// Log message of a failed lookup.
     pub(super) const fn event(&self) -> &'static str {
         match self {
             Self::Unresolved { .. } | Self::NoAddress { .. } | Self::Panicked { .. } => {
@@ -56,7 +55,7 @@ impl LookupError {
         }
     }
 
-    /// A short name for counting.
+    /// The metric's reason label.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
             Self::Unresolved { .. } | Self::NoAddress { .. } => "unknown_host",
@@ -68,10 +67,10 @@ impl LookupError {
 
 struct Lookup {
     name: HostName,
-    then: Box<dyn FnOnce(Addresses) + Send>,
+    callback: Box<dyn FnOnce(Addresses) + Send>,
 }
 
-/// Threads that look names up. They end when the last handle is dropped.
+/// Handle of the resolver threads, which end when the last handle is dropped.
 #[derive(Clone)]
 pub(super) struct Resolver {
     lookups: Sender<Lookup>,
@@ -79,34 +78,34 @@ pub(super) struct Resolver {
 
 impl Resolver {
     pub(super) fn start(supervisor: &Supervisor) -> std::io::Result<Self> {
-        let (lookups, asked) = unbounded::<Lookup>();
-        let asked: Arc<Receiver<Lookup>> = Arc::new(asked);
+        let (lookups, requests) = unbounded::<Lookup>();
+        let requests: Arc<Receiver<Lookup>> = Arc::new(requests);
         for number in 0..THREADS {
-            let asked = Arc::clone(&asked);
+            let requests = Arc::clone(&requests);
             let work = move |watch: &Arc<Watch>| {
-                for Lookup { name, then } in asked.iter() {
+                for Lookup { name, callback } in requests.iter() {
                     let panicked = || Err(LookupError::Panicked { host: name.host.clone() });
                     let addresses = watch.guarded(|| look_up(&name)).unwrap_or_else(panicked);
-                    watch.guarded(|| then(addresses));
+                    watch.guarded(|| callback(addresses));
                 }
             };
-            // Not waited for at the end: it may be in the middle of a lookup.
+            // The thread is not joined at the end: it may be in a lookup.
             supervisor.spawn(ThreadKind::Resolver, Some(number), work)?;
         }
         Ok(Self { lookups })
     }
 
-    /// Looks a name up and does something with what came of it, on another thread. What waits is bounded
-    /// by those who ask: each does so once at a time.
-    pub(super) fn look_up(&self, name: HostName, then: impl FnOnce(Addresses) + Send + 'static) {
+    /// Resolves a name on another thread, which calls `callback`. The queue is bounded by the callers: each has one lookup at
+    /// a time.
+    pub(super) fn look_up(&self, name: HostName, callback: impl FnOnce(Addresses) + Send + 'static) {
         // The threads live as long as this handle.
-        let _ = self.lookups.send(Lookup { name, then: Box::new(then) });
+        let _ = self.lookups.send(Lookup { name, callback: Box::new(callback) });
     }
 }
 
 pub(super) fn look_up(name: &HostName) -> Addresses {
     let HostName { host, port } = name;
-    // No name is known to make a lookup fail so, so one does.
+    // A test injects a panic by this name.
     #[cfg(any(test, feature = "fault-injection"))]
     assert!(host != "resolver-fault", "a test asked for a failure");
     let found = (host.as_str(), *port).to_socket_addrs();
@@ -123,7 +122,7 @@ pub(super) fn look_up(name: &HostName) -> Addresses {
     }
 }
 
-/// Addresses as endpoints, those of IPv4 first: that is what engines listen on by default.
+/// Addresses as endpoints, IPv4 first, because engines bind IPv4 by default.
 fn endpoints(found: impl Iterator<Item = SocketAddr>) -> Vec<String> {
     let (mut endpoints, others): (Vec<_>, Vec<_>) = found.partition(SocketAddr::is_ipv4);
     endpoints.extend(others);
@@ -136,16 +135,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_from_addresses() {
+    fn host_names_are_distinguished_from_addresses() {
         let name = |host: &str, port| Some(HostName { host: host.to_owned(), port });
-        assert_eq!(HostName::of("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
+        assert_eq!(HostName::from_endpoint("tcp://gpu-1.fleet:5557"), name("gpu-1.fleet", 5557));
         for other in ["tcp://10.0.0.1:5557", "tcp://[::1]:5557", "tcp://::1:5557", "ipc:///tmp/a:1", "tcp://a;b:1"] {
-            assert_eq!(HostName::of(other), None, "{other}");
+            assert_eq!(HostName::from_endpoint(other), None, "{other}");
         }
     }
 
     #[test]
-    fn a_name_that_stands_for_a_refused_address_is_not_dialled() {
+    fn a_name_that_resolves_to_a_refused_address_is_not_dialled() {
         // Older notations of addresses, which the system resolves.
         for host in ["2852039166", "0xa9fea9fe", "169.254.43518", "0"] {
             let looked_up = look_up(&HostName { host: host.to_owned(), port: 80 });
@@ -154,7 +153,8 @@ mod tests {
             assert!(refused.event().starts_with("refused the address"), "{host}: it was resolved");
             assert!(refused.to_string().contains("give an address"), "{refused}");
         }
-        let localhost = look_up(&HostName { host: "localhost".to_owned(), port: 80 }).expect("every system has it");
+        let localhost =
+            look_up(&HostName { host: "localhost".to_owned(), port: 80 }).expect("every system resolves it");
         assert!(!localhost.is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! One subscription to an engine's live messages.
+//! Subscriptions to engines' live messages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,49 +9,50 @@ use super::resolver::{Addresses, HostName, LookupError};
 use super::{
     BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN_MAX, RECEIVE_QUEUE_UNBOUNDED,
 };
-use crate::decoders::{Decoders, Delivery, Frames};
+use crate::decoders::{Decoders, Delivery};
 use crate::listener::{Connection, Listener};
 use crate::log_listener;
+use crate::message::Frames;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::logs::Repeats;
 
 const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
-/// How long an engine keeps a connection over which no heartbeat is received. Longer than the timeout: a service that
-/// stood still goes on with the messages that waited, where an engine that had closed the connection drops them.
+/// How long an engine keeps a connection without heartbeats. Longer than the timeout: after a pause of this process the
+/// engine still has the connection and its queued messages.
 const HEARTBEAT_TTL_MS: i32 = 120_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
 const NO_EVENTS: i32 = 0;
 
-/// How often a host name is looked up while its engine is not connected: it may have moved.
+/// Interval of lookups of a host name while its engine is not connected: the address may have changed.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
-/// ZeroMQ gives a connection up for good after a message that is too large or is no message. One that
-/// has ended and shows no attempt to connect again for so long is opened anew.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+/// ZeroMQ abandons a connection after a message that is too large or malformed. A subscription that does not reconnect
+/// for this long after its connection was closed is reopened.
+const ABANDONED_AFTER: Duration = Duration::from_secs(2);
 
-/// A subscription inside its thread.
+/// A subscription, owned by its socket thread.
 pub(super) struct Subscription {
     pub(super) listener: Arc<Listener>,
-    /// Names its monitor.
+    /// Number of its monitor.
     number: u64,
     socket: zmq::Socket,
     monitor: zmq::Socket,
-    /// When the connection ended, while nothing shows that it is tried again.
-    ended_at: Option<Instant>,
-    /// Attempts to connect that failed.
+    /// When the connection was closed; none once ZeroMQ reconnects.
+    closed_at: Option<Instant>,
+    /// Failed attempts to connect.
     failed_connects: Repeats,
     lookup: Option<Lookup>,
 }
 
-/// The endpoint's host where it is a name, and what is known of it.
+/// Lookups of an endpoint's host name.
 struct Lookup {
     name: HostName,
-    /// The endpoint by address that the socket connects to.
+    /// Endpoint, by address, that the socket connects to.
     address: Option<String>,
-    /// When it was last looked up.
-    asked_at: Option<Instant>,
-    /// Lookups that failed.
+    /// When the last lookup was started.
+    started_at: Option<Instant>,
+    /// Failed lookups.
     failures: Repeats,
 }
 
@@ -76,32 +77,32 @@ impl Subscription {
         monitor.set_linger(0)?;
         monitor.connect(&address)?;
         let endpoint = &listener.options.endpoint;
-        let lookup = HostName::of(endpoint).map(|name| Lookup {
+        let lookup = HostName::from_endpoint(endpoint).map(|name| Lookup {
             name,
             address: None,
-            asked_at: None,
+            started_at: None,
             failures: Repeats::default(),
         });
         if lookup.is_none() {
             connect(&socket, endpoint)?;
         }
         let failed_connects = Repeats::default();
-        Ok(Self { listener, number, socket, monitor, ended_at: None, failed_connects, lookup })
+        Ok(Self { listener, number, socket, monitor, closed_at: None, failed_connects, lookup })
     }
 
-    /// The host name, if it is time to look it up; whoever asks does so.
+    /// The host name, if a lookup is due. The caller starts the lookup.
     pub(super) fn name_to_look_up(&mut self) -> Option<HostName> {
         let is_connected = self.listener.connection() == Connection::Connected;
         let lookup = self.lookup.as_mut().filter(|_| !is_connected)?;
-        if lookup.asked_at.is_some_and(|asked| asked.elapsed() < LOOKUP_INTERVAL) {
+        if lookup.started_at.is_some_and(|started| started.elapsed() < LOOKUP_INTERVAL) {
             return None;
         }
-        lookup.asked_at = Some(Instant::now());
+        lookup.started_at = Some(Instant::now());
         Some(lookup.name.clone())
     }
 
-    /// Connects to an address that the host has; to another one than before if that did not answer.
-    pub(super) fn looked_up(&mut self, addresses: Addresses) {
+    /// Connects to an address of the host: to the next one if the last one did not respond.
+    pub(super) fn connect_to_resolved(&mut self, addresses: Addresses) {
         let Some(lookup) = &mut self.lookup else { return };
         if self.listener.connection() == Connection::Connected {
             return;
@@ -128,9 +129,9 @@ impl Subscription {
             log_listener!(debug, self.listener, address = address.as_str(), "connecting to the engine's host");
             if let Err(error) = result.and_then(|()| connect(&self.socket, &address)) {
                 log_listener!(warn, self.listener, address = address.as_str(), %error, "failed to connect to the engine's host");
-                self.listener.reject("unknown_host", format!("cannot connect to {address}: {error}"));
+                self.listener.reject("unknown_host", format!("failed to connect to {address}: {error}; retrying"));
             }
-            self.ended_at = None;
+            self.closed_at = None;
         }
         lookup.address = Some(address);
     }
@@ -140,38 +141,37 @@ impl Subscription {
         [self.socket.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)]
     }
 
-    /// Whether ZeroMQ does not try to connect any more.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.ended_at.is_some_and(|ended| ended.elapsed() >= GIVEN_UP_AFTER)
+    /// Whether ZeroMQ no longer reconnects.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.closed_at.is_some_and(|ended| ended.elapsed() >= ABANDONED_AFTER)
     }
 
-    /// Hands some of the messages that have arrived, and what the monitor says of the connection, to the listener's
-    /// decoder, in the order in which they happened.
+    /// Delivers some of the received messages and the connection's events to the listener's decoder, in order.
     ///
-    /// Messages are read before the monitor: those that were read before a loss of the connection shows are of that
-    /// connection. If a further connection shows at the same time, this thread was late, and which connection a
-    /// message is of cannot be known: these messages are dropped, as messages of two epochs must not be merged.
+    /// Messages are read before the monitor, so messages read before a lost connection belong to that connection. If a new
+    /// connection shows at the same time, the connection of each message is unknown. These messages are dropped, because
+    /// messages of two epochs must not be merged.
     pub(super) fn receive(&mut self, decoders: &Decoders) {
         let mut read = Vec::new();
-        let mut result = take_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
-        let mut changes = self.connection_changes();
-        if changes.contains(&LinkChange::Lost) {
-            result = result.and(take_messages(&self.socket, usize::MAX, |messages| read.push(messages)));
-            changes.extend(self.connection_changes());
+        let mut result = receive_messages(&self.socket, MESSAGES_PER_TURN_MAX, |messages| read.push(messages));
+        let mut events = self.read_monitor();
+        if events.contains(&ConnectionEvent::Lost) {
+            result = result.and(receive_messages(&self.socket, usize::MAX, |messages| read.push(messages)));
+            events.extend(self.read_monitor());
         }
         if let Err(error) = result {
             self.listener.reject("receive_failed", format!("failed to receive: {error}"));
         }
-        let lost = changes.iter().position(|&change| change == LinkChange::Lost).unwrap_or(changes.len());
-        let (before, after) = changes.split_at(lost);
-        before.iter().for_each(|&change| self.take_change(change, decoders));
-        let is_clear = !after.contains(&LinkChange::Connected);
+        let lost = events.iter().position(|&event| event == ConnectionEvent::Lost).unwrap_or(events.len());
+        let (before, after) = events.split_at(lost);
+        before.iter().for_each(|&event| self.apply_connection_event(event, decoders));
+        let is_clear = !after.contains(&ConnectionEvent::Connected);
         if is_clear && !decoders.are_stopping() {
             for messages in std::mem::take(&mut read) {
                 decoders.deliver(&self.listener, Delivery::Live(messages));
             }
         }
-        after.iter().for_each(|&change| self.take_change(change, decoders));
+        after.iter().for_each(|&event| self.apply_connection_event(event, decoders));
         let dropped: usize = read.iter().map(Vec::len).sum();
         if dropped > 0 {
             decoders.drop_live(
@@ -183,58 +183,58 @@ impl Subscription {
         }
     }
 
-    /// What the monitor says about the connection since it was last asked.
-    fn connection_changes(&mut self) -> Vec<LinkChange> {
+    /// Connection events from the monitor since the last call.
+    fn read_monitor(&mut self) -> Vec<ConnectionEvent> {
         use zmq::SocketEvent as Event;
-        let mut changes = Vec::new();
+        let mut events = Vec::new();
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
-            let Some(event) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
-            match Event::from_raw(u16::from_ne_bytes(*event)) {
+            let Some(code) = frames.first().and_then(|frame| frame.first_chunk::<2>()) else { continue };
+            match Event::from_raw(u16::from_ne_bytes(*code)) {
                 Event::CONNECT_RETRIED => {
-                    self.ended_at = None;
-                    changes.push(LinkChange::Failed);
+                    self.closed_at = None;
+                    events.push(ConnectionEvent::Failed);
                 }
-                Event::CONNECT_DELAYED | Event::CONNECTED => self.ended_at = None,
+                Event::CONNECT_DELAYED | Event::CONNECTED => self.closed_at = None,
                 Event::HANDSHAKE_SUCCEEDED => {
-                    self.ended_at = None;
-                    changes.push(LinkChange::Connected);
+                    self.closed_at = None;
+                    events.push(ConnectionEvent::Connected);
                 }
                 Event::DISCONNECTED => {
-                    self.ended_at = Some(Instant::now());
-                    changes.push(LinkChange::Lost);
+                    self.closed_at = Some(Instant::now());
+                    events.push(ConnectionEvent::Lost);
                 }
                 Event::HANDSHAKE_FAILED_PROTOCOL | Event::HANDSHAKE_FAILED_NO_DETAIL => {
                     log_listener!(debug, self.listener, "the ZeroMQ handshake with the engine failed");
-                    self.ended_at = Some(Instant::now());
+                    self.closed_at = Some(Instant::now());
                 }
                 _ => {}
             }
         }
-        changes
+        events
     }
 
-    fn take_change(&mut self, change: LinkChange, decoders: &Decoders) {
-        match change {
-            LinkChange::Failed => match self.failed_connects.count(Instant::now()) {
+    fn apply_connection_event(&mut self, event: ConnectionEvent, decoders: &Decoders) {
+        match event {
+            ConnectionEvent::Failed => match self.failed_connects.count(Instant::now()) {
                 Some(times) => log_listener!(warn, self.listener, times, "failed to connect to the engine; retrying"),
                 None => log_listener!(debug, self.listener, "failed to connect to the engine; retrying"),
             },
-            LinkChange::Connected => {
+            ConnectionEvent::Connected => {
                 self.listener.set_connection(Connection::Connected);
                 decoders.deliver(&self.listener, Delivery::Connected);
             }
-            LinkChange::Lost if self.listener.connection() == Connection::Connected => {
+            ConnectionEvent::Lost if self.listener.connection() == Connection::Connected => {
                 self.listener.set_connection(Connection::Disconnected);
                 decoders.deliver(&self.listener, Delivery::Disconnected);
             }
-            LinkChange::Lost => {}
+            ConnectionEvent::Lost => {}
         }
     }
 }
 
-/// What a monitor says about a connection.
+/// An event of a connection, from its monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LinkChange {
+enum ConnectionEvent {
     Connected,
     Lost,
     /// An attempt to connect failed.
@@ -242,39 +242,38 @@ enum LinkChange {
 }
 
 impl Drop for Subscription {
-    /// ZeroMQ's own threads wait until somebody takes what they say of a monitored socket. If a monitor that is
-    /// still told of the end of a connection closed first, they would wait for ever, and with them every socket of
-    /// the context. So from here on nothing is said.
+    /// Stops the monitor before it is closed. ZeroMQ's own threads block until the events of a monitored socket are read:
+    /// if the monitor closed first, the event of the closed connection would block every socket of the context for ever.
     fn drop(&mut self) {
         if let Err(error) = self.socket.monitor(&format!("inproc://unmonitored-{}", self.number), NO_EVENTS) {
-            warn!("a socket's monitor cannot be silenced: {error}");
+            warn!(%error, "failed to stop the monitor of a socket");
         }
     }
 }
 
-/// Connects to an endpoint that names an address or a path.
+/// Connects to an endpoint with an address or a path.
 pub(super) fn connect(socket: &zmq::Socket, endpoint: &str) -> zmq::Result<()> {
-    // With IPv6 on, a name that has addresses of both kinds would no longer be tried by IPv4.
+    // With IPv6 on, ZeroMQ would not try the IPv4 addresses of a name that has both.
     socket.set_ipv6(endpoint.contains('['))?;
     socket.connect(endpoint)
 }
 
-/// Takes at most `messages_max` messages that have arrived, and hands them on in lots.
-pub(super) fn take_messages(
+/// Receives at most `messages_max` queued messages, and delivers them in batches.
+pub(super) fn receive_messages(
     socket: &zmq::Socket,
     messages_max: usize,
-    mut hand_on: impl FnMut(Vec<Frames>),
+    mut deliver: impl FnMut(Vec<Frames>),
 ) -> zmq::Result<()> {
-    let (mut lot, mut bytes, mut taken) = (Vec::new(), 0, 0);
+    let (mut batch, mut bytes, mut taken) = (Vec::new(), 0, 0);
     let mut result = Ok(());
     while taken < messages_max {
         match socket.recv_multipart(zmq::DONTWAIT) {
             Ok(frames) => {
                 taken += 1;
                 bytes += frames.iter().map(Vec::len).sum::<usize>();
-                lot.push(frames);
-                if bytes >= BYTES_PER_DELIVERY || lot.len() >= MESSAGES_PER_TURN_MAX {
-                    hand_on(std::mem::take(&mut lot));
+                batch.push(frames);
+                if bytes >= BYTES_PER_DELIVERY || batch.len() >= MESSAGES_PER_TURN_MAX {
+                    deliver(std::mem::take(&mut batch));
                     bytes = 0;
                 }
             }
@@ -285,8 +284,8 @@ pub(super) fn take_messages(
             }
         }
     }
-    if !lot.is_empty() {
-        hand_on(lot);
+    if !batch.is_empty() {
+        deliver(batch);
     }
     result
 }
@@ -301,14 +300,14 @@ mod tests {
     use crate::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
 
     #[test]
-    fn a_host_that_stands_for_a_refused_address_is_counted_and_shown_as_refused() {
+    fn a_host_that_resolves_to_a_refused_address_is_counted_and_reported_as_refused() {
         let fixture = Fixture::start(1, false);
         let listener = fixture.listen("tcp://localhost:9", None);
         let metrics = Arc::clone(listener.model.metrics());
         let mut subscription = Subscription::open(&zmq::Context::new(), 1, Arc::clone(&listener)).expect("a socket");
-        // An older notation of an address, which the system resolves as any name.
-        let name = HostName::of("tcp://2852039166:80").expect("a name");
-        subscription.looked_up(resolver::look_up(&name));
+        // An old notation of an address, which the system resolves like a name.
+        let name = HostName::from_endpoint("tcp://2852039166:80").expect("a name");
+        subscription.connect_to_resolved(resolver::look_up(&name));
         assert_eq!(metrics.limit_reached_count(Limit::Addresses), 1);
         let report = listener.report(RANK);
         assert_eq!(report.rejected.get("refused_address"), Some(&1), "{report:?}");
@@ -323,20 +322,20 @@ mod tests {
         let listener = listener_of_first_decoder(&fixture.listener(0));
         let context = zmq::Context::new();
         let mut subscription = Subscription::open(&context, 1, listener).expect("a socket");
-        let mut words = Vec::new();
+        let mut kinds = Vec::new();
         wait_for("the connection", PATIENCE, || {
             subscription.receive(&decoders);
-            words.extend(delivered());
-            words.contains(&"connected").then_some(())
+            kinds.extend(delivered());
+            kinds.contains(&"connected").then_some(())
         });
         assert!(fixture.engines[0].wait_for_subscriber(PATIENCE).expect("a socket"), "no subscription");
         fixture.engines[0].publish(1, &payload(2)).expect("published");
         wait_for("a message", PATIENCE, || {
             subscription.receive(&decoders);
-            words.extend(delivered());
-            words.contains(&"live").then_some(())
+            kinds.extend(delivered());
+            kinds.contains(&"live").then_some(())
         });
-        // From here on nothing is read until the engine has started again and published the next number.
+        // Nothing is read from here on until the engine has restarted and published the next sequence number.
         fixture.engines[0].publish(2, &payload(3)).expect("published");
         let options = PublisherOptions {
             endpoint: fixture.engines[0].endpoint().to_owned(),
@@ -354,13 +353,13 @@ mod tests {
             (subscribers == 2).then_some(())
         });
         restarted.publish(3, &payload(9)).expect("published");
-        words.clear();
+        kinds.clear();
         wait_for("the end of the old connection", PATIENCE, || {
             subscription.receive(&decoders);
-            words.extend(delivered());
-            words.contains(&"dropped").then_some(())
+            kinds.extend(delivered());
+            kinds.contains(&"dropped").then_some(())
         });
-        let before: Vec<_> = words.iter().take_while(|&&word| word != "dropped").collect();
-        assert_eq!(before, [&"disconnected", &"connected"], "no message counts as one of either epoch: {words:?}");
+        let before: Vec<_> = kinds.iter().take_while(|&&kind| kind != "dropped").collect();
+        assert_eq!(before, [&"disconnected", &"connected"], "no message is attributed to either epoch: {kinds:?}");
     }
 }

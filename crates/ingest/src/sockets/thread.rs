@@ -1,4 +1,4 @@
-//! A thread that owns many sockets.
+//! Socket threads: each owns the sockets of many listeners.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,27 +14,28 @@ use super::resolver::{Addresses, HostName, LookupError, Resolver};
 use super::subscription::Subscription;
 use super::{ConnectError, MESSAGE_BYTES_MAX};
 use crate::decoders::{Decoders, Delivery, Retired};
-use crate::listener::{Connection, Listener};
+use crate::listener::{Connection, Listener, ReplayClient};
 use crate::log_listener;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind, Watch};
 
-/// How often subscriptions that ZeroMQ has given up are looked for.
+/// Interval at which host names are resolved again and abandoned subscriptions are reopened.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A command to a socket thread.
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
     Close(Arc<Listener>, Retired),
-    Ask {
+    RequestReplay {
         listener: Arc<Listener>,
         attempt: u32,
         from: u64,
     },
-    HangUp(u64),
-    /// The host of a listener's endpoint was looked up.
-    Located(u64, Addresses),
-    /// The host of a listener's replay endpoint was looked up, for this request.
-    ReplayLocated {
+    CancelReplay(u64),
+    /// Addresses of the host of a listener's endpoint.
+    HostResolved(u64, Addresses),
+    /// Addresses of the host of a listener's replay endpoint, for this request.
+    ReplayHostResolved {
         id: u64,
         attempt: u32,
         addresses: Addresses,
@@ -44,53 +45,44 @@ pub(super) enum Command {
     Stop,
 }
 
-/// A thread, how to reach it, and which listeners it has.
+/// Handle of a socket thread, with the ids of its listeners.
 pub(super) struct SocketThread {
     pub(super) mailbox: Mailbox,
     pub(super) listeners: Vec<u64>,
     pub(super) thread: Option<SupervisedThread>,
 }
 
-/// The way to a thread that owns sockets. What is sent is bounded by what is asked for: a stream asks
-/// once at a time.
+/// Sends commands to a socket thread. The queue is bounded by the listeners: a stream has one request at a time.
 #[derive(Clone)]
-pub(crate) struct Mailbox {
+pub(super) struct Mailbox {
     commands: Sender<Command>,
     /// Wakes the thread from its wait for messages.
-    bell: Arc<Mutex<zmq::Socket>>,
+    waker: Arc<Mutex<zmq::Socket>>,
 }
 
 impl Mailbox {
-    pub(super) fn tell(&self, command: Command) -> Result<(), ConnectError> {
+    pub(super) fn send(&self, command: Command) -> Result<(), ConnectError> {
         self.commands.send(command).map_err(|_| ConnectError::Stopping)?;
-        // A bell that already rings need not be rung again.
-        let _ = self.bell.lock().send(&b""[..], zmq::DONTWAIT);
+        // It fails only if a wake-up is queued already.
+        let _ = self.waker.lock().send(&b""[..], zmq::DONTWAIT);
         Ok(())
     }
 }
 
-impl Listener {
-    /// Asks for missed messages, on a fresh socket.
-    pub(crate) fn ask(self: &Arc<Self>, attempt: u32, from: u64) {
-        if let Some(mailbox) = self.state.mailbox.get() {
-            // It fails only when the service stops.
-            let _ = mailbox.tell(Command::Ask { listener: Arc::clone(self), attempt, from });
-        }
+impl ReplayClient for Mailbox {
+    fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64) {
+        // It fails only when the service stops.
+        let _ = self.send(Command::RequestReplay { listener, attempt, from });
     }
 
-    /// Has the thread of the listener's sockets panic.
+    fn cancel_replay(&self, listener: u64) {
+        // It fails only when the service stops.
+        let _ = self.send(Command::CancelReplay(listener));
+    }
+
     #[cfg(any(test, feature = "fault-injection"))]
-    pub fn fail_sockets(&self) {
-        let mailbox = self.state.mailbox.get().expect("it was opened");
-        mailbox.tell(Command::Fail).expect("the thread runs");
-    }
-
-    /// No answer is wanted any more.
-    pub(crate) fn hang_up(&self) {
-        if let Some(mailbox) = self.state.mailbox.get() {
-            // It fails only when the service stops.
-            let _ = mailbox.tell(Command::HangUp(self.id));
-        }
+    fn fail(&self) {
+        self.send(Command::Fail).expect("the thread runs");
     }
 }
 
@@ -104,29 +96,29 @@ impl SocketThread {
         let failed = |error: String| ConnectError::Thread(error);
         let context = zmq::Context::new();
         let pair = || -> zmq::Result<(zmq::Socket, zmq::Socket)> {
-            let (heard, bell) = (context.socket(zmq::PAIR)?, context.socket(zmq::PAIR)?);
-            heard.bind("inproc://bell")?;
-            bell.connect("inproc://bell")?;
-            bell.set_linger(0)?;
-            Ok((heard, bell))
+            let (wake_receiver, waker) = (context.socket(zmq::PAIR)?, context.socket(zmq::PAIR)?);
+            wake_receiver.bind("inproc://waker")?;
+            waker.connect("inproc://waker")?;
+            waker.set_linger(0)?;
+            Ok((wake_receiver, waker))
         };
-        let (heard, bell) = pair().map_err(|error| failed(error.to_string()))?;
-        let (commands, told) = unbounded();
-        let mailbox = Mailbox { commands, bell: Arc::new(Mutex::new(bell)) };
+        let (wake_receiver, waker) = pair().map_err(|error| failed(error.to_string()))?;
+        let (sender, commands) = unbounded();
+        let mailbox = Mailbox { commands: sender, waker: Arc::new(Mutex::new(waker)) };
         let sockets = SocketLoop {
             context,
             replay_context: zmq::Context::new(),
-            bell: heard,
-            told,
+            waker: wake_receiver,
+            commands,
             mailbox: mailbox.clone(),
             resolver,
             decoders,
             open: BTreeMap::new(),
             replays: BTreeMap::new(),
-            unlocated: BTreeMap::new(),
-            unopened: Vec::new(),
+            unresolved_replays: BTreeMap::new(),
+            reopen_queue: Vec::new(),
             opened: 0,
-            checked: Instant::now(),
+            last_check: Instant::now(),
         };
         let run = move |watch: &Arc<Watch>| sockets.run(watch);
         let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
@@ -135,28 +127,28 @@ impl SocketThread {
     }
 }
 
-/// The thread's own side.
+/// State of a socket thread.
 struct SocketLoop {
     context: zmq::Context,
     /// Replay sockets have a context of their own: a context has a limit of sockets.
     replay_context: zmq::Context,
-    bell: zmq::Socket,
-    told: Receiver<Command>,
-    /// The way here, for those who look names up.
+    waker: zmq::Socket,
+    commands: Receiver<Command>,
+    /// Mailbox of this thread, for the resolver's answers.
     mailbox: Mailbox,
     resolver: Resolver,
     decoders: Arc<Decoders>,
     open: BTreeMap<u64, Subscription>,
-    /// The latest request of each listener that is not answered completely.
+    /// The running replay of each listener.
     replays: BTreeMap<u64, ReplaySocket>,
-    /// Requests whose host is being looked up.
-    unlocated: BTreeMap<u64, PendingReplayRequest>,
-    /// Listeners whose subscription could not be opened anew yet.
-    unopened: Vec<Arc<Listener>>,
-    /// Subscriptions ever opened: names their monitors.
+    /// Replay requests whose host is being resolved.
+    unresolved_replays: BTreeMap<u64, PendingReplayRequest>,
+    /// Listeners whose subscription is to be reopened.
+    reopen_queue: Vec<Arc<Listener>>,
+    /// Subscriptions opened so far: numbers their monitors.
     opened: u64,
-    /// When subscriptions that ZeroMQ has given up were last looked for.
-    checked: Instant,
+    /// Time of the last check.
+    last_check: Instant,
 }
 
 impl SocketLoop {
@@ -173,14 +165,14 @@ impl SocketLoop {
         }
     }
 
-    /// Does what sockets and commands ask for.
+    /// Receives from the readable sockets, then executes commands.
     fn serve(&mut self, ready: Ready) -> ControlFlow<()> {
-        if ready.bell {
-            while self.bell.recv_bytes(zmq::DONTWAIT).is_ok() {}
+        if ready.waker {
+            while self.waker.recv_bytes(zmq::DONTWAIT).is_ok() {}
         }
-        if self.checked.elapsed() >= CHECK_INTERVAL {
-            self.checked = Instant::now();
-            self.reopen_given_up();
+        if self.last_check.elapsed() >= CHECK_INTERVAL {
+            self.last_check = Instant::now();
+            self.reopen_abandoned();
             self.look_up_hosts();
         }
         for id in ready.sockets {
@@ -193,7 +185,7 @@ impl SocketLoop {
                 replay.receive(&self.decoders);
             }
         }
-        while let Ok(command) = self.told.try_recv() {
+        while let Ok(command) = self.commands.try_recv() {
             if let Command::Stop = command {
                 return ControlFlow::Break(());
             }
@@ -202,15 +194,17 @@ impl SocketLoop {
         ControlFlow::Continue(())
     }
 
-    /// Closes every socket after a panic; each is opened again with the next check. What was received and not handed on is
-    /// lost, which each stream finds out as after any lost connection.
+    /// Closes every socket after a panic; the next check reopens the subscriptions. Messages that were received and not
+    /// delivered are lost: each stream repairs the gap as after a lost connection.
     fn close_all(&mut self) {
-        warn!(listeners = self.open.len(), "sockets to engines are opened again after a panic");
+        warn!(listeners = self.open.len(), "reopening sockets to engines: their thread panicked");
         for replay in std::mem::take(&mut self.replays).into_values() {
-            replay.fail(&self.decoders, "its thread panicked");
+            replay.fail(&self.decoders, "the socket thread panicked");
         }
-        for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unlocated).into_values() {
-            self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why: "its thread panicked".to_owned() });
+        for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unresolved_replays).into_values()
+        {
+            self.decoders
+                .deliver(&listener, Delivery::ReplayFailed { attempt, why: "the socket thread panicked".to_owned() });
         }
         for subscription in std::mem::take(&mut self.open).into_values() {
             let listener = Arc::clone(&subscription.listener);
@@ -218,7 +212,7 @@ impl SocketLoop {
                 listener.set_connection(Connection::Disconnected);
                 self.decoders.deliver(&listener, Delivery::Disconnected);
             }
-            self.unopened.push(listener);
+            self.reopen_queue.push(listener);
         }
     }
 
@@ -226,32 +220,34 @@ impl SocketLoop {
         match command {
             Command::Open(listener, reply) => {
                 let opened = self.subscribe(listener);
-                // Whoever asked waits for this, or is gone.
+                // It fails if the registration has timed out.
                 let _ = reply.send(opened);
                 self.look_up_hosts();
             }
             Command::Close(listener, done) => {
                 self.open.remove(&listener.id);
-                self.hang_up(listener.id);
-                self.unopened.retain(|unopened| unopened.id != listener.id);
+                self.cancel_replay(listener.id);
+                self.reopen_queue.retain(|reopen_queue| reopen_queue.id != listener.id);
                 self.decoders.deliver(&listener, Delivery::Retire(done));
             }
-            Command::Ask { listener, attempt, from } => self.ask(PendingReplayRequest { listener, attempt, from }),
-            Command::HangUp(id) => self.hang_up(id),
-            Command::Located(id, addresses) => {
+            Command::RequestReplay { listener, attempt, from } => {
+                self.start_replay(PendingReplayRequest { listener, attempt, from })
+            }
+            Command::CancelReplay(id) => self.cancel_replay(id),
+            Command::HostResolved(id, addresses) => {
                 if let Some(subscription) = self.open.get_mut(&id) {
-                    subscription.looked_up(addresses);
+                    subscription.connect_to_resolved(addresses);
                 }
             }
-            Command::ReplayLocated { id, attempt, addresses } => {
-                if self.unlocated.get(&id).is_some_and(|request| request.attempt == attempt)
-                    && let Some(request) = self.unlocated.remove(&id)
+            Command::ReplayHostResolved { id, attempt, addresses } => {
+                if self.unresolved_replays.get(&id).is_some_and(|request| request.attempt == attempt)
+                    && let Some(request) = self.unresolved_replays.remove(&id)
                 {
                     if let Err(LookupError::Refused { .. }) = addresses {
                         request.listener.model.metrics().limit_reached(Limit::Addresses);
                     }
                     let first = addresses.map(|addresses| addresses[0].clone());
-                    self.ask_at(request, first.map_err(|error| error.to_string()));
+                    self.connect_replay(request, first.map_err(|error| error.to_string()));
                 }
             }
             #[cfg(any(test, feature = "fault-injection"))]
@@ -260,19 +256,19 @@ impl SocketLoop {
         }
     }
 
-    /// Waits until a socket can be read or the bell rings.
+    /// Waits until a socket is readable or a command wakes the thread.
     fn wait(&self) -> Ready {
-        let mut items = vec![self.bell.as_poll_item(zmq::POLLIN)];
+        let mut items = vec![self.waker.as_poll_item(zmq::POLLIN)];
         for subscription in self.open.values() {
             items.extend(subscription.poll_items());
         }
         items.extend(self.replays.values().map(ReplaySocket::poll_item));
         if let Err(error) = zmq::poll(&mut items, CHECK_INTERVAL.as_millis() as i64) {
-            // Interrupted by a signal: look again.
-            debug!("waiting for messages: {error}");
+            // Interrupted by a signal: poll again.
+            debug!(%error, "failed to poll sockets; retrying");
             return Ready::default();
         }
-        let mut ready = Ready { bell: items[0].is_readable(), ..Ready::default() };
+        let mut ready = Ready { waker: items[0].is_readable(), ..Ready::default() };
         let (subscriptions, replays) = items[1..].split_at(2 * self.open.len());
         for (&id, pair) in self.open.keys().zip(subscriptions.chunks_exact(2)) {
             if pair.iter().any(zmq::PollItem::is_readable) {
@@ -298,32 +294,33 @@ impl SocketLoop {
         Ok(())
     }
 
-    fn hang_up(&mut self, id: u64) {
+    fn cancel_replay(&mut self, id: u64) {
         self.replays.remove(&id);
-        self.unlocated.remove(&id);
+        self.unresolved_replays.remove(&id);
     }
 
-    fn ask(&mut self, request: PendingReplayRequest) {
+    fn start_replay(&mut self, request: PendingReplayRequest) {
         let id = request.listener.id;
-        // A socket of an earlier request may still bring answers to that.
-        self.hang_up(id);
+        // The socket of an earlier request may still receive its reply.
+        self.cancel_replay(id);
         let Some(endpoint) = request.listener.options.replay_endpoint.clone() else { return };
-        let Some(name) = HostName::of(&endpoint) else { return self.ask_at(request, Ok(endpoint)) };
+        let Some(name) = HostName::from_endpoint(&endpoint) else { return self.connect_replay(request, Ok(endpoint)) };
         let (mailbox, attempt) = (self.mailbox.clone(), request.attempt);
-        self.unlocated.insert(id, request);
+        self.unresolved_replays.insert(id, request);
         self.resolver.look_up(name, move |addresses| {
             // It fails only when the service stops.
-            let _ = mailbox.tell(Command::ReplayLocated { id, attempt, addresses });
+            let _ = mailbox.send(Command::ReplayHostResolved { id, attempt, addresses });
         });
     }
 
-    fn ask_at(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
+    fn connect_replay(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
         let PendingReplayRequest { listener, attempt, from } = request;
-        let asked = endpoint.and_then(|endpoint| {
-            let asked = ReplaySocket::ask(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
-            asked.map_err(|error| format!("missed messages cannot be asked for at {endpoint}: {error}"))
+        let connected = endpoint.and_then(|endpoint| {
+            let connected =
+                ReplaySocket::request(&self.replay_context, Arc::clone(&listener), &endpoint, attempt, from);
+            connected.map_err(|error| format!("failed to request a replay from {endpoint}: {error}"))
         });
-        match asked {
+        match connected {
             Ok(replay) => {
                 self.replays.insert(listener.id, replay);
             }
@@ -331,63 +328,64 @@ impl SocketLoop {
         }
     }
 
-    /// Has host names looked up where it is time.
+    /// Resolves the host names that are due.
     fn look_up_hosts(&mut self) {
         for (&id, subscription) in &mut self.open {
             if let Some(name) = subscription.name_to_look_up() {
                 let mailbox = self.mailbox.clone();
                 self.resolver.look_up(name, move |addresses| {
                     // It fails only when the service stops.
-                    let _ = mailbox.tell(Command::Located(id, addresses));
+                    let _ = mailbox.send(Command::HostResolved(id, addresses));
                 });
             }
         }
     }
 
-    /// Opens subscriptions anew that ZeroMQ has given up.
-    fn reopen_given_up(&mut self) {
-        let given_up = self.open.values().filter(|open| open.is_given_up());
-        let listeners: Vec<_> = given_up.map(|open| Arc::clone(&open.listener)).collect();
+    /// Reopens subscriptions that ZeroMQ has abandoned.
+    fn reopen_abandoned(&mut self) {
+        let abandoned = self.open.values().filter(|open| open.is_abandoned());
+        let listeners: Vec<_> = abandoned.map(|open| Arc::clone(&open.listener)).collect();
         for listener in listeners {
             self.open.remove(&listener.id);
             let why = format!(
-                "the connection to {} ended for good: a message above {MESSAGE_BYTES_MAX} bytes, or something that is no engine; listening anew",
+                "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is no engine; reconnecting",
                 listener.options.endpoint
             );
-            // What is no engine stays none: it is said less and less often.
+            // A peer that is no engine fails each time: log with exponential back-off.
             let before = listener.times_rejected(GIVEN_UP);
             if (before + 1).is_power_of_two() {
                 log_listener!(warn, listener, times = before + 1, "{why}");
             }
             listener.reject(GIVEN_UP, why);
-            self.unopened.push(listener);
+            self.reopen_queue.push(listener);
         }
-        for _ in 0..self.unopened.len() {
-            // Those after it are still there if it panics.
-            let listener = self.unopened.remove(0);
+        for _ in 0..self.reopen_queue.len() {
+            // The listeners behind it stay queued if this panics.
+            let listener = self.reopen_queue.remove(0);
             if let Err(error) = self.subscribe(Arc::clone(&listener)) {
                 log_listener!(debug, listener, %error, "failed to open the subscription; retrying");
                 listener.reject(GIVEN_UP, error.to_string());
-                self.unopened.push(listener);
+                self.reopen_queue.push(listener);
             }
         }
     }
 }
 
-/// Why nothing is heard, as listeners count it.
+/// Reason label of an abandoned connection.
 const GIVEN_UP: &str = "connection_given_up";
 
-/// A request for missed messages that is not sent yet.
+/// A replay request that is not sent yet.
 struct PendingReplayRequest {
     listener: Arc<Listener>,
     attempt: u32,
     from: u64,
 }
 
+/// Sockets that can be read.
 #[derive(Default)]
 struct Ready {
-    bell: bool,
-    /// Subscriptions with messages, or with news of their connection.
+    waker: bool,
+    /// Subscriptions with messages or monitor events.
     sockets: Vec<u64>,
     replays: Vec<u64>,
 }

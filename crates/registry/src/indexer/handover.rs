@@ -120,8 +120,8 @@ impl Indexer {
                 events: stored_events(held),
                 secondary: further,
                 named_groups: decoder_state.groups,
-                salts: decoder_state.of_blocks.salts.into_iter().collect(),
-                contents: decoder_state.of_blocks.contents,
+                salts: decoder_state.block_state.salts.into_iter().collect(),
+                contents: decoder_state.block_state.contents,
             },
             None => RankDump {
                 instance,

@@ -61,7 +61,7 @@ impl Indexer {
             writer: self.next_writer.fetch_add(1, Ordering::Relaxed) % self.writers.count(),
         });
         let index: Arc<dyn Maintain> = Arc::<Model>::clone(&model);
-        self.writers.serve(model.writer, Arc::downgrade(&index));
+        self.writers.add_index(model.writer, Arc::downgrade(&index));
         Ok(model)
     }
 

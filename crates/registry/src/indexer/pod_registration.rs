@@ -110,7 +110,7 @@ impl Indexer {
     }
 
     fn run_pod_registrar(&self, watch: &Watch, may_begin: impl Fn() -> bool, dropped: &Receiver<()>) {
-        let pending = self.decoders.arrivals();
+        let pending = self.decoders.pending_registrations();
         let mut disconnected_since: BTreeMap<u64, Instant> = BTreeMap::new();
         let mut last_check = Instant::now();
         while dropped.try_recv() != Err(TryRecvError::Disconnected) && !self.is_stopping() {

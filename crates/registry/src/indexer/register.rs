@@ -160,7 +160,7 @@ impl Indexer {
         let listener = shared.unwrap_or_else(|| {
             let name = StreamName::new(key.clone(), instance.clone(), dp_rank, &options);
             let decoder = match options.is_bound() {
-                true => self.decoders.of_pod(&instance),
+                true => self.decoders.for_pod(&instance),
                 false => self.decoders.assign(),
             };
             let state = ListenerState::new(&options);
@@ -173,7 +173,7 @@ impl Indexer {
                 options,
                 start: if is_from_dump { Start::Held } else { start },
                 decoder,
-                remembered: self.stream_positions.lock().get(&name),
+                resume_from: self.stream_positions.lock().get(&name),
                 state,
             })
         });
@@ -188,7 +188,7 @@ impl Indexer {
         drop(instances);
         self.models.write().entry(key).or_insert_with(|| Arc::clone(&model));
         if is_shared {
-            self.decoders.deliver(&listener, Delivery::Unmute(dp_rank));
+            self.decoders.deliver(&listener, Delivery::ResumeRank(dp_rank));
         } else if let Err(error) = self.sockets.open(Arc::clone(&listener)) {
             unlist(&model, &instance, Some(dp_rank));
             if is_from_dump {
@@ -201,7 +201,7 @@ impl Indexer {
             return Err(connect_error(&error));
         }
         if listener.options.is_bound() {
-            self.decoders.deliver(&listener, Delivery::Follow);
+            self.decoders.deliver(&listener, Delivery::AttachToPod);
         }
         if is_from_dump && start == Start::Immediate {
             self.release_hold(&listener, dp_rank, Some(Position::UNKNOWN), pending);

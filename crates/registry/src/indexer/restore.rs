@@ -168,7 +168,7 @@ impl Indexer {
     /// Degrades the trust in a rank, for a reason that its stream does not show.
     pub fn mark_degraded(&self, rank: &RankId, why: String) {
         if let Some(listener) = self.listener_of(rank) {
-            listener.raise(Some(rank.dp_rank), why);
+            listener.record_loss(Some(rank.dp_rank), why);
         }
     }
 
@@ -216,7 +216,7 @@ impl Indexer {
             return;
         }
         let position = restored.position();
-        self.decoders.deliver(listener, Delivery::Learn(dp_rank, restored.decoder_state));
+        self.decoders.deliver(listener, Delivery::RestoreDecoderState(dp_rank, restored.decoder_state));
         self.release_hold(listener, dp_rank, Some(position), pending);
     }
 

@@ -46,7 +46,7 @@ impl RestoredState {
         parent: Option<SequenceHash>,
         blocks: &[Block],
     ) {
-        let BlockDecoderState { salts, contents } = &mut self.decoder_state.of_blocks;
+        let BlockDecoderState { salts, contents } = &mut self.decoder_state.block_state;
         salts.extend(salt.into_iter().flat_map(|salt| blocks.iter().map(move |block| (block.sequence, salt))));
         if let Some(age) = age {
             let contents = contents.get_or_insert_default();
@@ -73,7 +73,7 @@ impl RestoredState {
         self.decoder_state.groups = record.groups.as_ref().map(|groups| groups.iter().map(Into::into).collect());
         if record.remembers.is_some() {
             // The engine offloads, even if there are no contents yet.
-            self.decoder_state.of_blocks.contents.get_or_insert_default();
+            self.decoder_state.block_state.contents.get_or_insert_default();
         }
         for group in record.groups.iter().flatten().filter_map(GroupRecord::kept) {
             // An empty group limits the usable blocks as well.

@@ -88,12 +88,12 @@ impl Shadow {
             options: original.options.clone(),
             start: Start::Held,
             decoder: if is_bound { original.decoder } else { self.indexer.decoders.assign() },
-            remembered: None,
+            resume_from: None,
             state: ListenerState::new(&original.options),
         });
         self.indexer.sockets.open(Arc::clone(&listener)).map_err(|error| connect_error(&error))?;
         if is_bound {
-            self.indexer.decoders.deliver(&listener, Delivery::FollowBeside);
+            self.indexer.decoders.deliver(&listener, Delivery::AttachShadow);
         }
         Ok(listener)
     }
@@ -141,7 +141,7 @@ impl Shadow {
                 return Err(changed());
             }
             for listener in self.listeners.values().filter(|listener| listener.options.is_bound()) {
-                indexer.decoders.deliver(listener, Delivery::TakePlace);
+                indexer.decoders.deliver(listener, Delivery::PromoteShadow);
             }
             *original = Instance { worker: self.worker, listeners: std::mem::take(&mut self.listeners) };
         }

@@ -125,7 +125,7 @@ impl Indexer {
     fn stop_listening(&self, model: &Arc<Model>, dp_rank: DpRank, listener: &Arc<Listener>, pending: &mut PendingWork) {
         let is_listed = |instance: &Instance| instance.listeners.values().any(|other| Arc::ptr_eq(other, listener));
         if model.instances.read().get(&listener.instance).is_some_and(is_listed) {
-            self.decoders.deliver(listener, Delivery::Mute(dp_rank, pending.add()));
+            self.decoders.deliver(listener, Delivery::IgnoreRank(dp_rank, pending.add()));
             self.release_hold(listener, dp_rank, None, pending);
             return;
         }

@@ -49,8 +49,8 @@ impl ReplaceableIndex {
             return false;
         }
         let bounded = failed.memory_limit().map(|bound| RunIndex::bounded(RunLimits::default(), bound.bytes_max));
-        let empty = bounded
-            .map_or_else(RunIndex::default, |bounded| bounded.expect("an index of this size was built before"));
+        let empty =
+            bounded.map_or_else(RunIndex::default, |bounded| bounded.expect("an index of this size was built before"));
         // Incremented before and after, so that a restore that begins or ends between the two sees a change as well.
         self.generation.fetch_add(1, AcqRel);
         self.current.store(Arc::new(GroupedIndex::new(Box::new(empty))));

@@ -144,7 +144,7 @@ fn a_discovery_source_that_panics_is_failing_until_it_is_polled_again() {
     let path = directory.path().join("engines.json");
     std::fs::write(&path, "source-fault").expect("a file");
     let service = discovering(DiscoverySource::File(path.clone()));
-    service.wait_unready(&["looking at it panicked", "discovery has panicked"]);
+    service.wait_unready(&["discovery source panicked", "discovery has panicked"]);
     let (one, other) = (engine(), engine());
     write(&path, &[rank(1, "m", &one)]);
     service.wait_ready_after(ThreadKind::Discovery);
@@ -179,6 +179,6 @@ fn a_dns_name_is_queried_again_after_its_task_panicked() {
     let server = Some("127.0.0.1:9".parse().expect("an address"));
     let service = discovering(DiscoverySource::Dns(DnsOptions { name, interval: PATIENCE, server }));
     wait_for("another panic", PATIENCE, || (service.panics(ThreadKind::Discovery) >= 2).then_some(()));
-    service.wait_unready(&["looking at it panicked", "discovery has panicked"]);
+    service.wait_unready(&["discovery source panicked", "discovery has panicked"]);
     assert_eq!(service.source()["state"], "failing");
 }

@@ -54,7 +54,7 @@ fn unready_reason(api: &Api) -> Option<String> {
             return Some(format!("not connected yet: {}", missing.join(", ")));
         }
         let unconnected = |ranks: &[RankId]| api.indexer.unconnected(&ranks.iter().cloned().collect());
-        if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.missing(unconnected)) {
+        if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.not_ready_reason(unconnected)) {
             return Some(missing);
         }
         if let Some(behind) = catching_up(api) {
@@ -76,7 +76,7 @@ fn catching_up(api: &Api) -> Option<String> {
     if api.started_at.elapsed() >= CATCH_UP_DEADLINE {
         return None;
     }
-    let found = api.discovery.as_ref().map(|discovery| discovery.first_ranks()).unwrap_or_default();
+    let found = api.discovery.as_ref().map(|discovery| discovery.initial_ranks()).unwrap_or_default();
     let ranks = api.configured.iter().cloned().chain(found).collect();
     let behind = api.indexer.catching_up(&ranks);
     let shown = behind.iter().take(NAMED_MAX).map(|(rank, replay)| match replay {

@@ -76,7 +76,7 @@ fn paths_and_addresses_of_one_machine_are_not_dialled() {
     let service = Service::start();
     let refused = [
         ("ipc:///etc/passwd", "--allow-ipc"),
-        ("inproc://bell", "tcp://"),
+        ("inproc://waker", "tcp://"),
         ("tcp://169.254.169.254:80", "link-local"),
         ("tcp://[fe80::1]:5557", "link-local"),
         ("tcp://[fe80::1%eth0]:5557", "link-local"),

@@ -1,4 +1,4 @@
-//! How far answers about the ranks of one stream can be relied on, computed from what is known to be missing.
+//! Trust states of the ranks of one stream, computed from what is missing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +14,11 @@ use flash_indexer_types::{Doubt, Ordinal};
 enum LastTrust {
     Cold,
     Exact,
-    /// Changes were lost for good.
+    /// Changes were lost that no replay can return.
     Lost(Doubt),
 }
 
-/// Where a loss happened: in its stream, and in the history of its model.
+/// Position of a loss: in its stream, and in the history of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LossPosition {
     /// The last message applied before it.
@@ -31,7 +31,7 @@ pub(super) struct LossPosition {
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     blocks: usize,
-    /// Where the first of them was stored.
+    /// Position at which the first of them was stored.
     position: LossPosition,
 }
 
@@ -48,14 +48,14 @@ impl LastTrust {
     }
 }
 
-/// What is missing of a rank that is not exact.
+/// What a rank that is not exact is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing<'a> {
-    /// It will not arrive any more.
+    /// Changes that will not arrive any more, with the reason.
     Lost(&'a str),
-    /// It may still arrive.
+    /// Messages that may still arrive.
     Pending(Pending),
-    /// What so many blocks follow, which may still be stored.
+    /// Parents of this number of blocks, which may still be stored.
     Parents(usize),
 }
 
@@ -74,48 +74,48 @@ impl fmt::Display for Missing<'_> {
 
 const DROPPED: &str = "messages of the engine were dropped because its decoder was behind";
 
-/// What is known to be missing of the ranks of one stream.
+/// What the ranks of one stream are missing.
 ///
-/// A rank is exact while nothing is: no change was lost for good (`settled`), no message behind the last applied one is
-/// missing (`pending`), none was dropped before its decoder received it (`drops`), and no block follows a parent that was
-/// never stored (`waiting`).
+/// A rank is exact while all of these hold: no change is lost (`settled`), no message is missing behind the last applied
+/// one (`pending`), the decoder has acknowledged all dropped messages (`drops`), and the parent of every block was stored
+/// (`waiting`).
 #[derive(Debug)]
 pub(super) struct TrustLedger {
-    /// Of ranks without an entry of their own.
-    others: LastTrust,
-    /// Ranks that were cleared, or lost changes, since the last statement about the whole stream.
+    /// State of ranks without an entry of their own.
+    stream: LastTrust,
+    /// Ranks that were cleared, or lost changes, since `stream` was set.
     ranks: BTreeMap<DpRank, LastTrust>,
     pending: Option<Pending>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, Waiting>,
-    /// Runs of dropped messages, and how many of them the decoder has taken note of.
+    /// Runs of dropped messages, and how many of them the decoder has acknowledged.
     drops: u64,
-    drops_noted: u64,
-    /// Why no rank of the stream can ever be exact, whatever arrives.
+    drops_acknowledged: u64,
+    /// Reason why no rank of the stream can ever be exact.
     ceiling: Option<&'static str>,
 }
 
 impl TrustLedger {
-    /// Of a stream of which nothing was received. `ceiling` says why its ranks can never be exact, if they cannot.
+    /// Ledger of a stream without any message. `ceiling` is the reason why its ranks can never be exact, if there is one.
     pub(super) fn new(ceiling: Option<&'static str>) -> Self {
         Self {
-            others: LastTrust::Cold,
+            stream: LastTrust::Cold,
             ranks: BTreeMap::new(),
             pending: Some(Pending::FirstContact),
             waiting: BTreeMap::new(),
             drops: 0,
-            drops_noted: 0,
+            drops_acknowledged: 0,
             ceiling,
         }
     }
 
-    /// Trust in a rank, and what is missing where it is not exact. Cost: one look-up.
-    pub(super) fn of(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
-        let settled = self.ranks.get(&dp_rank).unwrap_or(&self.others);
+    /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
+    pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
+        let settled = self.ranks.get(&dp_rank).unwrap_or(&self.stream);
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match (settled, self.pending) {
             (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
-            _ if self.drops > self.drops_noted => degraded(Missing::Lost(DROPPED)),
+            _ if self.drops > self.drops_acknowledged => degraded(Missing::Lost(DROPPED)),
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
             (_, Some(pending @ Pending::TailLost)) => degraded(Missing::Pending(pending)),
             (LastTrust::Cold, _) => (Trust::Cold, None),
@@ -131,30 +131,30 @@ impl TrustLedger {
         }
     }
 
-    /// Trust in a rank as of the last applied message: what is missing behind that does not count.
+    /// Trust state of a rank as of the last applied message. Messages missing behind it do not count.
     pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
-        match self.ranks.get(&dp_rank).unwrap_or(&self.others) {
+        match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
             LastTrust::Cold => Trust::Cold,
             LastTrust::Exact if self.ceiling.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
             LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
         }
     }
 
-    /// What is missing of a rank that is not exact, and from where on: the latest loss. `last` is the last applied
-    /// message. None where events lack something without any loss.
+    /// The latest loss of a rank that is not exact, with its position. `last` is the last applied message. None if the
+    /// rank is not exact because its events lack fields.
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
-        let (Trust::Recovering | Trust::Degraded, _) = self.of(dp_rank) else { return None };
-        if self.drops > self.drops_noted {
+        let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
+        if self.drops > self.drops_acknowledged {
             return Some(Doubt::behind(DROPPED.to_owned(), last));
         }
-        match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.others)) {
+        match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
             (Some(pending), _) if pending != Pending::FirstContact => Some(Doubt::behind(pending.to_string(), last)),
             (_, LastTrust::Lost(doubt)) => Some(doubt.clone()),
             (_, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
         }
     }
 
-    /// What is missing behind the last applied message, and may still arrive.
+    /// Messages that are missing behind the last applied one, and may still arrive.
     pub(super) fn pending(&self) -> Option<Pending> {
         self.pending
     }
@@ -163,23 +163,23 @@ impl TrustLedger {
         self.pending = pending;
     }
 
-    /// Takes in what the stream says of all its ranks.
+    /// Sets the trust state of all ranks.
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
-        self.others = match trust {
+        self.stream = match trust {
             StreamTrust::Cold => LastTrust::Cold,
             StreamTrust::Exact => LastTrust::Exact,
             StreamTrust::Degraded(why) => LastTrust::lost(why.to_string(), position),
         };
     }
 
-    /// Records a change that was lost for good: of one rank, or of any rank of the stream.
-    pub(super) fn raise(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
+    /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
+    pub(super) fn record_loss(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
         match dp_rank {
             Some(dp_rank) => drop(self.ranks.insert(dp_rank, LastTrust::lost(why, position))),
             None => {
                 self.ranks.clear();
-                self.others = LastTrust::lost(why, position);
+                self.stream = LastTrust::lost(why, position);
             }
         }
     }
@@ -189,7 +189,7 @@ impl TrustLedger {
         self.waiting.get(&dp_rank).map_or(0, |waiting| waiting.blocks)
     }
 
-    /// Takes in how many blocks of a rank follow a parent that was never stored. Says whether any rank has some.
+    /// Sets the number of blocks of a rank that follow a parent that was never stored. Returns whether any rank has one.
     pub(super) fn set_waiting(&mut self, dp_rank: DpRank, blocks: usize, position: LossPosition) -> bool {
         if blocks == 0 {
             self.waiting.remove(&dp_rank);
@@ -199,25 +199,25 @@ impl TrustLedger {
         !self.waiting.is_empty()
     }
 
-    /// The cache of one rank is known to be empty: what was lost before no longer counts.
+    /// Records that the cache of one rank is empty: earlier losses no longer count.
     pub(super) fn cleared(&mut self, dp_rank: DpRank) {
         self.ranks.insert(dp_rank, LastTrust::Exact);
     }
 
-    /// Messages were dropped before the decoder received them. Returns the number of this run of drops.
-    pub(super) fn dropped(&mut self) -> u64 {
+    /// Begins a run of messages that are dropped before the decoder receives them. Returns its number.
+    pub(super) fn begin_drop_run(&mut self) -> u64 {
         self.drops += 1;
         self.drops
     }
 
     /// Runs of dropped messages so far.
-    pub(super) fn drops(&self) -> u64 {
+    pub(super) fn drop_runs(&self) -> u64 {
         self.drops
     }
 
-    /// The decoder knows of all drops up to this run: what they leave missing is pending or lost from here on.
-    pub(super) fn drops_noted(&mut self, run: u64) {
-        self.drops_noted = self.drops_noted.max(run);
+    /// Acknowledges the runs of drops up to this one: the decoder has recorded what they leave missing.
+    pub(super) fn acknowledge_drops(&mut self, run: u64) {
+        self.drops_acknowledged = self.drops_acknowledged.max(run);
     }
 }
 
@@ -233,29 +233,29 @@ mod tests {
     #[test]
     fn a_rank_is_exact_only_while_nothing_is_missing() {
         let mut ledger = TrustLedger::new(None);
-        let trust = |ledger: &TrustLedger| ledger.of(RANK).0;
+        let trust = |ledger: &TrustLedger| ledger.rank_trust(RANK).0;
         assert_eq!(trust(&ledger), Trust::Cold);
         ledger.set_pending(Some(Pending::Recovering { end: None }));
         ledger.set_all(StreamTrust::Exact, AT_START);
         assert_eq!((trust(&ledger), ledger.settled(RANK)), (Trust::Recovering, Trust::Exact));
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Exact);
-        let run = ledger.dropped();
+        let run = ledger.begin_drop_run();
         assert_eq!(trust(&ledger), Trust::Degraded, "at once");
-        let later = ledger.dropped();
+        let later = ledger.begin_drop_run();
         ledger.set_pending(Some(Pending::TailLost));
-        ledger.drops_noted(run);
+        ledger.acknowledge_drops(run);
         ledger.set_pending(None);
-        assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not noted yet");
-        ledger.drops_noted(later);
+        assert_eq!(trust(&ledger), Trust::Degraded, "a later drop is not acknowledged yet");
+        ledger.acknowledge_drops(later);
         assert_eq!(trust(&ledger), Trust::Exact);
-        ledger.raise(Some(RANK), "an event could not be read".to_owned(), AT_START);
-        assert_eq!((trust(&ledger), ledger.of(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
+        ledger.record_loss(Some(RANK), "an event could not be read".to_owned(), AT_START);
+        assert_eq!((trust(&ledger), ledger.rank_trust(DpRank(1)).0), (Trust::Degraded, Trust::Exact));
         ledger.set_pending(Some(Pending::Recovering { end: Some(9) }));
         ledger.cleared(RANK);
         assert_eq!(trust(&ledger), Trust::Recovering, "a clear does not show what comes after it");
         ledger.set_pending(None);
-        assert_eq!(ledger.of(RANK), (Trust::Exact, None));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
         ledger.set_pending(Some(Pending::FirstContact));
         assert_eq!(trust(&ledger), Trust::Degraded, "restored, and the engine was not reached yet");
         ledger.set_pending(None);
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn a_stream_whose_events_lack_something_is_never_exact() {
         let mut ledger = TrustLedger::new(Some("extra keys"));
-        assert_eq!(ledger.of(RANK).0, Trust::Cold);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Cold);
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Exact, AT_START);
-        assert_eq!(ledger.of(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
+        assert_eq!(ledger.rank_trust(RANK), (Trust::Degraded, Some(Missing::Lost("extra keys"))));
         ledger.cleared(RANK);
-        assert_eq!(ledger.of(RANK).0, Trust::Degraded);
+        assert_eq!(ledger.rank_trust(RANK).0, Trust::Degraded);
     }
 }

@@ -1,14 +1,14 @@
-//! Ranks whose stream is listened to, but not applied before their state has been taken over.
+//! Held ranks: their messages are buffered until their state is restored from a snapshot or a peer.
 
 use std::collections::BTreeSet;
 
 use flash_indexer_core::DpRank;
 use flash_indexer_types::Position;
 
-/// What a release did.
+/// Outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseOutcome {
-    /// The rank's stream is applied from now on.
+    /// The stream is applied.
     Now,
     /// Other ranks of the same stream are still held.
     WaitingForOthers,
@@ -16,7 +16,7 @@ pub enum ReleaseOutcome {
     NotHeld,
 }
 
-/// Held ranks of one stream, and what is known of those that are held no more.
+/// Held ranks of one stream, and the positions of the released ones.
 #[derive(Debug, Default)]
 pub struct HeldRanks {
     held: BTreeSet<DpRank>,
@@ -24,20 +24,22 @@ pub struct HeldRanks {
 }
 
 impl HeldRanks {
+    /// Holds a rank.
     pub fn hold(&mut self, dp_rank: DpRank) {
         self.held.insert(dp_rank);
     }
 
+    /// Whether a rank is held.
     pub fn holds(&self, dp_rank: DpRank) -> bool {
         self.held.contains(&dp_rank)
     }
 
-    /// Every rank that was ever held.
-    pub(super) fn ranks(&self) -> impl Iterator<Item = DpRank> {
+    /// All ranks that are or were held.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = DpRank> {
         self.held.iter().copied().chain(self.released.iter().map(|(dp_rank, _)| *dp_rank))
     }
 
-    /// The rank needs to be held no more, because it is known or because it is gone.
+    /// Releases a rank, at the position of its restored state if there is one.
     pub fn release(&mut self, dp_rank: DpRank, position: Option<Position>) -> ReleaseOutcome {
         if !self.held.remove(&dp_rank) {
             return ReleaseOutcome::NotHeld;
@@ -46,8 +48,8 @@ impl HeldRanks {
         if self.held.is_empty() { ReleaseOutcome::Now } else { ReleaseOutcome::WaitingForOthers }
     }
 
-    /// What is known of the released ranks.
-    pub(super) fn released(&self) -> Vec<(DpRank, Option<Position>)> {
+    /// Released ranks, with the positions of their restored states.
+    pub(crate) fn released(&self) -> Vec<(DpRank, Option<Position>)> {
         self.released.clone()
     }
 }

@@ -1,0 +1,367 @@
+//! A decoder thread: its queue, its listeners' decoders and their timers.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use flash_indexer_wire::{StreamPosition, StreamTrust};
+use rustc_hash::FxHashMap;
+
+use super::delivery::{Delivery, Work};
+use super::pod_routing::queued_size;
+#[cfg(any(test, feature = "fault-injection"))]
+use super::restarts;
+use crate::bound_pods::{PendingRegistration, PodStreams};
+use crate::listener::Listener;
+use crate::listener_decoder::{DECODER_PANICKED, ListenerDecoder};
+use crate::queue::Queued;
+use crate::resume_point::ReadAt;
+use crate::writer::Writers;
+use crate::{listener_span, log_listener};
+use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_telemetry::supervision::{ThreadKind, Watch, guarded};
+
+/// Limit of the messages that the streams of one decoder buffer while a gap before them is replayed, in bytes.
+const WAITING_BYTES_MAX: usize = 512 << 20;
+/// Changes are sent to the writer once they stem from this many bytes of messages, and at the end of a delivery.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// State of a decoder thread.
+pub(super) struct Decoder {
+    work: Receiver<Work>,
+    queued: Arc<Queued>,
+    pub(super) listener_decoders: FxHashMap<u64, ListenerDecoder>,
+    pub(super) pods: PodStreams,
+    /// Requests registrations of pods.
+    pub(super) registration_sender: Sender<PendingRegistration>,
+    /// Deadlines of the streams, with their listeners.
+    pub(super) timers: BTreeSet<(Instant, u64)>,
+    /// Bytes of messages that all streams buffer behind gaps.
+    pub(super) waiting_bytes: usize,
+    /// The listener whose decoder is being used, and not in `listener_decoders`.
+    pub(super) current: Option<Arc<Listener>>,
+    pub(super) writers: Arc<Writers>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Decoder {
+    pub(super) fn new(
+        work: Receiver<Work>,
+        queued: Arc<Queued>,
+        registration_sender: Sender<PendingRegistration>,
+        writers: Arc<Writers>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            work,
+            queued,
+            listener_decoders: FxHashMap::default(),
+            pods: PodStreams::default(),
+            registration_sender,
+            timers: BTreeSet::new(),
+            waiting_bytes: 0,
+            current: None,
+            writers,
+            metrics,
+        }
+    }
+
+    pub(super) fn run(mut self, watch: &Watch) {
+        loop {
+            let work = match self.timers.first() {
+                Some(&(due, _)) => self.work.recv_deadline(due),
+                None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            watch.begin(None);
+            match watch.guarded(|| self.step(work)) {
+                Some(ControlFlow::Continue(())) => {}
+                Some(ControlFlow::Break(())) => return,
+                None => self.restart_all(),
+            }
+            watch.end();
+        }
+    }
+
+    /// Handles one entry of the queue, then the timers that are due.
+    fn step(&mut self, work: Result<Work, RecvTimeoutError>) -> ControlFlow<()> {
+        // A message that was queued before a deadline meets it, however long it waited in the queue.
+        let time = match work {
+            Ok(Work::Delivery { listener, delivery, at }) => {
+                let (messages, bytes) = delivery.size();
+                self.queued.take(messages, bytes);
+                listener.state.queued.take(messages, bytes);
+                if !self.writers.are_stopping() {
+                    self.handle(&listener, delivery);
+                }
+                at
+            }
+            Ok(Work::Pod { pod, messages, at }) => {
+                let (messages_count, bytes) = queued_size(&messages);
+                self.queued.take(messages_count, bytes);
+                pod.queued.take(messages_count, bytes);
+                if !self.writers.are_stopping() {
+                    self.route_messages(&pod, messages);
+                }
+                at
+            }
+            Ok(Work::PodDropped { pod, runs }) => {
+                pod.queued.end_dropping();
+                self.note_dropped(&pod.name, &runs);
+                Instant::now()
+            }
+            Ok(Work::ConnectionLost(connection)) => {
+                self.disconnect_pods(connection);
+                Instant::now()
+            }
+            Ok(Work::Refused(name, dp_rank, refusal)) => {
+                self.refuse(&name, dp_rank, &refusal);
+                Instant::now()
+            }
+            Err(RecvTimeoutError::Timeout) => Instant::now(),
+            Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+        };
+        self.run_timers(time);
+        ControlFlow::Continue(())
+    }
+
+    /// Runs the timers that are due at `time`.
+    fn run_timers(&mut self, time: Instant) {
+        while let Some(&(due, id)) = self.timers.first()
+            && due <= time
+        {
+            self.timers.pop_first();
+            if let Some(listener) = self.listener_decoders.get(&id).map(|decoder| Arc::clone(decoder.listener())) {
+                self.with_decoder(&listener, |decoder, _| decoder.tick(Instant::now()));
+            }
+        }
+    }
+
+    fn handle(&mut self, listener: &Arc<Listener>, delivery: Delivery) {
+        let now = Instant::now();
+        #[cfg(any(test, feature = "fault-injection"))]
+        restarts::inject_fault(&delivery);
+        match delivery {
+            Delivery::Restart(replay) => self.restart(listener, replay, now),
+            Delivery::Live(messages) => {
+                self.decode_each(listener, messages, |decoder, frames| decoder.live(frames, now))
+            }
+            Delivery::Dropped(run) => {
+                listener.state.queued.end_dropping();
+                self.with_decoder(listener, |decoder, _| decoder.dropped(run, now));
+            }
+            Delivery::Replayed { attempt, messages } => {
+                self.decode_each(listener, messages, |decoder, frames| decoder.replayed(attempt, frames, now));
+            }
+            Delivery::ReplayFailed { attempt, why } => {
+                self.with_decoder(listener, |decoder, _| decoder.replay_failed(attempt, why, now));
+            }
+            Delivery::AttachToPod => self.attach(listener, now),
+            Delivery::AttachShadow => self.attach_shadow(listener, now),
+            Delivery::PromoteShadow => self.pods.promote_shadow(listener),
+            Delivery::Connected => self.with_decoder(listener, |decoder, _| decoder.connected(now)),
+            Delivery::Disconnected => self.with_decoder(listener, |decoder, _| decoder.disconnected()),
+            Delivery::Release(done) => {
+                self.with_decoder(listener, |decoder, _| decoder.release(now));
+                self.when_written(listener, move || done.send(()));
+            }
+            Delivery::IgnoreRank(dp_rank, done) => {
+                self.with_decoder(listener, |decoder, _| decoder.ignore_rank(dp_rank));
+                self.when_written(listener, move || done.send(()));
+            }
+            Delivery::ResumeRank(dp_rank) => self.with_decoder(listener, |decoder, _| decoder.resume_rank(dp_rank)),
+            Delivery::Read { dp_rank, at: ReadAt::Now, detail, read } => {
+                let from_start = || {
+                    ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)).resume_point(dp_rank, detail)
+                };
+                let resume_point = self
+                    .listener_decoders
+                    .get(&listener.id)
+                    .map_or_else(from_start, |decoder| decoder.resume_point(dp_rank, detail));
+                self.when_written(listener, move || read(resume_point()));
+            }
+            Delivery::Read { dp_rank, at: ReadAt::Message(sequence), detail, read } => {
+                if self.listener_decoders.contains_key(&listener.id) {
+                    self.with_decoder(listener, |decoder, _| decoder.read_at(sequence, dp_rank, detail, read));
+                }
+            }
+            Delivery::RestoreDecoderState(dp_rank, decoder_state) => {
+                self.with_decoder(listener, |decoder, _| decoder.restore_decoder_state(dp_rank, decoder_state));
+            }
+            Delivery::Retire(done) => {
+                let mut position = None;
+                self.with_decoder(listener, |decoder, _| position = Some(decoder.retire()));
+                self.remove_decoder(listener.id);
+                self.pods.detach(listener);
+                let position = position.unwrap_or(START);
+                self.when_written(listener, move || done(position));
+            }
+        }
+    }
+
+    /// Decodes messages one after the other. If one panics, the rest are decoded by the restarted decoder.
+    pub(super) fn decode_each<M>(
+        &mut self,
+        listener: &Arc<Listener>,
+        messages: Vec<M>,
+        take: impl Fn(&mut ListenerDecoder, M),
+    ) {
+        let mut messages = messages.into_iter();
+        while messages.len() > 0 {
+            self.with_decoder(listener, |decoder, out| {
+                for message in messages.by_ref() {
+                    take(decoder, message);
+                    out.write_full_batch(decoder);
+                }
+            });
+        }
+    }
+
+    /// Runs a job on the writer thread after all changes so far.
+    fn when_written<T>(&self, listener: &Listener, job: impl FnOnce() -> T + Send + 'static) {
+        self.writers.run(
+            listener,
+            Box::new(move || {
+                // The receiver may have timed out.
+                let _ = job();
+            }),
+        );
+    }
+
+    /// Runs `work` on the decoder of a listener, sends its changes to the writer, and updates timers and byte counts. A
+    /// panic restarts this listener alone.
+    pub(super) fn with_decoder(
+        &mut self,
+        listener: &Arc<Listener>,
+        work: impl FnOnce(&mut ListenerDecoder, &WriterSender<'_>),
+    ) {
+        let _span = listener_span!(listener).entered();
+        let out = WriterSender { writers: &self.writers, listener };
+        self.current = Some(Arc::clone(listener));
+        let known = self.listener_decoders.remove(&listener.id);
+        let (bytes_before, due_before) =
+            known.as_ref().map_or((0, None), |known| (known.waiting_bytes(), known.wakes_at()));
+        let mut decoder =
+            known.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
+        let name = std::thread::current();
+        let name = name.name().unwrap_or_default();
+        if guarded(&self.metrics, ThreadKind::Decoder, name, || work(&mut decoder, &out)).is_none() {
+            log_listener!(error, **listener, "failed to decode a message: panic in the decoder; restarting the stream");
+            listener.require_restart(DECODER_PANICKED);
+            self.metrics.listener_restarted();
+            decoder = decoder.after_panic(Instant::now());
+        }
+        self.waiting_bytes = self.waiting_bytes - bytes_before + decoder.waiting_bytes();
+        if self.waiting_bytes > WAITING_BYTES_MAX && decoder.waiting_bytes() > 0 {
+            let bytes = decoder.waiting_bytes();
+            decoder.shed(Instant::now());
+            self.waiting_bytes = self.waiting_bytes - bytes + decoder.waiting_bytes();
+        }
+        out.write(&mut decoder);
+        if let Some(due) = due_before {
+            self.timers.remove(&(due, listener.id));
+        }
+        self.timers.extend(decoder.wakes_at().map(|due| (due, listener.id)));
+        self.listener_decoders.insert(listener.id, decoder);
+        self.current = None;
+    }
+
+    fn remove_decoder(&mut self, id: u64) {
+        if let Some(decoder) = self.listener_decoders.remove(&id) {
+            self.waiting_bytes -= decoder.waiting_bytes();
+            self.timers.retain(|&(_, other)| other != id);
+        }
+    }
+}
+
+/// Position of a stream without any message.
+const START: StreamPosition = StreamPosition { cursor: None, epoch: 1, trust: StreamTrust::Cold };
+
+/// Sends the changes of a listener to its writer.
+pub(super) struct WriterSender<'a> {
+    writers: &'a Writers,
+    listener: &'a Arc<Listener>,
+}
+
+impl WriterSender<'_> {
+    /// Sends the changes if they fill a batch.
+    fn write_full_batch(&self, decoder: &mut ListenerDecoder) {
+        if decoder.changed_bytes() >= BATCH_BYTES {
+            self.write(decoder);
+        }
+    }
+
+    fn write(&self, decoder: &mut ListenerDecoder) {
+        let changes = decoder.changes();
+        if !changes.is_empty() {
+            self.writers.write(self.listener, changes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{bounded, unbounded};
+    use parking_lot::Mutex;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::fixture::Fixture;
+    use flash_indexer_telemetry::metrics::MetricNames;
+    use flash_indexer_telemetry::supervision::Supervisor;
+
+    /// Records the fields of the entered span at each event.
+    #[derive(Default)]
+    struct SpanRecorder {
+        spans: Mutex<Vec<Vec<&'static str>>>,
+        entered: Mutex<Vec<usize>>,
+        events: Arc<Mutex<Vec<Vec<&'static str>>>>,
+    }
+
+    impl Subscriber for SpanRecorder {
+        fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, span: &Attributes<'_>) -> Id {
+            let mut spans = self.spans.lock();
+            spans.push(span.metadata().fields().iter().map(|field| field.name()).collect());
+            Id::from_u64(spans.len() as u64)
+        }
+
+        fn event(&self, _event: &Event<'_>) {
+            if let Some(&span) = self.entered.lock().last() {
+                self.events.lock().push(self.spans.lock()[span - 1].clone());
+            }
+        }
+
+        fn enter(&self, span: &Id) {
+            self.entered.lock().push(span.into_u64() as usize);
+        }
+
+        fn exit(&self, _span: &Id) {
+            self.entered.lock().pop();
+        }
+
+        fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+        fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+    }
+
+    #[test]
+    fn a_decoder_works_on_a_delivery_within_the_span_of_its_listener() {
+        let fixture = Fixture::start(1, false);
+        let metrics = Arc::new(Metrics::new(MetricNames::Own));
+        let supervisor = Supervisor::start(&metrics).expect("a thread");
+        let writers = Arc::new(Writers::start(1, &supervisor).expect("a thread"));
+        let mut decoder = Decoder::new(unbounded().1, Arc::default(), bounded(1).0, writers, metrics);
+        let recorder = SpanRecorder::default();
+        let events = Arc::clone(&recorder.events);
+        tracing::subscriber::with_default(recorder, || {
+            decoder.with_decoder(&fixture.listener(0), |_, _| tracing::info!("an event"));
+        });
+        assert_eq!(*events.lock(), [["model", "tenant", "instance", "dp_rank", "endpoint"]]);
+    }
+}

@@ -1,0 +1,282 @@
+//! Listeners: one for each event stream of an engine, with its connection and trust.
+
+mod held_ranks;
+mod log;
+mod options;
+mod report;
+mod restart;
+mod sink;
+mod status;
+mod trust;
+
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use flash_indexer_core::{DpRank, WorkerId};
+use flash_indexer_wire::{Pending, Start, StreamPosition, StreamTrust};
+use parking_lot::{Mutex, MutexGuard};
+
+use self::held_ranks::HeldRanks;
+pub use self::held_ranks::ReleaseOutcome;
+pub use self::options::ListenerOptions;
+pub use self::report::{Connection, ListenerReport, ReplayProgress};
+pub use self::sink::{Maintain, ModelSink};
+use self::status::Status;
+use super::queue::Queued;
+use crate::log_listener;
+use flash_indexer_types::names::shorten;
+use flash_indexer_types::{Doubt, InstanceId, Trust};
+
+/// Sends replay requests of listeners from the thread that owns their sockets.
+pub(crate) trait ReplayClient: Send + Sync {
+    /// Requests the messages from sequence number `from` on. Cancels an earlier request of the listener.
+    fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64);
+
+    /// Cancels the request of a listener, given by its id.
+    fn cancel_replay(&self, listener: u64);
+
+    /// Makes the thread panic.
+    #[cfg(any(test, feature = "fault-injection"))]
+    fn fail(&self);
+}
+
+/// One event stream of an engine. Shared by its socket thread, its decoder, its writer, and the threads that report it.
+pub struct Listener {
+    /// Unique in the process.
+    pub id: u64,
+    /// The model that its events are written into.
+    pub model: Arc<dyn ModelSink>,
+    /// The instance.
+    pub instance: InstanceId,
+    /// Id of the instance in the model's index.
+    pub worker: WorkerId,
+    /// The registered rank. A batch may name another rank.
+    pub dp_rank: DpRank,
+    /// Options of the registration.
+    pub options: ListenerOptions,
+    /// Whether messages are applied at once, or held.
+    pub start: Start,
+    /// Number of its decoder thread.
+    pub decoder: usize,
+    /// Last position of an earlier listener of the stream.
+    pub resume_from: Option<StreamPosition>,
+    /// Mutable state.
+    pub state: ListenerState,
+}
+
+/// Mutable state of a listener.
+pub struct ListenerState {
+    /// Held ranks: their messages wait until their state is restored.
+    hold: Mutex<HeldRanks>,
+    /// Set once the listener has a socket thread.
+    pub(super) replay_client: OnceLock<Box<dyn ReplayClient>>,
+    /// Whether the stream's state is lost and the stream has not restarted yet.
+    pub(super) needs_restart: AtomicBool,
+    /// Whether blocks of any rank wait for a parent. Only the writer stores it.
+    has_waiting: AtomicBool,
+    status: Mutex<Status>,
+    /// Messages of the listener in its decoder's queue.
+    pub(super) queued: Queued,
+}
+
+impl ListenerState {
+    /// State of a listener that has received no message.
+    pub fn new(options: &ListenerOptions) -> Self {
+        let ceiling = options.extra_keys.then_some(EXTRA_KEYS);
+        Self {
+            hold: Mutex::default(),
+            replay_client: OnceLock::new(),
+            needs_restart: AtomicBool::new(false),
+            has_waiting: AtomicBool::new(false),
+            status: Mutex::new(Status::new(ceiling)),
+            queued: Queued::default(),
+        }
+    }
+}
+
+/// Reason why ranks of an engine with extra keys are never exact.
+const EXTRA_KEYS: &str =
+    "the engine was registered with extra_keys, which its events do not carry: matches may be too long";
+
+impl Listener {
+    /// Held ranks of the stream.
+    pub fn hold(&self) -> MutexGuard<'_, HeldRanks> {
+        self.state.hold.lock()
+    }
+
+    /// Trust state of a rank.
+    pub fn trust(&self, dp_rank: DpRank) -> Trust {
+        match self.state.status.lock().trust.rank_trust(dp_rank).0 {
+            Trust::Exact if self.needs_restart() => Trust::Degraded,
+            trust => trust,
+        }
+    }
+
+    /// What a rank that is not exact is missing, and since which position.
+    pub fn doubt(&self, dp_rank: DpRank) -> Option<Doubt> {
+        let status = self.state.status.lock();
+        status.trust.doubt(dp_rank, status.last_sequence)
+    }
+
+    /// Trust state of a rank as of the last applied message.
+    pub(super) fn settled_trust(&self, dp_rank: DpRank) -> Trust {
+        self.state.status.lock().trust.settled(dp_rank)
+    }
+
+    /// Whether the registered rank has lost changes that no replay can return.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.settled_trust(self.dp_rank) == Trust::Degraded
+    }
+
+    /// Sequence number of the last applied message.
+    pub fn last_sequence(&self) -> Option<u64> {
+        self.state.status.lock().last_sequence
+    }
+
+    /// State of the connection.
+    pub fn connection(&self) -> Connection {
+        self.state.status.lock().connection
+    }
+
+    /// Records a change of the connection.
+    pub fn set_connection(&self, connection: Connection) {
+        let repeated = {
+            let mut status = self.state.status.lock();
+            status.connection = connection;
+            match connection {
+                Connection::Connected => status.connects.count(Instant::now()),
+                Connection::Connecting | Connection::Disconnected => status.disconnects.count(Instant::now()),
+            }
+        };
+        match (connection, repeated) {
+            (Connection::Connected, Some(times)) => log_listener!(info, self, times, "engine connected"),
+            (Connection::Connected, None) => log_listener!(debug, self, "engine connected"),
+            (_, Some(times)) => log_listener!(warn, self, times, "engine disconnected; reconnecting"),
+            (_, None) => log_listener!(debug, self, "engine disconnected; reconnecting"),
+        }
+    }
+
+    /// Sets the trust state of all ranks of the stream.
+    pub(super) fn set_stream_trust(&self, trust: StreamTrust) {
+        let last_event = self.model.last_event();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        status.trust.set_all(trust, position);
+        if trust == StreamTrust::Cold {
+            // No message of the new epoch is applied yet.
+            (status.last_sequence, status.last_message) = (None, None);
+        }
+    }
+
+    /// Records that the cache of a rank is empty.
+    pub(super) fn cleared(&self, dp_rank: DpRank) {
+        self.state.status.lock().trust.cleared(dp_rank);
+    }
+
+    /// Blocks of a rank whose parent was never stored, as of the last applied event. Only the writer calls it.
+    pub(super) fn waiting(&self, dp_rank: DpRank) -> usize {
+        match self.state.has_waiting.load(Relaxed) {
+            true => self.state.status.lock().trust.waiting(dp_rank),
+            false => 0,
+        }
+    }
+
+    /// Sets the number of blocks of a rank whose parent was never stored. Only the writer calls it.
+    pub(super) fn set_waiting(&self, dp_rank: DpRank, blocks: usize) {
+        if blocks == 0 && !self.state.has_waiting.load(Relaxed) {
+            return;
+        }
+        let last_event = self.model.last_event();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        let has_waiting = status.trust.set_waiting(dp_rank, blocks, position);
+        self.state.has_waiting.store(has_waiting, Relaxed);
+    }
+
+    /// Sets what is missing behind the last applied message.
+    pub(super) fn set_pending(&self, pending: Option<Pending>) {
+        self.state.status.lock().trust.set_pending(pending);
+    }
+
+    /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
+    pub fn record_loss(&self, dp_rank: Option<DpRank>, why: String) {
+        let last_event = self.model.last_event();
+        let mut status = self.state.status.lock();
+        let position = status.position(last_event);
+        status.trust.record_loss(dp_rank, shorten(why), position);
+    }
+
+    /// Degrades all ranks of the stream because messages are dropped before the decoder receives them, until the decoder
+    /// acknowledges this run of drops. Returns the number of the run.
+    pub(super) fn begin_drop_run(&self) -> u64 {
+        self.state.status.lock().trust.begin_drop_run()
+    }
+
+    /// Runs of dropped messages so far.
+    pub(super) fn drop_runs(&self) -> u64 {
+        self.state.status.lock().trust.drop_runs()
+    }
+
+    /// Acknowledges the runs of drops up to this one.
+    pub(super) fn acknowledge_drops(&self, run: u64) {
+        self.state.status.lock().trust.acknowledge_drops(run);
+    }
+
+    /// Counts a gap in the stream.
+    pub(super) fn count_gap(&self) {
+        self.state.status.lock().gaps += 1;
+    }
+
+    /// Counts a rejected message or event.
+    pub fn reject(&self, reason: &'static str, why: String) {
+        let mut status = self.state.status.lock();
+        *status.rejected.entry(reason).or_default() += 1;
+        status.last_error = Some(shorten(why));
+    }
+
+    /// Number of rejections for this reason.
+    pub(super) fn times_rejected(&self, reason: &'static str) -> u64 {
+        self.state.status.lock().rejected.get(reason).copied().unwrap_or_default()
+    }
+
+    /// Records that the state up to a message was imported.
+    pub(super) fn import_position(&self, sequence: u64) {
+        self.state.status.lock().last_sequence = Some(sequence);
+    }
+
+    /// Records that a message is applied completely: queries see it.
+    pub(super) fn message_applied(&self, sequence: u64, at: Instant) {
+        let mut status = self.state.status.lock();
+        status.last_sequence = Some(sequence);
+        status.last_message = Some(at);
+    }
+
+    /// Requests a replay, if the listener has a socket thread.
+    pub(crate) fn request_replay(self: &Arc<Self>, attempt: u32, from: u64) {
+        if let Some(client) = self.state.replay_client.get() {
+            client.request_replay(Arc::clone(self), attempt, from);
+        }
+    }
+
+    /// Cancels the current replay request.
+    pub(crate) fn cancel_replay(&self) {
+        if let Some(client) = self.state.replay_client.get() {
+            client.cancel_replay(self.id);
+        }
+    }
+
+    /// Makes the thread of the listener's sockets panic.
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub fn fail_sockets(&self) {
+        self.state.replay_client.get().expect("the listener has a socket thread").fail();
+    }
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instance {} rank {} of {}", self.instance, self.dp_rank, self.model.key())
+    }
+}

@@ -1,0 +1,20 @@
+//! Options of a listener.
+
+use flash_indexer_core::RemovedCopies;
+
+/// Options that a listener is registered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerOptions {
+    /// Endpoint of the event stream.
+    pub endpoint: String,
+    /// Endpoint that replays messages.
+    pub replay_endpoint: Option<String>,
+    /// LoRA adapter of blocks that name none.
+    pub lora_name: Option<String>,
+    /// Kind of the engine, if it is registered.
+    pub engine: Option<&'static str>,
+    /// Copies that one removal event removes.
+    pub removed_copies: RemovedCopies,
+    /// Whether requests carry keys beside their tokens that the engine's events lack.
+    pub extra_keys: bool,
+}

@@ -1,0 +1,139 @@
+//! Reports of a listener's state.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use flash_indexer_core::{DpRank, WorkerRank};
+use flash_indexer_types::{Removal, Trust};
+use flash_indexer_wire::{Pending, plural};
+use serde::Serialize;
+
+use super::Listener;
+
+/// State of a subscription's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connection {
+    /// Not connected yet.
+    Connecting,
+    /// Connected to the engine.
+    Connected,
+    /// Reconnecting after a lost connection.
+    Disconnected,
+}
+
+impl Connection {
+    /// Name in JSON and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+        }
+    }
+}
+
+/// Progress of a running replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ReplayProgress {
+    /// Applied messages of this epoch.
+    pub applied: u64,
+    /// Messages that the engine has published in this epoch, as its live messages show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<u64>,
+}
+
+impl fmt::Display for ReplayProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.published {
+            Some(published) => {
+                write!(f, "{} of {published} {}", self.applied, plural(published, "message", "messages"))
+            }
+            None => write!(f, "{} {}", self.applied, plural(self.applied, "message", "messages")),
+        }
+    }
+}
+
+/// A listener that has not caught up with its engine yet.
+pub struct CatchingUp {
+    /// Progress of the replay, if it has begun.
+    pub replay: Option<ReplayProgress>,
+}
+
+/// A listener's state at one moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListenerReport {
+    /// The discovery source that owns the registration; none for a manual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Endpoint of the event stream.
+    pub endpoint: String,
+    /// Endpoint that replays messages.
+    pub replay_endpoint: Option<String>,
+    /// Kind of the engine, if it is registered.
+    pub engine: Option<&'static str>,
+    /// LoRA adapter of blocks that name none.
+    pub lora_name: Option<String>,
+    /// Copies that one removal event of the engine removes.
+    pub removal: Removal,
+    /// State of the connection.
+    pub status: Connection,
+    /// Sequence number of the last applied message.
+    pub last_seq: Option<u64>,
+    /// Milliseconds since it was applied.
+    pub last_event_ms_ago: Option<u64>,
+    /// Gaps in the stream so far.
+    pub gaps: u64,
+    /// Trust state of the rank.
+    pub trust: Trust,
+    /// Progress of a running replay; absent while none runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayProgress>,
+    /// Whether the engine is registered with extra keys; absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub extra_keys: bool,
+    /// Whether the rank holds more blocks than its bounded index keeps; absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+    /// Rejected messages and events, by reason.
+    pub rejected: BTreeMap<&'static str, u64>,
+    /// What is missing, or else the last error; none while the rank is exact.
+    pub last_error: Option<String>,
+}
+
+impl Listener {
+    /// State of the listener, with the trust state of `dp_rank`.
+    pub fn report(&self, dp_rank: DpRank) -> ListenerReport {
+        let trust = self.trust(dp_rank);
+        let status = self.state.status.lock();
+        let elapsed = status.last_message.map(|at| at.elapsed().as_millis());
+        ListenerReport {
+            source: None,
+            endpoint: self.options.endpoint.clone(),
+            replay_endpoint: self.options.replay_endpoint.clone(),
+            engine: self.options.engine,
+            lora_name: self.options.lora_name.clone(),
+            removal: self.options.removed_copies.into(),
+            status: status.connection,
+            last_seq: status.last_sequence,
+            last_event_ms_ago: elapsed.map(|elapsed| u64::try_from(elapsed).unwrap_or(u64::MAX)),
+            gaps: status.gaps,
+            trust,
+            replay: status.progress(),
+            extra_keys: self.options.extra_keys,
+            partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
+            rejected: status.rejected.clone(),
+            last_error: status.last_error(dp_rank),
+        }
+    }
+
+    /// Progress of the listener's first contact with its engine; none once it has caught up.
+    pub fn catching_up(&self) -> Option<CatchingUp> {
+        let status = self.state.status.lock();
+        match status.trust.pending() {
+            Some(Pending::FirstContact) => Some(CatchingUp { replay: None }),
+            Some(Pending::Recovering { .. }) => Some(CatchingUp { replay: status.progress() }),
+            Some(Pending::TailLost | Pending::Unverified) | None => None,
+        }
+    }
+}

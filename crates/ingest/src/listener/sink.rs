@@ -1,0 +1,74 @@
+//! The model that ingestion writes into, as a trait.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
+use flash_indexer_core::hashing::{BlockSize, TokenWindow};
+use flash_indexer_core::{Applied, DpRank, WorkerId, WorkerRank};
+use flash_indexer_telemetry::metrics::Metrics;
+use flash_indexer_types::{ClearCause, ModelKey, Ordinal};
+use flash_indexer_wire::AdapterSalt;
+
+use super::Listener;
+
+/// An index with deferred work, which its writer runs while it is idle.
+pub trait Maintain: Send + Sync {
+    /// Runs a bounded part of the deferred work. Returns whether any is left.
+    fn maintain(&self) -> bool;
+}
+
+/// A model of a tenant, as the listeners of its ranks see it: its index, history and metrics.
+///
+/// # Consistency
+///
+/// The methods that change the index are called by the writer of the model only, one at a time and in the order of each
+/// stream. The others may be called by any thread at any time.
+pub trait ModelSink: Maintain {
+    /// Model and tenant.
+    fn key(&self) -> &ModelKey;
+
+    /// Tokens in a block.
+    fn block_size(&self) -> BlockSize;
+
+    /// Number of the writer that applies the model's events.
+    fn writer(&self) -> usize;
+
+    /// Metrics of the service.
+    fn metrics(&self) -> &Arc<Metrics>;
+
+    /// The current index. It is replaced after a change of it panicked.
+    fn index(&self) -> Arc<GroupedIndex>;
+
+    /// Applies one event to `index`, which [`ModelSink::index`] returned, and records it in the model's history at
+    /// `event_time`. After a panic the caller calls [`ModelSink::replace_failed_index`].
+    fn write(&self, index: &GroupedIndex, rank: WorkerRank, event: &RankEvent, event_time: Instant) -> Applied;
+
+    /// Removes all blocks of a rank from `index`, under the rules of [`ModelSink::write`].
+    fn forget(&self, index: &GroupedIndex, rank: WorkerRank, cause: ClearCause, now: Instant);
+
+    /// The last event of the model's history.
+    fn last_event(&self) -> Ordinal;
+
+    /// Replaces an index in which a change panicked by an empty one, and restarts every stream of the model. The stream of
+    /// the listener `culprit` requests no replay, which would return the same event.
+    fn replace_failed_index(&self, failed: &Arc<GroupedIndex>, culprit: Option<u64>);
+
+    /// Records that an engine hashes blocks with this token window, adapter and salt.
+    fn note_variant(&self, window: TokenWindow, adapter_salt: &AdapterSalt);
+
+    /// Adds a rank that a batch of the stream names and that is not registered.
+    fn list_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank);
+
+    /// Ranks of a stream, registered or added.
+    fn ranks_of(&self, listener: &Listener) -> Vec<DpRank>;
+
+    /// Removes all blocks of an instance.
+    fn remove_worker(&self, worker: WorkerId);
+
+    /// Generation of the index. Each replacement increments it; writes to an earlier generation are lost.
+    fn generation(&self) -> u64;
+
+    /// Whether a rank holds more blocks than its bounded index keeps.
+    fn is_partial(&self, rank: WorkerRank) -> bool;
+}
