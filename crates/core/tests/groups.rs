@@ -129,7 +129,7 @@ fn every_group_must_agree() {
     let whole = SecondaryGroup { id: GroupId(1), window: AttentionWindow::Full };
     let state = SecondaryGroup { id: GroupId(2), window: AttentionWindow::LastBlocks(1) };
     index.apply_group(RANK, &change(WINDOW, group_stored(&[3, 4, 5, 6], Tier::Device)));
-    assert_eq!(usable(&index, 8), [0; 4], "nothing has told yet what the names are");
+    assert_eq!(usable(&index, 8), [0; 4], "no store has shown yet what the sequence hashes contain");
     index.apply(RANK, &stored(8, Tier::Device));
     assert_eq!(usable(&index, 8), [6; 4]);
     index.apply_group(RANK, &change(whole, group_stored(&[1, 2, 3, 4, 5], Tier::Device)));

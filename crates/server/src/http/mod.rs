@@ -103,8 +103,11 @@ impl Api {
     }
 }
 
+/// Makes the methods and handlers of one path.
+type Route = fn() -> MethodRouter<Arc<Api>>;
+
 /// Every endpoint: its path, and the methods with their handlers.
-const ROUTES: [(&str, fn() -> MethodRouter<Arc<Api>>); 19] = [
+const ROUTES: [(&str, Route); 19] = [
     ("/health", || get(probes::health)),
     ("/ready", || get(probes::ready)),
     ("/metrics", || get(probes::metrics)),
