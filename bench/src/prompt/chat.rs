@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use chat_template::{ChatRequest, ChatTemplates};
 use flash_indexer_bench::{Backend, Contender, DesignContender, MatchTotals, Setup, WorkerEvent};
-use flash_indexer_designs::Design;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
+use flash_indexer_designs::Design;
 use flash_indexer_prompt::tokenize::{
     ModelDirectory, ModelDirectoryOptions, PoolOptions, Prompt, TokenizerPool, TokenizerSource,
 };

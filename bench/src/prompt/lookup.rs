@@ -1,7 +1,6 @@
 //! One pod with a long chain of blocks: storing it and finding it.
 
 use flash_indexer_bench::{Backend, Contender, DesignContender, MatchTotals, Setup, WorkerEvent};
-use flash_indexer_designs::Design;
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{Block, BlockEvent, DpRank, LocalHash, Tier, WorkerId, WorkerRank};
 use flash_indexer_designs::Design;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use flash_indexer_bench::{Backend, Clock, Contender, Latencies, LatencyFigures, MatchTotals, Setup, WorkerEvent};
-use flash_indexer_designs::Design;
 use flash_indexer_core::{LocalHash, PerTier, SharedIndex, Tier};
 use flash_indexer_designs::Design;
 use flash_indexer_redis::HolderId;
