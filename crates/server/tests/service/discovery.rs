@@ -259,7 +259,7 @@ fn the_service_is_ready_when_sources_have_told_which_engines_there_are() {
     until("the error", || {
         let (status, answer) = service.get("/ready");
         assert_eq!(status, 503, "{answer}");
-        answer["error"].as_str().is_some_and(|error| error.contains("the file ends in the middle"))
+        answer["error"].as_str().is_some_and(|error| error.contains("the file is truncated"))
     });
     let engine = publisher();
     file.name([(1, &engine)]);

@@ -172,7 +172,7 @@ fn a_block_that_went_before_messages_were_lost_may_be_held_again() {
     assert_eq!(ends(&answer), json!([[0, "degraded", 1]]), "{answer}");
     assert!(end(&answer)["cleared_ms_ago"].is_u64(), "{answer}");
     let text = why(&answer);
-    assert!(text.contains("1 messages were published before") && text.contains("the engine restarted"), "{text}");
+    assert!(text.contains("1 message was published before") && text.contains("the engine restarted"), "{text}");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn an_unreadable_last_message_without_replay_leaves_a_doubt_until_the_next_one()
     publish_unreadable(&engine, 1);
     wait_for_rejection(&engine, &service, "malformed_batch", 1);
     let listener = engine.wait(&service, "the doubt", |listener| listener["trust"] == json!("degraded"));
-    assert!(listener["last_error"].as_str().expect("a reason").contains("could not be read"), "{listener}");
+    assert!(listener["last_error"].as_str().expect("a reason").contains("could not be decoded"), "{listener}");
     // A number of its own was not lost with it.
     engine.say(&service, 1, &[]);
     let listener = wait_for_state(&engine, &service, 1, "exact");
