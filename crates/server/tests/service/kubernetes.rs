@@ -155,7 +155,9 @@ fn a_cluster_that_does_not_answer_takes_nobody_away() {
     cluster.set("b", "10.0.0.2", "True", &json!({}));
     cluster.forget();
     cluster.refuse_with(Some(500));
-    until("another error", || source(&service)["error"].as_str().is_some_and(|error| error.contains("responded with 500")));
+    until("another error", || {
+        source(&service)["error"].as_str().is_some_and(|error| error.contains("responded with 500"))
+    });
     assert_eq!(instances(&service), ["a"], "what was named last stays");
     cluster.refuse_with(None);
     until("the others", || instances(&service) == ["b"]);
