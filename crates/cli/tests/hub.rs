@@ -33,7 +33,7 @@ fn serve_downloads_missing_tokenizers_from_the_hub() {
     assert_eq!(predict(&serve, "gated/model"), two_blocks);
     let (status, answer) = predict(&serve, "org/none");
     let error = answer["error"].as_str().expect("a text");
-    assert!(status == 404 && error.contains(&format!("hub {endpoint}: it does not have this model")), "{error}");
+    assert!(status == 404 && error.contains(&format!("hub {endpoint}: the hub does not have this model")), "{error}");
 
     let downloads = stub.requests().len();
     let without_token = Serve::start(&hub);
