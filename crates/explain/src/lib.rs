@@ -48,7 +48,7 @@
 //! |---|---|
 //! | `explainer` | [`Explainer`]: from the dumps of ranks to one [`RankExplanation`] each |
 //! | `subject` | [`Subject`]: a rank under explanation, and matches of the same tokens under other adapters or salts |
-//! | `walk` | leading blocks of the prompt that a rank holds, and blocks it holds behind a gap |
+//! | `walk` | leading blocks of the prompt that a rank holds, and blocks it holds after a gap |
 //! | `matched` | the match after the secondary cache groups have shortened it |
 //! | `history` | [`History`]: recent stores, copies, removals and clears of one model |
 //! | `timeline` | a history sorted by rank and block |

@@ -41,10 +41,10 @@ pub enum Reason {
     OtherTier(Tier),
     /// The primary cache group of a hybrid model holds the block, and secondary groups cannot use it.
     CacheGroups(GroupShortfall),
-    /// The rank does not hold the block, and holds blocks behind it.
+    /// The rank does not hold the block, and holds blocks after it.
     Gap {
-        /// The blocks held behind the missing one.
-        behind: HeldBehindGap,
+        /// The blocks held after the missing one.
+        after_gap: HeldAfterGap,
         /// The removal of the missing block, if the history has it.
         removed: Option<Removal>,
     },
@@ -71,9 +71,9 @@ impl Loss {
     }
 }
 
-/// Blocks of the prompt held behind a missing one.
+/// Blocks of the prompt held after a missing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldBehindGap {
+pub struct HeldAfterGap {
     /// Position of the first one.
     pub position: usize,
     /// Length of the run that starts there, in blocks.
@@ -154,8 +154,8 @@ struct MissingBlock {
     by_rank: Option<SequenceHash>,
     /// Sequence hash that any rank has for it.
     by_any: Option<SequenceHash>,
-    /// The first run of the prompt that the rank holds behind it.
-    behind: Option<DetachedRun>,
+    /// The first run of the prompt that the rank holds after it.
+    after_gap: Option<DetachedRun>,
     /// The loss of the block, and the ordinal of the event that caused it.
     loss: Option<(Ordinal, Loss)>,
 }
@@ -170,8 +170,8 @@ impl MissingBlock {
             let known = known_at(run.position - 1);
             known.is_empty() || known.contains(&run.parent)
         };
-        let behind = walk.detached_runs.iter().find(belongs).copied();
-        let next = behind.filter(|run| run.position == position + 1).map(|run| run.parent);
+        let after_gap = walk.detached_runs.iter().find(belongs).copied();
+        let next = after_gap.filter(|run| run.position == position + 1).map(|run| run.parent);
         let hashes = || next.into_iter().chain(known_at(position).iter().copied());
         // A rank can have several sequence hashes for one block. It held the block until it lost the last of them.
         let losses = hashes().filter_map(|hash| {
@@ -182,7 +182,7 @@ impl MissingBlock {
         Self {
             by_rank: next.or(last.map(|(_, hash, _)| hash)),
             by_any: hashes().next(),
-            behind,
+            after_gap,
             loss: last.map(|(ordinal, _, loss)| (ordinal, loss)),
         }
     }
@@ -199,12 +199,12 @@ impl MissingBlock {
     /// The reason that the detached runs and the history give. Under a `doubt` a loss need not be the last change of
     /// the block.
     fn reason(&self, doubt: Option<&Doubt>) -> Option<Reason> {
-        if let Some(DetachedRun { position, blocks, .. }) = self.behind {
+        if let Some(DetachedRun { position, blocks, .. }) = self.after_gap {
             let removed = match self.loss {
                 Some((_, Loss::Removed(removal))) => Some(removal),
                 _ => None,
             };
-            return Some(Reason::Gap { behind: HeldBehindGap { position, blocks }, removed });
+            return Some(Reason::Gap { after_gap: HeldAfterGap { position, blocks }, removed });
         }
         let (_, loss) = self.loss?;
         Some(if doubt.is_some() && !loss.is_by_missing_messages() {
@@ -323,12 +323,12 @@ mod tests {
 
         timeline.record(RANK, &removed(2));
         let removed = Some(Removal { at: timeline.at(4), ..removal });
-        let behind = HeldBehindGap { position: 2, blocks: 1 };
+        let after_gap = HeldAfterGap { position: 2, blocks: 1 };
         let dump = [stored(Tier::Device, None, &[1]), stored(Tier::Device, Some(2), &[3])];
-        assert_eq!(timeline.reason(&dump), Reason::Gap { behind, removed });
+        assert_eq!(timeline.reason(&dump), Reason::Gap { after_gap, removed });
         assert_eq!(
             Timeline::new().reason(&dump),
-            Reason::Gap { behind, removed: None },
+            Reason::Gap { after_gap, removed: None },
             "the next block names its parent"
         );
         assert_eq!(

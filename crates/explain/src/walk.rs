@@ -1,4 +1,4 @@
-//! The leading blocks of a prompt that a rank holds, and blocks it holds behind a gap.
+//! The leading blocks of a prompt that a rank holds, and blocks it holds after a gap.
 
 use flash_indexer_core::keyed::{KeyedMap, KeyedSet};
 use flash_indexer_core::{BlockEvent, LocalHash, PerTier, SequenceHash, Tier};
@@ -13,9 +13,9 @@ const DETACHED_RUNS_MAX: usize = 64;
 pub(super) struct Walk {
     /// Leading blocks held when a tier and the faster ones are used together.
     pub(super) blocks: PerTier<usize>,
-    /// The first block behind the match in device memory, if a slower tier holds it.
+    /// The first block after the match in device memory, if a slower tier holds it.
     pub(super) slower: Option<SlowerTierBlock>,
-    /// Blocks of the prompt held behind a gap, by position.
+    /// Blocks of the prompt held after a gap, by position.
     pub(super) detached_runs: Vec<DetachedRun>,
     /// Distinct blocks that the rank holds, of any prompt.
     pub(super) blocks_held: usize,
@@ -56,8 +56,8 @@ impl Walk {
         let held = QueryHoldings::new(query, dump);
         let found = held.follow(query, None, Tier::External);
         let blocks = PerTier(Tier::ALL.map(|tier| held.follow(query, None, tier).len()));
-        let behind = found.get(blocks[Tier::Device]).into_iter().flatten();
-        let slower = behind.map(|&sequence| SlowerTierBlock { tier: held.tiers[&sequence], sequence });
+        let after_match = found.get(blocks[Tier::Device]).into_iter().flatten();
+        let slower = after_match.map(|&sequence| SlowerTierBlock { tier: held.tiers[&sequence], sequence });
         let slower = slower.min_by_key(|slower| slower.tier);
         found.iter().enumerate().for_each(|(position, found)| add_known_hashes(known, position, found));
         let path = found.iter().filter_map(|hashes| hashes.first().copied()).collect();
@@ -138,7 +138,7 @@ impl QueryHoldings {
         path
     }
 
-    /// Runs of `query` behind position `end` whose parents are not held.
+    /// Runs of `query` after position `end` whose parents are not held.
     fn detached_runs(&self, query: &[LocalHash], end: usize) -> Vec<DetachedRun> {
         let mut runs = Vec::new();
         for (position, wanted) in query.iter().enumerate().skip(end + 1) {

@@ -17,7 +17,7 @@ pub(super) enum Change {
     RecordLoss(Option<DpRank>, String),
     /// Trust state of all ranks of the stream, as of the last applied message.
     Trust(StreamTrust),
-    /// Messages that are missing behind the last applied one.
+    /// Messages that are missing after the last applied one.
     Pending(Option<Pending>),
     /// The decoder has recorded the losses of all runs of drops up to this one.
     DropsAcknowledged(u64),

@@ -105,7 +105,7 @@ impl Writers {
         self.send(listener, Work::Changes(Arc::clone(listener), changes));
     }
 
-    /// Queues a function behind all changes so far.
+    /// Queues a function after all changes so far.
     pub fn run(&self, listener: &Listener, job: Job) {
         self.send(listener, Work::Job(job));
     }
@@ -344,7 +344,9 @@ impl Writer {
             let why = "a block was removed whose parent was never stored: the engine may hold the parent";
             listener.record_loss(Some(dp_rank), why.to_owned());
         }
-        listener.set_waiting(dp_rank, now);
+        if now != before {
+            listener.set_waiting(dp_rank, now);
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Doubt {
 impl Doubt {
     /// Gap after the last applied message, `after`, and so after every recorded event.
     #[must_use]
-    pub fn behind(why: String, after: Option<u64>) -> Self {
+    pub fn after(why: String, after: Option<u64>) -> Self {
         Self { why, after, since: Ordinal::MAX }
     }
 

@@ -46,7 +46,7 @@ enum State {
     Pending {
         is_requested: bool,
         waiting: VecDeque<(ConnectionId, Live)>,
-        /// Whether messages behind the waiting ones were dropped.
+        /// Whether messages after the waiting ones were dropped.
         is_tail_lost: bool,
     },
     Refused {
@@ -197,7 +197,7 @@ impl PodStreams {
         self.unregistered_ranks = states.filter(|stream| !matches!(stream.state, State::Registered(_))).count();
     }
 
-    /// Attaches a listener to its rank. Returns the messages that waited for it, and whether messages behind them were
+    /// Attaches a listener to its rank. Returns the messages that waited for it, and whether messages after them were
     /// dropped.
     pub(crate) fn attach(&mut self, listener: &Arc<Listener>) -> (Vec<(Seen, Live)>, bool) {
         let stream = Stream { state: State::Registered(Arc::clone(listener)), shadow: None, connection: None };

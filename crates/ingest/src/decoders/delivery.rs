@@ -22,7 +22,7 @@ pub(crate) type Retired = Box<dyn FnOnce(StreamPosition) + Send>;
 pub enum Delivery {
     /// Live messages.
     Live(Vec<Frames>),
-    /// Live messages behind the last delivered one were dropped, in this run of drops.
+    /// Live messages after the last delivered one were dropped, in this run of drops.
     Dropped(u64),
     /// Messages of a replay.
     Replayed {
@@ -106,7 +106,7 @@ pub(super) enum Work {
         messages: Vec<PodMessage>,
         at: Instant,
     },
-    /// Messages of a pod were dropped behind the last ones. `runs` holds the run of drops of each of its listeners.
+    /// Messages of a pod were dropped after the last ones. `runs` holds the run of drops of each of its listeners.
     PodDropped {
         pod: Arc<Pod>,
         runs: Vec<(Arc<Listener>, u64)>,

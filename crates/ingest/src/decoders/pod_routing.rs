@@ -127,7 +127,7 @@ impl Decoder {
         }
     }
 
-    /// Records that every rank of a pod may have lost messages behind its last one.
+    /// Records that every rank of a pod may have lost messages after its last one.
     fn mark_tail_lost(&mut self, name: &PodName, now: Instant) {
         for listener in self.pods.mark_tail_lost(name) {
             self.with_decoder(&listener, |decoder, _| decoder.tail_lost(now));

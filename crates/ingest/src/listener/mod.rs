@@ -85,13 +85,13 @@ pub struct ListenerState {
 impl ListenerState {
     /// State of a listener that has received no message.
     pub fn new(options: &ListenerOptions) -> Self {
-        let ceiling = options.extra_keys.then_some(EXTRA_KEYS);
+        let never_exact = options.extra_keys.then_some(EXTRA_KEYS);
         Self {
             hold: Mutex::default(),
             replay_client: OnceLock::new(),
             needs_restart: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
-            status: Mutex::new(Status::new(ceiling)),
+            status: Mutex::new(Status::new(never_exact)),
             queued: Queued::default(),
         }
     }
@@ -122,13 +122,13 @@ impl Listener {
     }
 
     /// Trust state of a rank as of the last applied message.
-    pub(super) fn settled_trust(&self, dp_rank: DpRank) -> Trust {
-        self.state.status.lock().trust.settled(dp_rank)
+    pub(super) fn last_trust(&self, dp_rank: DpRank) -> Trust {
+        self.state.status.lock().trust.last_trust(dp_rank)
     }
 
     /// Whether the registered rank has lost changes that no replay can return.
     pub(super) fn is_degraded(&self) -> bool {
-        self.settled_trust(self.dp_rank) == Trust::Degraded
+        self.last_trust(self.dp_rank) == Trust::Degraded
     }
 
     /// Sequence number of the last applied message.
@@ -196,7 +196,7 @@ impl Listener {
         self.state.has_waiting.store(has_waiting, Relaxed);
     }
 
-    /// Sets what is missing behind the last applied message.
+    /// Sets what is missing after the last applied message.
     pub(super) fn set_pending(&self, pending: Option<Pending>) {
         self.state.status.lock().trust.set_pending(pending);
     }

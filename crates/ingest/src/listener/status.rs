@@ -26,12 +26,12 @@ pub(super) struct Status {
 }
 
 impl Status {
-    pub(super) fn new(ceiling: Option<&'static str>) -> Self {
+    pub(super) fn new(never_exact: Option<&'static str>) -> Self {
         Self {
             connection: Connection::Connecting,
             connects: Repeats::default(),
             disconnects: Repeats::default(),
-            trust: TrustLedger::new(ceiling),
+            trust: TrustLedger::new(never_exact),
             last_sequence: None,
             last_message: None,
             gaps: 0,

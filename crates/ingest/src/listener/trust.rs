@@ -72,11 +72,11 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
-const DROPPED: &str = "messages of the engine were dropped because its decoder was behind";
+const DROPPED: &str = "messages of the engine were dropped because its decoder did not keep up";
 
 /// What the ranks of one stream are missing.
 ///
-/// A rank is exact while all of these hold: no change is lost (`settled`), no message is missing behind the last applied
+/// A rank is exact while all of these hold: no change is lost (`stream`, `ranks`), no message is missing after the last applied
 /// one (`pending`), the decoder has acknowledged all dropped messages (`drops`), and the parent of every block was stored
 /// (`waiting`).
 #[derive(Debug)]
@@ -92,12 +92,12 @@ pub(super) struct TrustLedger {
     drops: u64,
     drops_acknowledged: u64,
     /// Reason why no rank of the stream can ever be exact.
-    ceiling: Option<&'static str>,
+    never_exact: Option<&'static str>,
 }
 
 impl TrustLedger {
-    /// Ledger of a stream without any message. `ceiling` is the reason why its ranks can never be exact, if there is one.
-    pub(super) fn new(ceiling: Option<&'static str>) -> Self {
+    /// Ledger of a stream without any message. `never_exact` is the reason why its ranks can never be exact, if there is one.
+    pub(super) fn new(never_exact: Option<&'static str>) -> Self {
         Self {
             stream: LastTrust::Cold,
             ranks: BTreeMap::new(),
@@ -105,15 +105,15 @@ impl TrustLedger {
             waiting: BTreeMap::new(),
             drops: 0,
             drops_acknowledged: 0,
-            ceiling,
+            never_exact,
         }
     }
 
     /// Trust state of a rank, and what it is missing if it is not exact. Cost: one lookup.
     pub(super) fn rank_trust(&self, dp_rank: DpRank) -> (Trust, Option<Missing<'_>>) {
-        let settled = self.ranks.get(&dp_rank).unwrap_or(&self.stream);
+        let last = self.ranks.get(&dp_rank).unwrap_or(&self.stream);
         let degraded = |missing| (Trust::Degraded, Some(missing));
-        match (settled, self.pending) {
+        match (last, self.pending) {
             (LastTrust::Lost(doubt), _) => degraded(Missing::Lost(&doubt.why)),
             _ if self.drops > self.drops_acknowledged => degraded(Missing::Lost(DROPPED)),
             (_, Some(pending @ Pending::Recovering { .. })) => (Trust::Recovering, Some(Missing::Pending(pending))),
@@ -123,7 +123,7 @@ impl TrustLedger {
             (LastTrust::Exact, Some(pending @ (Pending::Unverified | Pending::FirstContact))) => {
                 degraded(Missing::Pending(pending))
             }
-            (LastTrust::Exact, _) => match (self.waiting(dp_rank), self.ceiling) {
+            (LastTrust::Exact, _) => match (self.waiting(dp_rank), self.never_exact) {
                 (0, None) => (Trust::Exact, None),
                 (0, Some(why)) => degraded(Missing::Lost(why)),
                 (blocks, _) => degraded(Missing::Parents(blocks)),
@@ -131,11 +131,11 @@ impl TrustLedger {
         }
     }
 
-    /// Trust state of a rank as of the last applied message. Messages missing behind it do not count.
-    pub(super) fn settled(&self, dp_rank: DpRank) -> Trust {
+    /// Trust state of a rank as of the last applied message. Messages missing after it do not count.
+    pub(super) fn last_trust(&self, dp_rank: DpRank) -> Trust {
         match self.ranks.get(&dp_rank).unwrap_or(&self.stream) {
             LastTrust::Cold => Trust::Cold,
-            LastTrust::Exact if self.ceiling.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
+            LastTrust::Exact if self.never_exact.is_none() && self.waiting(dp_rank) == 0 => Trust::Exact,
             LastTrust::Exact | LastTrust::Lost(_) => Trust::Degraded,
         }
     }
@@ -145,16 +145,16 @@ impl TrustLedger {
     pub(super) fn doubt(&self, dp_rank: DpRank, last: Option<u64>) -> Option<Doubt> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
         if self.drops > self.drops_acknowledged {
-            return Some(Doubt::behind(DROPPED.to_owned(), last));
+            return Some(Doubt::after(DROPPED.to_owned(), last));
         }
         match (self.pending, self.ranks.get(&dp_rank).unwrap_or(&self.stream)) {
-            (Some(pending), _) if pending != Pending::FirstContact => Some(Doubt::behind(pending.to_string(), last)),
-            (_, LastTrust::Lost(doubt)) => Some(doubt.clone()),
-            (_, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
+            (None | Some(Pending::FirstContact), LastTrust::Lost(doubt)) => Some(doubt.clone()),
+            (Some(pending), _) => Some(Doubt::after(pending.to_string(), last)),
+            (None, LastTrust::Cold | LastTrust::Exact) => self.waiting.get(&dp_rank).map(Waiting::doubt),
         }
     }
 
-    /// Messages that are missing behind the last applied one, and may still arrive.
+    /// Messages that are missing after the last applied one, and may still arrive.
     pub(super) fn pending(&self) -> Option<Pending> {
         self.pending
     }
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(trust(&ledger), Trust::Cold);
         ledger.set_pending(Some(Pending::Recovering { end: None }));
         ledger.set_all(StreamTrust::Exact, AT_START);
-        assert_eq!((trust(&ledger), ledger.settled(RANK)), (Trust::Recovering, Trust::Exact));
+        assert_eq!((trust(&ledger), ledger.last_trust(RANK)), (Trust::Recovering, Trust::Exact));
         ledger.set_pending(None);
         assert_eq!(trust(&ledger), Trust::Exact);
         let run = ledger.begin_drop_run();
@@ -258,6 +258,8 @@ mod tests {
         assert_eq!(ledger.rank_trust(RANK), (Trust::Exact, None));
         ledger.set_pending(Some(Pending::FirstContact));
         assert_eq!(trust(&ledger), Trust::Degraded, "restored, and the engine was not reached yet");
+        let doubt = ledger.doubt(RANK, Some(7));
+        assert_eq!(doubt, Some(Doubt::after(Pending::FirstContact.to_string(), Some(7))));
         ledger.set_pending(None);
         ledger.set_all(StreamTrust::Degraded(Degraded::Unverified), AT_START);
         assert_eq!(trust(&ledger), Trust::Degraded);

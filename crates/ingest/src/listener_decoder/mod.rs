@@ -172,7 +172,7 @@ impl ListenerDecoder {
         self.stream.wakes_at()
     }
 
-    /// Bytes of messages that are buffered behind gaps.
+    /// Bytes of messages that are buffered after gaps.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.stream.waiting_bytes()
     }
@@ -229,7 +229,7 @@ impl ListenerDecoder {
         }
     }
 
-    /// Records that messages behind the last live one were lost before they were decoded.
+    /// Records that messages after the last live one were lost before they were decoded.
     pub(super) fn tail_lost(&mut self, now: Instant) {
         self.stream.tail_lost(now);
         self.execute();

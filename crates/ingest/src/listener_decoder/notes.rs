@@ -49,7 +49,7 @@ impl ListenerDecoder {
             }
             StreamEvent::Duplicate => self.reject("duplicate_message", "a message was received twice".to_owned()),
             StreamEvent::WaitingFull { dropped } => {
-                let why = format!("too many messages are buffered behind a gap: {dropped} of them dropped");
+                let why = format!("too many messages are buffered after a gap: {dropped} of them dropped");
                 self.reject("waiting_full", why);
                 self.metrics.limit_reached(Limit::WaitingMessages);
             }

@@ -229,10 +229,10 @@ impl ShownEnd {
                 let shortfall = Some(ShownShortfall::of(shortfall, hashes));
                 ("cache_groups", (why, Facts { shortfall, ..Facts::default() }))
             }
-            Reason::Gap { behind, removed } => {
+            Reason::Gap { after_gap, removed } => {
                 let (history, facts) = removed.map(removal).unwrap_or_default();
                 let separator = if history.is_empty() { "" } else { "; " };
-                let (blocks, position) = (behind.blocks, behind.position);
+                let (blocks, position) = (after_gap.blocks, after_gap.position);
                 let why = format!(
                     "it is missing, and {blocks} blocks from position {position} on are held{separator}{history}"
                 );

@@ -26,7 +26,7 @@ pub enum Action<P> {
     Clear(ClearReason),
     /// Trust in the messages delivered up to the cursor, from now on.
     Trust(StreamTrust),
-    /// Reason why messages behind the cursor are missing and may still arrive, from now on. While there is a reason,
+    /// Reason why messages after the cursor are missing and may still arrive, from now on. While there is a reason,
     /// the stream is not exact, whatever its trust.
     Pending(Option<Pending>),
     /// An occurrence to be counted and logged.
@@ -56,7 +56,7 @@ impl ClearReason {
     }
 }
 
-/// Reason why messages behind a stream's cursor are missing and may still arrive.
+/// Reason why messages after a stream's cursor are missing and may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Pending {
     /// No contact with the publisher yet, or messages are held back.

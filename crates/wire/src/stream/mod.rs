@@ -24,9 +24,9 @@
 //!   to a limit; then the missing messages are lost.
 //! * A reply that starts above the requested number means that the replay buffer no longer has the earlier messages.
 //! * A stream is exact while no message is known to be missing: none before the cursor is lost ([`StreamTrust`]), and
-//!   none behind it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
+//!   none after it is known or suspected to be missing ([`Pending`]). Both are derived from the known losses. Every
 //!   loss goes through [`Stream::raise`] or [`Stream::tail_lost`].
-//! * Messages behind the last live one that were dropped or could not be decoded are requested at once. Without a
+//! * Messages after the last live one that were dropped or could not be decoded are requested at once. Without a
 //!   replay endpoint the next live sequence number shows how many they were.
 //! * A live message that was received before, byte for byte, is ignored.
 //! * A loss degrades the stream until the publisher restarts. The derived state is kept if few messages are lost and
@@ -71,7 +71,7 @@ pub struct Stream<P> {
     connection: Connection,
     /// Whether the publisher was reached since the stream began.
     is_contacted: bool,
-    /// Set while messages behind the last live one are lost: the last request sent before the loss.
+    /// Set while messages after the last live one are lost: the last request sent before the loss.
     lost_tail: Option<u32>,
     /// Earliest time of a repair for a lost tail alone.
     tail_repair_at: Option<Instant>,
@@ -208,7 +208,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Reason why messages behind the cursor are missing and may still arrive.
+    /// Reason why messages after the cursor are missing and may still arrive.
     #[must_use]
     pub fn pending(&self) -> Option<Pending> {
         match &self.phase {
@@ -233,7 +233,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         !self.waiting.is_empty() || (is_end_known && self.next < self.live_floor)
     }
 
-    /// Whether a message behind the cursor is known to be missing.
+    /// Whether a message after the cursor is known to be missing.
     fn is_behind(&self) -> bool {
         self.is_behind_live() || self.lost_tail.is_some()
     }
@@ -304,7 +304,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    /// Handles the loss of live messages behind the last one: dropped before they reached the stream, or not
+    /// Handles the loss of live messages after the last one: dropped before they reached the stream, or not
     /// decodable. Their number is unknown. The stream is not exact until a replay or the next live message shows
     /// which messages are missing.
     pub fn tail_lost(&mut self, now: Instant) {
