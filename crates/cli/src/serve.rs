@@ -77,12 +77,13 @@ pub(crate) struct ServeArguments {
 
     /// Engines to listen to from the start: instance_id[:dp_rank]=zmq_address, separated by commas. After an
     /// address, |replay=zmq_address names the engine's replay endpoint, from which missed messages are requested, as in
-    /// 1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557.
+    /// 1=tcp://gpu-1:5557|replay=tcp://gpu-1:6557. |extra-keys says that requests use SGLang's extra_key, which its
+    /// events do not carry: the rank is never exact.
     #[arg(
         long,
         env = "FLASH_INDEXER_WORKERS",
         value_delimiter = ',',
-        value_name = "ID[:RANK]=ADDRESS[|replay=ADDRESS]",
+        value_name = "ID[:RANK]=ADDRESS[|replay=ADDRESS][|extra-keys]",
         requires = "block_size"
     )]
     workers: Vec<String>,
@@ -120,7 +121,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "FLASH_INDEXER_BODY_BYTES_MAX", default_value = "8388608", value_parser = at_least_one::<NonZeroUsize>)]
     body_bytes_max: NonZeroUsize,
 
-    /// Connections that may be open at a time; further ones wait.
+    /// Connections that may be open at a time. A further one closes the longest idle or slowest one, or waits.
     #[arg(long, env = "FLASH_INDEXER_CONNECTIONS_MAX", default_value = "4096", value_parser = at_least_one::<NonZeroUsize>)]
     connections_max: NonZeroUsize,
 

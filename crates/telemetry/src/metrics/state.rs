@@ -153,8 +153,9 @@ impl Collector for State {
         families.add("queued_messages", "Messages in each decoder's queue", None, messages)?;
         let bytes = queues().map(|(decoder, queue)| (decoder, gauge(queue.bytes)));
         families.add("queued", "Bytes of the messages in each decoder's queue", Some(Unit::Bytes), bytes)?;
-        let batches = self.writers.iter().enumerate().map(|(writer, &batches)| (Writer { writer }, gauge(batches)));
-        families.add("queued_lots", "Batches in each writer's queue", None, batches)?;
+        let batches = || self.writers.iter().enumerate().map(|(writer, &batches)| (Writer { writer }, gauge(batches)));
+        families.add("queued_batches", "Batches in each writer's queue", None, batches())?;
+        families.add("queued_lots", "Alias of queued_batches until 1.0", None, batches())?;
 
         let help = "Threads that ended by a panic, or made no progress for 5 s while work was queued";
         families.one("threads_not_moving", help, &gauge(self.threads_not_moving))?;
