@@ -203,6 +203,20 @@ impl Indexer {
         pending.wait_for_all();
     }
 
+    /// Removes what was restored of a held rank, and releases it. Its stream starts over.
+    pub fn release_cleared(&self, rank: &RankId) {
+        let mut pending = PendingWork::default();
+        {
+            let _registering = self.registering.lock();
+            let model = self.models.read().get(&rank.model).cloned();
+            if let (Some(model), Some(listener)) = (model, self.listener_of(rank)) {
+                model.clear_restored(WorkerRank { worker: listener.worker, dp_rank: rank.dp_rank });
+                self.release_hold(&listener, rank.dp_rank, None, &mut pending);
+            }
+        }
+        pending.wait_for_all();
+    }
+
     /// Releases a held stream, which continues from the restored state of a rank.
     pub(super) fn resume_from_restored(
         &self,

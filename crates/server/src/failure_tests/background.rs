@@ -129,6 +129,25 @@ fn a_recovery_that_panics_continues_with_the_next_peer_and_follows_the_streams()
     service.wait_exact(1, 1);
 }
 
+#[test]
+fn a_rank_whose_release_panics_after_recovery_starts_over_and_the_others_continue() {
+    let peer = Service::start(IndexerOptions::default());
+    let (publisher, replayed) = (engine(), engine());
+    peer.register(1, "m", &publisher, false);
+    peer.register(2, "release-fault", &replayed, true);
+    publisher.publish(0, &payload(None, 1)).expect("published");
+    replayed.publish(0, &payload(None, 1)).expect("published");
+    peer.wait_exact(1, 0);
+    peer.wait_exact(2, 0);
+    let service = Service::start_with(ServerOptions { peers: vec![peer.peer()], ..ServerOptions::default() });
+    service.wait_ready_after(ThreadKind::Recovery);
+    // One rank from the peer, the other by a replay.
+    service.wait_exact(1, 0);
+    service.wait_exact(2, 0);
+    replayed.publish(1, &payload(Some(1), 2)).expect("published");
+    service.wait_exact(2, 1);
+}
+
 fn discovering(source: DiscoverySource) -> Service {
     let discovery = DiscoveryOptions { sources: vec![source], ..DiscoveryOptions::default() };
     Service::start_with(ServerOptions { discovery, ..ServerOptions::default() })

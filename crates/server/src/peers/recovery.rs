@@ -196,8 +196,15 @@ impl Recovery {
                 "releasing the rank's stream after recovery"
             );
             let position = restored.remove(rank);
-            // A panic at one rank does not affect the others.
-            watch.guarded(|| self.indexer.release_restored(rank, position));
+            // A panic at one rank does not affect the others, and its stream does not stay held.
+            let released = watch.guarded(|| {
+                #[cfg(test)]
+                assert!(rank.model.model_name != "release-fault", "fault injected by a test");
+                self.indexer.release_restored(rank, position);
+            });
+            if released.is_none() {
+                watch.guarded(|| self.indexer.release_cleared(rank));
+            }
         }
     }
 

@@ -169,3 +169,43 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::metrics::MetricNames;
+
+    /// Appends what is logged to a buffer.
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_panic_is_counted_and_logged_with_its_thread_and_its_message() {
+        let metrics = Metrics::new(MetricNames::Own);
+        let log = Buffer::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let returned = tracing::subscriber::with_default(subscriber, || {
+            guarded(&metrics, ThreadKind::Writer, "writer-3", || -> u32 { panic!("index out of bounds") })
+        });
+        assert_eq!(returned, None);
+        assert_eq!(metrics.thread_panics(ThreadKind::Writer), 1);
+        let log = String::from_utf8(log.0.lock().clone()).expect("a log in UTF-8");
+        let line = log.lines().next().expect("a line");
+        assert!(line.contains("ERROR") && line.contains("thread panicked; report this bug with the log"), "{line}");
+        assert!(line.contains("thread=\"writer-3\"") && line.contains("panic=\"index out of bounds\""), "{line}");
+    }
+}
