@@ -105,6 +105,12 @@ impl RedisNode {
         self.try_command(parts).unwrap_or_else(|error| panic!("{parts:?}: {error}"))
     }
 
+    /// Whether the server has this role now, such as `master`. A server that changes its role closes its connections.
+    #[must_use]
+    pub fn has_role(&self, role: &str) -> bool {
+        self.try_command(&["ROLE"]).is_ok_and(|response| response.starts_with(role))
+    }
+
     /// Sends a command and returns the response as text.
     ///
     /// # Errors

@@ -15,16 +15,11 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::support::{DEADLINE, WORDS};
-use proto::tokenization_service_server::{TokenizationService, TokenizationServiceServer};
-use proto::{
+use flash_indexer_proto::tokenization::tokenization_service_server::{TokenizationService, TokenizationServiceServer};
+use flash_indexer_proto::tokenization::{
     InitializeTokenizerRequest, InitializeTokenizerResponse, RenderChatCompletionRequest, RenderChatCompletionResponse,
     TokenizeRequest, TokenizeResponse,
 };
-
-#[allow(unreachable_pub, dead_code, clippy::all, clippy::unwrap_used)]
-pub(crate) mod proto {
-    include!(concat!(env!("OUT_DIR"), "/server/tokenization.rs"));
-}
 
 /// State of the service, with the requests that it received. It outlives the sockets.
 #[derive(Clone, Default)]

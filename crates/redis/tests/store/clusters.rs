@@ -73,7 +73,7 @@ fn a_cluster_failover_is_followed() {
     let paths = paths();
     let [a, b] = published(&nodes, &paths);
     nodes[2].kill();
-    wait_for("a new master", PATIENCE, || nodes[5].command(&["ROLE"]).starts_with("master").then_some(()));
+    wait_for("a new master", PATIENCE, || nodes[5].has_role("master").then_some(()));
     for path in &paths {
         a.apply(rank(1), &removed(path, 5));
     }
@@ -85,7 +85,7 @@ fn a_cluster_failover_is_followed() {
     }
     // The old master returns as a replica with less data.
     nodes[2].restart();
-    wait_for("a replica", PATIENCE, || nodes[2].command(&["ROLE"]).starts_with("slave").then_some(()));
+    wait_for("a replica", PATIENCE, || nodes[2].has_role("slave").then_some(()));
     for path in &paths {
         a.apply(rank(1), &removed(path, 3));
         b.wait_for_depth(path, rank(1), 3);

@@ -195,7 +195,7 @@ fn a_failover_that_loses_writes_is_repaired() {
     b.wait_for_depth(&long, rank(1), 10);
     nodes.master.kill();
     nodes.replica.signal("CONT");
-    wait_for("a new master", PATIENCE, || nodes.replica.command(&["ROLE"]).starts_with("master").then_some(()));
+    wait_for("a new master", PATIENCE, || nodes.replica.has_role("master").then_some(()));
     b.wait_for_depth(&long, rank(1), 10);
     assert!(a.store.report().published.rewrites > 0, "the new master lacked writes of the old one");
 }

@@ -39,13 +39,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Messages and service traits, generated from `proto/`.
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 mod proto {
-    include!(concat!(env!("OUT_DIR"), "/server/indexer.v1.rs"));
-    include!(concat!(env!("OUT_DIR"), "/server/flash_indexer.v1.rs"));
-
-    /// Encoded file descriptors, served by gRPC reflection.
-    pub(super) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+    pub(super) use flash_indexer_proto::DESCRIPTORS;
+    pub(super) use flash_indexer_proto::flash_indexer::v1::*;
+    pub(super) use flash_indexer_proto::indexer::v1::*;
 }
 
 /// State that the services share.

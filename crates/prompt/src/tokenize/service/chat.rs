@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::proto::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
+use flash_indexer_proto::tokenization::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
 use chat_template::{ChatError, ChatRequest, Continuation, Json};
 
 const DOCUMENTS: &str = "documents";

@@ -12,7 +12,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::address::ServiceAddress;
 use super::error::ServiceError;
-use super::proto::tokenization_service_client::TokenizationServiceClient;
+use flash_indexer_proto::tokenization::tokenization_service_client::TokenizationServiceClient;
 
 /// Maximum size of a message, in bytes. A prompt of a million tokens takes about 5 MiB each way.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;

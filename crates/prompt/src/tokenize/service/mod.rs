@@ -14,18 +14,13 @@ pub use address::{AddressError, ServiceAddress};
 pub use connection::MESSAGE_BYTES_MAX as SERVICE_MESSAGE_BYTES_MAX;
 use connection::{Client, Connection};
 pub use error::ServiceError;
-use proto::{InitializeTokenizerRequest, TokenizeRequest};
+use flash_indexer_proto::tokenization::{InitializeTokenizerRequest, RenderChatCompletionRequest, TokenizeRequest};
 
 use super::error::TokenizeError;
 use super::last_ids::last_ids;
 use super::prompt::{Prompt, PromptOptions};
 use super::source::{LoadError, ModelTokenizer, TokenizerSource};
 use chat_template::ChatError;
-
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
-mod proto {
-    include!(concat!(env!("OUT_DIR"), "/client/tokenization.rs"));
-}
 
 /// Minimum time between two initializations of one model. A refused model is initialized again before the call fails,
 /// because a restarted service has lost it.
@@ -115,7 +110,7 @@ impl ServiceTokenizer {
     fn tokenize_chat(
         &self,
         deadline: Instant,
-        message: proto::RenderChatCompletionRequest,
+        message: RenderChatCompletionRequest,
     ) -> Result<Vec<u32>, ServiceError> {
         self.with_retry(deadline, || {
             let call = |mut client: Client, message| async move { client.render_chat_completion(message).await };

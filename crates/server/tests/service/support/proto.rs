@@ -1,6 +1,4 @@
-//! Clients of the gRPC services, generated from `proto/`.
+//! Clients of the gRPC services.
 
-#![allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
-
-include!(concat!(env!("OUT_DIR"), "/client/indexer.v1.rs"));
-include!(concat!(env!("OUT_DIR"), "/client/flash_indexer.v1.rs"));
+pub(crate) use flash_indexer_proto::flash_indexer::v1::*;
+pub(crate) use flash_indexer_proto::indexer::v1::*;

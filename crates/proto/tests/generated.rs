@@ -1,0 +1,39 @@
+//! The generated code equals what `proto/` generates.
+
+use std::path::Path;
+use std::{env, fs};
+
+/// Set by `scripts/update-proto`: the generated code is written instead of compared.
+const UPDATE: &str = "FLASH_INDEXER_UPDATE_PROTO";
+
+/// Generates the code of all services into a folder.
+fn generate(folder: &Path) {
+    let mut compiler = protox::Compiler::new(["../../proto"]).expect("the folder of the definitions");
+    compiler.include_source_info(true).include_imports(true);
+    compiler.open_files(["indexer.proto", "router.proto"]).expect("valid definitions");
+    fs::write(folder.join("descriptors.bin"), compiler.encode_file_descriptor_set()).expect("written");
+    // The program calls the tokenizer service and does not describe it.
+    compiler.open_files(["tokenization.proto"]).expect("valid definitions");
+    let builder = tonic_prost_build::configure().build_client(true).build_server(true).build_transport(false);
+    builder.out_dir(folder).compile_fds(compiler.file_descriptor_set()).expect("generated");
+}
+
+#[test]
+fn the_generated_code_is_current() {
+    let generated = tempfile::tempdir().expect("a folder");
+    generate(generated.path());
+    let committed = Path::new("src/generated");
+    let mut files = 0;
+    for entry in fs::read_dir(generated.path()).expect("generated files") {
+        let name = entry.expect("a file").file_name();
+        let wanted = fs::read(generated.path().join(&name)).expect("a file");
+        let path = committed.join(&name);
+        if env::var_os(UPDATE).is_some() {
+            fs::write(&path, &wanted).expect("written");
+        }
+        let is_current = fs::read(&path).is_ok_and(|found| found == wanted);
+        assert!(is_current, "{} is not what proto/ generates: run scripts/update-proto", path.display());
+        files += 1;
+    }
+    assert_eq!(files, fs::read_dir(committed).expect("the folder").count(), "a committed file is not generated");
+}
