@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use flash_indexer_proto::tokenization::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
 use chat_template::{ChatError, ChatRequest, Continuation, Json};
+use flash_indexer_proto::tokenization::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
 
 const DOCUMENTS: &str = "documents";
 

@@ -107,11 +107,7 @@ impl ServiceTokenizer {
         })
     }
 
-    fn tokenize_chat(
-        &self,
-        deadline: Instant,
-        message: RenderChatCompletionRequest,
-    ) -> Result<Vec<u32>, ServiceError> {
+    fn tokenize_chat(&self, deadline: Instant, message: RenderChatCompletionRequest) -> Result<Vec<u32>, ServiceError> {
         self.with_retry(deadline, || {
             let call = |mut client: Client, message| async move { client.render_chat_completion(message).await };
             let answer = self.connection.call(deadline, message.clone(), call)?;
